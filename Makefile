@@ -1,0 +1,75 @@
+# The two commands for a fresh machine (Python 3.11+, make): `make run` and `make test`.
+# An install takes what requirements/*.txt pin by hash and nothing else; stamps in .venv make the second run quick.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# The tool behind `make lock`; only whoever changes a dependency needs it.
+UV     := uv==0.13.7
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test lint requirements fmt lock clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
+		printf '  make %-13s %s\n' "$$name" "$$text"; done
+
+install: $(VENV)/.installed ## .venv/bin/trunkline, and no more than it needs
+
+run: install ## the exchange with the example agents
+	@exec $(BIN)/trunkline up --demo
+
+test: $(VENV)/.test lint ## all checks and all tests
+	$(BIN)/pytest -n 2 tests/unit tests/requirements
+	@# 5 is "nothing collected": there may be no other folders of tests.
+	$(BIN)/pytest -n 2 tests --ignore=tests/unit --ignore=tests/requirements || [ $$? -eq 5 ]
+	$(BIN)/python tools/requirements.py
+
+lint: $(VENV)/.test ## ruff, mypy --strict, the layer rule
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports --no-cache
+
+requirements: $(VENV)/.installed ## which rows of each protocol have a test
+	@$(BIN)/python tools/requirements.py
+
+fmt: $(VENV)/.test ## format, and fix what can be fixed
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+lock: $(VENV)/.made ## pin the newest versions that pyproject.toml allows
+	$(PIP) install $(UV)
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-emit-index-url --group build pyproject.toml --output-file requirements/base.txt
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-emit-index-url --group build --group test --constraint requirements/base.txt pyproject.toml \
+		--output-file requirements/test.txt
+
+clean: ## remove what make made
+	rm -rf $(VENV) build dist .coverage .coverage.* htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache \
+		.ruff_cache src/*.egg-info
+	find src tests tools -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Trunkline needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1)."; \
+		echo "Name another one: make PYTHON=/path/to/python3.12 install"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.base: requirements/base.txt $(VENV)/.made
+	$(PIP) install --require-hashes -r requirements/base.txt
+	@touch $@
+
+# Editable, so that only a change of pyproject.toml asks for another install. No isolation: setuptools is pinned too.
+$(VENV)/.installed: pyproject.toml $(VENV)/.base
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.test: requirements/test.txt $(VENV)/.installed
+	$(PIP) install --require-hashes -r requirements/test.txt
+	@touch $@

@@ -1,0 +1,443 @@
+"""One frozen ``Config`` from a TOML file and the environment, validated once; and the ``Home`` folder it belongs to.
+
+Owns every setting, its default and its bounds, and the built-in rules of policy. It does not own what an edge or the
+host does with a setting, and it starts nothing.
+
+The environment overrides the file: ``TRUNKLINE_<SECTION>_<KEY>`` sets one key of a section that is not repeated, as in
+``TRUNKLINE_HTTP_LISTEN=127.0.0.1:0``. Text is taken as it is, anything else is written as in TOML.
+
+Invariant: a ``Config`` that exists can be used: paths are absolute, ids and addresses are well formed. What cannot be
+used is a ``ConfigError`` that names the file and line (or the variable), the key and what was expected.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal, dataclass_transform
+
+import msgspec
+from msgspec import Meta, Struct, field, structs
+
+from trunkline.errors import ConfigError
+from trunkline.model import (
+    AGENT_ID,
+    MAX_INPUT_BYTES,
+    MAX_OUTPUT_BYTES,
+    OPERATOR,
+    RESERVED_PREFIXES,
+    Decision,
+    Limits,
+    Policy,
+    Rule,
+)
+from trunkline.toml_lines import KeyPath
+from trunkline.tomlfile import TomlFile, suggestion
+
+# `sun_path` holds 108 bytes on Linux, the last of them zero.
+MAX_SOCKET_PATH_BYTES: Final = 107
+# Below this not even a welcome fits; above it a length prefix could reserve more than a machine has.
+MIN_FRAME_BYTES: Final = 4096
+MAX_FRAME_BYTES: Final = 67_108_864
+
+# What may stand before the colon of a rule's caller. `agent` is short for `opensentience`.
+CALLER_EDGES: Final = (
+    "agent",
+    "opensentience",
+    "openagents",
+    "nostr",
+    "ossa",
+    "spaces",
+    "chiffon",
+    "mcp",
+    "a2a",
+    "http",
+    "pylon",
+)
+
+Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
+Words = Annotated[tuple[str, ...], Meta(min_length=1)]
+
+
+# The decorator tells type checkers what msgspec does: a child of a frozen struct is frozen.
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Section(Struct, frozen=True, kw_only=True):
+    """A table of the file. Its keys are the fields, its defaults are ours."""
+
+
+class Http(Section):
+    """The operator's door: the API and the command line."""
+
+    listen: str = "127.0.0.1:7411"
+
+
+class OpenSentience(Section):
+    """The agents' socket and the limits of what is said on it."""
+
+    socket: str = "run/agents.sock"
+    tcp: str = ""
+    # Above an hour a lost agent would be noticed by everybody else first.
+    heartbeat_interval_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 10_000
+    max_frame_bytes: Annotated[int, Meta(ge=MIN_FRAME_BYTES, le=MAX_FRAME_BYTES)] = 4_194_304
+    max_inflight_requests: Positive = 256
+    max_tool_input_bytes: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES)] = MAX_INPUT_BYTES
+    max_tool_output_bytes: Annotated[int, Meta(ge=1, le=MAX_OUTPUT_BYTES)] = MAX_OUTPUT_BYTES
+    strict_types: bool = False
+    schema_validation: Literal["strict", "warn"] = "strict"
+    debug_errors: bool = False
+
+
+class Ossa(Section):
+    """OSSA over TLS 1.3."""
+
+    listen: str = "127.0.0.1:7413"
+    require_signature: bool = True
+
+
+class Nostr(Section):
+    """The embedded relay and the outside ones."""
+
+    relay: str = "127.0.0.1:7414"
+    relays: tuple[str, ...] = ()
+
+
+class Pylon(Section):
+    """The Pusher door for a browser beside a coding agent."""
+
+    listen: str = "127.0.0.1:8081"
+    app_key: str = "local-key"
+    tls: bool = True
+    allowed_origins: tuple[str, ...] = ()
+    codex: tuple[str, ...] = ("codex", "app-server")
+
+
+class Chiffon(Section):
+    """Chiffon's message queue, and which tool serves which inbound work type."""
+
+    nats: str = ""
+    work: dict[str, str] = {}
+
+
+class Cluster(Section):
+    """Several hosts as one; empty is one machine."""
+
+    nats: str = ""
+
+
+class AgentProcess(Section):
+    """An agent that is launched and supervised. ``cwd`` and ``manifest`` are absolute once loaded."""
+
+    id: str
+    command: Words
+    cwd: str = "."
+    manifest: str | None = None
+    restart: Literal["never", "on-failure", "always"] = "on-failure"
+    env: dict[str, str] = {}
+    # Its results may hold what strangers wrote (`when = "untrusted"` in a rule).
+    reads_untrusted: bool = False
+    # False takes changed tool definitions without asking: for developing the agent.
+    pin_definitions: bool = True
+    # How long it may take to end by itself before its process group is killed.
+    stop_grace_s: Annotated[float, Meta(ge=0, le=300)] = 5.0
+    # One run's log; what is printed beyond it is counted and dropped.
+    max_log_bytes: Annotated[int, Meta(ge=0, le=1_099_511_627_776)] = 10_485_760
+
+    def __repr__(self) -> str:
+        """Without ``env``, which is where people put secrets."""
+        return f"AgentProcess(id={self.id!r})"
+
+
+class McpServer(Section):
+    """An MCP server mounted as an agent: started by ``command`` or reached at ``url``."""
+
+    id: str
+    command: Words | None = None
+    url: str | None = None
+
+
+class Approvals(Section):
+    """The life of a question."""
+
+    expire_s: Annotated[float, Meta(ge=1, le=31_536_000)] = 3600.0
+
+
+class RuleLine(Section):
+    """One ``[[policy.rule]]`` as written."""
+
+    caller: str
+    tool: str
+    decision: Literal["allow", "deny", "ask"]
+    reason: str = ""
+    side_effects: bool | None = None
+    when: Literal["untrusted"] | None = None
+
+
+class PolicyTable(Section):
+    """The file's rules, and whether the built-in ones follow them."""
+
+    builtin: bool = True
+    rule: tuple[RuleLine, ...] = ()
+
+
+class LedgerTable(Section):
+    """The record. ``retention_days`` 0 keeps it for ever."""
+
+    retention_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
+
+
+BUILTIN_RULES: Final = (
+    Rule(
+        "builtin-untrusted",
+        "*",
+        "*",
+        Decision.ASK,
+        "what strangers wrote is part of this conversation, and the tool has side effects",
+        side_effects=True,
+        when="untrusted",
+    ),
+    Rule("builtin-operator", OPERATOR, "*", Decision.ALLOW, "the operator may call everything"),
+    Rule(
+        "builtin-read-only",
+        "*",
+        "*",
+        Decision.ALLOW,
+        "a tool without side effects may be called by every agent",
+        side_effects=False,
+    ),
+    Rule(
+        "builtin-side-effects",
+        "*",
+        "*",
+        Decision.ASK,
+        "a person decides before an agent calls a tool with side effects",
+        side_effects=True,
+    ),
+)
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """Everything that can be set. The field's name on file is the section's."""
+
+    http: Http = Http()
+    opensentience: OpenSentience = OpenSentience()
+    ossa: Ossa = Ossa()
+    nostr: Nostr = Nostr()
+    pylon: Pylon = Pylon()
+    chiffon: Chiffon = Chiffon()
+    cluster: Cluster = Cluster()
+    agents: tuple[AgentProcess, ...] = field(default=(), name="agent")
+    mcp_servers: tuple[McpServer, ...] = field(default=(), name="mcp")
+    approvals: Approvals = Approvals()
+    policy_table: PolicyTable = field(default=PolicyTable(), name="policy")
+    limits: Limits = Limits()
+    ledger: LedgerTable = LedgerTable()
+
+    def policy(self) -> Policy:
+        """The file's rules in order, then the built-in ones; the version is a hash of them."""
+        import hashlib
+
+        lines = tuple(
+            Rule(
+                f"rule-{number}",
+                _expanded_caller(line.caller),
+                line.tool,
+                Decision(line.decision),
+                line.reason,
+                line.side_effects,
+                line.when,
+            )
+            for number, line in enumerate(self.policy_table.rule, start=1)
+        )
+        rules = lines + (BUILTIN_RULES if self.policy_table.builtin else ())
+        # 64 bits tell apart the handful of policies an exchange ever has, and can be read aloud.
+        version = hashlib.sha256(msgspec.json.encode(rules)).hexdigest()[:16]
+        return Policy(rules, version)
+
+
+class Home:
+    """The folder that an exchange owns, and the names in it. Nobody else may write there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "trunkline.toml"
+        self.ready_file = path / "ready.json"
+        self.operator_token_file = path / "operator.token"
+        self.ledger_file = path / "ledger.sqlite"
+        self.run_folder = path / "run"
+        self.logs_folder = path / "logs"
+        self.keys_folder = path / "keys"
+
+    @classmethod
+    def resolve(cls, option: str | None, environ: Mapping[str, str]) -> Home:
+        """``--home``, else ``$TRUNKLINE_HOME``, else ``~/.trunkline``."""
+        chosen = option or environ.get("TRUNKLINE_HOME") or "~/.trunkline"
+        return cls(Path(os.path.abspath(Path(chosen).expanduser())))  # noqa: PTH100  (resolve() would follow links)
+
+    def log_file(self, agent_id: str, run_id: str) -> Path:
+        """Where one run of an agent prints to."""
+        return self.logs_folder / agent_id / f"{run_id}.log"
+
+    def create(self) -> None:
+        """Make what is missing, close it to everybody else, and refuse a folder that others can write to."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.check()
+            for folder in (self.path, self.run_folder, self.logs_folder, self.keys_folder):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                if stat.S_IMODE(folder.stat().st_mode) != 0o700:
+                    folder.chmod(0o700)
+        except OSError as error:
+            raise ConfigError(f"the home folder cannot be made: {error.strerror}", str(error.filename)) from None
+
+    def check(self) -> None:
+        """Refuse a folder that belongs to, or can be written by, somebody else."""
+        status = self.path.stat()
+        if status.st_uid != os.geteuid():
+            raise ConfigError(f"it belongs to user {status.st_uid}; choose another one with --home", str(self.path))
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ConfigError(f"others can write to the home folder; chmod 700 {self.path}", str(self.path))
+
+
+def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Config:
+    """The configuration in force: ``config_path`` (else the home's file, if there is one) under the environment.
+
+    Paths in it are made absolute: ``socket`` against the home, an agent's ``cwd`` and ``manifest`` against the folder
+    of the file.
+    """
+    path = (home.config_file if config_path is None else config_path).absolute()
+    file = TomlFile(path, required=config_path is not None)
+    file.take_environment(environ, Config, "TRUNKLINE")
+    config = file.convert(Config)
+    socket = str(home.path / config.opensentience.socket)
+    for key, problem in _problems(config, socket):
+        file.fail(key, problem)
+    return structs.replace(
+        config,
+        opensentience=structs.replace(config.opensentience, socket=socket),
+        agents=tuple(_placed(agent, path.parent) for agent in config.agents),
+    )
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """``127.0.0.1:7411`` or ``[::1]:7411`` in its two parts; ``ValueError`` says what is wrong."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]\s]+)):([0-9]{1,5})", address)
+    if match is None or int(match[3]) > 65535:
+        raise ValueError('expected "host:port", such as "127.0.0.1:7411" or "[::1]:0"')
+    return match[1] or match[2], int(match[3])
+
+
+# --- what may be wrong ------------------------------------------------------------------------------------------------
+
+
+def _problems(config: Config, socket: str) -> Iterator[tuple[KeyPath, str]]:
+    """What the types alone do not tell, in the order of the sections."""
+    yield from _listen_problems(config)
+    yield from _agent_problems(config.agents)
+    yield from _mcp_problems(config.mcp_servers)
+    for index, rule in enumerate(config.policy_table.rule):
+        yield from _rule_problems(("policy", "rule", index), rule)
+    for name, value in structs.asdict(config.limits).items():
+        if not 0 <= value < float("inf"):
+            yield ("limits", name), "expected a number from 0, where 0 means no bound"
+    if not config.opensentience.socket:
+        yield ("opensentience", "socket"), "expected a path"
+    if (size := len(os.fsencode(socket))) > MAX_SOCKET_PATH_BYTES:
+        problem = f"{socket} has {size} bytes and a socket's path at most {MAX_SOCKET_PATH_BYTES}; use a shorter --home"
+        yield ("opensentience", "socket"), problem
+
+
+def _listen_problems(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    listeners: list[tuple[KeyPath, str, bool]] = [
+        (("http", "listen"), config.http.listen, False),
+        (("opensentience", "tcp"), config.opensentience.tcp, True),
+        (("ossa", "listen"), config.ossa.listen, True),
+        (("nostr", "relay"), config.nostr.relay, True),
+        (("pylon", "listen"), config.pylon.listen, True),
+    ]
+    for key, address, may_be_off in listeners:
+        if not address and may_be_off:
+            continue
+        try:
+            host, _ = host_and_port(address)
+        except ValueError as error:
+            yield key, str(error)
+            continue
+        if not _is_loopback(host):
+            yield key, f"{host} is not loopback, and this release listens on loopback only: 127.0.0.1 or [::1]"
+
+
+def _agent_problems(agents: tuple[AgentProcess, ...]) -> Iterator[tuple[KeyPath, str]]:
+    seen: dict[str, str] = {}
+    for index, agent in enumerate(agents):
+        key: KeyPath = ("agent", index, "id")
+        yield from _id_problems(key, agent.id, seen)
+        if agent.id.casefold().startswith(RESERVED_PREFIXES):
+            yield key, f"{agent.id!r} starts with a reserved name ({', '.join(RESERVED_PREFIXES)})"
+        if not agent.command[0]:
+            yield ("agent", index, "command"), "the first word, the program, is empty"
+        if any("\0" in word for word in agent.command):
+            yield ("agent", index, "command"), "a word holds a zero character"
+        for name, value in agent.env.items():
+            if not name or "=" in name or "\0" in name + value:
+                yield ("agent", index, "env", name), "not a name and a text that an environment can hold"
+            elif name.startswith("OPENSENTIENCE_"):
+                yield ("agent", index, "env", name), "set by the exchange for each run"
+
+
+def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str]]:
+    seen: dict[str, str] = {}
+    for index, server in enumerate(servers):
+        yield from _id_problems(("mcp", index, "id"), server.id, seen)
+        if (server.command is None) == (server.url is None):
+            yield ("mcp", index), "expected one of the keys `command` and `url`"
+
+
+def _id_problems(key: KeyPath, name: str, seen: dict[str, str]) -> Iterator[tuple[KeyPath, str]]:
+    """Decision 19: two ids equal after case folding are one. ``seen`` maps the folded to the written form."""
+    if not AGENT_ID.fullmatch(name):
+        yield key, "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -, the first a letter or digit"
+    folded = name.casefold()
+    if folded in seen:
+        yield key, f"{name!r} is taken; the id {seen[folded]!r} stands further up"
+    seen[folded] = name
+
+
+def _rule_problems(key: KeyPath, rule: RuleLine) -> Iterator[tuple[KeyPath, str]]:
+    """A rule that can match nothing is a mistake, and a dangerous one if it says deny."""
+    edge, colon, _ = rule.caller.partition(":")
+    if rule.caller != OPERATOR and "*" not in edge and not (colon and edge in CALLER_EDGES):
+        expected = (
+            f"{rule.caller!r} matches nobody: expected 'operator', or an edge and an id as in 'agent:com.example.echo'"
+        )
+        yield (*key, "caller"), expected + suggestion(edge, (OPERATOR, *CALLER_EDGES))
+    if "*" not in rule.tool and rule.tool.count("/") != 1:
+        yield (
+            (*key, "tool"),
+            f"{rule.tool!r} matches no tool: expected 'agent_id/tool_name'; * stands for any characters",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _expanded_caller(caller: str) -> str:
+    return f"opensentience:{caller.removeprefix('agent:')}" if caller.startswith("agent:") else caller
+
+
+def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:
+    return structs.replace(
+        agent,
+        cwd=str(folder / agent.cwd),
+        manifest=None if agent.manifest is None else str(folder / agent.manifest),
+    )

@@ -1,0 +1,124 @@
+"""The HTTP edge's words and ours, both ways.
+
+Owns how an effect or a view becomes an answer's bytes and how a body becomes an event. Bodies of tools stay the bytes
+they arrived as (``Raw``), from the request to the event and from the effect to the answer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from trunkline.edges.http.messages import CallBody, CallShape, ErrorShape, TokenShape
+from trunkline.effects import Answer, Progress, Wait
+from trunkline.events import CallRequested
+from trunkline.model import FAULTS, CallView, Fault, Principal, TokenView, stamp
+
+encode: Final = msgspec.json.Encoder().encode
+
+
+def call_requested(body: CallBody, session: int, ref: str, caller: Principal) -> CallRequested:
+    """The event for ``POST /v1/calls``.
+
+    Its id is asked for at once: a caller who leaves can then still find the call.
+    """
+    return CallRequested(
+        session=session,
+        ref=ref,
+        caller=caller,
+        tool_id=body.tool_id,
+        input=body.input,
+        key=body.idempotency_key,
+        timeout_ms=body.timeout_ms,
+        correlation_id=body.correlation_id,
+        causation_id=body.causation_id,
+        announce=True,
+    )
+
+
+def outcome(effect: Answer, tool_id: str, caller: str) -> CallShape:
+    """A finished call."""
+    return CallShape(
+        call_id=effect.call_id,
+        status=effect.status.value,
+        output=effect.output,
+        error=error_shape(effect.fault),
+        started_at=None if effect.started_ms is None else stamp(effect.started_ms),
+        finished_at=None if effect.finished_ms is None else stamp(effect.finished_ms),
+        tool_id=tool_id,
+        caller=caller,
+        correlation_id=effect.correlation_id,
+    )
+
+
+def unfinished(effect: Wait, tool_id: str, caller: str) -> CallShape:
+    """A call that was taken on and runs, queues, or waits for a person."""
+    return CallShape(
+        call_id=effect.call_id,
+        status=effect.status.value,
+        tool_id=tool_id,
+        caller=caller,
+        correlation_id=effect.correlation_id,
+        approval_id=effect.approval_id,
+        expires_at=None if effect.expires_ms is None else stamp(effect.expires_ms),
+    )
+
+
+def progress(effect: Progress) -> dict[str, object]:
+    """A piece of a stream."""
+    shape: dict[str, object] = {
+        "call_id": effect.call_id,
+        "seq": effect.seq,
+        "channel": effect.channel,
+        "data": effect.data,
+    }
+    if effect.done:
+        shape["done"] = True
+    return shape
+
+
+def call(view: CallView) -> CallShape:
+    """A call as it was looked up."""
+    return CallShape(
+        call_id=view.call_id,
+        status=view.status.value,
+        output=view.output,
+        error=error_shape(view.error),
+        started_at=view.started_at,
+        finished_at=view.finished_at,
+        tool_id=view.tool_id,
+        caller=view.caller,
+        accepted_at=view.accepted_at,
+        correlation_id=view.correlation_id,
+        approval_id=view.approval_id,
+    )
+
+
+def token(view: TokenView) -> TokenShape:
+    """A credential as it is listed."""
+    return TokenShape(
+        id=view.token_id,
+        edge=view.edge,
+        agent=view.agent,
+        issued_at=view.issued_at,
+        permissions=view.permissions,
+        revoked=view.revoked,
+    )
+
+
+def error_shape(fault: Fault | None) -> ErrorShape | None:
+    """A fault with all its fields."""
+    return None if fault is None else ErrorShape(fault.code, fault.message, fault.retryable, fault.details or {})
+
+
+def error(fault: Fault) -> bytes:
+    """The body of every answer that is an error."""
+    return encode({"error": error_shape(fault)})
+
+
+def status_of(fault: Fault) -> int:
+    """The HTTP status of a request that was refused with this fault."""
+    row = FAULTS.get(fault.code)
+    # 200 in the table belongs to a call that ran; a *request* that ends with such a fault did not succeed.
+    return 500 if row is None or row.http == 200 else row.http

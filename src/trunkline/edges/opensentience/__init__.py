@@ -1,0 +1,1 @@
+"""OpenSentience Runtime Protocol v1: agents are separate processes; JSON in length-prefixed frames, local sockets."""

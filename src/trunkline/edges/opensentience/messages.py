@@ -1,0 +1,518 @@
+"""The OpenSentience wire, typed: envelope, payloads in both directions, and the making of frames' bodies.
+
+Owns the protocol's field names, which stop here, and the checks that need no memory of the conversation. Does not own
+what a message means (``translate``) or when it may come (``session``, ``agent_session``).
+
+Invariant: bodies (``input``, ``output``, ``data``, schemas) stay the bytes they arrived as. ``null`` in an optional
+field is the same as absent on receipt, and never sent (decision 20). Unknown fields are ignored everywhere (OS-147).
+
+Types that v1 does not have, and which peers may ignore: ``core.error``, ``agent.error``, ``agent.tool.call``,
+``agent.tool.cancel``, ``core.tool.result``, ``core.tool.stream``, ``core.directive.create`` and
+``agent.directive.request``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from calendar import monthrange
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from trunkline.errors import RemoteProtocolError
+from trunkline.model import Actor, Channel, Now, stamp
+
+VERSION: Final = 1
+
+# Spec §2.2. Both sides enforce it; core.welcome carries the value in force.
+MAX_FRAME_BYTES: Final = 4_194_304
+# Before core.welcome nobody is known: a stranger cannot make us hold more than this (silent point 11).
+MAX_HELLO_FRAME_BYTES: Final = 65_536
+
+# Ids are opaque (the spec's own examples are no valid UUIDs): only their length is judged. 128 holds a UUID, a URN or
+# a `chat_session:…` name with room to spare.
+Id = Annotated[str, Meta(min_length=1, max_length=128)]
+# Above 2^53 a peer that reads numbers as doubles sees another value than we do (decision 23).
+Count = Annotated[int, Meta(ge=0, le=9_007_199_254_740_992)]
+Names = tuple[str, ...]
+# msgspec cannot decode `Raw | None`; an absent body is UNSET, and `null` arrives as the bytes `null`: see `body()`.
+Body = Raw | UnsetType
+
+
+# --- the envelope -----------------------------------------------------------------------------------------------------
+
+
+class ErrorObject(Struct, frozen=True, omit_defaults=True):
+    """The standard error object, spec §3.3. ``debug`` is read past and never sent."""  # OS-054
+
+    code: str
+    message: str
+    details: dict[str, Any] | None = None
+    retryable: bool | None = None
+    where: str | None = None
+
+
+class Envelope(Struct, frozen=True, gc=False):
+    """A message as received, its payload still unread."""
+
+    v: Literal[1]  # OS-027: msgspec takes neither true, 1.0 nor "1" for it
+    type: str
+    id: Id
+    ts: str
+    payload: Raw
+    in_reply_to: Id | None = None
+    request_id: Id | None = None
+    correlation_id: Id | None = None
+    causation_id: Id | None = None
+    actor: Actor | None = None
+    error: ErrorObject | None = None
+
+
+class Outgoing(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A message to send; the payload comes last, as the specification prints it. ``payload`` is always given."""
+
+    v: int
+    type: str
+    id: str
+    ts: str
+    in_reply_to: str | None = None
+    request_id: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    actor: Actor | None = None
+    error: ErrorObject | None = None
+    payload: Struct | None = None
+
+
+# --- payloads: handshake ----------------------------------------------------------------------------------------------
+
+
+class Empty(Struct, frozen=True):
+    """``core.ping``, ``agent.pong``, ``core.error``, ``agent.error``."""
+
+
+class HelloProtocol(Struct, frozen=True, omit_defaults=True):
+    """What the agent speaks."""
+
+    supported_versions: Annotated[tuple[int, ...], Meta(min_length=1)]  # OS-063
+    capabilities: Names
+
+
+class Sdk(Struct, frozen=True, omit_defaults=True):
+    """Which library the agent was written with."""
+
+    name: str
+    version: str
+
+
+class Hello(Struct, frozen=True, omit_defaults=True):
+    """``agent.hello``. Without a token it is read like one with a wrong token: both are refused in the same bytes."""
+
+    agent_id: str
+    agent_version: str
+    protocol: HelloProtocol
+    session_token: str | None = None
+    manifest_hash: str | None = None
+    sdk: Sdk | None = None
+
+    def __repr__(self) -> str:  # OS-066: the generated one would print the token into any traceback or log
+        return f"Hello(agent_id={self.agent_id!r}, agent_version={self.agent_version!r})"
+
+
+class Server(Struct, frozen=True):
+    """Which exchange answers."""
+
+    core_version: str
+    instance_id: str
+
+
+class Welcome(Struct, frozen=True, omit_defaults=True):
+    """``core.welcome``. On failure the payload is empty: test the envelope's ``error`` first (contradiction 4).
+
+    ``capabilities`` is ours: which of v1's open additions this Core takes (``calls``, ``directives``).
+    """
+
+    accepted_version: int
+    session_id: Id
+    heartbeat_interval_ms: Annotated[int, Meta(ge=1, le=86_400_000)]
+    max_frame_bytes: Annotated[int, Meta(ge=1, le=0xFFFF_FFFF)]
+    server: Server
+    capabilities: Names | None = None
+
+
+class Goodbye(Struct, frozen=True, omit_defaults=True):
+    """``core.goodbye``."""
+
+    reason: str
+    retry_after_ms: Count | None = None
+
+
+# --- payloads: tools --------------------------------------------------------------------------------------------------
+
+
+class Tool(Struct, frozen=True, omit_defaults=True):
+    """One tool of ``agent.tools.register``."""
+
+    tool_id: str
+    name: str
+    description: str
+    input_schema: Raw
+    output_schema: Body = UNSET
+    capabilities: Names | None = None
+    side_effects: bool | None = None
+    requires_directive: bool | None = None
+    tags: Names | None = None
+    required_permissions: Names | None = None
+
+
+class RegisterTools(Struct, frozen=True, omit_defaults=True):
+    """``agent.tools.register``. Each tool is read by itself (``part``): one bad tool does not spoil the list."""
+
+    tools: tuple[Raw, ...]
+    replace: bool | None = None
+
+
+class Rejection(Struct, frozen=True):
+    """Why one tool was not taken, or not withdrawn."""
+
+    tool_id: str
+    error: ErrorObject
+
+
+class ToolsRegistered(Struct, frozen=True, omit_defaults=True):
+    """``core.tools.registered``."""
+
+    registered: Names
+    rejected: tuple[Rejection, ...] | None = None
+
+
+class UnregisterTools(Struct, frozen=True):
+    """``agent.tools.unregister``."""
+
+    tool_ids: Names
+
+
+class ToolsUnregistered(Struct, frozen=True, omit_defaults=True):
+    """``core.tools.unregistered``."""
+
+    unregistered: Names
+    rejected: tuple[Rejection, ...] | None = None
+
+
+# --- payloads: calls --------------------------------------------------------------------------------------------------
+
+
+class Caller(Struct, frozen=True):
+    """On whose behalf a tool is called. A remark, never an authorization."""
+
+    type: Literal["human", "agent", "system"]
+    id: str
+
+
+class Context(Struct, frozen=True):
+    """The known fields of a call's ``context``; only its shape is judged, the bytes pass through."""
+
+    project_root: str | None = None
+    resource_paths: Names | None = None
+    ui: Body = UNSET
+
+
+class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
+    """``core.tool.call`` and ``agent.tool.call``."""
+
+    call_id: Id
+    tool_id: str
+    input: Raw
+    timeout_ms: Annotated[int, Meta(ge=1, le=9_007_199_254_740_992)] | None = None
+    idempotency_key: Id | None = None
+    caller: Caller | None = None
+    context: Body = UNSET
+
+
+class ToolStream(Struct, frozen=True, omit_defaults=True, gc=False):
+    """``agent.tool.stream`` and ``core.tool.stream``."""
+
+    call_id: Id
+    seq: Annotated[int, Meta(ge=-9_007_199_254_740_992, le=9_007_199_254_740_992)]
+    channel: Channel
+    data: Raw
+    done: bool | None = None
+    exchange_call_id: str | None = None
+
+
+class TextData(Struct, frozen=True):
+    """``data`` of all channels but ``partial_result``. ``approval_id`` is ours, only in ``core.tool.stream``."""
+
+    text: str
+    approval_id: str | None = None
+
+
+class JsonData(Struct, frozen=True):
+    """``data`` of the channel ``partial_result``."""
+
+    json: Raw
+
+
+class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False):
+    """``agent.tool.result`` and ``core.tool.result``; in the latter ``call_id`` is the caller's own (decision 7)."""
+
+    call_id: Id
+    status: Literal["succeeded", "failed", "canceled"]
+    output: Body = UNSET
+    error: ErrorObject | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    metrics: Body = UNSET
+    exchange_call_id: str | None = None
+
+
+class CallName(Struct, frozen=True):
+    """What is left of a payload that cannot be read: which call it was about."""
+
+    call_id: Id
+
+
+class CancelTool(Struct, frozen=True, omit_defaults=True):
+    """``core.tool.cancel`` and ``agent.tool.cancel``."""
+
+    call_id: Id
+    reason: str | None = None
+    deadline_ms: Count | None = None
+
+
+class CancelAck(Struct, frozen=True, omit_defaults=True):
+    """``agent.tool.cancel_ack``."""
+
+    call_id: Id
+    accepted: bool
+    note: str | None = None
+
+
+# --- payloads: health and directives ----------------------------------------------------------------------------------
+
+
+class Heartbeat(Struct, frozen=True, omit_defaults=True):
+    """``agent.heartbeat``."""
+
+    session_id: str
+    uptime_ms: Count
+    inflight_calls: Count
+    status: Literal["ok", "degraded", "unhealthy"]
+    details: Body = UNSET
+
+
+class RequestDirective(Struct, frozen=True, omit_defaults=True):
+    """``agent.directive.request``: a person is asked to state this intent."""
+
+    tool_id: str
+    reason: str
+    input: Body = UNSET
+
+
+class CreateDirective(Struct, frozen=True, omit_defaults=True):
+    """``core.directive.create``: how it stands. ``directive_id`` is what a call then names in ``causation_id``."""
+
+    tool_id: str
+    status: str
+    directive_id: str | None = None
+    approval_id: str | None = None
+
+
+FROM_AGENT: Final[dict[str, type[Struct]]] = {
+    "agent.hello": Hello,
+    "agent.tools.register": RegisterTools,
+    "agent.tools.unregister": UnregisterTools,
+    "agent.tool.call": ToolCall,
+    "agent.tool.cancel": CancelTool,
+    "agent.tool.stream": ToolStream,
+    "agent.tool.result": ToolResult,
+    "agent.tool.cancel_ack": CancelAck,
+    "agent.heartbeat": Heartbeat,
+    "agent.pong": Empty,
+    "agent.error": Empty,
+    "agent.directive.request": RequestDirective,
+}
+FROM_CORE: Final[dict[str, type[Struct]]] = {
+    "core.welcome": Welcome,
+    "core.goodbye": Goodbye,
+    "core.tools.registered": ToolsRegistered,
+    "core.tools.unregistered": ToolsUnregistered,
+    "core.tool.call": ToolCall,
+    "core.tool.cancel": CancelTool,
+    "core.tool.stream": ToolStream,
+    "core.tool.result": ToolResult,
+    "core.ping": Empty,
+    "core.error": Empty,
+    "core.directive.create": CreateDirective,
+}
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+_decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
+_KINDS: Final[set[type[Struct]]] = {Tool, Context, TextData, JsonData, CallName}
+_DECODERS: Final[dict[type[Struct], Any]] = {
+    kind: msgspec.json.Decoder(kind).decode for kind in _KINDS.union(FROM_AGENT.values(), FROM_CORE.values())
+}
+_OPEN_BRACE: Final = ord("{")
+# msgspec quotes a wrong enum value; a fault never does, for the value may be a secret in the wrong place.
+_QUOTED_VALUE: Final = re.compile(r"Invalid enum value .*?(?= - at `\$|$)", re.DOTALL)
+
+P = TypeVar("P", bound=Struct)
+
+
+def envelope(body: bytes) -> Envelope:
+    """The envelope of a frame whose JSON ``strictjson`` accepted; ``RemoteProtocolError`` names the wrong field."""
+    try:
+        read = _decode_envelope(body)
+    except msgspec.DecodeError as exc:
+        raise RemoteProtocolError("protocol.invalid_message", f"envelope: {_reason(exc)}") from None
+    if not is_object(read.payload):
+        raise RemoteProtocolError("protocol.invalid_message", "envelope: Expected `object` - at `$.payload`")
+    if not is_timestamp(read.ts):  # OS-031
+        raise RemoteProtocolError("protocol.invalid_message", "envelope: not an RFC 3339 time with offset - at `$.ts`")
+    return read
+
+
+def payload(kind: type[P], message: Envelope) -> P:
+    """The payload of a message, read as ``kind``; ``RemoteProtocolError`` replies to that message."""
+    try:
+        return cast("P", _DECODERS[kind](message.payload))
+    except msgspec.DecodeError as exc:
+        raise invalid(message, _reason(exc)) from None
+
+
+def part(kind: type[P], raw: Raw) -> P | str:
+    """An inner object (a tool, a stream's data, a context) read as ``kind``, or the reason why it cannot be."""
+    try:
+        return cast("P", _DECODERS[kind](raw))
+    except msgspec.DecodeError as exc:
+        return _reason(exc)
+
+
+def body(raw: Body) -> Raw | None:
+    """An optional body, with absent and ``null`` made one."""
+    if isinstance(raw, UnsetType) or bytes(raw) == b"null":
+        return None
+    return raw
+
+
+def invalid(message: Envelope, reason: str) -> RemoteProtocolError:
+    """A payload that is wrong in a way its types do not show."""
+    return RemoteProtocolError("protocol.invalid_message", f"{message.type}: {reason}", in_reply_to=message.id)
+
+
+def expects_reply(message: Envelope) -> bool:
+    """Whether a message of a type we do not know wants an answer (silent point 4)."""  # OS-148
+    return message.request_id is not None and message.in_reply_to is None
+
+
+def is_object(raw: Raw) -> bool:
+    """Whether a body that is known to be JSON is an object."""
+    return memoryview(raw)[0] == _OPEN_BRACE
+
+
+def _reason(exc: msgspec.DecodeError) -> str:
+    return _QUOTED_VALUE.sub("not one of the allowed values", str(exc))
+
+
+# --- forms ------------------------------------------------------------------------------------------------------------
+
+_TIMESTAMP: Final = re.compile(
+    r"(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+    r"[Tt](?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d{1,32})?"
+    r"(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
+    re.ASCII,
+)
+# semver.org's own expression.
+_SEMVER: Final = re.compile(
+    r"(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)"
+    r"(?:-(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?"
+    r"(?:\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*)?",
+    re.ASCII,
+)
+_LONGEST_SEMVER: Final = 128
+
+
+# Peers stamp to the millisecond, so under load many messages share one text: 70 ns remembered, 600 ns judged.
+@functools.lru_cache(maxsize=256)
+def is_timestamp(text: str) -> bool:
+    """Whether this is an RFC 3339 time with its offset; a leap second is one."""
+    found = _TIMESTAMP.fullmatch(text)
+    if found is None:
+        return False
+    year, month, day = int(found[1]), int(found[2]), int(found[3])
+    return day <= 28 or (year > 0 and day <= monthrange(year, month)[1])
+
+
+def is_semver(text: str) -> bool:
+    """Whether this is a version of the semver form."""
+    return len(text) <= _LONGEST_SEMVER and _SEMVER.fullmatch(text) is not None
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+EMPTY: Final = Empty()
+_encode: Final = msgspec.json.Encoder().encode
+# The last 12 digits of a UUID count the messages of one conversation; the others are random, so none is like another.
+ID_SEED_BYTES: Final = 10
+
+
+def uuid8_prefix(seed: bytes) -> str:
+    """All of a version 8 UUID but its last 12 digits, from ``ID_SEED_BYTES`` random bytes."""
+    digits = seed[:ID_SEED_BYTES].hex()
+    variant = "89ab"[int(digits[15], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-8{digits[12:15]}-{variant}{digits[16:19]}-"
+
+
+class Writer:
+    """Makes the bodies of outgoing frames: names each message and stamps it, the time once for each millisecond."""
+
+    __slots__ = ("_count", "_ms", "_prefix", "_ts")
+
+    def __init__(self, seed: bytes) -> None:
+        self._prefix = uuid8_prefix(seed)
+        self._count = 0
+        self._ms = -1
+        self._ts = ""
+
+    def new_id(self) -> str:
+        """A UUID that nobody used before."""  # OS-030, OS-035
+        self._count += 1
+        return f"{self._prefix}{self._count:012x}"
+
+    def write(
+        self,
+        now: Now,
+        type_: str,
+        payload: Struct,
+        in_reply_to: str | None = None,
+        request_id: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        actor: Actor | None = None,
+        error: ErrorObject | None = None,
+    ) -> bytes:
+        """The body of one frame."""
+        ms = int(now.wall * 1000)
+        if ms != self._ms:
+            self._ms = ms
+            self._ts = stamp(ms)
+        self._count += 1
+        return _encode(
+            Outgoing(
+                VERSION,
+                type_,
+                f"{self._prefix}{self._count:012x}",
+                self._ts,
+                in_reply_to,
+                request_id,
+                correlation_id,
+                causation_id,
+                actor,
+                error,
+                payload,
+            )
+        )

@@ -1,0 +1,158 @@
+"""What the hub asks for: imperative, immutable, carried out in order by ``host.runner``.
+
+``after`` is the number of the last entry that must be on disk before the effect leaves; 0 waits for nothing (decision 26).
+"""
+
+from __future__ import annotations
+
+from typing import dataclass_transform
+
+from msgspec import Raw, Struct
+
+from trunkline.entries import Entry
+from trunkline.model import Actor, CallView, Fault, Status
+
+
+# The decorator tells type checkers what msgspec does: a child of a frozen struct is frozen.
+@dataclass_transform(frozen_default=True)
+class Effect(Struct, frozen=True, gc=False):
+    """The root, so that a session's ``send`` has a type."""
+
+
+class Record(Effect):
+    """Append this entry. Its number is ``entry.n``."""
+
+    entry: Entry
+
+
+class ToSession(Effect):
+    """An effect for one conversation."""
+
+    session: int
+    after: int
+
+
+class Admit(ToSession):
+    """The agent is who it says."""
+
+    ref: str
+
+
+class Refuse(ToSession):
+    """The agent is not who it says; the same words for every reason, after ``delay_s`` for one who keeps trying."""
+
+    ref: str
+    delay_s: float = 0.0
+
+
+class Deliver(ToSession):
+    """Run this tool. ``call_id`` is ours and stays the same when the call is sent again."""
+
+    call_id: str
+    tool_id: str
+    input: Raw
+    caller: str
+    correlation_id: str
+    timeout_ms: int | None = None
+    key: str | None = None
+    causation_id: str | None = None
+    actor: Actor | None = None
+    context: Raw | None = None
+    attempt: int = 1
+
+
+class Cancel(ToSession):
+    """Stop this call if you can, and say how it ended."""
+
+    call_id: str
+    reason: str
+    deadline_ms: int
+
+
+class Answer(ToSession):
+    """The one outcome of a call, or why it was refused, for the one who asked under ``ref``."""
+
+    ref: str
+    call_id: str
+    status: Status
+    output: Raw | None = None
+    fault: Fault | None = None
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    correlation_id: str | None = None
+    # A refusal came before the call was taken on: an HTTP status of its own, no key used.
+    refused: bool = False
+
+
+class Wait(ToSession):
+    """The call waits: for a person (``approval_id``) or for its turn. The answer comes later."""
+
+    ref: str
+    call_id: str
+    status: Status
+    approval_id: str | None = None
+    expires_ms: int | None = None
+    correlation_id: str | None = None
+
+
+class Progress(ToSession):
+    """Something of a running call to show to the one who asked."""
+
+    ref: str
+    call_id: str
+    seq: int
+    channel: str
+    data: Raw
+    done: bool = False
+    correlation_id: str | None = None
+
+
+class ConfirmTools(ToSession):
+    """Which of the announced tools were taken, and why not the others."""
+
+    ref: str
+    registered: tuple[str, ...]
+    rejected: tuple[tuple[str, Fault], ...] = ()
+
+
+class ConfirmWithdrawal(ToSession):
+    """Which tools are gone, and why not the others."""
+
+    ref: str
+    withdrawn: tuple[str, ...]
+    rejected: tuple[tuple[str, Fault], ...] = ()
+
+
+class Reply(ToSession):
+    """The answer to a request that is not a call: an id, a view of a call, or a fault."""
+
+    ref: str
+    id: str | None = None
+    call: CallView | None = None
+    fault: Fault | None = None
+    status: str | None = None
+
+
+class Close(ToSession):
+    """End this conversation; ``reason`` is a code that is safe to tell."""
+
+    reason: str
+    retry_after_ms: int | None = None
+
+
+__all__ = [
+    "Admit",
+    "Answer",
+    "Cancel",
+    "Close",
+    "ConfirmTools",
+    "ConfirmWithdrawal",
+    "Deliver",
+    "Effect",
+    "Progress",
+    "Record",
+    "Refuse",
+    "Reply",
+    "ToSession",
+    "Wait",
+]

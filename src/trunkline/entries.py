@@ -1,0 +1,339 @@
+"""What is remembered: the kinds of ledger entries, as values.
+
+The hub's durable state is the fold of these (``hub.state``); nothing else survives a crash. Owns their fields; does not
+own hashing, masking or storage (``ledger``).
+
+Invariant: each entry starts with ``kind``, ``n`` (its number, from 1 without gaps) and ``at`` (wall milliseconds).
+An old entry stays readable for ever: fields are added with defaults, never renamed or removed.
+"""
+
+from __future__ import annotations
+
+from typing import Union, dataclass_transform
+
+import msgspec
+from msgspec import Raw, Struct
+
+from trunkline.model import Decision, Fault, Health, Rule, Status, ToolDefinition
+
+
+# The decorator tells type checkers what msgspec does: a child of a frozen struct is frozen.
+@dataclass_transform(frozen_default=True)
+class Entry(Struct, frozen=True, omit_defaults=True, tag_field="kind", gc=False):
+    """One line of the ledger."""
+
+    n: int
+    at: int
+
+
+class ExchangeStarted(Entry, tag="exchange.started"):
+    """The exchange came up; calls that were open before are taken up after this entry."""
+
+    version: str
+    instance: str
+
+
+class ExchangeStopped(Entry, tag="exchange.stopped"):
+    """The exchange stopped after draining; ``open_calls`` were left for the next start."""
+
+    open_calls: int = 0
+
+
+class PolicyChanged(Entry, tag="policy.changed"):
+    """The rules in force from here on."""
+
+    version: str
+    rules: tuple[Rule, ...]
+
+
+class AgentLaunched(Entry, tag="agent.launched"):
+    """A process was started for an agent."""
+
+    agent_id: str
+    run_id: str
+    pid: int
+    manifest_sha256: str | None = None
+
+
+class AgentExited(Entry, tag="agent.exited"):
+    """A launched process ended. ``restart_in_s`` is absent when it will not be started again."""
+
+    agent_id: str
+    run_id: str
+    exit_code: int
+    restart_in_s: float | None = None
+    note: str = ""
+
+
+class AgentAdmitted(Entry, tag="agent.admitted"):
+    """An agent proved who it is. Written before it is told so; ``credential`` names the token, never its value."""
+
+    agent_id: str
+    edge: str
+    version: str
+    credential: str
+    capabilities: tuple[str, ...] = ()
+    manifest_sha256: str | None = None
+    drift: bool = False
+
+
+class AgentRefused(Entry, tag="agent.refused"):
+    """Somebody did not prove who they are. ``reason`` is for the operator; the peer is told nothing of it."""
+
+    edge: str
+    claimed: str
+    origin: str
+    reason: str
+
+
+class AgentLeft(Entry, tag="agent.left"):
+    """An agent's session ended and its tools were withdrawn."""
+
+    agent_id: str
+    reason: str
+
+
+class AgentHealthChanged(Entry, tag="agent.health"):
+    """An agent's health changed."""
+
+    agent_id: str
+    health: Health
+
+
+class PermissionsGranted(Entry, tag="agent.permissions"):
+    """The permissions a person approved for an agent, pinned to the manifest they were asked in."""
+
+    agent_id: str
+    manifest_sha256: str
+    permissions: tuple[str, ...]
+
+
+class ToolsOffered(Entry, tag="tools.offered"):
+    """What an agent announced: the ids taken and, for the others, the code of the refusal."""
+
+    agent_id: str
+    tool_ids: tuple[str, ...]
+    rejected: dict[str, str] = {}
+
+
+class ToolsWithdrawn(Entry, tag="tools.withdrawn"):
+    """Tools that an agent took back."""
+
+    agent_id: str
+    tool_ids: tuple[str, ...]
+
+
+class ToolPinned(Entry, tag="tool.pinned"):
+    """The definition that is in force for a tool: by first use, or because a person approved a changed one."""
+
+    definition: ToolDefinition
+    fingerprint: str
+    approval_id: str | None = None
+
+
+class CallAccepted(Entry, tag="call.accepted"):
+    """A call was taken on. With ``sent`` its delivery follows this entry; without, a ``call.sent`` precedes each delivery."""
+
+    call_id: str
+    caller: str
+    tool_id: str
+    input: Raw
+    decision: Decision
+    rule: str
+    policy: str
+    fingerprint: str
+    sent: bool
+    side_effects: bool = True
+    dedupes: bool = False
+    chain: tuple[str, ...] = ()
+    cause: int | None = None
+    key: str | None = None
+    key_id: str | None = None
+    input_mac: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    directive_id: str | None = None
+    timeout_ms: int | None = None
+    expires_ms: int | None = None
+    untrusted: bool = False
+    warning: str | None = None
+
+
+class CallSent(Entry, tag="call.sent"):
+    """A call is about to be sent (again)."""
+
+    call: int
+    attempt: int
+
+
+class StreamSummary(Struct, frozen=True, omit_defaults=True):
+    """What is kept of a stream: how much, its hash, its end."""
+
+    chunks: int
+    bytes: int
+    sha256: str
+    tail: str = ""
+    gaps: int = 0
+
+
+class CallSettled(Entry, tag="call.settled"):
+    """A call's one outcome."""
+
+    call: int
+    call_id: str
+    status: Status
+    output: Raw | None = None
+    fault: Fault | None = None
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    stream: StreamSummary | None = None
+    untrusted: bool = False
+    metrics: Raw | None = None
+
+
+class CallRefused(Entry, tag="call.refused"):
+    """A call that was not taken on. It used no key and reached nobody."""
+
+    call_id: str
+    caller: str
+    tool_id: str
+    code: str
+    rule: str = ""
+    chain: tuple[str, ...] = ()
+    correlation_id: str | None = None
+
+
+class CallNoted(Entry, tag="call.noted"):
+    """Something about a call that changes nothing: a late result, a second one, a gap in its stream, a cancel request."""
+
+    call_id: str
+    note: str
+    by: str = ""
+    detail: str = ""
+
+
+class QuestionOpened(Entry, tag="question.opened"):
+    """A person is asked. Bound to what is named here; one use."""
+
+    approval_id: str
+    subject: str
+    asked_by: str
+    expires_ms: int
+    reason: str
+    call: int | None = None
+    tool_id: str | None = None
+    agent_id: str | None = None
+    chain: tuple[str, ...] = ()
+    input_mac: str | None = None
+    policy: str | None = None
+    fingerprint: str | None = None
+    definition: ToolDefinition | None = None
+    manifest_sha256: str | None = None
+    permissions: tuple[str, ...] = ()
+    input: Raw | None = None
+
+
+class QuestionJoined(Entry, tag="question.joined"):
+    """An identical call waits behind an open question; the answer still covers one call only."""
+
+    approval_id: str
+    call: int
+
+
+class QuestionClosed(Entry, tag="question.closed"):
+    """A question has its answer, or will get none: ``how`` is approved, denied, expired or withdrawn."""
+
+    approval_id: str
+    how: str
+    by: str = ""
+    reason: str = ""
+    same_person: bool = False
+
+
+class DirectiveStated(Entry, tag="directive.stated"):
+    """An intent, for one call of a ``requires_directive`` tool."""
+
+    directive_id: str
+    by: str
+    tool_id: str
+    reason: str
+    expires_ms: int
+    input_mac: str | None = None
+
+
+class TokenIssued(Entry, tag="token.issued"):
+    """A standing credential was made; only its hash is kept."""
+
+    token_id: str
+    edge: str
+    agent: str
+    sha256: str
+    permissions: tuple[str, ...] = ()
+
+
+class TokenRevoked(Entry, tag="token.revoked"):
+    """A standing credential is worth nothing any more."""
+
+    token_id: str
+
+
+class Noticed(Entry, tag="notice"):
+    """Something an edge or the host saw that should be on record; never with content of a message."""
+
+    code: str
+    place: str
+    who: str = ""
+    detail: str = ""
+
+
+class SnapshotTaken(Entry, tag="ledger.snapshot"):
+    """The open state at ``through`` was stored; ``sha256`` is the hash of the stored bytes."""
+
+    through: int
+    sha256: str
+
+
+class PartClosed(Entry, tag="ledger.part_closed"):
+    """Entries ``first`` to ``last`` were removed by the retention setting; ``head`` is the hash of the last of them.
+
+    ``kept`` maps the numbers of those still needed to their hashes.
+    """
+
+    first: int
+    last: int
+    head: str
+    kept: dict[str, str] = {}
+
+
+AnyEntry = Union[
+    ExchangeStarted,
+    ExchangeStopped,
+    PolicyChanged,
+    AgentLaunched,
+    AgentExited,
+    AgentAdmitted,
+    AgentRefused,
+    AgentLeft,
+    AgentHealthChanged,
+    PermissionsGranted,
+    ToolsOffered,
+    ToolsWithdrawn,
+    ToolPinned,
+    CallAccepted,
+    CallSent,
+    CallSettled,
+    CallRefused,
+    CallNoted,
+    QuestionOpened,
+    QuestionJoined,
+    QuestionClosed,
+    DirectiveStated,
+    TokenIssued,
+    TokenRevoked,
+    Noticed,
+    SnapshotTaken,
+    PartClosed,
+]
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(AnyEntry).decode

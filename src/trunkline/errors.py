@@ -1,0 +1,141 @@
+"""Every exception Trunkline raises. A *fault* (``model.Fault``) is a value that travels; an exception is a Python stack.
+
+::
+
+    TrunklineError
+    ├── ConfigError            a file or a command line that cannot be used; names the place
+    ├── ProtocolError
+    │   ├── LocalProtocolError   we asked a session for something its state forbids
+    │   └── RemoteProtocolError  the peer broke the protocol; carries the fault and whether the peer hears of it
+    ├── LedgerError
+    │   ├── LedgerCorrupt        an entry does not match its hash; carries its number
+    │   ├── LedgerFull           the disk is full
+    │   ├── LedgerFailed         a write or a sync failed: never retried
+    │   └── LedgerLocked         another process holds this ledger
+    ├── ExchangeUnreachable    no exchange is running in this home folder
+    ├── NotAdmitted            the exchange does not let this agent in
+    ├── ToolError              raised by a tool's author on purpose: the caller is told exactly this
+    ├── ToolFailed             a call that an agent made did not succeed; carries the fault
+    └── InvariantBroken        ``hub.check()`` found a contradiction
+
+It does not own the texts that reach a peer: those come from the table of faults in ``model``, never from ``str(exc)``.
+"""
+
+from __future__ import annotations
+
+from trunkline.model import Fault, Status
+
+__all__ = [
+    "ConfigError",
+    "ExchangeUnreachable",
+    "InvariantBroken",
+    "LedgerCorrupt",
+    "LedgerError",
+    "LedgerFailed",
+    "LedgerFull",
+    "LedgerLocked",
+    "LocalProtocolError",
+    "NotAdmitted",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "ToolError",
+    "ToolFailed",
+    "TrunklineError",
+]
+
+
+class TrunklineError(Exception):
+    """The root of the tree."""
+
+
+class ConfigError(TrunklineError):
+    """A configuration that cannot be used. ``place`` is ``file:line`` or the key's path."""
+
+    def __init__(self, message: str, place: str = "") -> None:
+        super().__init__(f"{place}: {message}" if place else message)
+        self.place = place
+
+
+class ProtocolError(TrunklineError):
+    """A rule of a protocol was broken."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We asked for something that the session's state does not allow."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the protocol. ``code`` is a wire code of that protocol, ``message`` a text that is safe to send."""
+
+    def __init__(self, code: str, message: str, *, in_reply_to: str | None = None) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.in_reply_to = in_reply_to
+
+
+class LedgerError(TrunklineError):
+    """The record could not be read or written."""
+
+
+class LedgerCorrupt(LedgerError):
+    """An entry differs from its hash, or is missing. Nothing is repaired or deleted."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(f"entry {number}: {reason}")
+        self.number = number
+        self.reason = reason
+
+
+class LedgerFull(LedgerError):
+    """No room on the disk."""
+
+
+class LedgerFailed(LedgerError):
+    """A write or a sync failed. What was not acknowledged stays unacknowledged."""
+
+
+class LedgerLocked(LedgerError):
+    """Another exchange is using this ledger."""
+
+
+class ExchangeUnreachable(TrunklineError):
+    """No exchange is running where we looked."""
+
+
+class NotAdmitted(TrunklineError):
+    """The exchange does not let this agent in, and trying again will not help."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+class ToolError(TrunklineError):
+    """For a tool's author to raise: the call fails, and the caller is told exactly this. Put no secret into it."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "tool.failed",
+        retryable: bool = False,
+        details: dict[str, object] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.fault = Fault(code, message, retryable, details)
+
+
+class ToolFailed(TrunklineError):
+    """A call that an agent made did not succeed. ``call_id`` is the exchange's, for `trunkline ledger show --call`."""
+
+    def __init__(self, tool_id: str, status: Status, fault: Fault, call_id: str | None = None) -> None:
+        super().__init__(f"{tool_id}: {fault.code}: {fault.message}")
+        self.tool_id = tool_id
+        self.status = status
+        self.fault = fault
+        self.call_id = call_id
+
+
+class InvariantBroken(TrunklineError):
+    """The hub contradicts itself."""

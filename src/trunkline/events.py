@@ -1,0 +1,316 @@
+"""What can happen: the values that edges and the host hand to ``Hub.handle``.
+
+Past tense, immutable, without secrets: a token arrives as the hash of itself. Owns no behaviour.
+
+``session`` is the number of a conversation, given by the runner; ``ref`` is the edge's own name for a request in it, which
+comes back unread in the effect that answers.
+"""
+
+from __future__ import annotations
+
+from typing import dataclass_transform
+
+from msgspec import Raw, Struct
+
+from trunkline.entries import CallAccepted, CallSettled
+from trunkline.model import (
+    Actor,
+    Fault,
+    Health,
+    Limits,
+    Manifest,
+    Peer,
+    Policy,
+    Principal,
+    ProcessIdentity,
+    Status,
+    ToolDefinition,
+)
+
+
+# The decorator tells type checkers what msgspec does: a child of a frozen struct is frozen.
+@dataclass_transform(frozen_default=True)
+class Event(Struct, frozen=True, gc=False):
+    """The root, so that ``Hub.handle`` has a type."""
+
+
+# --- agents -----------------------------------------------------------------------------------------------------------
+
+
+class AgentLaunched(Event):
+    """The host started a process for an agent and gave it a token. The hub then knows whom to expect."""
+
+    agent_id: str
+    run_id: str
+    process: ProcessIdentity
+    token_sha256: str
+    manifest: Manifest | None = None
+
+
+class AgentExited(Event):
+    """A launched process ended."""
+
+    agent_id: str
+    run_id: str
+    exit_code: int
+    restart_in_s: float | None = None
+    note: str = ""
+
+
+class AgentArrived(Event):
+    """Somebody says who they are. The hub answers ``Admit`` or ``Refuse``.
+
+    ``max_inflight`` and ``timeout_s`` (None: the edge has timers of its own) are the edge's defaults.
+    """
+
+    session: int
+    ref: str
+    edge: str
+    agent_id: str
+    version: str
+    token_sha256: str
+    peer: Peer
+    capabilities: tuple[str, ...] = ()
+    manifest_sha256: str | None = None
+    max_inflight: int = 256
+    timeout_s: float | None = 30.0
+    dedupes: bool = False
+
+
+class AgentLeft(Event):
+    """A session ended; everything it offered or asked for is affected."""
+
+    session: int
+    reason: str
+
+
+class HealthReported(Event):
+    """An agent said how it is, or was silent for too long."""
+
+    session: int
+    health: Health
+
+
+class ToolsOffered(Event):
+    """An agent announces tools. ``rejected`` are those that the edge could not read."""
+
+    session: int
+    ref: str
+    tools: tuple[ToolDefinition, ...]
+    rejected: tuple[tuple[str, Fault], ...] = ()
+    replace: bool = False
+
+
+class ToolsWithdrawn(Event):
+    """An agent takes tools back."""
+
+    session: int
+    ref: str
+    tool_ids: tuple[str, ...]
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+class Earlier(Struct, frozen=True, gc=False):
+    """The settled call that used a key before, looked up by the runner (decision 29)."""
+
+    accepted: CallAccepted
+    settled: CallSettled
+
+
+class CallRequested(Event):
+    """Somebody asks for one run of a tool.
+
+    With ``announce`` the hub answers a call it took on with ``Wait`` (``running`` or ``queued``) at once, so that the caller
+    knows its id before the outcome.
+    """
+
+    session: int
+    ref: str
+    caller: Principal
+    tool_id: str
+    input: Raw
+    key: str | None = None
+    timeout_ms: int | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    actor: Actor | None = None
+    context: Raw | None = None
+    expires_ms: int | None = None
+    earlier: Earlier | None = None
+    announce: bool = False
+
+
+class CallProgressed(Event):
+    """A running call has something to show. ``data`` is ``{"text": …}`` or ``{"json": …}`` as received."""
+
+    session: int
+    call_id: str
+    seq: int
+    channel: str
+    data: Raw
+    done: bool = False
+
+
+class CallFinished(Event):
+    """An agent says how a call ended; ``fault`` is given when it did not succeed."""
+
+    session: int
+    call_id: str
+    status: Status
+    output: Raw | None = None
+    fault: Fault | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    metrics: Raw | None = None
+
+
+class CancelRequested(Event):
+    """Somebody wants a call stopped: named by our ``call_id``, or by the ``target`` ref of the same session."""
+
+    session: int
+    ref: str
+    by: Principal
+    call_id: str | None = None
+    target: str | None = None
+    reason: str = ""
+
+
+class CancelAcknowledged(Event):
+    """An agent heard that a call should stop; its result still follows."""
+
+    session: int
+    call_id: str
+    accepted: bool
+
+
+class CallerLeft(Event):
+    """The one who waits for this request is gone (its session may go on)."""
+
+    session: int
+    ref: str
+
+
+# --- people -----------------------------------------------------------------------------------------------------------
+
+
+class ApprovalAnswered(Event):
+    """A person answers a question."""
+
+    session: int
+    ref: str
+    by: Principal
+    approval_id: str
+    approved: bool
+    reason: str = ""
+
+
+class DirectiveStated(Event):
+    """Somebody states an intent for one call of a tool."""
+
+    session: int
+    ref: str
+    by: Principal
+    tool_id: str
+    input: Raw | None
+    reason: str
+
+
+class DirectiveRequested(Event):
+    """An agent asks that a person state an intent; the answer is a question first."""
+
+    session: int
+    ref: str
+    by: Principal
+    tool_id: str
+    input: Raw | None
+    reason: str
+
+
+class TokenIssued(Event):
+    """A standing credential was made; the host keeps the secret no longer than it takes to show it."""
+
+    session: int
+    ref: str
+    by: Principal
+    edge: str
+    agent: str
+    token_sha256: str
+    permissions: tuple[str, ...] = ()
+
+
+class TokenRevoked(Event):
+    """A standing credential is taken back."""
+
+    session: int
+    ref: str
+    by: Principal
+    token_id: str
+
+
+# --- the exchange itself ----------------------------------------------------------------------------------------------
+
+
+class ExchangeStarted(Event):
+    """All entries are folded: take up what was open."""
+
+    version: str
+    instance: str
+
+
+class DrainStarted(Event):
+    """No new calls from here on."""
+
+
+class ExchangeStopped(Event):
+    """Everything is answered or given up; the last entry follows."""
+
+
+class PolicyChanged(Event):
+    """Other rules, or other limits, are in force."""
+
+    policy: Policy
+    limits: Limits
+    # Agents that read what strangers wrote (decision 14).
+    untrusted_agents: frozenset[str] = frozenset()
+    # Agents whose changed tool definitions are taken without asking: for developing them.
+    unpinned_agents: frozenset[str] = frozenset()
+    schema_strict: bool = True
+    approval_expire_s: float = 3600.0
+
+
+class StorageChanged(Event):
+    """The room on the disk fell below, or rose above, what new calls need; ``failed`` is for ever."""
+
+    low: bool
+    failed: bool = False
+
+
+class Noticed(Event):
+    """An edge or the host saw something that should be on record."""
+
+    code: str
+    place: str
+    who: str = ""
+    detail: str = ""
+
+
+class SnapshotTaken(Event):
+    """The open state up to ``through`` is about to be stored."""
+
+    through: int
+    sha256: str
+
+
+class PartClosed(Event):
+    """Old entries are about to be removed by the retention setting."""
+
+    first: int
+    last: int
+    head: str
+    kept: dict[str, str]
+
+
+class Woke(Event):
+    """The time that ``Hub.wake_at`` named has come."""

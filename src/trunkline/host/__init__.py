@@ -1,0 +1,1 @@
+"""The world: the only code that touches sockets, processes, the clock and the disk."""

@@ -1,0 +1,382 @@
+"""Event to hub, entry to ledger, effect to session: the one loop through which everything travels.
+
+Owns the order: entries are appended in the order the hub wrote them, an effect leaves when the entry it waits for is on
+disk, and what was gathered for a connection is written every few events. Implements ``edges.exchange.Exchange`` for the rims.
+Does not decide anything.
+
+Invariant: no effect with ``after`` n is handed to a sink before ``on_durable`` said n.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from asyncio import AbstractEventLoop, TimerHandle
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from trunkline import entries, events
+from trunkline.edges.exchange import Sink, WatchSink
+from trunkline.effects import Effect, Progress, Record, ToSession
+from trunkline.entries import CallAccepted, CallSettled
+from trunkline.errors import LedgerError, LocalProtocolError
+from trunkline.events import CallRequested, Event
+from trunkline.host.supervisor import Supervisor
+from trunkline.hub import views
+from trunkline.hub.hub import Hub
+from trunkline.ledger.masking import Masker
+from trunkline.ledger.reader import Reader
+from trunkline.ledger.store import Ledger
+from trunkline.model import (
+    AgentView,
+    CallView,
+    Now,
+    Peer,
+    Policy,
+    Principal,
+    Question,
+    TokenView,
+    ToolView,
+    Verdict,
+)
+
+log = logging.getLogger("trunkline")
+
+# Writing each frame by itself costs a system call a frame; one write a turn lets all calls in flight move as a wave, and the
+# other core idles. Eight was the best of 1, 2, 4, 8, 16, 32 in the prototype.
+FLUSH_EVERY: Final = 8
+# Entries not on disk at which reading from peers stops, and at which it starts again.
+BACKLOG_HIGH: Final = 8192
+BACKLOG_LOW: Final = 2048
+
+
+class Runner:
+    """The exchange's loop."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        ledger: Ledger,
+        reader: Reader,
+        masker: Masker,
+        loop: AbstractEventLoop,
+        *,
+        instance: str,
+        fatal: Callable[[str], None],
+        reload: Callable[[], None],
+    ) -> None:
+        self.instance = instance
+        self.hub = hub
+        self.supervisor: Supervisor | None = None
+        self._ledger = ledger
+        self._reader = reader
+        self._masker = masker
+        self._loop = loop
+        self._fatal = fatal
+        self._reload = reload
+        self._sinks: dict[int, Sink] = {}
+        self._last_session = 0
+        self._held: deque[tuple[int, ToSession]] = deque()
+        self._dirty: dict[int, Sink] = {}
+        self._timer: TimerHandle | None = None
+        self._timer_at = 0.0
+        self._watchers: list[WatchSink] = []
+        self._is_feeding = False
+        self._waiting: deque[Event] = deque()
+        self._dead = False
+        self._paused = False
+        self.started = time.time()
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def now(self) -> Now:
+        """Both clocks."""
+        return Now(time.monotonic(), time.time())
+
+    def feed(self, happened: Sequence[Event]) -> None:
+        """Hand events to the hub and carry out what follows.
+
+        A sink may feed again while it is sent something; such events wait their turn, so that the hub never meets itself.
+        """
+        self._waiting.extend(happened)
+        if self._is_feeding or self._dead:
+            return
+        self._is_feeding = True
+        now = self.now()
+        count = 0
+        try:
+            while self._waiting:
+                event = self._waiting.popleft()
+                if type(event) is CallRequested and event.key is not None:
+                    event = self._with_earlier(event)
+                self._carry_out(self.hub.handle(event, now), now)
+                count += 1
+                if count == FLUSH_EVERY:
+                    count = 0
+                    self._flush()
+        except Exception as exc:  # the boundary: a hub that raised has half a step behind it, only a fold brings it back
+            self._die(f"{type(exc).__name__} in {_where(exc)}")
+            return
+        finally:
+            self._is_feeding = False
+        self._flush()
+        self._set_timer(now)
+        if self._ledger.backlog > BACKLOG_HIGH and not self._paused:
+            self._pause(paused=True)
+
+    def _carry_out(self, effects: list[Effect], now: Now) -> None:
+        ledger = self._ledger
+        for effect in effects:
+            if type(effect) is Record:
+                ledger.append(effect.entry)
+                if self._watchers:
+                    self._show(entries.encode(effect.entry))
+            else:
+                assert isinstance(effect, ToSession)
+                after = effect.after
+                if after <= ledger.durable:
+                    self._send(effect, now)
+                else:
+                    if self._held:
+                        after = max(after, self._held[-1][0])
+                    self._held.append((after, effect))
+                    ledger.need(after)
+
+    def _send(self, effect: ToSession, now: Now) -> None:
+        sink = self._sinks.get(effect.session)
+        if sink is None:
+            return
+        try:
+            sink.send(effect, now)
+        except LocalProtocolError as exc:
+            log.warning("session %d could not be told of %s: %s", effect.session, type(effect).__name__, exc)
+        self._dirty[effect.session] = sink
+        if self._watchers and type(effect) is Progress:
+            self._show(msgspec.json.encode({"kind": "progress", "call_id": effect.call_id, "data": effect.data}))
+
+    def on_durable(self, number: int) -> None:
+        """Entries up to ``number`` are on disk: what waited for them leaves."""
+        self.hub.stored(number)
+        held = self._held
+        if held and held[0][0] <= number:
+            now = self.now()
+            count = 0
+            while held and held[0][0] <= number:
+                self._send(held.popleft()[1], now)
+                count += 1
+                if count == FLUSH_EVERY:
+                    count = 0
+                    self._flush()
+            self._flush()
+        if self._paused and self._ledger.backlog < BACKLOG_LOW:
+            self._pause(paused=False)
+
+    def on_failure(self, error: LedgerError) -> None:
+        """The record cannot be written: nothing more is acknowledged, and the process ends."""
+        self._held.clear()
+        self.feed([events.StorageChanged(low=True, failed=True)])
+        self._die(f"the ledger failed: {error}")
+
+    def _die(self, why: str) -> None:
+        if not self._dead:
+            self._dead = True
+            log.critical("%s; stopping. The next start recovers from the ledger.", why)
+            self._fatal(why)
+
+    def _flush(self) -> None:
+        if self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for sink in dirty.values():
+                sink.flush()
+
+    def _set_timer(self, now: Now) -> None:
+        at = self.hub.wake_at()
+        if at is None or (self._timer is not None and self._timer_at <= at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_later(max(0.0, at - now.mono), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.feed([events.Woke()])
+
+    def _pause(self, *, paused: bool) -> None:
+        """The disk is behind: let the sockets fill, and the peers wait, rather than this process's memory grow."""
+        self._paused = paused
+        for sink in list(self._sinks.values()):
+            if paused:
+                sink.pause_reading()
+            else:
+                sink.resume_reading()
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def open_session(self, sink: Sink) -> int:
+        """A number for a new conversation."""
+        self._last_session += 1
+        self._sinks[self._last_session] = sink
+        return self._last_session
+
+    def close_session(self, session: int) -> None:
+        """Forget a conversation."""
+        self._sinks.pop(session, None)
+        self._dirty.pop(session, None)
+
+    def peer_of(self, pid: int, uid: int) -> Peer:
+        """Who a connecting local process is."""
+        assert self.supervisor is not None
+        return self.supervisor.peer_of(pid, uid)
+
+    # -- what memory misses --------------------------------------------------------------------------------------------
+
+    def _with_earlier(self, event: CallRequested) -> CallRequested:
+        key_id = self.hub.key_to_look_up(event)
+        if key_id is None:
+            return event
+        found = self._reader.by_key(key_id)
+        if found is None or found[1] is None:
+            return event
+        return msgspec.structs.replace(event, earlier=events.Earlier(found[0], found[1]))
+
+    def call(self, call_id: str) -> CallView | None:
+        """One call, open or settled."""
+        view = views.call(self.hub, call_id)
+        if view is not None:
+            return view
+        number = _number_of(call_id)
+        found = None if number is None else self._reader.call(number)
+        if found is None or found[0].call_id != call_id:
+            return None
+        return _stored_view(*found)
+
+    def calls(self, limit: int, before: int | None, correlation_id: str | None = None) -> tuple[list[CallView], int | None]:
+        """Calls, newest first. What is not on disk yet comes from memory."""
+        if correlation_id is not None:
+            found = [pair for pair in self._reader.by_correlation(correlation_id) if before is None or pair[0].n < before]
+            found.sort(key=lambda pair: -pair[0].n)
+        else:
+            found = self._reader.calls_page(before, limit)
+        pairs = {accepted.n: views_or_stored(self.hub, accepted, settled) for accepted, settled in found[:limit]}
+        state = self.hub.state
+        for call in state.calls.values():
+            if (before is None or call.entry.n < before) and correlation_id in (None, call.entry.correlation_id):
+                pairs[call.entry.n] = views.open_call(call)
+        for recent in state.recent.values():
+            entry = recent.accepted
+            if (before is None or entry.n < before) and correlation_id in (None, entry.correlation_id):
+                pairs[entry.n] = views.settled_call(entry, recent.settled)
+        numbers = sorted(pairs, reverse=True)[:limit]
+        return [pairs[n] for n in numbers], numbers[-1] if len(numbers) == limit else None
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def identify(self, edge: str, token_sha256: str) -> Principal | None:
+        """Whose standing token this is."""
+        return self.hub.credentials.identify(edge, token_sha256)
+
+    def agents(self) -> list[AgentView]:
+        """All agents, launched or attached."""
+        found = {agent.agent_id: views.agent(self.hub, agent) for agent in self.hub.registry.agents.values()}
+        if self.supervisor is not None:
+            for run in self.supervisor.views():
+                attached = found.get(run.agent_id)
+                if attached is None:
+                    found[run.agent_id] = run
+                else:
+                    found[run.agent_id] = msgspec.structs.replace(
+                        attached, pid=run.pid, run_id=run.run_id, restarts=run.restarts, note=run.note
+                    )
+        return [found[agent_id] for agent_id in sorted(found)]
+
+    def tools(self) -> list[ToolView]:
+        """All tools."""
+        return views.tools(self.hub, self.now())
+
+    def questions(self) -> list[Question]:
+        """The open questions."""
+        return self.hub.approvals.views()
+
+    def tokens(self) -> list[TokenView]:
+        """The standing credentials."""
+        return views.tokens(self.hub)
+
+    def policy(self) -> Policy:
+        """The rules in force."""
+        return self.hub.judge.rules
+
+    def check(self, caller: str, tool_id: str, body: Raw | None) -> Verdict:
+        """What would happen to such a call."""
+        return views.dry_run(self.hub, caller, tool_id, body, self.now())
+
+    def blob(self, sha256: str) -> bytes | None:
+        """A large body by its hash."""
+        return self._reader.blob(sha256)
+
+    def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
+        """The masked entries of a call or a correlation."""
+        return self._reader.story(call_id=call_id, correlation_id=correlation_id)
+
+    def status(self) -> dict[str, object]:
+        """Figures for a person and for /metrics."""
+        return {
+            "instance": self.instance,
+            "uptime_s": round(time.time() - self.started, 3),
+            "entries": self.hub.state.last,
+            "entries_on_disk": self._ledger.durable,
+            "backlog": self._ledger.backlog,
+            "sessions": len(self._sinks),
+            **views.figures(self.hub),
+        }
+
+    def reload(self) -> None:
+        """Read the configuration again."""
+        self._reload()
+
+    # -- looking on ----------------------------------------------------------------------------------------------------
+
+    def watch(self, sink: WatchSink) -> None:
+        """Hand every entry and progress to ``sink``."""
+        self._watchers.append(sink)
+
+    def unwatch(self, sink: WatchSink) -> None:
+        """Stop handing them over."""
+        if sink in self._watchers:
+            self._watchers.remove(sink)
+
+    def _show(self, line: bytes) -> None:
+        masked = self._masker.mask(line)
+        for watcher in list(self._watchers):
+            watcher(masked)
+
+
+def views_or_stored(hub: Hub, accepted: CallAccepted, settled: CallSettled | None) -> CallView:
+    """A call read from disk, unless memory knows more of it."""
+    return views.call(hub, accepted.call_id) or _stored_view(accepted, settled)
+
+
+def _stored_view(accepted: CallAccepted, settled: CallSettled | None) -> CallView:
+    if settled is not None:
+        return views.settled_call(accepted, settled)
+    return views.open_call(views.Call(accepted, views.Status.RUNNING))
+
+
+def _number_of(call_id: str) -> int | None:
+    """The entry number in the last twelve hex digits of a call id."""
+    try:
+        return int(call_id[-12:], 16)
+    except ValueError:
+        return None
+
+
+def _where(exc: BaseException) -> str:
+    """Where an exception came from, without its text: that may hold a payload."""
+    trace = exc.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "?" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"

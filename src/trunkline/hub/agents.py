@@ -1,0 +1,236 @@
+"""Agents: launched, admitted, healthy or not, gone; the tools they offer.
+
+Owns what follows from an agent's coming and going. Does not own calls (they are told: ``calls.lost``, ``tool_is_back``) or
+who may do what (``policy``).
+
+Invariant: an agent has at most one session; a fresh, valid one replaces the old.
+"""
+
+from __future__ import annotations
+
+from trunkline import effects, entries, events
+from trunkline.hub.approvals import Approvals
+from trunkline.hub.book import Book
+from trunkline.hub.calls import Calls
+from trunkline.hub.credentials import FIRST_USE_S, Credentials, Launch
+from trunkline.hub.policy import Judge
+from trunkline.hub.registry import MAX_TOOLS, Agent, Registry, fingerprint_of
+from trunkline.model import Fault, Now, Status, ToolDefinition, fault
+
+
+class Agents:
+    """Everything that agents do besides calling."""
+
+    def __init__(
+        self, book: Book, registry: Registry, calls: Calls, approvals: Approvals, credentials: Credentials, judge: Judge
+    ) -> None:
+        self._book = book
+        self._state = book.state
+        self._registry = registry
+        self._calls = calls
+        self._approvals = approvals
+        self._credentials = credentials
+        self._judge = judge
+        # Agents whose changed definitions are taken without asking.
+        self.unpinned: frozenset[str] = frozenset()
+
+    def launched(self, event: events.AgentLaunched, now: Now) -> None:
+        """A run was started: its token is expected from here on."""
+        self._credentials.expect(
+            event.token_sha256,
+            Launch(event.agent_id, event.run_id, event.process, now.mono + FIRST_USE_S, event.manifest),
+        )
+        self._book.write(
+            entries.AgentLaunched(
+                n=self._book.next,
+                at=now.ms,
+                agent_id=event.agent_id,
+                run_id=event.run_id,
+                pid=event.process.pid,
+                manifest_sha256=None if event.manifest is None else event.manifest.sha256,
+            )
+        )
+
+    def exited(self, event: events.AgentExited, now: Now) -> None:
+        """A run is over, and its token with it."""
+        self._credentials.forget(event.run_id)
+        self._book.write(
+            entries.AgentExited(
+                n=self._book.next,
+                at=now.ms,
+                agent_id=event.agent_id,
+                run_id=event.run_id,
+                exit_code=event.exit_code,
+                restart_in_s=event.restart_in_s,
+                note=event.note,
+            )
+        )
+
+    def arrived(self, event: events.AgentArrived, now: Now) -> None:
+        """Somebody says who they are."""
+        present = self._registry.agents.get(event.agent_id)
+        launch = self._credentials.launch_of(event.token_sha256)
+        in_use = launch is not None and present is not None and present.credential == f"run:{launch.run_id}"
+        credential, reason = self._credentials.admit(
+            event.edge, event.agent_id, event.token_sha256, event.peer, now.mono, in_use=in_use
+        )
+        other = self._registry.look_alike(event.agent_id)
+        if not reason and other is not None:
+            reason = f"the id equals {other} but for case"
+        if not reason and present is not None and present.edge != event.edge:
+            reason = f"the id belongs to an agent on the edge {present.edge}"
+        if reason:
+            self._book.write(
+                entries.AgentRefused(
+                    n=self._book.next,
+                    at=now.ms,
+                    edge=event.edge,
+                    claimed=event.agent_id[:128],
+                    origin=event.peer.origin,
+                    reason=reason,
+                )
+            )
+            delay_s = self._credentials.delay_after_failure(event.peer.origin)
+            return self._book.say(effects.Refuse(event.session, 0, event.ref, delay_s))
+
+        if present is not None:  # a fresh session replaces the old one
+            self._detach(present.session, "replaced", now)
+            self._book.say(effects.Close(present.session, 0, "replaced"))
+        manifest = launch.manifest if launch is not None else None
+        known_sha256 = None if manifest is None else manifest.sha256
+        number = self._book.write(
+            entries.AgentAdmitted(
+                n=self._book.next,
+                at=now.ms,
+                agent_id=event.agent_id,
+                edge=event.edge,
+                version=event.version,
+                credential=credential,
+                capabilities=event.capabilities,
+                manifest_sha256=known_sha256,
+                drift=event.manifest_sha256 is not None and event.manifest_sha256 != known_sha256,
+            )
+        )
+        agent = Agent(
+            event.agent_id,
+            event.edge,
+            event.session,
+            event.version,
+            frozenset(event.capabilities),
+            event.max_inflight,
+            event.timeout_s,
+            event.dedupes,
+            credential,
+        )
+        self._registry.attach(agent)
+        self._judge.forget()
+        if manifest is not None and manifest.permissions:
+            grant = self._state.grants.get(event.agent_id)
+            if grant is not None and grant.manifest_sha256 == manifest.sha256:
+                agent.permissions = grant.permissions
+            else:
+                self._approvals.ask_manifest(agent.identity, event.agent_id, manifest, now)
+        self._book.say(effects.Admit(event.session, number, event.ref))
+
+    def left(self, event: events.AgentLeft, now: Now) -> None:
+        """A session ended."""
+        self._detach(event.session, event.reason, now)
+
+    def _detach(self, session: int, reason: str, now: Now) -> None:
+        agent = self._registry.detach(session)
+        self._calls.caller_left(session, None, now)
+        if agent is None:
+            return
+        self._judge.forget()
+        self._book.write(entries.AgentLeft(n=self._book.next, at=now.ms, agent_id=agent.agent_id, reason=reason[:256]))
+        waiting = list(agent.queue)
+        agent.queue.clear()
+        for number in list(agent.running):
+            self._calls.lost(self._state.by_number[number], now)
+        for number in waiting:
+            call = self._state.by_number.get(number)
+            if call is not None and call.status is Status.QUEUED:
+                self._calls.send_or_wait(call, now)
+
+    def health_reported(self, event: events.HealthReported, now: Now) -> None:
+        """An agent said how it is, or was silent."""
+        agent = self._registry.by_session.get(event.session)
+        if agent is None or agent.health is event.health:
+            return
+        agent.health = event.health
+        self._book.write(
+            entries.AgentHealthChanged(n=self._book.next, at=now.ms, agent_id=agent.agent_id, health=event.health)
+        )
+        if agent.is_usable:
+            self._calls.fill_slots(agent, now)
+            for tool_id in list(agent.tools):
+                self._calls.tool_is_back(tool_id, now)
+
+    def tools_offered(self, event: events.ToolsOffered, now: Now) -> None:
+        """An agent announces tools: each is taken, held back or rejected for itself."""
+        agent = self._registry.by_session.get(event.session)
+        if agent is None:
+            return
+        before = set(agent.tools)
+        taken: dict[str, tuple[ToolDefinition, str]] = {}
+        rejected = list(event.rejected)
+        # Pins outlive a session: counted with them, or an agent could fill the state one session after the other.
+        prefix = f"{agent.agent_id}/"
+        known = {tool_id for tool_id in self._state.pins if tool_id.startswith(prefix)}
+        for definition in event.tools:
+            tool_id = definition.tool_id
+            fingerprint = fingerprint_of(definition)
+            old = self._registry.tools.get(tool_id)
+            if tool_id in taken or (
+                tool_id in before and not event.replace and old is not None and old.fingerprint != fingerprint
+            ):
+                rejected.append((tool_id, Fault("tool.name_conflict", "another tool of this agent has this name")))
+            elif len(known) >= MAX_TOOLS and tool_id not in known:
+                rejected.append((tool_id, fault("limit.resource", f"an agent may have {MAX_TOOLS} tools")))
+            else:
+                known.add(tool_id)
+                taken[tool_id] = (definition, fingerprint)
+        if event.replace and taken:
+            for tool_id in before - set(taken):
+                self._registry.remove(agent, tool_id)
+        for definition, fingerprint in taken.values():
+            self._take_tool(agent, definition, fingerprint, now)
+        self._book.write(
+            entries.ToolsOffered(
+                n=self._book.next,
+                at=now.ms,
+                agent_id=agent.agent_id,
+                tool_ids=tuple(taken),
+                rejected={tool_id[:256]: problem.code for tool_id, problem in rejected},
+            )
+        )
+        self._book.say(effects.ConfirmTools(event.session, 0, event.ref, tuple(taken), tuple(rejected)))
+        for tool_id in taken:
+            self._calls.tool_is_back(tool_id, now)
+
+    def _take_tool(self, agent: Agent, definition: ToolDefinition, fingerprint: str, now: Now) -> None:
+        """Pin a definition at its first use; hold back one that differs from its pin."""
+        pin = self._state.pins.get(definition.tool_id)
+        changed = pin is not None and pin.fingerprint != fingerprint
+        suspended = changed and agent.agent_id not in self.unpinned
+        if suspended:
+            self._approvals.ask_definition(agent.identity, definition, fingerprint, now)
+        elif pin is None or changed:
+            self._book.write(
+                entries.ToolPinned(n=self._book.next, at=now.ms, definition=definition, fingerprint=fingerprint)
+            )
+        self._registry.put(agent, definition, fingerprint, suspended=suspended)
+
+    def tools_withdrawn(self, event: events.ToolsWithdrawn, now: Now) -> None:
+        """An agent takes tools back; calls that run go on."""
+        agent = self._registry.by_session.get(event.session)
+        if agent is None:
+            return
+        gone = tuple(tool_id for tool_id in dict.fromkeys(event.tool_ids) if tool_id in agent.tools)
+        rejected = tuple((tool_id, fault("tool.not_found")) for tool_id in event.tool_ids if tool_id not in gone)
+        for tool_id in gone:
+            self._registry.remove(agent, tool_id)
+        self._book.write(
+            entries.ToolsWithdrawn(n=self._book.next, at=now.ms, agent_id=agent.agent_id, tool_ids=gone)
+        )
+        self._book.say(effects.ConfirmWithdrawal(event.session, 0, event.ref, gone, rejected))

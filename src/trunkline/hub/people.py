@@ -1,0 +1,262 @@
+"""What people do: answer questions, state intents, give and take credentials, change the rules.
+
+Owns what follows from an answer: the call goes on or ends, the definition is in force or stays held back. Does not own
+the questions themselves (``approvals``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from trunkline import entries, events
+from trunkline.effects import Close
+from trunkline.entries import QuestionOpened
+from trunkline.hub.approvals import Approvals
+from trunkline.hub.book import Book
+from trunkline.hub.calls import Calls
+from trunkline.hub.credentials import Credentials
+from trunkline.hub.idempotency import Fingerprints
+from trunkline.hub.policy import Judge
+from trunkline.hub.registry import Registry
+from trunkline.hub.state import Call, OpenQuestion
+from trunkline.model import Decision, Fault, Now, Status, fault
+
+# Decision 13: long enough to type the call, short enough that a forgotten intent is worth nothing tomorrow.
+DIRECTIVE_LIFE_S: Final = 3600
+
+
+class People:
+    """Everything that needs a person's word."""
+
+    def __init__(
+        self,
+        book: Book,
+        registry: Registry,
+        calls: Calls,
+        approvals: Approvals,
+        credentials: Credentials,
+        fingerprints: Fingerprints,
+        judge: Judge,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._book = book
+        self._state = book.state
+        self._registry = registry
+        self._calls = calls
+        self._approvals = approvals
+        self._credentials = credentials
+        self._fingerprints = fingerprints
+        self._judge = judge
+        self._new_id = new_id
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def approval_answered(self, event: events.ApprovalAnswered, now: Now) -> None:
+        """A person answers."""
+        question = self._approvals.try_answer(event, now)
+        if isinstance(question, Fault):
+            return self._book.reply(event.session, event.ref, 0, problem=question)
+        number = self._state.last
+        if event.approved:
+            self._approved(question, now)
+        else:
+            self._turned_down(question, fault("policy.denied", event.reason or "a person said no"), now)
+        self._book.reply(
+            event.session, event.ref, number, id=event.approval_id, status="approved" if event.approved else "denied"
+        )
+
+    def question_due(self, approval_id: str, now: Now) -> None:
+        """Nobody answered in time."""
+        question = self._approvals.is_due(approval_id, now)
+        if question is not None:
+            self._approvals.close(question, "expired", now)
+            self._turned_down(question, fault("approval.expired"), now)
+
+    def _approved(self, question: OpenQuestion, now: Now) -> None:
+        entry = question.entry
+        match entry.subject:
+            case "call":
+                first, *rest = [self._state.by_number[number] for number in question.calls]
+                # The answer covered one call; the identical ones behind it are asked about anew.
+                for call in rest:
+                    self._approvals.ask_call(call, self._judge.rules.version, entry.reason, now)
+                self._calls.send_or_wait(first, now)
+            case "definition":
+                self._definition_approved(entry, now)
+            case "manifest":
+                self._permissions_approved(entry, now)
+            case _:
+                assert entry.tool_id is not None
+                directive_id = self._write_directive(entry.tool_id, entry.asked_by, entry.reason, entry.input_mac, now)
+                self._tell_waiter(entry.approval_id, self._state.last, directive_id=directive_id)
+
+    def _turned_down(self, question: OpenQuestion, problem: Fault, now: Now) -> None:
+        for number in list(question.calls):
+            call = self._state.by_number.get(number)
+            if call is not None:
+                self._calls.settle(call, Status.FAILED, now, fault=problem)
+        self._tell_waiter(question.entry.approval_id, self._state.last, problem=problem)
+
+    def _tell_waiter(
+        self, approval_id: str, after: int, *, directive_id: str | None = None, problem: Fault | None = None
+    ) -> None:
+        waiter = self._approvals.take_waiter(approval_id)
+        if waiter is not None:
+            self._book.reply(*waiter, after, problem=problem, id=directive_id, status="stated")
+
+    def _definition_approved(self, entry: QuestionOpened, now: Now) -> None:
+        definition, fingerprint = entry.definition, entry.fingerprint
+        assert definition is not None and fingerprint is not None
+        self._book.write(
+            entries.ToolPinned(
+                n=self._book.next,
+                at=now.ms,
+                definition=definition,
+                fingerprint=fingerprint,
+                approval_id=entry.approval_id,
+            )
+        )
+        tool = self._registry.tools.get(definition.tool_id)
+        if tool is not None and tool.fingerprint == fingerprint:
+            tool.suspended = False
+            self._judge.forget()
+            self._calls.tool_is_back(definition.tool_id, now)
+
+    def _permissions_approved(self, entry: QuestionOpened, now: Now) -> None:
+        assert entry.agent_id is not None and entry.manifest_sha256 is not None
+        self._book.write(
+            entries.PermissionsGranted(
+                n=self._book.next,
+                at=now.ms,
+                agent_id=entry.agent_id,
+                manifest_sha256=entry.manifest_sha256,
+                permissions=entry.permissions,
+            )
+        )
+        agent = self._registry.agents.get(entry.agent_id)
+        if agent is not None:
+            agent.permissions = entry.permissions
+        self._judge.forget()
+
+    # -- rules ---------------------------------------------------------------------------------------------------------
+
+    def policy_in_force(self, now: Now) -> None:
+        """Write down the rules that hold from here on."""
+        self._judge.forget()
+        rules = self._judge.rules
+        self._book.write(
+            entries.PolicyChanged(n=self._book.next, at=now.ms, version=rules.version, rules=rules.rules)
+        )
+
+    def judge_questions_anew(self, now: Now) -> None:
+        """An answer is bound to the rules it was asked under; with other rules each waiting call is judged again."""
+        version = self._judge.rules.version
+        for question in list(self._state.questions.values()):
+            if question.entry.subject != "call" or question.entry.policy == version:
+                continue
+            calls = [self._state.by_number[number] for number in question.calls]
+            self._approvals.close(question, "withdrawn", now, by="policy", reason="the rules changed")
+            for call in calls:
+                self._judge_anew(call, now)
+
+    def _judge_anew(self, call: Call, now: Now) -> None:
+        entry = call.entry
+        pin = self._state.pins.get(entry.tool_id)
+        if pin is None or pin.fingerprint != entry.fingerprint:
+            self._calls.settle(call, Status.FAILED, now, fault=fault("policy.denied", "the tool's definition changed"))
+            return
+        verdict = self._judge.judge(pin.definition, (*entry.chain, entry.caller), untrusted=entry.untrusted)
+        if verdict.fault is not None:
+            self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)
+            return
+        question = self._approvals.ask_call(call, self._judge.rules.version, verdict.reason, now)
+        if verdict.decision is Decision.ALLOW and len(question.calls) == 1:
+            self._approvals.close(question, "approved", now, by="policy", reason=f"allowed by {verdict.rule}")
+            self._calls.send_or_wait(call, now)
+
+    # -- intents and credentials ---------------------------------------------------------------------------------------
+
+    def directive_stated(self, event: events.DirectiveStated, now: Now) -> None:
+        """A person states an intent for one call."""
+        if not event.by.is_operator:
+            problem = fault("not_allowed", "only the operator states directives")
+            return self._book.reply(event.session, event.ref, 0, problem=problem)
+        mac = None if event.input is None else self._fingerprints.input_mac(event.tool_id, event.input)
+        directive_id = self._write_directive(event.tool_id, event.by.identity, event.reason, mac, now)
+        self._book.reply(event.session, event.ref, self._state.last, id=directive_id, status="stated")
+
+    def directive_requested(self, event: events.DirectiveRequested, now: Now) -> None:
+        """An agent would like one; a person decides (OS-158)."""
+        problem = self._approvals.refusal(event.by.identity)
+        if problem is not None:
+            return self._book.reply(event.session, event.ref, 0, problem=problem)
+        mac = None if event.input is None else self._fingerprints.input_mac(event.tool_id, event.input)
+        opened = QuestionOpened(
+            n=self._book.next,
+            at=now.ms,
+            approval_id=f"a{self._book.next}",
+            subject="directive",
+            asked_by=event.by.identity,
+            expires_ms=now.ms + int(self._approvals.expire_s * 1000),
+            reason=event.reason,
+            tool_id=event.tool_id,
+            input_mac=mac,
+            input=event.input,
+        )
+        self._approvals.ask_directive(opened, (event.session, event.ref), now)
+
+    def _write_directive(self, tool_id: str, by: str, reason: str, mac: str | None, now: Now) -> str:
+        directive_id = f"d-{self._new_id()}"
+        self._book.write(
+            entries.DirectiveStated(
+                n=self._book.next,
+                at=now.ms,
+                directive_id=directive_id,
+                by=by,
+                tool_id=tool_id,
+                reason=reason,
+                expires_ms=now.ms + DIRECTIVE_LIFE_S * 1000,
+                input_mac=mac,
+            )
+        )
+        return directive_id
+
+    def token_issued(self, event: events.TokenIssued, now: Now) -> None:
+        """The operator makes a standing credential."""
+        if not event.by.is_operator:
+            problem = fault("not_allowed", "only the operator makes tokens")
+            return self._book.reply(event.session, event.ref, 0, problem=problem)
+        token_id = f"t{self._book.next}"
+        number = self._book.write(
+            entries.TokenIssued(
+                n=self._book.next,
+                at=now.ms,
+                token_id=token_id,
+                edge=event.edge,
+                agent=event.agent,
+                sha256=event.token_sha256,
+                permissions=event.permissions,
+            )
+        )
+        self._credentials.index()
+        self._judge.forget()
+        self._book.reply(event.session, event.ref, number, id=token_id, status="issued")
+
+    def token_revoked(self, event: events.TokenRevoked, now: Now) -> None:
+        """The operator takes one back; a session that came in with it ends."""
+        if not event.by.is_operator:
+            problem = fault("not_allowed", "only the operator revokes tokens")
+            return self._book.reply(event.session, event.ref, 0, problem=problem)
+        if event.token_id not in self._state.tokens or event.token_id in self._state.revoked:
+            problem = fault("not_found", "there is no such token; `trunkline token list` shows them")
+            return self._book.reply(event.session, event.ref, 0, problem=problem)
+        number = self._book.write(
+            entries.TokenRevoked(n=self._book.next, at=now.ms, token_id=event.token_id)
+        )
+        self._credentials.index()
+        self._judge.forget()
+        for agent in self._registry.agents.values():
+            if agent.credential == event.token_id:
+                self._book.say(Close(agent.session, number, "protocol.unauthorized"))
+        self._book.reply(event.session, event.ref, number, id=event.token_id, status="revoked")

@@ -1,0 +1,117 @@
+"""Rules to allow, ask or deny. Deny unless a rule says otherwise.
+
+The whole chain is judged: each caller in it must be allowed, and the strictest answer wins, so nobody gets through
+another what they may not do themselves. Permissions that a tool requires are judged before the rules. Policy reads who
+calls, which tool, whether it has side effects and where the conversation has been; never the text of a body.
+
+Does not own approvals (``approvals``) or directives: a decision says *ask*, others do the asking. The functions are the rules; ``Judge``
+remembers their answers until something they depend on changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+
+from trunkline.hub.credentials import Credentials
+from trunkline.hub.registry import Registry, Tool
+from trunkline.model import OPERATOR, Decision, Policy, Rule, ToolDefinition, Verdict, fault
+
+_STRICTNESS = {Decision.ALLOW: 0, Decision.ASK: 1, Decision.DENY: 2}
+
+# Which permissions an identity holds.
+Permissions = Callable[[str], tuple[str, ...]]
+
+
+@functools.lru_cache(maxsize=4096)
+def glob(pattern: str) -> Callable[[str], re.Match[str] | None]:
+    """A matcher in which ``*`` stands for any characters and nothing else is special."""
+    return re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL).fullmatch
+
+
+def first_match(policy: Policy, caller: str, definition: ToolDefinition, *, untrusted: bool) -> Rule | None:
+    """The first rule that speaks of this caller and tool."""
+    for rule in policy.rules:
+        if rule.side_effects is not None and rule.side_effects is not definition.side_effects:
+            continue
+        if rule.when == "untrusted" and not untrusted:
+            continue
+        if glob(rule.caller)(caller) and glob(rule.tool)(definition.tool_id):
+            return rule
+    return None
+
+
+def missing_permission(required: tuple[str, ...], held: tuple[str, ...]) -> str | None:
+    """The first required permission that no grant covers."""
+    for permission in required:
+        if not any(glob(grant)(permission) for grant in held):
+            return permission
+    return None
+
+
+def judge_one(
+    policy: Policy, caller: str, definition: ToolDefinition, *, untrusted: bool, permissions: Permissions
+) -> Verdict:
+    """What policy says to one caller."""
+    lacking = None if caller == OPERATOR else missing_permission(definition.required_permissions, permissions(caller))
+    if lacking is not None:
+        reason = f"{caller} does not hold the permission {lacking}"
+        return Verdict(Decision.DENY, "permissions", reason, caller, fault("policy.denied", reason))
+    rule = first_match(policy, caller, definition, untrusted=untrusted)
+    if rule is None:
+        reason = "no rule allows it"
+        return Verdict(Decision.DENY, "default", reason, caller, fault("policy.denied", f"{reason} ({caller})"))
+    if rule.decision is Decision.DENY:
+        text = f"denied by {rule.id}" + (f": {rule.reason}" if rule.reason else "")
+        return Verdict(Decision.DENY, rule.id, rule.reason, caller, fault("policy.denied", text))
+    return Verdict(rule.decision, rule.id, rule.reason, caller)
+
+
+def judge(
+    policy: Policy, callers: tuple[str, ...], definition: ToolDefinition, *, untrusted: bool, permissions: Permissions
+) -> Verdict:
+    """What policy says to a chain of callers: the strictest answer to any of them. ``callers`` is never empty."""
+    strictest: Verdict | None = None
+    for caller in callers:
+        verdict = judge_one(policy, caller, definition, untrusted=untrusted, permissions=permissions)
+        if strictest is None or _STRICTNESS[verdict.decision] > _STRICTNESS[strictest.decision]:
+            strictest = verdict
+    assert strictest is not None
+    return strictest
+
+
+class Judge:
+    """The rules in force, applied to live agents and tools."""
+
+    def __init__(self, rules: Policy, registry: Registry, credentials: Credentials) -> None:
+        self.rules = rules
+        self._registry = registry
+        self._credentials = credentials
+        self._epoch = 0
+
+    def forget(self) -> None:
+        """Rules, permissions or agents changed: judge everything anew."""
+        self._epoch += 1
+
+    def verdict(self, tool: Tool, callers: tuple[str, ...], untrusted: bool) -> Verdict:
+        """Policy's answer to a chain of callers about an offered tool."""
+        if tool.verdicts_epoch != self._epoch:
+            tool.verdicts = {}
+            tool.verdicts_epoch = self._epoch
+        key = (callers, untrusted)
+        verdict = tool.verdicts.get(key)
+        if verdict is None:
+            verdict = tool.verdicts[key] = self.judge(tool.definition, callers, untrusted=untrusted)
+        return verdict
+
+    def judge(self, definition: ToolDefinition, callers: tuple[str, ...], *, untrusted: bool) -> Verdict:
+        """The same about any definition, offered now or not."""
+        return judge(self.rules, callers, definition, untrusted=untrusted, permissions=self.permissions_of)
+
+    def permissions_of(self, identity: str) -> tuple[str, ...]:
+        """What an identity holds: what a person granted its manifest, and what its tokens carry (decision 15)."""
+        edge, _, name = identity.partition(":")
+        agent = self._registry.agents.get(name)
+        granted = agent.permissions if agent is not None and agent.edge == edge else ()
+        return granted + self._credentials.permissions_of_token(identity)

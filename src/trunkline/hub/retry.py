@@ -1,0 +1,29 @@
+"""The one place that decides whether a call is sent again. Edges and agents state facts; nobody else retries.
+
+Decision 1: a call that was sent and then lost is sent again only if that cannot do harm: the tool has no side effects, or
+its provider promised to recognise a call it has seen. Everything else has the honest outcome *unknown*.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trunkline.hub.state import Call
+from trunkline.model import RetryPolicy
+
+# A tool whose calls cost three agents in a row gets a rest, so that one poisonous input does not keep its agent down.
+QUARANTINE_S: Final = 60.0
+# How long an accepted call waits for an agent that is away. Restarts take under a second, reconnects under five.
+PATIENCE_S: Final = 10.0
+
+
+def may_resend(call: Call) -> bool:
+    """Whether running it twice would do no harm."""
+    return not call.entry.side_effects or call.entry.dedupes
+
+
+def next_delay_s(call: Call, policy: RetryPolicy) -> float | None:
+    """How long to wait before the next delivery, or None when there is none."""
+    if call.ending is not None or not may_resend(call) or call.attempt >= policy.deliveries:
+        return None
+    return policy.delays_s[call.attempt]

@@ -1,0 +1,260 @@
+"""What survives a crash: the fold of the ledger.
+
+``State.apply`` is the only code that changes durable state. The hub calls it for each entry it writes, recovery calls it
+for each entry it reads; so a past run and a restart give what the live run had, by construction.
+
+Owns open calls, questions, directives, tokens, grants, pins and tainted correlations, each with the numbers of the entries
+it stands on (``open_entries``: what a snapshot has to name). Does not own sessions, timers or counters: those are gone
+after a crash, and the hub rebuilds them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import Raw, Struct
+
+from trunkline import entries
+from trunkline.entries import CallAccepted, CallSettled, Entry, QuestionOpened, ToolPinned
+from trunkline.hub.lifecycle import step
+from trunkline.model import Actor, Decision, Status
+
+# Settled calls kept for a repeat of a key or a look at a call; older ones are read from disk. 2,048 calls are 20 ms of
+# full load, more than the commits that can be outstanding; the bytes bound keeps a few large outputs from filling memory.
+RECENT_CALLS: Final = 2048
+RECENT_BYTES: Final = 33_554_432
+# How long a correlation counts as touched by untrusted text, and how many are remembered.
+TAINT_MS: Final = 86_400_000
+TAINTED: Final = 10_000
+
+
+class Call(Struct, gc=False):
+    """An open call: its entry, where it stands, and what is only true while this process lives."""
+
+    entry: CallAccepted
+    status: Status
+    attempt: int = 0
+    approval_id: str | None = None
+    # Numbers of later entries without which a fold would not bring the call here.
+    trail: tuple[int, ...] = ()
+    # -- live only; moments are monotonic seconds, 0.0 is none --
+    session: int = 0
+    waiters: tuple[tuple[int, str], ...] = ()
+    started_ms: int | None = None
+    # While it runs: when it has to be done. While it is queued: not before, and not after.
+    deadline: float = 0.0
+    not_before: float = 0.0
+    give_up_at: float = 0.0
+    expires_at: float = 0.0
+    # When nobody waits for it any more and it may be canceled for that.
+    gone_at: float = 0.0
+    # The moment the alarm is set for.
+    wake_at: float = 0.0
+    # Why it should end ("timeout" or a caller's words) once its agent was asked to stop.
+    ending: str | None = None
+    stream: Stream | None = None
+    actor: Actor | None = None
+    context: Raw | None = None
+
+
+class Stream(Struct, gc=False):
+    """What is kept of what a running call showed: how much, its hash, its end."""
+
+    hasher: Any
+    chunks: int = 0
+    size: int = 0
+    last_seq: int = 0
+    gaps: int = 0
+    tail: bytes = b""
+
+
+class Settled(Struct, frozen=True, gc=False):
+    """A call that has its outcome, while it is still worth remembering."""
+
+    accepted: CallAccepted
+    settled: CallSettled
+
+
+class OpenQuestion(Struct):
+    """A question without an answer. ``calls`` are the numbers of the calls behind it; an answer covers the first."""
+
+    entry: QuestionOpened
+    calls: deque[int]
+    trail: list[int]
+
+
+class State:
+    """The fold. Read its attributes; change it through ``apply`` only."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.calls: dict[str, Call] = {}
+        self.by_number: dict[int, Call] = {}
+        self.keys: dict[str, str] = {}
+        self.recent: dict[str, Settled] = {}
+        self._recent_order: deque[tuple[str, str | None, int, int]] = deque()
+        self._recent_bytes = 0
+        self.stored = 0
+        self.questions: dict[str, OpenQuestion] = {}
+        self.directives: dict[str, entries.DirectiveStated] = {}
+        self.tokens: dict[str, entries.TokenIssued] = {}
+        self.revoked: dict[str, entries.TokenRevoked] = {}
+        self.grants: dict[str, entries.PermissionsGranted] = {}
+        self.pins: dict[str, ToolPinned] = {}
+        self.tainted: dict[str, entries.CallSettled] = {}
+        self._appliers: dict[type[Entry], Callable[[Any], None]] = {
+            entries.CallAccepted: self._call_accepted,
+            entries.CallSent: self._call_sent,
+            entries.CallSettled: self._call_settled,
+            entries.QuestionOpened: self._question_opened,
+            entries.QuestionJoined: self._question_joined,
+            entries.QuestionClosed: self._question_closed,
+            entries.DirectiveStated: self._directive_stated,
+            entries.TokenIssued: self._token_issued,
+            entries.TokenRevoked: self._token_revoked,
+            entries.PermissionsGranted: self._permissions_granted,
+            entries.ToolPinned: self._tool_pinned,
+        }
+
+    def apply(self, entry: Entry) -> None:
+        """Fold one entry in. Entries that change no state only move ``last``."""
+        self.last = entry.n
+        applier = self._appliers.get(type(entry))
+        if applier is not None:
+            applier(entry)
+
+    def open_entries(self, now_ms: int) -> list[int]:
+        """The numbers of all entries that a fold needs to come to this state again."""
+        numbers: set[int] = set()
+        for call in self.calls.values():
+            numbers.add(call.entry.n)
+            numbers.update(call.trail)
+        for question in self.questions.values():
+            numbers.add(question.entry.n)
+            numbers.update(question.trail)
+        for directive in self.directives.values():
+            if directive.expires_ms > now_ms:
+                numbers.add(directive.n)
+        for group in (self.tokens, self.revoked, self.grants, self.pins):
+            numbers.update(item.n for item in group.values())
+        numbers.update(item.n for item in self.tainted.values() if item.at + TAINT_MS > now_ms)
+        return sorted(numbers)
+
+    def is_tainted(self, correlation_id: str, now_ms: int) -> bool:
+        """Whether a result of an agent that reads untrusted text is part of this correlation."""
+        found = self.tainted.get(correlation_id)
+        return found is not None and found.at + TAINT_MS > now_ms
+
+    # -- one method for each entry that changes something --------------------------------------------------------------
+
+    def _call_accepted(self, entry: CallAccepted) -> None:
+        if entry.sent:
+            call = Call(entry, Status.RUNNING, 1)
+        else:
+            call = Call(entry, Status.WAITING_APPROVAL if entry.decision is Decision.ASK else Status.QUEUED)
+        self.calls[entry.call_id] = call
+        self.by_number[entry.n] = call
+        if entry.key_id is not None:
+            self.keys[entry.key_id] = entry.call_id
+        if entry.directive_id is not None:
+            self.directives.pop(entry.directive_id, None)
+
+    def _call_sent(self, entry: entries.CallSent) -> None:
+        call = self.by_number.get(entry.call)
+        if call is None:  # a fold from a snapshot may meet the end of a call that was settled before it
+            return
+        call.status = step(Status.QUEUED if call.status is Status.RUNNING else call.status, Status.RUNNING)
+        call.attempt = entry.attempt
+        call.trail = (*call.trail, entry.n)
+
+    def _call_settled(self, entry: CallSettled) -> None:
+        call = self.by_number.pop(entry.call, None)
+        if call is None:
+            return
+        step(call.status, entry.status)
+        accepted = call.entry
+        if call.approval_id is not None:
+            question = self.questions.get(call.approval_id)
+            if question is not None:
+                question.calls.remove(accepted.n)
+        del self.calls[accepted.call_id]
+        size = len(memoryview(entry.output)) if entry.output is not None else 0
+        self.recent[accepted.call_id] = Settled(accepted, entry)
+        self._recent_order.append((accepted.call_id, accepted.key_id, entry.n, size))
+        self._recent_bytes += size
+        if len(self._recent_order) > RECENT_CALLS or self._recent_bytes > RECENT_BYTES:
+            self._forget_recent()
+        if entry.untrusted and accepted.correlation_id is not None:
+            self.tainted.pop(accepted.correlation_id, None)
+            # Only when it happened matters, not what came back: the entry is kept without its body.
+            self.tainted[accepted.correlation_id] = CallSettled(
+                n=entry.n, at=entry.at, call=entry.call, call_id=entry.call_id, status=entry.status, untrusted=True
+            )
+            if len(self.tainted) > TAINTED:
+                del self.tainted[next(iter(self.tainted))]
+
+    def _forget_recent(self) -> None:
+        """Drop the oldest, but never one that is not on disk yet: a repeat of its key would run it again."""
+        order = self._recent_order
+        while order and (len(order) > RECENT_CALLS or self._recent_bytes > RECENT_BYTES) and order[0][2] <= self.stored:
+            call_id, key_id, _, size = order.popleft()
+            self._recent_bytes -= size
+            self.recent.pop(call_id, None)
+            if key_id is not None and self.keys.get(key_id) == call_id:
+                del self.keys[key_id]
+
+    def _question_opened(self, entry: QuestionOpened) -> None:
+        question = OpenQuestion(entry, deque(), [])
+        self.questions[entry.approval_id] = question
+        if entry.call is not None:
+            self._wait_behind(question, entry.call)
+
+    def _question_joined(self, entry: entries.QuestionJoined) -> None:
+        question = self.questions.get(entry.approval_id)
+        if question is not None:
+            question.trail.append(entry.n)
+            self._wait_behind(question, entry.call)
+
+    def _wait_behind(self, question: OpenQuestion, number: int) -> None:
+        call = self.by_number.get(number)
+        if call is not None:
+            call.status = step(call.status, Status.WAITING_APPROVAL)
+            call.approval_id = question.entry.approval_id
+            question.calls.append(number)
+
+    def _question_closed(self, entry: entries.QuestionClosed) -> None:
+        question = self.questions.pop(entry.approval_id, None)
+        if question is None:
+            return
+        for number in question.calls:
+            call = self.by_number.get(number)
+            if call is not None:
+                call.approval_id = None
+        if entry.how == "approved" and question.calls:
+            call = self.by_number.get(question.calls[0])
+            if call is not None:
+                call.status = step(call.status, Status.QUEUED)
+                # A fold needs the question as well as its answer.
+                call.trail = (*call.trail, question.entry.n, *question.trail, entry.n)
+
+    def _directive_stated(self, entry: entries.DirectiveStated) -> None:
+        self.directives[entry.directive_id] = entry
+
+    def _token_issued(self, entry: entries.TokenIssued) -> None:
+        self.tokens[entry.token_id] = entry
+
+    def _token_revoked(self, entry: entries.TokenRevoked) -> None:
+        self.revoked[entry.token_id] = entry
+
+    def _permissions_granted(self, entry: entries.PermissionsGranted) -> None:
+        self.grants[entry.agent_id] = entry
+
+    def _tool_pinned(self, entry: ToolPinned) -> None:
+        self.pins[entry.definition.tool_id] = entry
+
+
+def body_size(body: Raw | None) -> int:
+    """How many bytes a body has."""
+    return 0 if body is None else len(memoryview(body))

@@ -1,0 +1,60 @@
+"""One alarm for each open call and question, in buckets of 50 ms.
+
+A heap would keep a dead entry for each settled call until its deadline: 30 s of full load is over half a million of them.
+A bucket is a set of keys; settling removes the key. Deadlines are kept by the owner, so a bucket only says "look now".
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+BUCKET_S: Final = 0.05
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Timers(Generic[K]):
+    """Keys by the bucket in which they are due."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, set[K]] = {}
+        self._heap: list[int] = []
+
+    def arm(self, key: K, deadline: float) -> None:
+        """Look at ``key`` at ``deadline`` or up to one bucket later, never earlier."""
+        number = int(deadline / BUCKET_S) + 1
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            self._buckets[number] = {key}
+            heapq.heappush(self._heap, number)
+        else:
+            bucket.add(key)
+
+    def disarm(self, key: K, deadline: float) -> None:
+        """Forget what ``arm`` was told with the same arguments."""
+        bucket = self._buckets.get(int(deadline / BUCKET_S) + 1)
+        if bucket is not None:
+            bucket.discard(key)
+
+    def next_at(self) -> float | None:
+        """When to call ``due`` next; empty buckets are dropped on the way."""
+        while self._heap:
+            number = self._heap[0]
+            if self._buckets[number]:
+                return number * BUCKET_S
+            heapq.heappop(self._heap)
+            del self._buckets[number]
+        return None
+
+    def due(self, now: float) -> list[K]:
+        """All keys whose bucket has come, each once, oldest bucket first."""
+        found: list[K] = []
+        while self._heap and self._heap[0] * BUCKET_S <= now:
+            # Sorted: the order must not depend on how a set hashes its members.
+            found.extend(sorted(self._buckets.pop(heapq.heappop(self._heap)), key=repr))
+        return found
+
+    def __len__(self) -> int:
+        return sum(len(bucket) for bucket in self._buckets.values())

@@ -1,0 +1,153 @@
+"""What the hub shows: agents, tools, calls and figures as values. Reading only; nothing here changes anything."""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from trunkline.entries import CallAccepted, CallSettled
+from trunkline.hub.calls import reference
+from trunkline.hub.hub import Hub
+from trunkline.hub.policy import judge_one
+from trunkline.hub.registry import Agent
+from trunkline.hub.state import Call, body_size
+from trunkline.model import (
+    INLINE_OUTPUT_BYTES,
+    AgentView,
+    CallView,
+    Decision,
+    Now,
+    TokenView,
+    ToolView,
+    Verdict,
+    fault,
+    stamp,
+)
+
+
+def open_call(call: Call) -> CallView:
+    """A call that has no outcome yet."""
+    entry = call.entry
+    return CallView(
+        entry.call_id,
+        entry.tool_id,
+        entry.caller,
+        call.status,
+        stamp(entry.at),
+        entry.correlation_id,
+        call.approval_id,
+        started_at=None if call.started_ms is None else stamp(call.started_ms),
+    )
+
+
+def settled_call(accepted: CallAccepted, settled: CallSettled) -> CallView:
+    """A call with its outcome."""
+    output = settled.output
+    return CallView(
+        accepted.call_id,
+        accepted.tool_id,
+        accepted.caller,
+        settled.status,
+        stamp(accepted.at),
+        accepted.correlation_id,
+        output=output if output is None or body_size(output) <= INLINE_OUTPUT_BYTES else reference(output),
+        error=settled.fault,
+        started_at=None if settled.started_ms is None else stamp(settled.started_ms),
+        finished_at=None if settled.finished_ms is None else stamp(settled.finished_ms),
+    )
+
+
+def call(hub: Hub, call_id: str) -> CallView | None:
+    """One call that is still in memory."""
+    found = hub.state.calls.get(call_id)
+    if found is not None:
+        return open_call(found)
+    recent = hub.state.recent.get(call_id)
+    return None if recent is None else settled_call(recent.accepted, recent.settled)
+
+
+def agent(hub: Hub, found: Agent) -> AgentView:
+    """One attached agent."""
+    tools = [hub.registry.tools[tool_id] for tool_id in found.tools]
+    return AgentView(
+        agent_id=found.agent_id,
+        edge=found.edge,
+        state="ready" if found.is_usable else "unhealthy",
+        health=found.health.value,
+        version=found.version,
+        tools=len(tools),
+        open_calls=len(found.running) + len(found.queue),
+        succeeded=sum(tool.succeeded for tool in tools),
+        failed=sum(tool.failed for tool in tools),
+        permissions=found.permissions,
+    )
+
+
+def tools(hub: Hub, now: Now) -> list[ToolView]:
+    """All tools by name, also those that cannot be called now."""
+    found = []
+    for tool_id in sorted(hub.registry.tools):
+        tool = hub.registry.tools[tool_id]
+        definition = tool.definition
+        found.append(
+            ToolView(
+                tool_id,
+                tool.status(now.mono),
+                definition.description,
+                definition.input_schema,
+                definition.output_schema,
+                definition.capabilities,
+                definition.side_effects,
+                definition.requires_directive,
+                definition.tags,
+                definition.required_permissions,
+                tool.fingerprint,
+            )
+        )
+    return found
+
+
+def tokens(hub: Hub) -> list[TokenView]:
+    """The standing credentials, oldest first."""
+    return [
+        TokenView(token.token_id, token.edge, token.agent, stamp(token.at), token.permissions, token_id in hub.state.revoked)
+        for token_id, token in hub.state.tokens.items()
+    ]
+
+
+def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now) -> Verdict:
+    """What would happen to such a call, by which rule. The same code judges as in a real call."""
+    tool = hub.registry.tools.get(tool_id)
+    pin = hub.state.pins.get(tool_id)
+    if tool is None and pin is None:
+        return Verdict(Decision.DENY, "registry", "no such tool", caller, fault("tool.not_found"))
+    definition = tool.definition if tool is not None else pin.definition if pin is not None else None
+    assert definition is not None
+    verdict = judge_one(
+        hub.judge.rules, caller, definition, untrusted=False, permissions=hub.judge.permissions_of
+    )
+    if verdict.fault is None and tool is not None and body is not None:
+        problem = tool.validator.error(body)
+        if problem is not None:
+            return Verdict(Decision.DENY, "schema", problem, caller, fault("tool.invalid_input", problem))
+    if verdict.fault is None and definition.requires_directive:
+        text = "besides, the tool needs a directive"
+        return Verdict(verdict.decision, verdict.rule, f"{verdict.reason}; {text}" if verdict.reason else text, caller)
+    return verdict
+
+
+def figures(hub: Hub) -> dict[str, object]:
+    """Counts for a person and for /metrics."""
+    state = hub.state
+    by_status: dict[str, int] = {}
+    for open_one in state.calls.values():
+        by_status[open_one.status] = by_status.get(open_one.status, 0) + 1
+    return {
+        "agents": len(hub.registry.agents),
+        "tools": len(hub.registry.tools),
+        "open_calls": by_status,
+        "settled_calls": {status.value: count for status, count in hub.calls.settled.items()},
+        "refused_calls": dict(hub.refused),
+        "resent_calls": hub.calls.resent,
+        "questions": len(state.questions),
+        "policy": hub.judge.rules.version,
+    }

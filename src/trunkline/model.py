@@ -1,0 +1,361 @@
+"""The nouns: what everything else in Trunkline talks about.
+
+Owns the words of ARCHITECTURE.md as values, and the one table of faults. It does not own behaviour: the hub decides,
+edges translate. Nothing here imports anything of ours.
+
+Invariant: values are immutable; a body (a tool's input or output) stays the bytes it arrived as, in ``msgspec.Raw``.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Final, Literal
+
+
+import msgspec
+from msgspec import Raw, Struct
+
+OPERATOR: Final = "operator"
+
+# Above this a result is handed over as a reference to a blob, not inline (decision 8).
+INLINE_OUTPUT_BYTES: Final = 1_048_576
+# Above this a result is refused: the largest body one frame sequence or one HTTP answer should ever carry.
+MAX_OUTPUT_BYTES: Final = 67_108_864
+# The same bound as the frame limit of most JSON-RPC servers; a schema may set a lower one for its tool.
+MAX_INPUT_BYTES: Final = 1_048_576
+
+AGENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+# Ids that only an edge of ours may give out, so that `space.x/shell` can never be somebody's agent.
+RESERVED_PREFIXES: Final = ("space.", "chiffon.", "mcp.", "nostr.", "a2a.", "trunkline.")
+
+EMPTY_OBJECT: Final = Raw(b"{}")
+
+
+class Now(Struct, frozen=True, gc=False):
+    """One reading of both clocks. Live timers use ``mono``; what survives a restart is stored as ``wall``."""
+
+    mono: float
+    wall: float
+
+    @property
+    def ms(self) -> int:
+        """Wall time as the ledger writes it."""
+        return int(self.wall * 1000)
+
+
+class Status(enum.StrEnum):
+    """Where a call stands. The last four are outcomes."""
+
+    QUEUED = "queued"
+    WAITING_APPROVAL = "waiting_approval"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_outcome(self) -> bool:
+        """Whether nothing more will happen to the call."""
+        return self in OUTCOMES
+
+
+OUTCOMES: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELED, Status.UNKNOWN})
+
+
+class Decision(enum.StrEnum):
+    """What policy says."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+class Health(enum.StrEnum):
+    """How an agent says it is, or what its silence says. Only ``ok`` and ``degraded`` are given calls."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    UNHEALTHY = "unhealthy"
+    SILENT = "silent"
+
+
+Channel = Literal["stdout", "stderr", "log", "partial_result", "status"]
+
+
+class Fault(Struct, frozen=True, omit_defaults=True):
+    """Why a call failed, as a value that travels. ``message`` is always safe to show."""
+
+    code: str
+    message: str
+    retryable: bool = False
+    details: dict[str, object] | None = None
+
+
+class FaultRow(Struct, frozen=True):
+    """One line of the table of faults."""
+
+    http: int
+    retryable: bool
+    exit_code: int
+    text: str
+
+
+# The one table. Each edge's translate.py has its own column for the codes that its wire spells differently.
+# `http` is 200 where the call itself ran and the answer is its outcome.
+FAULTS: Final[dict[str, FaultRow]] = {
+    "tool.not_found": FaultRow(404, False, 2, "no such tool; `trunkline tools` lists them"),
+    "tool.unavailable": FaultRow(503, True, 1, "the tool's agent is not connected or not healthy"),
+    "tool.suspended": FaultRow(403, False, 2, "the tool's definition changed and waits for approval; see `trunkline approvals`"),
+    "tool.invalid_input": FaultRow(400, False, 2, "the input does not match the tool's schema"),
+    "tool.invalid_output": FaultRow(200, False, 1, "the agent's result is not valid"),
+    "tool.output_too_large": FaultRow(200, False, 1, "the agent's result is larger than the limit"),
+    "tool.failed": FaultRow(200, False, 1, "the tool failed"),
+    "tool.timeout": FaultRow(200, False, 1, "the tool did not answer in time"),
+    "tool.canceled": FaultRow(200, False, 3, "the call was canceled"),
+    "agent.lost": FaultRow(200, False, 3, "the agent was lost after the call was sent; whether it ran is not known"),
+    "policy.denied": FaultRow(403, False, 2, "policy does not allow this call; `trunkline policy check` says why"),
+    "policy.directive_required": FaultRow(403, False, 2, "this tool needs a directive; `trunkline directive new` states one"),
+    "approval.expired": FaultRow(403, False, 2, "nobody answered the question in time"),
+    "chain.refused": FaultRow(403, False, 2, "the chain of calls is too deep or runs in a circle"),
+    "idempotency.conflict": FaultRow(409, False, 2, "this key was used before with another tool or input"),
+    "limit.rate": FaultRow(429, True, 2, "too many calls in a short time"),
+    "limit.inflight": FaultRow(429, True, 2, "too many calls in flight"),
+    "limit.resource": FaultRow(503, True, 1, "the exchange is short of disk or memory"),
+    "hub.unavailable": FaultRow(503, True, 1, "the exchange is stopping or cannot write its record"),
+    "call.expired": FaultRow(408, False, 1, "the call expired before it could be sent"),
+    "message.malformed": FaultRow(400, False, 2, "the message cannot be read"),
+    "auth.failed": FaultRow(401, False, 2, "the credential is missing or not valid"),
+    "not_found": FaultRow(404, False, 2, "there is no such thing here"),
+    "not_allowed": FaultRow(403, False, 2, "this credential may not do that"),
+}
+
+
+def fault(code: str, message: str = "", *, retryable: bool | None = None, details: dict[str, object] | None = None) -> Fault:
+    """A fault from the table; ``message`` adds what was wrong, without ever quoting a payload."""
+    row = FAULTS[code]
+    return Fault(code, message or row.text, row.retryable if retryable is None else retryable, details)
+
+
+class ToolDefinition(Struct, frozen=True, omit_defaults=True):
+    """What an agent says about one tool. A tool that does not say ``side_effects: false`` has them (decision 2)."""
+
+    tool_id: str
+    description: str
+    input_schema: Raw
+    output_schema: Raw | None = None
+    capabilities: tuple[str, ...] = ()
+    side_effects: bool = True
+    requires_directive: bool = False
+    tags: tuple[str, ...] = ()
+    required_permissions: tuple[str, ...] = ()
+    max_input_bytes: int = MAX_INPUT_BYTES
+    max_output_bytes: int = MAX_OUTPUT_BYTES
+
+    @property
+    def agent_id(self) -> str:
+        """The part before the slash."""
+        return self.tool_id.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """The part after the slash."""
+        return self.tool_id.partition("/")[2]
+
+
+class ProcessIdentity(Struct, frozen=True):
+    """One process, told apart from a later one with the same pid."""
+
+    pid: int
+    start_time: int
+
+
+class Peer(Struct, frozen=True):
+    """What the host found out about who connected. ``origin`` names it for counting failures.
+
+    ``run_id`` is the launched run to whose operating-system session the process belongs, if any.
+    """
+
+    origin: str
+    process: ProcessIdentity | None = None
+    run_id: str | None = None
+
+
+class Principal(Struct, frozen=True):
+    """Somebody who proved who they are: ``operator`` or ``<edge>:<id>``."""
+
+    identity: str
+    permissions: tuple[str, ...] = ()
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether this is the person who runs the exchange."""
+        return self.identity == OPERATOR
+
+
+class Manifest(Struct, frozen=True):
+    """What the host read from an agent's manifest file: the hash of its bytes and the permissions it asks for."""
+
+    sha256: str
+    permissions: tuple[str, ...] = ()
+
+
+class Actor(Struct, frozen=True, omit_defaults=True):
+    """Who stands behind a message: a remark, never an authorization."""
+
+    type: Literal["human", "agent", "system"]
+    id: str
+    display: str | None = None
+
+
+class Rule(Struct, frozen=True, omit_defaults=True):
+    """One line of policy. ``*`` matches any characters, slash included. ``id`` names the line where it came from."""
+
+    id: str
+    caller: str
+    tool: str
+    decision: Decision
+    reason: str = ""
+    side_effects: bool | None = None
+    when: Literal["untrusted"] | None = None
+
+
+class Policy(Struct, frozen=True):
+    """The rules in force, in order. ``version`` is a hash of them, so that equal rules have equal versions."""
+
+    rules: tuple[Rule, ...]
+    version: str
+
+
+class Limits(Struct, frozen=True):
+    """What one caller may use at once. Zero means no bound."""
+
+    calls_per_s: float = 0.0
+    # Enough for 16 full agent connections; a caller above it is broken or hostile.
+    open_calls: int = 4096
+    # Inputs of one caller's open calls. 64 MiB is 64 inputs of the largest allowed size.
+    open_bytes: int = 67_108_864
+
+
+class RetryPolicy(Struct, frozen=True):
+    """How often, and after which waits, a call is sent again. Each edge states its own; only ``hub.retry`` reads it."""
+
+    delays_s: tuple[float, ...] = (0.0, 1.0, 2.0)
+
+    @property
+    def deliveries(self) -> int:
+        """How many times the call is sent at most."""
+        return len(self.delays_s)
+
+
+NO_RETRY: Final = RetryPolicy((0.0,))
+RESEND: Final = RetryPolicy()
+
+
+def tool_agent(tool_id: str) -> str:
+    """The agent's part of a tool id."""
+    return tool_id.partition("/")[0]
+
+
+def stamp(ms: int) -> str:
+    """Wall milliseconds as an RFC 3339 string."""
+    import datetime
+
+    moment = datetime.datetime.fromtimestamp(ms / 1000, tz=datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+
+
+class CallView(Struct, frozen=True, omit_defaults=True):
+    """A call as anybody is shown it. Times are RFC 3339 strings; ``output`` is absent until there is one."""
+
+    call_id: str
+    tool_id: str
+    caller: str
+    status: Status
+    accepted_at: str
+    correlation_id: str | None = None
+    approval_id: str | None = None
+    output: Raw | None = None
+    error: Fault | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class ToolView(Struct, frozen=True, omit_defaults=True):
+    """A tool as it is listed. ``status`` is ``available``, ``unavailable``, ``suspended`` or ``quarantined``."""
+
+    tool_id: str
+    status: str
+    description: str
+    input_schema: Raw
+    output_schema: Raw | None = None
+    capabilities: tuple[str, ...] = ()
+    side_effects: bool = msgspec.field(default=True)
+    requires_directive: bool = False
+    tags: tuple[str, ...] = ()
+    required_permissions: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+
+class AgentView(Struct, frozen=True, omit_defaults=True):
+    """An agent as it is listed. ``state`` is ``ready``, ``unhealthy``, ``lost``, or what the supervisor says of its process."""
+
+    agent_id: str
+    edge: str
+    state: str
+    health: str = ""
+    version: str = ""
+    tools: int = 0
+    open_calls: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    pid: int | None = None
+    run_id: str | None = None
+    restarts: int = 0
+    permissions: tuple[str, ...] = ()
+    note: str = ""
+
+
+class Question(Struct, frozen=True, omit_defaults=True):
+    """An open question to a person. ``subject`` is ``call``, ``definition``, ``manifest`` or ``directive``."""
+
+    approval_id: str
+    subject: str
+    asked_by: str
+    asked_at: str
+    expires_at: str
+    reason: str
+    tool_id: str | None = None
+    agent_id: str | None = None
+    call_id: str | None = None
+    chain: tuple[str, ...] = ()
+    input: Raw | None = None
+    before: Raw | None = None
+    after: Raw | None = None
+    permissions: tuple[str, ...] = ()
+    waiting: int = 1
+
+
+class Verdict(Struct, frozen=True, omit_defaults=True):
+    """What policy would do with a call, and by which rule; the answer of a dry run and of every judgement."""
+
+    decision: Decision
+    rule: str
+    reason: str
+    caller: str
+    fault: Fault | None = None
+
+
+class TokenView(Struct, frozen=True, omit_defaults=True):
+    """A standing credential as it is listed; its secret is kept nowhere."""
+
+    token_id: str
+    edge: str
+    agent: str
+    issued_at: str
+    permissions: tuple[str, ...] = ()
+    revoked: bool = False
