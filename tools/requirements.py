@@ -154,12 +154,9 @@ def report(protocols: list[Protocol]) -> Iterator[str]:
 def main(root: Path) -> int:
     """Print the report; the exit code says whether it will do."""
     protocols, problems = collect(root)
-    for line in report(protocols):
-        print(line)
-    for problem in problems:
-        print(f"error: {problem}")
     rows = [row for protocol in protocols for row in protocol.rows]
-    print(f"requirements: {sum(bool(row.tests) for row in rows)} of {len(rows)} covered")
+    lines = [*report(protocols), *(f"error: {problem}" for problem in problems)]
+    print(*lines, f"requirements: {sum(bool(row.tests) for row in rows)} of {len(rows)} covered", sep="\n")
     return 1 if problems else 0
 
 

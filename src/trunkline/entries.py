@@ -14,7 +14,7 @@ from typing import Union, dataclass_transform
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline.model import Decision, Fault, Health, Rule, Status, ToolDefinition
+from trunkline.model import Decision, Fault, Health, OptionalRaw, Rule, Status, ToolDefinition
 
 
 # The decorator tells type checkers what msgspec does: a child of a frozen struct is frozen.
@@ -157,6 +157,8 @@ class CallAccepted(Entry, tag="call.accepted"):
     expires_ms: int | None = None
     untrusted: bool = False
     warning: str | None = None
+    # How many calls deep; not always the length of ``chain``, which may join the chains of several causes.
+    depth: int = 1
 
 
 class CallSent(Entry, tag="call.sent"):
@@ -182,13 +184,15 @@ class CallSettled(Entry, tag="call.settled"):
     call: int
     call_id: str
     status: Status
-    output: Raw | None = None
+    output: OptionalRaw = None
     fault: Fault | None = None
     started_ms: int | None = None
     finished_ms: int | None = None
     stream: StreamSummary | None = None
     untrusted: bool = False
-    metrics: Raw | None = None
+    metrics: OptionalRaw = None
+    # The correlations that an untrusted result is part of, so that a fold finds them without the call.
+    taints: tuple[str, ...] = ()
 
 
 class CallRefused(Entry, tag="call.refused"):
@@ -230,7 +234,7 @@ class QuestionOpened(Entry, tag="question.opened"):
     definition: ToolDefinition | None = None
     manifest_sha256: str | None = None
     permissions: tuple[str, ...] = ()
-    input: Raw | None = None
+    input: OptionalRaw = None
 
 
 class QuestionJoined(Entry, tag="question.joined"):

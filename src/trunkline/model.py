@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import Final, Literal
-
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -31,6 +30,12 @@ TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 RESERVED_PREFIXES: Final = ("space.", "chiffon.", "mcp.", "nostr.", "a2a.", "trunkline.")
 
 EMPTY_OBJECT: Final = Raw(b"{}")
+
+if TYPE_CHECKING:
+    OptionalRaw = Raw | None
+else:
+    # msgspec reads `Raw | None` as null and nothing else. Absent is the default, None; a written null is not ours.
+    OptionalRaw = Raw
 
 
 class Now(Struct, frozen=True, gc=False):
@@ -145,7 +150,7 @@ class ToolDefinition(Struct, frozen=True, omit_defaults=True):
     tool_id: str
     description: str
     input_schema: Raw
-    output_schema: Raw | None = None
+    output_schema: OptionalRaw = None
     capabilities: tuple[str, ...] = ()
     side_effects: bool = True
     requires_directive: bool = False

@@ -3,9 +3,9 @@
 Owns the safe subset (silent point 23), the judging of a definition and the compiled validator. It does not own tools or
 faults: it answers in texts that name the place and never quote a value, which may be a secret.
 
-Invariant: no schema can make us fetch anything, run an expression in more than linear time, or do more work on one body
-than ``MAX_WORK``. Work is bounded by counting: ``weight`` is how many rules can meet at one place of an instance, with all
-local references followed, at any depth; a body's places times the weight is the work.
+Invariant: no schema can make us fetch anything, run an expression in more than linear time, or do more work on one
+body than ``MAX_WORK``. Work is bounded by counting: ``weight`` is how many rules can meet at one place of a body, with
+all local references followed, at any depth; a body's places times the weight is the work.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from msgspec import Raw, Struct
 
 from trunkline import strictjson
 
-# Silent point 19. The largest schema of the MCP servers on npm that we looked at has 21 KiB.
+# Silent point 19: a page of fields has 2 to 4 KiB.
 MAX_SCHEMA_BYTES: Final = 65_536
 MAX_SCHEMA_DEPTH: Final = 32
-# Longer ones are generated, and hide what they accept.
+# Longer ones are generated, and nobody can see what they accept.
 MAX_PATTERN_CHARS: Final = 512
 MAX_PATTERNS: Final = 32
 # One compiled expression. `^.{1,1000}$` just fits; `\p{L}{1,200}` does not.
@@ -36,8 +36,9 @@ MAX_WORK: Final = 50_000_000
 _LONGEST_TEXT: Final = 300
 
 _IN_PLACE: Final = ("not", "if", "then", "else")
-_IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
+_IN_PLACE_MANY: Final = ("allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies")
 _BELOW: Final = ("items", "additionalItems", "contains", "additionalProperties", "propertyNames")
+_BELOW_MANY: Final = ("prefixItems", "patternProperties")
 _OUTSIDE_SUBSET: Final = frozenset(
     {
         "$dynamicRef",
@@ -49,8 +50,8 @@ _OUTSIDE_SUBSET: Final = frozenset(
         "unevaluatedProperties",
     }
 )
-# What a person does not see, or sees in another order than it is: controls but tab and line ends, format characters (zero
-# width, bidirectional, tags), fillers that look like nothing, variation selectors but the one of emoji.
+# What a person does not see, or sees in another order than it is: controls but tab and line ends, format characters
+# (zero width, bidirectional, tags), fillers that look like nothing, variation selectors but the one of emoji.
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
@@ -152,76 +153,83 @@ def _path(steps: list[str | int]) -> str:
 
 
 class _Node(Struct):
-    """One schema object: what applies at the same place, and what applies one level below, by property name."""
+    """One schema object: what else applies at the same place, and what applies one level below."""
 
     own: int
     in_place: list[_Node]
-    named: dict[str, list[_Node]]
+    named: list[_Node]
     unnamed: list[_Node]
 
 
-def _walk(root: dict[str, Any]) -> _Node:
-    """All schema objects that can be reached from the root; ``BadSchema`` for what the subset does not have."""
+def _walk(root: dict[str, Any]) -> list[_Node]:
+    """All schema objects that can be reached, the root first; ``BadSchema`` for what the subset does not have."""
     nodes: dict[int, _Node] = {}
     waiting: list[tuple[dict[str, Any], str]] = []
     patterns = 0
 
     def node(schema: Any, place: str) -> _Node:
         if not isinstance(schema, dict):
-            return _Node(1, [], {}, [])
+            return nodes.setdefault(id(schema), _Node(1, [], [], []))
         known = nodes.get(id(schema))
         if known is None:
-            known = nodes[id(schema)] = _Node(1, [], {}, [])
+            known = nodes[id(schema)] = _Node(1, [], [], [])
             waiting.append((schema, place))
         return known
 
-    found = node(root, "$")
+    node(root, "$")
     while waiting:
         schema, place = waiting.pop()
         here = nodes[id(schema)]
+        patterns += _patterns(schema, place)
         outside = _OUTSIDE_SUBSET.intersection(schema)
         if outside:
             raise BadSchema(f"{place}: {min(outside)} is not supported")
         if "$id" in schema and schema is not root:
             raise BadSchema(f"{place}: $id is only supported at the root")
-        here.own += sum(len(schema[word]) for word in ("enum", "required") if isinstance(schema.get(word), list))
+        here.own += sum(len(_values(schema.get(word))) for word in ("enum", "required"))
         if "$ref" in schema:
             here.in_place.append(node(_target(root, schema["$ref"], place), place))
-        here.in_place += [node(schema[word], f"{place}.{word}") for word in _IN_PLACE if word in schema]
-        for word in _IN_PLACE_LISTS:
+        for word in _IN_PLACE:
+            here.in_place += [node(inner, f"{place}.{word}") for inner in _one(schema, word)]
+        for word in _IN_PLACE_MANY:
             here.in_place += [node(inner, f"{place}.{word}") for inner in _values(schema.get(word))]
-        for word in ("dependentSchemas", "dependencies"):
-            here.in_place += [node(inner, f"{place}.{word}") for inner in _values(schema.get(word))]
-        here.unnamed += [node(inner, f"{place}.{word}") for word in _BELOW for inner in _one_or_many(schema, word)]
-        here.unnamed += [node(inner, f"{place}.prefixItems") for inner in _values(schema.get("prefixItems"))]
-        by_pattern = schema.get("patternProperties")
-        here.unnamed += [node(inner, f"{place}.patternProperties") for inner in _values(by_pattern)]
+        for word in _BELOW:
+            here.unnamed += [node(inner, f"{place}.{word}") for inner in _one(schema, word)]
+        for word in _BELOW_MANY:
+            here.unnamed += [node(inner, f"{place}.{word}") for inner in _values(schema.get(word))]
         properties = schema.get("properties")
         if isinstance(properties, dict):
-            for name, inner in properties.items():
-                here.named[name] = [node(inner, f"{place}{_path([name])[1:]}")]
-        for pattern in (schema.get("pattern"), *(by_pattern if isinstance(by_pattern, dict) else ())):
-            patterns += pattern is not None
-            if isinstance(pattern, str) and len(pattern) > MAX_PATTERN_CHARS:
-                raise BadSchema(f"{place}: a pattern longer than {MAX_PATTERN_CHARS} characters")
+            here.named = [node(inner, f"{place}{_path([name])[1:]}") for name, inner in properties.items()]
     if patterns > MAX_PATTERNS:
         raise BadSchema(f"$: more than {MAX_PATTERNS} patterns")
     if any(hides_something(text) for text in _texts(root)):
         raise BadSchema("$: a text with invisible or direction-changing characters")
-    return found
+    return list(nodes.values())
+
+
+def _patterns(schema: dict[str, Any], place: str) -> int:
+    """How many expressions this object has."""
+    by_pattern = schema.get("patternProperties")
+    patterns = list(by_pattern) if isinstance(by_pattern, dict) else []
+    if isinstance(schema.get("pattern"), str):
+        patterns.append(schema["pattern"])
+    if any(len(pattern) > MAX_PATTERN_CHARS for pattern in patterns):
+        raise BadSchema(f"{place}: a pattern longer than {MAX_PATTERN_CHARS} characters")
+    return len(patterns)
+
+
+def _one(schema: dict[str, Any], word: str) -> list[Any]:
+    """The one schema of a keyword, or the many where older drafts allow them (``items``)."""
+    part = schema.get(word)
+    if isinstance(part, list):
+        return part
+    return [] if part is None else [part]
 
 
 def _values(part: Any) -> list[Any]:
     if isinstance(part, dict):
         return list(part.values())
     return part if isinstance(part, list) else []
-
-
-def _one_or_many(schema: dict[str, Any], word: str) -> list[Any]:
-    part = schema.get(word)
-    if isinstance(part, list):
-        return part
-    return [] if part is None else [part]
 
 
 def _target(root: dict[str, Any], reference: Any, place: str) -> Any:
@@ -253,48 +261,45 @@ def _texts(value: Any) -> Iterator[str]:
             waiting += part
 
 
-def _weight(root: _Node) -> int:
+def _weight(nodes: list[_Node]) -> int:
     """How many rules can meet at one place, at the root and at every depth that a body can have."""
-    order = _children_first(root)
-    at_depth = {id(node): 0 for node in order}
+    order = _children_first(nodes)
+    # For each node: how many rules meet at a place ``depth`` levels below the one where the node applies.
+    meeting = {id(node): 0 for node in order}
     heaviest = 0
     for depth in range(strictjson.MAX_DEPTH):
-        above, at_depth = at_depth, {}
+        above, meeting = meeting, {}
         for node in order:
-            below = 0
-            if depth:
-                everywhere = sum(above[id(inner)] for inner in node.unnamed)
-                named = max((sum(above[id(inner)] for inner in inners) for inners in node.named.values()), default=0)
-                below = everywhere + named
+            if depth == 0:
+                here = node.own
             else:
-                below = node.own
-            at_depth[id(node)] = below + sum(at_depth[id(inner)] for inner in node.in_place)
-        heaviest = max(heaviest, at_depth[id(root)])
-        if max(at_depth.values()) > MAX_WEIGHT:
+                # A place below has one name: of the named ones only the heaviest can be there.
+                here = sum(above[id(inner)] for inner in node.unnamed)
+                here += max((above[id(inner)] for inner in node.named), default=0)
+            meeting[id(node)] = here + sum(meeting[id(inner)] for inner in node.in_place)
+        if max(meeting.values()) > MAX_WEIGHT:
             raise BadSchema(f"$: more than {MAX_WEIGHT} rules would meet at one place")
-        if depth and at_depth == above:
+        heaviest = max(heaviest, meeting[id(nodes[0])])
+        if meeting == above:
             break
     return heaviest
 
 
-def _children_first(root: _Node) -> list[_Node]:
+def _children_first(nodes: list[_Node]) -> list[_Node]:
     """All nodes, each after those that apply at its own place; a circle among these would never end."""
     order: list[_Node] = []
-    state: dict[int, bool] = {}
-    waiting = [root]
+    finished: dict[int, bool] = {}
+    waiting = nodes.copy()
     while waiting:
         node = waiting[-1]
-        if id(node) not in state:
-            state[id(node)] = False
-            for inner in node.in_place:
-                if state.get(id(inner)) is False:
-                    raise BadSchema("$: a $ref leads back to itself")
-                waiting.append(inner)
+        if id(node) not in finished:
+            finished[id(node)] = False
+            if any(finished.get(id(inner)) is False for inner in node.in_place):
+                raise BadSchema("$: a $ref leads back to itself")
+            waiting += node.in_place
             continue
         waiting.pop()
-        if not state[id(node)]:
-            state[id(node)] = True
+        if not finished[id(node)]:
+            finished[id(node)] = True
             order.append(node)
-            below = [*node.unnamed, *(inner for inners in node.named.values() for inner in inners)]
-            waiting[:0] = [inner for inner in below if id(inner) not in state]
     return order

@@ -1,26 +1,26 @@
 """The keeper: a small process of its own that is the parent of every launched agent, and outlives none of them.
 
 It starts agents, ends them with everything below them, and copies what they print into their logs. It decides nothing:
-when to start and stop is the supervisor's business, at the other end of a socket pair. One JSON object a line:
+when to start and stop is the supervisor's business, at the other end of a socket pair. One JSON object a line::
 
-=====================================================================================  =================================
-to the keeper                                                                          from the keeper
-=====================================================================================  =================================
-``{"do": "launch", run_id, argv, env, cwd, log, max_log_bytes}``: fork, do not run yet  ``launched``: run_id, pid, start_time
-``{"do": "go", run_id}``: run the command                                               ``failed``: run_id, reason
-``{"do": "stop", run_id, grace_s}``: SIGTERM, and SIGKILL after the grace               ``exited``: run_id, code, reason
-=====================================================================================  =================================
+    {"do": "mask", "pickle": …}                                     how to mask logs; first, once
+    {"do": "launch", "run_id", "argv", "env", "cwd", "log", "max_log_bytes"}    fork, but do not run the command yet
+    {"do": "go", "run_id"}                                          run it
+    {"do": "stop", "run_id", "grace_s"}                             SIGTERM, and SIGKILL after the grace
+
+    {"report": "launched", "run_id", "pid", "start_time"}           forked and ready to go
+    {"report": "failed", "run_id", "reason"}                        could not be launched
+    {"report": "exited", "run_id", "code", "reason"}                nothing of it is left
 
 Between ``launched`` and ``go`` the exchange makes the run known, so an agent can never be faster than its own launch.
 
 Invariant: no process below the keeper outlives its run, and none outlives the exchange. Only the standard library is
-imported: about 11 MB resident, most of it shared with the exchange's own interpreter.
+imported: 13 MB resident, half of it shared with the exchange's own interpreter.
 """
 
 from __future__ import annotations
 
-import errno
-import importlib
+import base64
 import json
 import os
 import resource
@@ -30,10 +30,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 from trunkline.host import processes
+from trunkline.host.launch import GO, MAX_OPEN_FILES, READY, LaunchError, become, find_program, why_not_run
 from trunkline.host.processes import Process
 from trunkline.host.runlog import RunLog
 
@@ -41,28 +43,17 @@ from trunkline.host.runlog import RunLog
 SHORT_GRACE_S: Final = 1.0
 # SIGKILL is sent again this often, to processes born meanwhile.
 KILL_AGAIN_S: Final = 0.05
-# A process that SIGKILL does not end within this time hangs in the kernel (a dead network disk); nobody can wait for it.
+# A process that SIGKILL does not end in this time hangs in the kernel (a dead network disk); nobody can wait for it.
 KILL_WAIT_S: Final = 5.0
 
 # What is taken from one agent in one turn: the size of a pipe.
 READ_BYTES: Final = 65_536
-# An agent that filled its pipe waits so long until it is read again: 3 MB/s are left to it, and the processor to others.
+# An agent that filled its pipe is read again after this: 3 MB/s are left to it, and the processor to the others.
 FLOOD_PAUSE_S: Final = 0.02
 # Read at the end from what is still in the pipe; more can only come from a process we could not end.
 LAST_READS: Final = 16
 
-# A run keeps two descriptors open, and 1,024 is a common soft limit. Agents get the limit that the exchange had.
-MAX_OPEN_FILES: Final = 65_536
-
 RUN_ID: Final = b"OPENSENTIENCE_RUN_ID"
-READY: Final = b"+"
-GO: Final = b"!"
-# The exit code of shells for a command that cannot be run.
-CANNOT_RUN: Final = 127
-
-
-class LaunchError(Exception):
-    """An agent that cannot be started; the text names the reason for the operator."""
 
 
 class Root(NamedTuple):
@@ -86,6 +77,7 @@ class Run:
         self.pipe: int | None = pipe
         self.log = log
         self.is_ready = False
+        self.has_begun = False
         self.code: int | None = None
         self.reason = ""
         # Set once the run is being ended: when SIGKILL is due, and when it was first sent.
@@ -98,9 +90,9 @@ class Run:
 class Keeper:
     """The event loop of the keeper's process."""
 
-    def __init__(self, control: socket.socket, mask: Callable[[bytes], bytes], exchange_pid: int) -> None:
+    def __init__(self, control: socket.socket, exchange_pid: int) -> None:
         self._control = control
-        self._mask = mask
+        self._mask: Callable[[bytes], bytes] = bytes
         self._exchange_pid = exchange_pid
         self._pid = os.getpid()
         self._runs: dict[str, Run] = {}
@@ -173,6 +165,9 @@ class Keeper:
             self._obey(json.loads(line))
 
     def _obey(self, command: dict[str, Any]) -> None:
+        if command["do"] == "mask":
+            self._mask = lazy_mask(command["pickle"])
+            return
         run = self._runs.get(command["run_id"])
         if command["do"] == "launch":
             try:
@@ -180,13 +175,15 @@ class Keeper:
             except LaunchError as problem:
                 self._report("failed", command["run_id"], reason=str(problem))
             except OSError as problem:
-                self._report("failed", command["run_id"], reason=f"cannot be started: {problem.strerror}")
+                self._report("failed", command["run_id"], reason=f"cannot be started: {problem}")
         elif run is None:
-            return  # It ended while the command was on its way; the exchange will have read that by now.
+            return  # It ended while the command was on its way, and the report of that is on its way back.
         elif command["do"] == "stop":
             self._end(run, command["grace_s"])
         elif run.gate is not None:
-            run.gate.send(GO)
+            run.has_begun = True
+            with suppress(ConnectionError):
+                run.gate.send(GO)
 
     def _report(self, kind: str, run_id: str, **fields: object) -> None:
         self._unsent += json.dumps({"report": kind, "run_id": run_id, **fields}).encode() + b"\n"
@@ -219,21 +216,20 @@ class Keeper:
         env: dict[str, str] = command["env"]
         program = find_program(command["argv"][0], command["cwd"], env.get("PATH", os.defpath))
         log = RunLog(command["log"], command["max_log_bytes"], self._mask, env["OPENSENTIENCE_SESSION_TOKEN"])
-        gate, child_gate = socket.socketpair()
-        pipe, child_pipe = os.pipe()
-        try:
-            pid = os.fork()
-        except OSError:
-            log.close()
-            gate.close()
-            os.close(pipe)
-            raise
-        else:
-            if pid == 0:
-                become(command, program, child_gate.fileno(), child_pipe, self._pid, self._open_files)
-        finally:
-            child_gate.close()
-            os.close(child_pipe)
+        with ExitStack() as undo:
+            undo.callback(log.close)
+            gate, child_gate = socket.socketpair()
+            undo.callback(gate.close)
+            with child_gate:
+                pipe, child_pipe = os.pipe()
+                undo.callback(os.close, pipe)
+                try:
+                    pid = os.fork()
+                    if pid == 0:
+                        become(command, program, child_gate.fileno(), child_pipe, self._pid, self._open_files)
+                finally:
+                    os.close(child_pipe)
+            undo.pop_all()
         gate.setblocking(False)
         os.set_blocking(pipe, False)
         run = Run(command["run_id"], pid, program, gate, pipe, log)
@@ -318,7 +314,8 @@ class Keeper:
 
     def _end(self, run: Run, grace_s: float) -> None:
         """Ask everything of a run to end; ``_press`` sees to it."""
-        deadline = time.monotonic() + grace_s
+        # A program that has not begun has nothing to finish.
+        deadline = time.monotonic() + (grace_s if run.has_begun else 0.0)
         self._is_stirred = True
         if run.kill_at is not None:
             # Asked before. A shorter grace wins; what is left when the first process is gone has the rest of its time.
@@ -340,7 +337,8 @@ class Keeper:
             if run.code is not None and not left:
                 self._finish(run)
             elif run.killed_at is not None and now >= run.killed_at + KILL_WAIT_S:
-                run.reason = f"process {', '.join(str(process.pid) for process in left)} does not end, not even by SIGKILL"
+                pids = ", ".join(str(process.pid) for process in left)
+                run.reason = f"SIGKILL does not end it (process {pids})"
                 self._finish(run)
             elif now >= run.kill_at:
                 self._signal(run, living, signal.SIGKILL)
@@ -355,8 +353,9 @@ class Keeper:
         group = None
         if run.code is None and run.is_ready:
             # Not collected yet, so the number of its group is certainly its own; reaches also what is born just now.
-            os.killpg(run.pid, number)
             group = run.pid
+            with suppress(PermissionError):
+                os.killpg(group, number)
         for process in [*living.get(run.run_id, ()), *living.get(None, ())]:
             if process.pgid != group:
                 processes.send_signal(process, number)
@@ -371,7 +370,8 @@ class Keeper:
         run.log.close()
         del self._runs[run.run_id]
         if run.is_ready:
-            self._report("exited", run.run_id, code=run.code if run.code is not None else -signal.SIGKILL, reason=run.reason)
+            code = -signal.SIGKILL if run.code is None else run.code
+            self._report("exited", run.run_id, code=code, reason=run.reason)
         else:
             self._report("failed", run.run_id, reason=run.reason or "ended before it could be started")
 
@@ -386,7 +386,8 @@ class Keeper:
                 return
             for process in left:
                 processes.send_signal(process, signal.SIGKILL)
-            signal.sigtimedwait([signal.SIGCHLD], KILL_AGAIN_S)
+            for key, _ in self._selector.select(KILL_AGAIN_S):
+                key.data()
 
 
 def by_run(
@@ -401,24 +402,28 @@ def by_run(
     parent ended, so that the keeper adopted it, the run is taken from its environment. One that hid even that is
     under None: it left its run in every way there is, and ends with the next run that ends.
     """
+    below = processes.children(known)
+    run_ids = {root.run_id for root in roots.values()}
+    found: dict[str | None, list[Process]] = {}
 
-    def owner(process: Process) -> str | None:
+    def own_run(process: Process) -> str | None:
         root = roots.get(process.pid)
         if root is not None and root.start_time == process.start_time:
             return root.run_id
         root = roots.get(process.sid)
         if root is not None and processes.in_session(process, known.get(process.sid), process.sid, root.start_time):
             return root.run_id
-        parent = known.get(process.ppid)
-        if parent is None or parent.pid == keeper:
-            marker = marked(process.pid)
-            return marker if any(root.run_id == marker for root in roots.values()) else None
-        return owner(parent)
+        marker = marked(process.pid) if process.ppid == keeper else None
+        return marker if marker in run_ids else None
 
-    found: dict[str | None, list[Process]] = {}
-    for pid in processes.descendants(known, [keeper]):
-        if known[pid].is_alive:
-            found.setdefault(owner(known[pid]), []).append(known[pid])
+    # From the top down, each with the run of its parent.
+    waiting: list[tuple[Process, str | None]] = [(process, None) for process in below.get(keeper, ())]
+    while waiting:
+        process, inherited = waiting.pop()
+        run_id = own_run(process) or inherited
+        if process.is_alive:
+            found.setdefault(run_id, []).append(process)
+        waiting += [(child, run_id) for child in below.get(process.pid, ())]
     return found
 
 
@@ -428,80 +433,24 @@ def marked_run(pid: int) -> str | None:
     return None if marker is None else marker.decode(errors="replace")
 
 
-def find_program(name: str, cwd: str, path: str) -> str:
-    """The file that a command's first word means; ``LaunchError`` when it cannot be run."""
-    if not os.path.isdir(cwd):  # noqa: PTH112
-        raise LaunchError(f"its folder {cwd} does not exist")
-    if not os.access(cwd, os.X_OK):
-        raise LaunchError(f"its folder {cwd} may not be entered")
-    folders = [""] if "/" in name else [folder for folder in path.split(":") if folder]
-    candidates = [os.path.join(cwd, folder, name) for folder in folders]  # noqa: PTH118
-    files = [candidate for candidate in candidates if os.path.isfile(candidate)]  # noqa: PTH113
-    for file in files:
-        if os.access(file, os.X_OK):
-            return file
-    if files:
-        raise LaunchError(f"{files[0]} is not executable: chmod +x it, or name its interpreter in `command`")
-    if "/" in name:
-        raise LaunchError(f"the command {candidates[0]} does not exist")
-    raise LaunchError(f"the command {name!r} is not in PATH: install it, or give its full path in `command`")
-
-
-def why_not_run(program: str, number: int) -> str:
-    """A text for what ``execve`` said."""
-    if number == errno.ENOENT:
-        return f"{program} cannot be run: the interpreter named in its first line does not exist"
-    if number == errno.ENOEXEC:
-        return f"{program} cannot be run: not a program for this machine, nor a script that starts with #!"
-    return f"{program} cannot be run: {os.strerror(number)}"
-
-
-def become(
-    command: dict[str, Any], program: str, gate: int, pipe: int, keeper_pid: int, open_files: tuple[int, int]
-) -> NoReturn:
-    """In the child: prepare everything, say so, and run the command when the gate opens. Returns never."""
-    try:
-        os.setsid()
-        processes.signal_on_parent_death(signal.SIGKILL)
-        if os.getppid() != keeper_pid:
-            os._exit(CANNOT_RUN)
-        signal.set_wakeup_fd(-1)
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.chdir(command["cwd"])
-        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        os.dup2(pipe, 1)
-        os.dup2(pipe, 2)
-        gate = os.dup2(gate, 3, inheritable=False)
-        os.closerange(4, MAX_OPEN_FILES)
-        resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
-        os.write(gate, READY)
-        if os.read(gate, 1) == GO:
-            os.execve(program, command["argv"], command["env"])  # noqa: S606
-    except OSError as problem:
-        os.write(gate, str(problem.errno).encode())
-    finally:
-        os._exit(CANNOT_RUN)
-
-
-def lazy_mask(reference: str) -> Callable[[bytes], bytes]:
-    """The function ``module:name``, imported when the first agent prints: its patterns may weigh more than the keeper."""
-    module, _, name = reference.partition(":")
+def lazy_mask(pickled: str) -> Callable[[bytes], bytes]:
+    """The function that the exchange sent, loaded when the first agent prints: its patterns may outweigh the keeper."""
     found: list[Callable[[bytes], bytes]] = []
 
     def mask(data: bytes) -> bytes:
         if not found:
-            found.append(getattr(importlib.import_module(module), name))
+            import pickle
+
+            found.append(pickle.loads(base64.b64decode(pickled)))  # noqa: S301  (from our own parent)
         return found[0](data)
 
     return mask
 
 
 def main() -> None:
-    """Started as ``python -m trunkline.host.keeper DESCRIPTOR EXCHANGE_PID MASK`` by ``keeper_link``."""
-    descriptor, exchange_pid, reference = sys.argv[1:]
-    Keeper(socket.socket(fileno=int(descriptor)), lazy_mask(reference), int(exchange_pid)).serve()
+    """Started by ``keeper_link`` as ``python -m trunkline.host.keeper DESCRIPTOR EXCHANGE_PID``."""
+    descriptor, exchange_pid = sys.argv[1:]
+    Keeper(socket.socket(fileno=int(descriptor)), int(exchange_pid)).serve()
 
 
 if __name__ == "__main__":

@@ -64,18 +64,23 @@ def environment_of(pid: int) -> dict[bytes, bytes]:
     return {name: value for name, _, value in pairs}
 
 
+def children(known: Mapping[int, Process]) -> dict[int, list[Process]]:
+    """The processes by their parents' pids."""
+    found: dict[int, list[Process]] = {}
+    for process in known.values():
+        found.setdefault(process.ppid, []).append(process)
+    return found
+
+
 def descendants(known: Mapping[int, Process], roots: Iterable[int]) -> set[int]:
     """The pids below ``roots``, without the roots themselves unless one lies below another."""
-    children: dict[int, list[int]] = {}
-    for process in known.values():
-        children.setdefault(process.ppid, []).append(process.pid)
+    below = children(known)
     found: set[int] = set()
-    open_pids = list(roots)
-    while open_pids:
-        for child in children.get(open_pids.pop(), ()):
-            if child not in found:
-                found.add(child)
-                open_pids.append(child)
+    parents = list(roots)
+    while parents:
+        new = [child.pid for child in below.get(parents.pop(), ()) if child.pid not in found]
+        found.update(new)
+        parents += new
     return found
 
 

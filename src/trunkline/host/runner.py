@@ -28,9 +28,11 @@ from trunkline.events import CallRequested, Event
 from trunkline.host.supervisor import Supervisor
 from trunkline.hub import views
 from trunkline.hub.hub import Hub
+from trunkline.hub.state import Call
+from trunkline.ledger import export
+from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
-from trunkline.ledger.reader import Reader
-from trunkline.ledger.store import Ledger
+from trunkline.ledger.reader import call_number
 from trunkline.model import (
     AgentView,
     CallView,
@@ -39,6 +41,7 @@ from trunkline.model import (
     Policy,
     Principal,
     Question,
+    Status,
     TokenView,
     ToolView,
     Verdict,
@@ -61,8 +64,8 @@ class Runner:
         self,
         hub: Hub,
         ledger: Ledger,
-        reader: Reader,
         masker: Masker,
+        supervisor: Supervisor,
         loop: AbstractEventLoop,
         *,
         instance: str,
@@ -71,9 +74,9 @@ class Runner:
     ) -> None:
         self.instance = instance
         self.hub = hub
-        self.supervisor: Supervisor | None = None
+        self._supervisor = supervisor
         self._ledger = ledger
-        self._reader = reader
+        self._reader = ledger.reader
         self._masker = masker
         self._loop = loop
         self._fatal = fatal
@@ -230,8 +233,7 @@ class Runner:
 
     def peer_of(self, pid: int, uid: int) -> Peer:
         """Who a connecting local process is."""
-        assert self.supervisor is not None
-        return self.supervisor.peer_of(pid, uid)
+        return self._supervisor.peer_of(pid, uid)
 
     # -- what memory misses --------------------------------------------------------------------------------------------
 
@@ -249,30 +251,27 @@ class Runner:
         view = views.call(self.hub, call_id)
         if view is not None:
             return view
-        number = _number_of(call_id)
+        number = call_number(call_id)
         found = None if number is None else self._reader.call(number)
         if found is None or found[0].call_id != call_id:
             return None
         return _stored_view(*found)
 
     def calls(self, limit: int, before: int | None, correlation_id: str | None = None) -> tuple[list[CallView], int | None]:
-        """Calls, newest first. What is not on disk yet comes from memory."""
-        if correlation_id is not None:
-            found = [pair for pair in self._reader.by_correlation(correlation_id) if before is None or pair[0].n < before]
-            found.sort(key=lambda pair: -pair[0].n)
+        """Calls, newest first, and where the next page starts. What is not on disk yet comes from memory."""
+        if correlation_id is None:
+            stored, following = self._reader.calls_page(before, limit)
         else:
-            found = self._reader.calls_page(before, limit)
-        pairs = {accepted.n: views_or_stored(self.hub, accepted, settled) for accepted, settled in found[:limit]}
-        state = self.hub.state
-        for call in state.calls.values():
-            if (before is None or call.entry.n < before) and correlation_id in (None, call.entry.correlation_id):
-                pairs[call.entry.n] = views.open_call(call)
-        for recent in state.recent.values():
-            entry = recent.accepted
-            if (before is None or entry.n < before) and correlation_id in (None, entry.correlation_id):
-                pairs[entry.n] = views.settled_call(entry, recent.settled)
-        numbers = sorted(pairs, reverse=True)[:limit]
-        return [pairs[n] for n in numbers], numbers[-1] if len(numbers) == limit else None
+            numbers = [n for n in self._reader.by_correlation(correlation_id) if before is None or n < before]
+            found = [self._reader.call(n) for n in reversed(numbers)]
+            stored, following = [pair for pair in found if pair is not None], None
+        views_by_number = {accepted.n: _stored_view(accepted, settled) for accepted, settled in stored}
+        for number, view in views.calls_in_memory(self.hub, correlation_id):
+            if before is None or number < before:
+                views_by_number[number] = view
+        newest = sorted(views_by_number, reverse=True)
+        shown = newest[:limit]
+        return [views_by_number[n] for n in shown], shown[-1] if len(newest) > limit else following
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -283,15 +282,14 @@ class Runner:
     def agents(self) -> list[AgentView]:
         """All agents, launched or attached."""
         found = {agent.agent_id: views.agent(self.hub, agent) for agent in self.hub.registry.agents.values()}
-        if self.supervisor is not None:
-            for run in self.supervisor.views():
-                attached = found.get(run.agent_id)
-                if attached is None:
-                    found[run.agent_id] = run
-                else:
-                    found[run.agent_id] = msgspec.structs.replace(
-                        attached, pid=run.pid, run_id=run.run_id, restarts=run.restarts, note=run.note
-                    )
+        for run in self._supervisor.views():
+            attached = found.get(run.agent_id)
+            if attached is None:
+                found[run.agent_id] = run
+            else:
+                found[run.agent_id] = msgspec.structs.replace(
+                    attached, pid=run.pid, run_id=run.run_id, restarts=run.restarts, note=run.note
+                )
         return [found[agent_id] for agent_id in sorted(found)]
 
     def tools(self) -> list[ToolView]:
@@ -320,7 +318,11 @@ class Runner:
 
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation."""
-        return self._reader.story(call_id=call_id, correlation_id=correlation_id)
+        return export.story(self._reader, call_id=call_id, correlation_id=correlation_id)
+
+    def replay(self, correlation_id: str) -> list[bytes]:
+        """The trajectory of a correlation."""
+        return export.replay(self._reader, correlation_id)
 
     def status(self) -> dict[str, object]:
         """Figures for a person and for /metrics."""
@@ -355,23 +357,10 @@ class Runner:
             watcher(masked)
 
 
-def views_or_stored(hub: Hub, accepted: CallAccepted, settled: CallSettled | None) -> CallView:
-    """A call read from disk, unless memory knows more of it."""
-    return views.call(hub, accepted.call_id) or _stored_view(accepted, settled)
-
-
 def _stored_view(accepted: CallAccepted, settled: CallSettled | None) -> CallView:
     if settled is not None:
         return views.settled_call(accepted, settled)
-    return views.open_call(views.Call(accepted, views.Status.RUNNING))
-
-
-def _number_of(call_id: str) -> int | None:
-    """The entry number in the last twelve hex digits of a call id."""
-    try:
-        return int(call_id[-12:], 16)
-    except ValueError:
-        return None
+    return views.open_call(Call(accepted, Status.RUNNING))
 
 
 def _where(exc: BaseException) -> str:

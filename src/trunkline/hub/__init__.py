@@ -1,1 +1,1 @@
-"""The middle: pure decisions. ``Hub.handle(event, now)`` gives effects; the same events always give the same effects."""
+"""The middle: pure decisions. ``Hub.handle(event, now)`` gives effects; equal events always give equal effects."""

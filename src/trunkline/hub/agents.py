@@ -1,21 +1,21 @@
 """Agents: launched, admitted, healthy or not, gone; the tools they offer.
 
-Owns what follows from an agent's coming and going. Does not own calls (they are told: ``calls.lost``, ``tool_is_back``) or
-who may do what (``policy``).
+Owns what follows from an agent's coming and going. Does not own calls (they are told: ``calls.lost``,
+``tool_is_back``) or who may do what (``policy``).
 
 Invariant: an agent has at most one session; a fresh, valid one replaces the old.
 """
 
 from __future__ import annotations
 
-from trunkline import effects, entries, events
+from trunkline import effects, entries, events, schemas
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.book import Book
 from trunkline.hub.calls import Calls
 from trunkline.hub.credentials import FIRST_USE_S, Credentials, Launch
 from trunkline.hub.policy import Judge
-from trunkline.hub.registry import MAX_TOOLS, Agent, Registry, fingerprint_of
-from trunkline.model import Fault, Now, Status, ToolDefinition, fault
+from trunkline.hub.registry import MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
+from trunkline.model import RESERVED_PREFIXES, TOOL_NAME, Fault, Now, ToolDefinition, fault
 
 
 class Agents:
@@ -74,11 +74,7 @@ class Agents:
         credential, reason = self._credentials.admit(
             event.edge, event.agent_id, event.token_sha256, event.peer, now.mono, in_use=in_use
         )
-        other = self._registry.look_alike(event.agent_id)
-        if not reason and other is not None:
-            reason = f"the id equals {other} but for case"
-        if not reason and present is not None and present.edge != event.edge:
-            reason = f"the id belongs to an agent on the edge {present.edge}"
+        reason = reason or self._name_taken(event)
         if reason:
             self._book.write(
                 entries.AgentRefused(
@@ -91,13 +87,16 @@ class Agents:
                 )
             )
             delay_s = self._credentials.delay_after_failure(event.peer.origin)
-            return self._book.say(effects.Refuse(event.session, 0, event.ref, delay_s))
+            self._book.say(effects.Refuse(event.session, 0, event.ref, delay_s))
+            return
 
         if present is not None:  # a fresh session replaces the old one
             self._detach(present.session, "replaced", now)
             self._book.say(effects.Close(present.session, 0, "replaced"))
         manifest = launch.manifest if launch is not None else None
         known_sha256 = None if manifest is None else manifest.sha256
+        # Without a manifest of ours there is nothing to drift from (decision 18).
+        drift = known_sha256 is not None and event.manifest_sha256 not in (None, known_sha256)  # OS-062
         number = self._book.write(
             entries.AgentAdmitted(
                 n=self._book.next,
@@ -108,19 +107,21 @@ class Agents:
                 credential=credential,
                 capabilities=event.capabilities,
                 manifest_sha256=known_sha256,
-                drift=event.manifest_sha256 is not None and event.manifest_sha256 != known_sha256,
+                drift=drift,
             )
         )
         agent = Agent(
-            event.agent_id,
-            event.edge,
-            event.session,
-            event.version,
-            frozenset(event.capabilities),
-            event.max_inflight,
-            event.timeout_s,
-            event.dedupes,
-            credential,
+            agent_id=event.agent_id,
+            edge=event.edge,
+            identity=f"{event.edge}:{event.agent_id}",
+            session=event.session,
+            version=event.version,
+            capabilities=frozenset(event.capabilities),
+            max_inflight=event.max_inflight,
+            timeout_s=event.timeout_s,
+            dedupes=event.dedupes,
+            credential=credential,
+            manifest_sha256=known_sha256,
         )
         self._registry.attach(agent)
         self._judge.forget()
@@ -131,6 +132,19 @@ class Agents:
             else:
                 self._approvals.ask_manifest(agent.identity, event.agent_id, manifest, now)
         self._book.say(effects.Admit(event.session, number, event.ref))
+
+    def _name_taken(self, event: events.AgentArrived) -> str:
+        """Why this id is not for this agent, whatever its token (decision 19)."""
+        other = self._registry.look_alike(event.agent_id)
+        if other is not None:
+            return f"the id equals {other} but for case"
+        present = self._registry.agents.get(event.agent_id)
+        if present is not None and present.edge != event.edge:
+            return f"the id belongs to an agent on the edge {present.edge}"
+        prefix = event.agent_id.casefold().partition(".")[0] + "."
+        if prefix in RESERVED_PREFIXES and prefix != f"{event.edge}.":
+            return f"ids that start with {prefix} are reserved"
+        return ""
 
     def left(self, event: events.AgentLeft, now: Now) -> None:
         """A session ended."""
@@ -143,14 +157,10 @@ class Agents:
             return
         self._judge.forget()
         self._book.write(entries.AgentLeft(n=self._book.next, at=now.ms, agent_id=agent.agent_id, reason=reason[:256]))
-        waiting = list(agent.queue)
-        agent.queue.clear()
-        for number in list(agent.running):
+        for number in agent.running:
             self._calls.lost(self._state.by_number[number], now)
-        for number in waiting:
-            call = self._state.by_number.get(number)
-            if call is not None and call.status is Status.QUEUED:
-                self._calls.send_or_wait(call, now)
+        for number in agent.queue:
+            self._calls.send_or_wait(self._state.by_number[number], now)
 
     def health_reported(self, event: events.HealthReported, now: Now) -> None:
         """An agent said how it is, or was silent."""
@@ -171,30 +181,22 @@ class Agents:
         agent = self._registry.by_session.get(event.session)
         if agent is None:
             return
-        before = set(agent.tools)
-        taken: dict[str, tuple[ToolDefinition, str]] = {}
+        taken: dict[str, Tool] = {}
         rejected = list(event.rejected)
         # Pins outlive a session: counted with them, or an agent could fill the state one session after the other.
         prefix = f"{agent.agent_id}/"
         known = {tool_id for tool_id in self._state.pins if tool_id.startswith(prefix)}
         for definition in event.tools:
-            tool_id = definition.tool_id
-            fingerprint = fingerprint_of(definition)
-            old = self._registry.tools.get(tool_id)
-            if tool_id in taken or (
-                tool_id in before and not event.replace and old is not None and old.fingerprint != fingerprint
-            ):
-                rejected.append((tool_id, Fault("tool.name_conflict", "another tool of this agent has this name")))
-            elif len(known) >= MAX_TOOLS and tool_id not in known:
-                rejected.append((tool_id, fault("limit.resource", f"an agent may have {MAX_TOOLS} tools")))
+            tool = self._try_read(agent, definition, known, taken, replace=event.replace)
+            if isinstance(tool, Fault):
+                rejected.append((definition.tool_id, tool))
             else:
-                known.add(tool_id)
-                taken[tool_id] = (definition, fingerprint)
-        if event.replace and taken:
-            for tool_id in before - set(taken):
-                self._registry.remove(agent, tool_id)
-        for definition, fingerprint in taken.values():
-            self._take_tool(agent, definition, fingerprint, now)
+                known.add(definition.tool_id)
+                taken[definition.tool_id] = tool
+        if event.replace and taken:  # OS-087
+            self._remove(agent, set(agent.tools) - set(taken), now)
+        for tool in taken.values():
+            self._take_tool(agent, tool, now)
         self._book.write(
             entries.ToolsOffered(
                 n=self._book.next,
@@ -208,18 +210,45 @@ class Agents:
         for tool_id in taken:
             self._calls.tool_is_back(tool_id, now)
 
-    def _take_tool(self, agent: Agent, definition: ToolDefinition, fingerprint: str, now: Now) -> None:
+    def _try_read(
+        self, agent: Agent, definition: ToolDefinition, known: set[str], taken: dict[str, Tool], *, replace: bool
+    ) -> Tool | Fault:
+        """The tool of one announced definition, or why it is not taken."""
+        tool_id = definition.tool_id
+        if definition.agent_id != agent.agent_id or TOOL_NAME.fullmatch(definition.name) is None:  # OS-078
+            return Fault("tool.invalid_tool_id", f"must be {agent.agent_id}/NAME")
+        fingerprint = fingerprint_of(definition)
+        old = self._registry.tools.get(tool_id)
+        conflicts = tool_id in agent.tools and not replace and old is not None and old.fingerprint != fingerprint
+        if tool_id in taken or conflicts:  # OS-092
+            return Fault("tool.name_conflict", "another tool of this agent has this name")
+        if len(known) >= MAX_TOOLS and tool_id not in known:
+            return fault("limit.resource", f"an agent may have {MAX_TOOLS} tools")
+        try:
+            return self._registry.tool(definition, fingerprint)
+        except schemas.BadSchema as exc:  # OS-091
+            return Fault("tool.schema_invalid", str(exc))
+
+    def _take_tool(self, agent: Agent, tool: Tool, now: Now) -> None:
         """Pin a definition at its first use; hold back one that differs from its pin."""
+        definition, fingerprint = tool.definition, tool.fingerprint
         pin = self._state.pins.get(definition.tool_id)
         changed = pin is not None and pin.fingerprint != fingerprint
         suspended = changed and agent.agent_id not in self.unpinned
         if suspended:
             self._approvals.ask_definition(agent.identity, definition, fingerprint, now)
-        elif pin is None or changed:
-            self._book.write(
-                entries.ToolPinned(n=self._book.next, at=now.ms, definition=definition, fingerprint=fingerprint)
-            )
-        self._registry.put(agent, definition, fingerprint, suspended=suspended)
+        else:
+            self._approvals.definition_settled(agent.identity, definition.tool_id, "another one is in force", now)
+            if pin is None or changed:
+                self._book.write(
+                    entries.ToolPinned(n=self._book.next, at=now.ms, definition=definition, fingerprint=fingerprint)
+                )
+        self._registry.put(agent, tool, suspended=suspended)
+
+    def _remove(self, agent: Agent, tool_ids: set[str], now: Now) -> None:
+        for tool_id in tool_ids:
+            self._registry.remove(agent, tool_id)
+        self._calls.leave_queue(agent, tool_ids, now)
 
     def tools_withdrawn(self, event: events.ToolsWithdrawn, now: Now) -> None:
         """An agent takes tools back; calls that run go on."""
@@ -228,9 +257,6 @@ class Agents:
             return
         gone = tuple(tool_id for tool_id in dict.fromkeys(event.tool_ids) if tool_id in agent.tools)
         rejected = tuple((tool_id, fault("tool.not_found")) for tool_id in event.tool_ids if tool_id not in gone)
-        for tool_id in gone:
-            self._registry.remove(agent, tool_id)
-        self._book.write(
-            entries.ToolsWithdrawn(n=self._book.next, at=now.ms, agent_id=agent.agent_id, tool_ids=gone)
-        )
+        self._remove(agent, set(gone), now)
+        self._book.write(entries.ToolsWithdrawn(n=self._book.next, at=now.ms, agent_id=agent.agent_id, tool_ids=gone))
         self._book.say(effects.ConfirmWithdrawal(event.session, 0, event.ref, gone, rejected))

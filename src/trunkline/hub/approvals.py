@@ -1,10 +1,11 @@
 """Open questions to a person: who may answer, until when, and that an answer is used once.
 
-Four subjects share one flow: a call that policy says to ask about, a tool definition that changed, the permissions a manifest
-asks for, and a directive an agent would like to have. A question about a call is bound to caller, chain, tool, definition, input
-and policy version; identical calls wait behind one question, and its answer covers the first of them.
+Four subjects share one flow: a call that policy says to ask about, a tool definition that changed, the permissions a
+manifest asks for, and a directive an agent would like to have. A question about a call is bound to caller, chain, tool,
+definition, input and policy version; identical calls wait behind one question, and its answer covers the first of them.
 
-Does not own what follows from an answer: the hub goes on from ``answer``'s verdict.
+Does not own what follows from an answer (``people``). Invariant: one agent has at most five questions open; a call that
+would be the sixth is refused, and what an agent raises by what it is (its definitions, its manifest) waits its turn.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from trunkline import entries
+from trunkline.effects import Wait
 from trunkline.entries import QuestionOpened
 from trunkline.events import ApprovalAnswered
 from trunkline.hub.book import Book
 from trunkline.hub.state import Call, OpenQuestion
-from trunkline.hub.timers import Timers
+from trunkline.hub.timers import Timers, seconds_left
 from trunkline.model import OPERATOR, Fault, Manifest, Now, Question, ToolDefinition, fault, stamp
 
 # Decision 11: a person who is asked a hundred times stops reading.
@@ -36,6 +39,8 @@ class Approvals:
         # The monotonic moment each question expires, and who waits for an answer that is not a call's.
         self._expires_at: dict[str, float] = {}
         self._waiters: dict[str, tuple[int, str]] = {}
+        # Questions that wait until their agent has fewer open ones: by agent, then by subject and tool.
+        self._held: dict[str, dict[tuple[str, str | None], QuestionOpened]] = {}
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -48,7 +53,9 @@ class Approvals:
             return None
         return fault("policy.denied", f"{asked_by} has {count} open questions already, the most one agent may have")
 
-    def same_question(self, caller: str, chain: tuple[str, ...], mac: str, policy: str, fingerprint: str) -> OpenQuestion | None:
+    def same_question(
+        self, caller: str, chain: tuple[str, ...], mac: str, policy: str, fingerprint: str
+    ) -> OpenQuestion | None:
         """An open question with exactly these terms."""
         for question in self._book.state.questions.values():
             entry = question.entry
@@ -69,50 +76,26 @@ class Approvals:
         mac = entry.input_mac
         assert mac is not None
         same = self.same_question(entry.caller, entry.chain, mac, policy, entry.fingerprint)
-        if same is not None:
-            book.write(
-                entries.QuestionJoined(n=book.next, at=now.ms, approval_id=same.entry.approval_id, call=entry.n)
-            )
-            return same
-        expires_ms = now.ms + int(self.expire_s * 1000)
-        if entry.expires_ms is not None:
-            expires_ms = min(expires_ms, entry.expires_ms)
-        return self._open(
-            QuestionOpened(
-                n=book.next,
-                at=now.ms,
-                approval_id=f"a{book.next}",
-                subject="call",
-                asked_by=entry.caller,
-                expires_ms=expires_ms,
-                reason=reason,
-                call=entry.n,
-                tool_id=entry.tool_id,
-                chain=entry.chain,
-                input_mac=mac,
-                policy=policy,
-                fingerprint=entry.fingerprint,
-            ),
-            now,
-        )
+        if same is None:
+            return self._open(_about_call(call, policy, reason), now)
+        book.write(entries.QuestionJoined(n=book.next, at=now.ms, approval_id=same.entry.approval_id, call=entry.n))
+        return same
+
+    def answer_by_policy(self, call: Call, policy: str, rule: str, now: Now) -> None:
+        """Let go of a waiting call that new rules allow. A question of its own: others like it may have to wait on."""
+        question = self._open(_about_call(call, policy, "the rules changed"), now)
+        self.close(question, "approved", now, by="policy", reason=f"allowed by {rule}")
 
     def ask_definition(self, agent: str, definition: ToolDefinition, fingerprint: str, now: Now) -> None:
         """Ask whether a changed definition is in force; once for each change."""
-        for question in list(self._book.state.questions.values()):
-            entry = question.entry
-            if entry.subject == "definition" and entry.tool_id == definition.tool_id:
-                if entry.fingerprint == fingerprint:
-                    return
-                self.close(question, "withdrawn", now, reason="the definition changed again")
-        self._open(
-            QuestionOpened(
-                n=self._book.next,
-                at=now.ms,
-                approval_id=f"a{self._book.next}",
-                subject="definition",
-                asked_by=agent,
-                expires_ms=now.ms + int(self.expire_s * 1000),
-                reason="the tool's definition changed after it was approved",
+        question = self._about_definition(definition.tool_id)
+        if question is not None and question.entry.fingerprint == fingerprint:
+            return
+        self.definition_settled(agent, definition.tool_id, "the definition changed again", now)
+        draft = _draft("definition", agent, "the tool's definition changed after it was approved")
+        self._open_or_hold(
+            replace(
+                draft,
                 tool_id=definition.tool_id,
                 agent_id=definition.agent_id,
                 fingerprint=fingerprint,
@@ -120,6 +103,19 @@ class Approvals:
             ),
             now,
         )
+
+    def definition_settled(self, agent: str, tool_id: str, why: str, now: Now) -> None:
+        """What was asked about this tool's definition is no longer the question."""
+        self._held.get(agent, {}).pop(("definition", tool_id), None)
+        question = self._about_definition(tool_id)
+        if question is not None:
+            self.close(question, "withdrawn", now, reason=why)
+
+    def _about_definition(self, tool_id: str) -> OpenQuestion | None:
+        for question in self._book.state.questions.values():
+            if question.entry.subject == "definition" and question.entry.tool_id == tool_id:
+                return question
+        return None
 
     def ask_manifest(self, agent: str, agent_id: str, manifest: Manifest, now: Now) -> None:
         """Ask whether an agent gets the permissions of its manifest; once for each manifest."""
@@ -129,38 +125,73 @@ class Approvals:
                 if entry.manifest_sha256 == manifest.sha256:
                     return
                 self.close(question, "withdrawn", now, reason="the manifest changed again")
-        self._open(
-            QuestionOpened(
-                n=self._book.next,
-                at=now.ms,
-                approval_id=f"a{self._book.next}",
-                subject="manifest",
-                asked_by=agent,
-                expires_ms=now.ms + int(self.expire_s * 1000),
-                reason="the agent's manifest asks for permissions",
-                agent_id=agent_id,
-                manifest_sha256=manifest.sha256,
-                permissions=manifest.permissions,
-            ),
-            now,
+        draft = _draft("manifest", agent, "the agent's manifest asks for permissions")
+        self._open_or_hold(
+            replace(draft, agent_id=agent_id, manifest_sha256=manifest.sha256, permissions=manifest.permissions), now
         )
 
-    def ask_directive(self, entry: QuestionOpened, waiter: tuple[int, str], now: Now) -> None:
-        """Ask whether an agent's wish becomes a directive; ``waiter`` hears of it."""
-        self._open(entry, now)
-        self._waiters[entry.approval_id] = waiter
+    def ask_directive(
+        self, asked_by: str, tool_id: str, body: Raw | None, mac: str | None, reason: str, now: Now
+    ) -> OpenQuestion:
+        """Ask whether an agent's wish becomes a directive."""
+        draft = _draft("directive", asked_by, reason)
+        return self._open(replace(draft, tool_id=tool_id, input_mac=mac, input=body), now)
 
-    def _open(self, entry: QuestionOpened, now: Now) -> OpenQuestion:
-        self._book.write(entry)
-        question = self._book.state.questions[entry.approval_id]
-        self.set_alarm(question, now)
+    def _open_or_hold(self, draft: QuestionOpened, now: Now) -> None:
+        if self.refusal(draft.asked_by) is None:
+            self._open(draft, now)
+        else:
+            self._held.setdefault(draft.asked_by, {})[draft.subject, draft.tool_id] = draft
+
+    def _open(self, draft: QuestionOpened, now: Now) -> OpenQuestion:
+        number = self._book.next
+        approval_id = f"a{number}"
+        expires_ms = now.ms + int(self.expire_s * 1000)
+        self._book.write(replace(draft, n=number, at=now.ms, approval_id=approval_id, expires_ms=expires_ms))
+        question = self._book.state.questions[approval_id]
+        self._set_alarm(question, now)
         return question
 
-    def set_alarm(self, question: OpenQuestion, now: Now) -> None:
+    def take_up(self, now: Now) -> None:
+        """After a restart: the clocks go on. A question whose last call ended with the crash is withdrawn."""
+        for question in list(self._book.state.questions.values()):
+            self._set_alarm(question, now)
+            if question.entry.subject == "call":
+                self.call_ended(question.entry.approval_id, now)
+
+    def _set_alarm(self, question: OpenQuestion, now: Now) -> None:
         """Start the question's clock; after a restart, with what is left of it."""
-        at = now.mono + max(0.0, question.entry.expires_ms / 1000 - now.wall)
+        at = now.mono + seconds_left(question.entry.at, question.entry.expires_ms, now)
         self._expires_at[question.entry.approval_id] = at
         self._timers.arm(question.entry.approval_id, at)
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    def say_waiting(self, call: Call, question: OpenQuestion, waiters: tuple[tuple[int, str], ...]) -> None:
+        """Tell those who wait for a call that it waits for a person."""
+        entry = question.entry
+        after = question.trail[-1] if question.trail else entry.n
+        for session, ref in waiters:
+            self._book.say(
+                Wait(
+                    session,
+                    after,
+                    ref,
+                    call.entry.call_id,
+                    call.status,
+                    entry.approval_id,
+                    _expires_ms(question, call),
+                    call.entry.correlation_id,
+                )
+            )
+
+    def await_answer(self, question: OpenQuestion, waiter: tuple[int, str]) -> None:
+        """Somebody wants to hear the end of a question that is not about a call."""
+        self._waiters[question.entry.approval_id] = waiter
+
+    def take_waiter(self, approval_id: str) -> tuple[int, str] | None:
+        """Who wanted to hear the end of a question that is not about a call."""
+        return self._waiters.pop(approval_id, None)
 
     # -- answering -----------------------------------------------------------------------------------------------------
 
@@ -170,29 +201,23 @@ class Approvals:
         if question is None:
             return fault("not_found", "there is no such open question; it may have been answered or have expired")
         by = event.by
+        is_part = by.identity == question.entry.asked_by or by.identity in question.entry.chain
         if not by.is_operator:
             if APPROVE not in by.permissions:
                 return fault("not_allowed", f"{by.identity} may not answer questions")
-            if by.identity == question.entry.asked_by or by.identity in question.entry.chain:
+            if is_part:
                 return fault("not_allowed", "nobody answers a question that they are part of")
         if now.mono >= self._expires_at[event.approval_id]:
             return fault("approval.expired")
-        same_person = by.identity == question.entry.asked_by or by.identity in question.entry.chain
-        self.close(
-            question,
-            "approved" if event.approved else "denied",
-            now,
-            by=by.identity,
-            reason=event.reason,
-            same_person=same_person,
-        )
+        how = "approved" if event.approved else "denied"
+        self.close(question, how, now, by=by.identity, reason=event.reason, same_person=is_part)
         return question
 
     def close(
         self, question: OpenQuestion, how: str, now: Now, *, by: str = "", reason: str = "", same_person: bool = False
     ) -> None:
-        """Write the end of a question."""
-        approval_id = question.entry.approval_id
+        """Write the end of a question; one that its agent's other questions held up is asked now."""
+        approval_id, asked_by = question.entry.approval_id, question.entry.asked_by
         self._book.write(
             entries.QuestionClosed(
                 n=self._book.next,
@@ -207,15 +232,14 @@ class Approvals:
         at = self._expires_at.pop(approval_id, None)
         if at is not None:
             self._timers.disarm(approval_id, at)
+        held = self._held.get(asked_by)
+        if held and self.refusal(asked_by) is None:
+            self._open(held.pop(next(iter(held))), now)
 
     def is_due(self, approval_id: str, now: Now) -> OpenQuestion | None:
         """The question whose time is over, if it is."""
         question = self._book.state.questions.get(approval_id)
         return question if question is not None and now.mono >= self._expires_at[approval_id] else None
-
-    def take_waiter(self, approval_id: str) -> tuple[int, str] | None:
-        """Who wanted to hear the end of a question that is not about a call."""
-        return self._waiters.pop(approval_id, None)
 
     def call_ended(self, approval_id: str, now: Now) -> None:
         """A call behind a question ended otherwise; a question with no call behind it is withdrawn."""
@@ -239,7 +263,7 @@ class Approvals:
                     subject=entry.subject,
                     asked_by=entry.asked_by,
                     asked_at=stamp(entry.at),
-                    expires_at=stamp(entry.expires_ms),
+                    expires_at=stamp(_expires_ms(question, call)),
                     reason=entry.reason,
                     tool_id=entry.tool_id,
                     agent_id=entry.agent_id,
@@ -253,3 +277,27 @@ class Approvals:
                 )
             )
         return found
+
+
+def _draft(subject: str, asked_by: str, reason: str) -> QuestionOpened:
+    """A question without its terms; number, id and times come when it is opened."""
+    return QuestionOpened(n=0, at=0, approval_id="", subject=subject, asked_by=asked_by, expires_ms=0, reason=reason)
+
+
+def _about_call(call: Call, policy: str, reason: str) -> QuestionOpened:
+    entry = call.entry
+    return replace(
+        _draft("call", entry.caller, reason),
+        call=entry.n,
+        tool_id=entry.tool_id,
+        chain=entry.chain,
+        input_mac=entry.input_mac,
+        policy=policy,
+        fingerprint=entry.fingerprint,
+    )
+
+
+def _expires_ms(question: OpenQuestion, call: Call | None) -> int:
+    """Until when an answer helps: a call ends with its own time, if that comes sooner (decision 11)."""
+    own_ms = None if call is None else call.entry.expires_ms
+    return question.entry.expires_ms if own_ms is None else min(own_ms, question.entry.expires_ms)

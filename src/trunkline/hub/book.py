@@ -1,6 +1,7 @@
 """The one pen: numbers entries, folds each into the state as it is written, and gathers the effects of a step.
 
-Everything in the hub that wants something remembered or said goes through here, so "recorded first" is one line of code.
+Everything in the hub that wants something remembered or said goes through here, so "recorded first" is one line of
+code.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ class Book:
         after: int,
         *,
         problem: Fault | None = None,
-        id: str | None = None,
+        named: str | None = None,
         status: str | None = None,
     ) -> None:
-        """Answer a request that is not a call."""
-        self.effects.append(Reply(session, after, ref, id=None if problem else id, fault=problem, status=status))
+        """Answer a request that is not a call: with a problem, or with the id and the state of what it was about."""
+        if problem is not None:
+            self.effects.append(Reply(session, after, ref, fault=problem))
+        else:
+            self.effects.append(Reply(session, after, ref, id=named, status=status))
 
     def take(self) -> list[Effect]:
         """All effects since the last ``take``, in order."""

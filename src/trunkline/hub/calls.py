@@ -3,20 +3,22 @@
 Owns slots, queues, alarms and the one outcome. Does not decide whether a call may be made (``hub``, ``policy``) or
 whether a lost one is sent again (``retry``).
 
-Invariant: a call in state RUNNING is in ``agent.running`` of the agent whose session it was sent to, and nowhere else.
+Invariant: a call in state RUNNING is in ``agent.running`` of the agent whose session it was sent to; a QUEUED one waits
+in its agent's queue for a slot, or is parked until its tool is back; never two of these.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Raw
 
 from trunkline import effects, entries
 from trunkline.events import CallFinished, CallProgressed
+from trunkline.hub.approvals import Approvals
 from trunkline.hub.book import Book
 from trunkline.hub.lifecycle import step
 from trunkline.hub.limits import Loads
@@ -24,7 +26,18 @@ from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
 from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S, may_resend, next_delay_s
 from trunkline.hub.state import Call, Stream, body_size
 from trunkline.hub.timers import Timers
-from trunkline.model import INLINE_OUTPUT_BYTES, RESEND, Fault, Now, Status, fault
+from trunkline.model import (
+    INLINE_OUTPUT_BYTES,
+    MAX_OUTPUT_BYTES,
+    OUTCOMES,
+    RESEND,
+    Decision,
+    Fault,
+    Now,
+    Status,
+    fault,
+    tool_agent,
+)
 
 # How long an agent has to stop after it was asked to (silent point 9 of the protocol's page).
 GRACE_S: Final = 5.0
@@ -39,20 +52,24 @@ HEAD_BYTES: Final = 1024
 class Calls:
     """All open calls and where they are on their way."""
 
-    def __init__(self, book: Book, registry: Registry, loads: Loads, timers: Timers[int | str]) -> None:
+    def __init__(
+        self, book: Book, registry: Registry, loads: Loads, approvals: Approvals, timers: Timers[int | str]
+    ) -> None:
         self._book = book
+        self._state = book.state
         self._registry = registry
         self._loads = loads
+        self._approvals = approvals
         self._timers = timers
-        # Accepted calls whose agent is away, by tool.
+        # Accepted calls whose tool is away, by tool.
         self._parked: dict[str, dict[int, None]] = {}
         self.untrusted_agents: frozenset[str] = frozenset()
-        self.settled: dict[Status, int] = dict.fromkeys((Status.SUCCEEDED, Status.FAILED, Status.CANCELED, Status.UNKNOWN), 0)
+        self.settled: dict[Status, int] = dict.fromkeys(sorted(OUTCOMES), 0)
         self.resent = 0
 
     # -- on the way out ------------------------------------------------------------------------------------------------
 
-    def deliver(self, call: Call, agent: Agent, tool: Tool, after: int, now: Now) -> None:
+    def deliver(self, call: Call, agent: Agent, after: int, now: Now) -> None:
         """Hand a call, whose sending is written, to its agent."""
         entry = call.entry
         call.session = agent.session
@@ -63,11 +80,11 @@ class Calls:
             timeout_ms = int(agent.timeout_s * 1000)
         if timeout_ms is not None:
             call.deadline = now.mono + timeout_ms / 1000
-            self.rearm(call)
+        self.rearm(call)
         self._book.effects.append(
             effects.Deliver(
                 agent.session,
-                after if entry.side_effects else 0,
+                after if waits_for_disk(call) else 0,
                 entry.call_id,
                 entry.tool_id,
                 entry.input,
@@ -86,8 +103,12 @@ class Calls:
         """Send a queued call if its tool is there and has a free slot; else let it wait for that."""
         tool = self._registry.tools.get(call.entry.tool_id)
         agent = tool.agent if tool is not None else None
-        if tool is not None and tool.fingerprint != call.entry.fingerprint:
-            self.settle(call, Status.FAILED, now, fault=fault("policy.denied", "the tool's definition changed since the call"))
+        if call.expires_at and now.mono >= call.expires_at:
+            self._give_up(call, Status.FAILED, fault("call.expired"), now)
+        elif tool is not None and tool.fingerprint != call.entry.fingerprint:
+            self._give_up(
+                call, Status.FAILED, fault("policy.denied", "the tool's definition changed since the call"), now
+            )
         elif tool is None or agent is None or tool.suspended or not agent.is_usable or call.not_before > now.mono:
             self._park(call, now)
         elif len(agent.running) < agent.max_inflight:
@@ -95,26 +116,41 @@ class Calls:
             n = self._book.write(
                 entries.CallSent(n=self._book.next, at=now.ms, call=call.entry.n, attempt=call.attempt + 1)
             )
-            self.deliver(call, agent, tool, n, now)
+            self.deliver(call, agent, n, now)
         elif len(agent.queue) < MAX_QUEUED:
             self._unpark(call)
-            call.give_up_at = 0.0
-            agent.queue.append(call.entry.n)
-            self.rearm(call)
+            self.enqueue(call, agent)
         else:
-            self.settle(call, Status.FAILED, now, fault=fault("limit.inflight", "the agent's queue is full"))
+            self._give_up(call, Status.FAILED, fault("limit.inflight", "the agent's queue is full"), now)
+
+    def enqueue(self, call: Call, agent: Agent) -> None:
+        """Let a call wait for a slot of its agent."""
+        call.give_up_at = 0.0
+        agent.queue[call.entry.n] = None
+        self.rearm(call)
 
     def fill_slots(self, agent: Agent, now: Now) -> None:
         """Send what waits for this agent's slots."""
         while agent.queue and len(agent.running) < agent.max_inflight and agent.is_usable:
-            call = self._book.state.by_number.get(agent.queue.popleft())
-            if call is not None and call.status is Status.QUEUED:
+            number, _ = agent.queue.popitem(last=False)
+            self.send_or_wait(self._state.by_number[number], now)
+
+    def leave_queue(self, agent: Agent, tool_ids: set[str], now: Now) -> None:
+        """Tools were taken back: their calls stop waiting for a slot and wait for the tool."""
+        for number in list(agent.queue):
+            call = self._state.by_number[number]
+            if call.entry.tool_id in tool_ids:
+                del agent.queue[number]
                 self.send_or_wait(call, now)
 
     def tool_is_back(self, tool_id: str, now: Now) -> None:
         """Send what waited for this tool."""
         for number in list(self._parked.get(tool_id, ())):
-            self.send_or_wait(self._book.state.by_number[number], now)
+            self.send_or_wait(self._state.by_number[number], now)
+
+    def is_parked(self, call: Call) -> bool:
+        """Whether it waits for its tool."""
+        return call.entry.n in self._parked.get(call.entry.tool_id, ())
 
     def _park(self, call: Call, now: Now) -> None:
         self._parked.setdefault(call.entry.tool_id, {})[call.entry.n] = None
@@ -147,7 +183,15 @@ class Calls:
         for session, ref in call.waiters:
             self._book.say(
                 effects.Progress(
-                    session, 0, ref, entry.call_id, event.seq, event.channel, event.data, event.done, entry.correlation_id
+                    session,
+                    0,
+                    ref,
+                    entry.call_id,
+                    event.seq,
+                    event.channel,
+                    event.data,
+                    event.done,
+                    entry.correlation_id,
                 )
             )
 
@@ -155,16 +199,18 @@ class Calls:
         """The agent says how it ended; what it says is checked before it counts."""
         status, output, problem = event.status, event.output, event.fault
         tool = self._registry.tools.get(call.entry.tool_id)
+        if tool is not None and tool.fingerprint != call.entry.fingerprint:
+            tool = None  # another definition is in force by now; it says nothing about this call
         if status is Status.SUCCEEDED:
             if output is None:
                 output = Raw(b"{}")
-            problem = None if tool is None else _output_fault(tool, output)
+            problem = _output_fault(tool, output)
             if problem is not None:
                 status, output = Status.FAILED, None
         else:
             output = None
             if status is Status.CANCELED and call.ending == "timeout":
-                status, problem = Status.FAILED, self._timeout_fault(call)
+                status, problem = Status.FAILED, _timeout_fault(call)
             elif problem is None:
                 problem = fault("tool.canceled" if status is Status.CANCELED else "tool.failed")
         if tool is not None:
@@ -183,14 +229,14 @@ class Calls:
         output: Raw | None = None,
         fault: Fault | None = None,
         metrics: Raw | None = None,
-    ) -> int:
+    ) -> None:
         """The one outcome of a call; everything it held is given back, everybody who waits is told."""
         entry, book, ms = call.entry, self._book, now.ms
-        waiters, session = call.waiters, call.session
         if call.wake_at:
             self._timers.disarm(entry.n, call.wake_at)
         if call.status is Status.QUEUED:
-            self._unpark(call)
+            self._forget_waiting(call)
+        untrusted = call.attempt > 0 and tool_agent(entry.tool_id) in self.untrusted_agents
         number = book.write(
             entries.CallSettled(
                 n=book.next,
@@ -203,34 +249,65 @@ class Calls:
                 started_ms=call.started_ms,
                 finished_ms=ms,
                 stream=None if call.stream is None else _summary(call.stream),
-                untrusted=entry.tool_id.partition("/")[0] in self.untrusted_agents,
+                untrusted=untrusted,
                 metrics=metrics,
+                taints=self._taints(call) if untrusted else (),
             )
         )
         self.settled[status] += 1
         self._loads.give_back(entry.caller, body_size(entry.input))
-        if waiters:
+        if call.waiters:
             shown = output if output is None or body_size(output) <= INLINE_OUTPUT_BYTES else reference(output)
-            after = number if entry.side_effects or call.approval_id is not None or len(waiters) > 1 else 0
-            for waiting, ref in waiters:
+            after = number if waits_for_disk(call) or call.joined else 0
+            for session, ref in call.waiters:
                 book.effects.append(
                     effects.Answer(
-                        waiting, after, ref, entry.call_id, status, shown, fault, call.started_ms, ms, entry.correlation_id
+                        session,
+                        after,
+                        ref,
+                        entry.call_id,
+                        status,
+                        shown,
+                        fault,
+                        call.started_ms,
+                        ms,
+                        entry.correlation_id,
                     )
                 )
-        agent = self._registry.by_session.get(session)
+        agent = self._registry.by_session.get(call.session)
         if agent is not None and agent.running.pop(entry.n, 0) is None and agent.queue:
             self.fill_slots(agent, now)
-        return number
+        if call.approval_id is not None:
+            self._approvals.call_ended(call.approval_id, now)
+
+    def _forget_waiting(self, call: Call) -> None:
+        """A queued call ends and gives its place back: a queue full of ended calls would refuse everybody."""
+        self._unpark(call)
+        tool = self._registry.tools.get(call.entry.tool_id)
+        if tool is not None and tool.agent is not None:
+            tool.agent.queue.pop(call.entry.n, None)
+
+    def _taints(self, call: Call) -> tuple[str, ...]:
+        """The correlations that an untrusted result becomes part of (decision 14).
+
+        An agent that did not say for which of its calls it asked may use the answer for any of them.
+        """
+        found: dict[str, None] = {}
+        if call.entry.correlation_id is not None:
+            found[call.entry.correlation_id] = None
+        if call.entry.chain and call.entry.cause is None:
+            for session, _ in call.waiters:
+                asking = self._registry.by_session.get(session)
+                for number in asking.running if asking is not None else ():
+                    found[self._state.by_number[number].correlation_id] = None
+        return tuple(found)
 
     # -- when things go wrong ------------------------------------------------------------------------------------------
 
     def lost(self, call: Call, now: Now) -> None:
         """The agent, or the exchange, went away while this call ran (decision 1)."""
-        agent = self._registry.by_session.get(call.session)
-        if agent is not None:
-            agent.running.pop(call.entry.n, None)
         call.session = 0
+        call.stream = None  # an agent that is sent the call again counts from one
         delay = next_delay_s(call, RESEND)
         if delay is not None:
             call.status = step(call.status, Status.QUEUED)
@@ -249,11 +326,12 @@ class Calls:
     def cancel(self, call: Call, reason: str, now: Now) -> None:
         """End a call on request. What was not sent ends at once; what runs is asked to stop, if it can be asked."""
         if call.status is not Status.RUNNING:
-            self.settle(call, Status.CANCELED, now, fault=fault("tool.canceled"))
-            return
-        if call.ending is not None:
-            return
-        call.ending = reason
+            self._give_up(call, Status.CANCELED, fault("tool.canceled"), now)
+        elif call.ending is None:
+            self._stop(call, "canceled", reason, now)
+
+    def _stop(self, call: Call, ending: Literal["timeout", "canceled"], reason: str, now: Now) -> None:
+        call.ending = ending
         call.gone_at = 0.0
         tool = self._registry.tools.get(call.entry.tool_id)
         if tool is None or not tool.is_cancelable:
@@ -264,33 +342,40 @@ class Calls:
         after = call.trail[-1] if call.trail else call.entry.n
         self._book.say(
             effects.Cancel(
-                call.session, after if call.entry.side_effects else 0, call.entry.call_id, reason, int(GRACE_S * 1000)
+                call.session, after if waits_for_disk(call) else 0, call.entry.call_id, reason, int(GRACE_S * 1000)
             )
         )
 
     def _end(self, call: Call, now: Now) -> None:
         """The agent did not say how it ended in the time it had. With side effects nobody knows what it did."""
         timed_out = call.ending == "timeout"
-        problem = self._timeout_fault(call) if timed_out else fault("tool.canceled")
+        problem = _timeout_fault(call) if timed_out else fault("tool.canceled")
         if call.entry.side_effects:
             text = f"{problem.message}; whether it took effect is not known"
             self.settle(call, Status.UNKNOWN, now, fault=fault(problem.code, text, retryable=False))
         else:
             self.settle(call, Status.FAILED if timed_out else Status.CANCELED, now, fault=problem)
 
-    @staticmethod
-    def _timeout_fault(call: Call) -> Fault:
-        return fault("tool.timeout", retryable=not call.entry.side_effects)
+    def _give_up(self, call: Call, status: Status, problem: Fault, now: Now) -> None:
+        """End a call that does not run. One that was sent before, and lost, may have done what it was sent for."""
+        if call.attempt > 0 and call.entry.side_effects:
+            status, problem = Status.UNKNOWN, fault("agent.lost")
+        self.settle(call, status, now, fault=problem)
 
     def caller_left(self, session: int, ref: str | None, now: Now) -> None:
-        """Nobody waits under this name any more; what may be canceled for that gets its alarm (decision 5)."""
-        for call in list(self._book.state.calls.values()):
+        """Nobody waits under this name any more; what may be canceled for that gets its alarm (decision 5).
+
+        A call that waits for a person goes on waiting: it holds no connection (decisions 11, 12).
+        """
+        for call in self._state.calls.values():
             kept = tuple(w for w in call.waiters if w[0] != session or (ref is not None and w[1] != ref))
             if len(kept) == len(call.waiters):
                 continue
             call.waiters = kept
+            if kept or call.entry.key_id is not None or call.status is Status.WAITING_APPROVAL:
+                continue
             tool = self._registry.tools.get(call.entry.tool_id)
-            if not kept and call.entry.key_id is None and tool is not None and tool.is_cancelable:
+            if tool is not None and tool.is_cancelable:
                 call.gone_at = now.mono + CALLER_GONE_S
                 self.rearm(call)
 
@@ -298,12 +383,14 @@ class Calls:
 
     def rearm(self, call: Call) -> None:
         """Set the call's one alarm to the next moment that matters to it."""
-        moments: tuple[float, ...]
-        if call.status is Status.QUEUED:
+        if call.status is Status.RUNNING:
+            # The common case by itself: one deadline, and nobody left.
+            at = call.deadline if not call.gone_at else min(call.deadline or call.gone_at, call.gone_at)
+        elif call.status is Status.QUEUED:
             moments = (call.not_before, call.give_up_at, call.expires_at, call.gone_at)
+            at = min((moment for moment in moments if moment), default=0.0)
         else:
-            moments = (call.deadline, call.gone_at)
-        at = min((moment for moment in moments if moment), default=0.0)
+            at = call.expires_at
         if at != call.wake_at:
             if call.wake_at:
                 self._timers.disarm(call.entry.n, call.wake_at)
@@ -313,45 +400,64 @@ class Calls:
 
     def woke(self, number: int, now: Now) -> None:
         """A call's alarm."""
-        call = self._book.state.by_number.get(number)
+        call = self._state.by_number.get(number)
         if call is None:
             return
         call.wake_at = 0.0
-        mono = now.mono
-        if call.gone_at and mono >= call.gone_at:
-            call.gone_at = 0.0
-            self.cancel(call, "caller_gone", now)
-        elif call.status is Status.QUEUED:
-            if call.expires_at and mono >= call.expires_at:
-                self.settle(call, Status.FAILED, now, fault=fault("call.expired"))
-            elif call.give_up_at and mono >= call.give_up_at:
-                lost = call.attempt > 0
-                self.settle(
-                    call,
-                    Status.UNKNOWN if lost and call.entry.side_effects else Status.FAILED,
-                    now,
-                    fault=fault("agent.lost" if lost else "tool.unavailable"),
-                )
-            elif call.not_before and mono >= call.not_before:
-                call.not_before = 0.0
-                self.send_or_wait(call, now)
-        elif call.status is Status.RUNNING and call.deadline and mono >= call.deadline:
-            if call.ending is None:
-                self.cancel(call, "timeout", now)
-            else:
-                self._end(call, now)
-        if call.wake_at == 0.0 and number in self._book.state.by_number:
+        if call.status is Status.RUNNING:
+            self._running_due(call, now)
+        else:
+            self._waiting_due(call, now)
+        if call.wake_at == 0.0 and number in self._state.by_number:
             self.rearm(call)
 
+    def _running_due(self, call: Call, now: Now) -> None:
+        if call.deadline and now.mono >= call.deadline:
+            if call.ending is None:
+                self._stop(call, "timeout", "timeout", now)
+            else:
+                self._end(call, now)
+        elif call.gone_at and now.mono >= call.gone_at:
+            call.gone_at = 0.0
+            self.cancel(call, "caller_gone", now)
 
-def _output_fault(tool: Tool, output: Raw) -> Fault | None:
+    def _waiting_due(self, call: Call, now: Now) -> None:
+        mono = now.mono
+        if call.expires_at and mono >= call.expires_at:
+            self._give_up(call, Status.FAILED, fault("call.expired"), now)
+        elif call.gone_at and mono >= call.gone_at:
+            self.cancel(call, "caller_gone", now)
+        elif call.give_up_at and mono >= call.give_up_at:
+            if call.attempt > 0:
+                self.settle(call, Status.UNKNOWN, now, fault=fault("agent.lost"))
+            else:
+                self.settle(call, Status.FAILED, now, fault=fault("tool.unavailable"))
+        elif call.not_before and mono >= call.not_before:
+            call.not_before = 0.0
+            self.send_or_wait(call, now)
+
+
+def waits_for_disk(call: Call) -> bool:
+    """Whether what is sent or said of this call waits for its record: it changes the world, or uses a person's word."""
+    entry = call.entry
+    return entry.side_effects or entry.decision is Decision.ASK or entry.directive_id is not None
+
+
+def _timeout_fault(call: Call) -> Fault:
+    return fault("tool.timeout", retryable=not call.entry.side_effects)
+
+
+def _output_fault(tool: Tool | None, output: Raw) -> Fault | None:
     size = body_size(output)
-    if size > tool.definition.max_output_bytes:
-        return fault("tool.output_too_large", f"{size} bytes; the limit is {tool.definition.max_output_bytes}")
-    if tool.output_validator is None:
+    limit = MAX_OUTPUT_BYTES if tool is None else tool.definition.max_output_bytes
+    if size > limit:  # OS-020
+        return fault("tool.output_too_large", f"{size} bytes; the limit is {limit}")
+    if tool is None or tool.output_validator is None:
         return None
-    problem = tool.output_validator.error(bytes(output))
-    return None if problem is None else fault("tool.invalid_output", f"the result does not match the tool's schema: {problem}")
+    problem = tool.output_validator.error(output)
+    if problem is None:
+        return None
+    return fault("tool.invalid_output", f"the result does not match the tool's schema: {problem}")
 
 
 def reference(output: Raw) -> Raw:

@@ -19,10 +19,11 @@ MAX_DEPTH: Final = 8
 
 
 class Chain(Struct, frozen=True):
-    """The callers behind a call, first one first, and the call it belongs to if there is exactly one."""
+    """The callers behind a call, first one first; the calls it may belong to, and the one if there is exactly one."""
 
     callers: tuple[str, ...] = ()
     depth: int = 1
+    causes: tuple[Call, ...] = ()
     cause: Call | None = None
 
 
@@ -31,7 +32,7 @@ NO_CHAIN: Final = Chain()
 
 def chain_of(named: Call | None, running: Iterable[Call]) -> Chain:
     """The chain of a new call by an agent that runs ``running`` and named ``named`` (or nothing)."""
-    causes = [named] if named is not None else list(running)
+    causes = (named,) if named is not None else tuple(running)
     if not causes:
         return NO_CHAIN
     callers: dict[str, None] = {}
@@ -39,8 +40,8 @@ def chain_of(named: Call | None, running: Iterable[Call]) -> Chain:
     for call in causes:
         for caller in (*call.entry.chain, call.entry.caller):
             callers[caller] = None
-        depth = max(depth, len(call.entry.chain) + 2)
-    return Chain(tuple(callers), depth, causes[0] if len(causes) == 1 else None)
+        depth = max(depth, call.entry.depth + 1)
+    return Chain(tuple(callers), depth, causes, causes[0] if len(causes) == 1 else None)
 
 
 def refusal(chain: Chain, caller: str, target: str) -> Fault | None:

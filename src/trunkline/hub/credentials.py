@@ -1,9 +1,9 @@
 """Who may come in: launch tokens and standing tokens, known by their hashes only.
 
-A launch token belongs to one launched run: taken by its first process within 120 s, afterwards only by that same process,
-once its earlier session is closed (decision 16). A standing token belongs to one agent on one edge and lives until it is
-revoked; it is durable (``state``). Failures are counted for each origin and slow only that origin's next refusal; a valid
-token is never refused because of them (decision 17).
+A launch token belongs to one launched run: taken by its first process within 120 s, afterwards only by that same
+process, once its earlier session is closed (decision 16). A standing token belongs to one agent on one edge and lives
+until it is revoked; it is durable (``state``). Failures are counted for each origin and slow only that origin's next
+refusal; a valid token is never refused because of them (decision 17).
 
 Does not own what an admitted agent may do.
 """
@@ -17,6 +17,8 @@ from msgspec import Struct
 from trunkline.hub.state import State
 from trunkline.model import OPERATOR, Manifest, Peer, Principal, ProcessIdentity
 
+# Launched agents speak OpenSentience; their tokens open no other door.
+LAUNCH_EDGE: Final = "opensentience"
 FIRST_USE_S: Final = 120.0
 # Doubling from 0.1 s, so that a mistyped token costs nothing and a guesser gets 0.2 tries a second.
 MAX_DELAY_S: Final = 5.0
@@ -48,9 +50,8 @@ class Credentials:
 
     def index(self) -> None:
         """Read the standing tokens from the state, after a fold and after each change."""
-        self._by_hash = {
-            token.sha256: token.token_id for token in self._state.tokens.values() if token.token_id not in self._state.revoked
-        }
+        tokens, revoked = self._state.tokens.values(), self._state.revoked
+        self._by_hash = {token.sha256: token.token_id for token in tokens if token.token_id not in revoked}
 
     def expect(self, token_sha256: str, launch: Launch) -> None:
         """A run was launched with this token."""
@@ -65,13 +66,17 @@ class Credentials:
         """The launched run of a token."""
         return self._launches.get(token_sha256)
 
-    def admit(self, edge: str, agent_id: str, token_sha256: str, peer: Peer, now: float, *, in_use: bool) -> tuple[str, str]:
+    def admit(
+        self, edge: str, agent_id: str, token_sha256: str, peer: Peer, now: float, *, in_use: bool
+    ) -> tuple[str, str]:
         """``(credential, "")`` for a valid token, else ``("", reason)``; the reason is for the operator, not the peer.
 
         ``in_use`` says whether this agent has an open session that came in with the same token.
         """
         launch = self._launches.get(token_sha256)
         if launch is not None:
+            if edge != LAUNCH_EDGE:
+                return "", f"launch token of {launch.agent_id} on the edge {edge}"
             return self._admit_launched(launch, agent_id, peer, now, in_use=in_use)
         token_id = self._by_hash.get(token_sha256)
         if token_id is None:
@@ -83,7 +88,9 @@ class Credentials:
             return "", f"token {token_id} belongs to {token.agent}"
         return token_id, ""
 
-    def _admit_launched(self, launch: Launch, agent_id: str, peer: Peer, now: float, *, in_use: bool) -> tuple[str, str]:
+    def _admit_launched(
+        self, launch: Launch, agent_id: str, peer: Peer, now: float, *, in_use: bool
+    ) -> tuple[str, str]:
         if launch.agent_id != agent_id:
             return "", f"launch token of {launch.agent_id}"
         if peer.run_id != launch.run_id or peer.process is None:
@@ -104,7 +111,8 @@ class Credentials:
         self._failures[origin] = count
         if len(self._failures) > MAX_ORIGINS:
             del self._failures[next(iter(self._failures))]
-        return 0.0 if count == 1 else min(MAX_DELAY_S, 0.1 * 2.0 ** (count - 2))
+        # Capped before the power: a guesser who keeps at it for a thousand tries must not overflow a float.
+        return 0.0 if count == 1 else min(MAX_DELAY_S, 0.1 * 2.0 ** min(count - 2, 10))
 
     def identify(self, edge: str, token_sha256: str) -> Principal | None:
         """Whose token this is, on an edge where each request carries one. The operator's opens only ``http``."""

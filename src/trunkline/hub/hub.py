@@ -10,7 +10,7 @@ Invariant: everything that changes durable state is an entry, and an effect that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from trunkline import effects, entries, events
 from trunkline.effects import Effect
@@ -19,14 +19,14 @@ from trunkline.hub import chains
 from trunkline.hub.agents import Agents
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.book import Book
-from trunkline.hub.calls import Calls, reference
+from trunkline.hub.calls import Calls, reference, waits_for_disk
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.idempotency import KEY_LIFE_MS, Fingerprints
 from trunkline.hub.limits import Loads
 from trunkline.hub.people import People
 from trunkline.hub.policy import Judge
-from trunkline.hub.registry import MAX_QUEUED, Registry
-from trunkline.hub.state import Call, OpenQuestion, State, body_size
+from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
+from trunkline.hub.state import Call, State, body_size
 from trunkline.hub.timers import Timers
 from trunkline.model import (
     INLINE_OUTPUT_BYTES,
@@ -35,12 +35,15 @@ from trunkline.model import (
     Limits,
     Now,
     Policy,
+    Principal,
     Status,
     fault,
 )
 
 # An agent restarted by its supervisor is usually back within this time.
-RETRY_UNAVAILABLE_MS = 1000
+RETRY_UNAVAILABLE_MS: Final = 1000
+# Requests that may wait for one call under its key; each costs memory that no other limit counts.
+MAX_WAITERS: Final = 1024
 
 
 class Hub:
@@ -54,8 +57,8 @@ class Hub:
         self.timers: Timers[int | str] = Timers()
         self.loads = Loads()
         self.book = Book(self.state)
-        self.calls = Calls(self.book, self.registry, self.loads, self.timers)
         self.approvals = Approvals(self.book, self.timers)
+        self.calls = Calls(self.book, self.registry, self.loads, self.approvals, self.timers)
         self.credentials = Credentials(self.state, operator_sha256)
         self.fingerprints = Fingerprints(mac_key)
         self.judge = Judge(rules, self.registry, self.credentials)
@@ -75,8 +78,9 @@ class Hub:
         self.refused: dict[str, int] = {}
         self._call_prefix = call_prefix
         self._new_id = new_id
-        self._closed_to_calls: Fault | None = None
-        self._storage_low = False
+        # Why no new calls are taken on, now; and the facts it follows from, of which only the last can change back.
+        self._closed: Fault | None = None
+        self._storage_failed = self._is_draining = self._storage_low = False
         self._handlers: dict[type[Event], Callable[[Any, Now], None]] = {
             events.CallRequested: self._call_requested,
             events.CallFinished: self._call_finished,
@@ -115,6 +119,7 @@ class Hub:
     def fold(self, remembered: Iterable[entries.Entry]) -> None:
         """Come to the state that these entries tell of; ``ExchangeStarted`` then takes it up."""
         for entry in remembered:
+            self.state.stored = entry.n  # it was read from there
             self.state.apply(entry)
         self.credentials.index()
 
@@ -136,77 +141,60 @@ class Hub:
         return None if key_id in self.state.keys else key_id
 
     def _call_requested(self, event: CallRequested, now: Now) -> None:
+        """Join, judge, take on, in this order. Nothing is counted or written before the last reason to say no."""
         caller = event.caller.identity
+        size = body_size(event.input)
         mac = key_id = None
         if event.key is not None:
             mac = self.fingerprints.input_mac(event.tool_id, event.input)
             key_id = self.fingerprints.key_id(caller, event.key)
             if self._joined(event, key_id, mac, now):
                 return
-        if self._closed_to_calls is not None:
-            return self._refuse(event, self._closed_to_calls, now)
-
         tool = self.registry.tools.get(event.tool_id)
-        if tool is None:
-            return self._refuse(event, self._not_offered(event.tool_id), now)
-        definition = tool.definition
-        agent = tool.agent
+        if self._closed is not None or tool is None:
+            self._refuse(event, self._closed or self._not_offered(event.tool_id), now)
+            return
         chain = self._chain(event)
-        if chain.callers or agent is None or caller == agent.identity:
-            target = agent.identity if agent is not None else f"opensentience:{definition.agent_id}"
-            problem = chains.refusal(chain, caller, target)
-            if problem is not None:
-                return self._refuse(event, problem, now, chain=chain.callers)
-        correlation_id = event.correlation_id or (chain.cause.entry.correlation_id if chain.cause is not None else None)
-        untrusted = correlation_id is not None and self.state.is_tainted(correlation_id, now.ms)
-        verdict = self.judge.verdict(tool, (*chain.callers, caller), untrusted)
-        if verdict.fault is not None:
-            return self._refuse(event, verdict.fault, now, rule=verdict.rule, chain=chain.callers)
-        directive_id = None
-        if definition.requires_directive:
-            directive_id, problem = self._directive_for(event, now)
-            if problem is not None:
-                return self._refuse(event, problem, now, chain=chain.callers)
-        if tool.suspended:
-            return self._refuse(event, fault("tool.suspended"), now)
-        if agent is None or not agent.is_usable:
-            return self._refuse(event, _unavailable(), now)
-        if tool.quarantined_until > now.mono:
-            return self._refuse(event, _unavailable("the tool rests after it cost its agent three times"), now)
-        warning = None
-        size = body_size(event.input)
-        if size > definition.max_input_bytes:
-            text = f"{size} bytes; the limit is {definition.max_input_bytes}"
-            return self._refuse(event, fault("tool.invalid_input", text), now)
-        invalid = tool.validator.error(event.input)
-        if invalid is not None:
-            if self.schema_strict:
-                return self._refuse(event, fault("tool.invalid_input", invalid), now)
-            warning = invalid  # OS-159
-        if event.expires_ms is not None and event.expires_ms <= now.ms:
-            return self._refuse(event, fault("call.expired"), now)
-        asks = verdict.decision is Decision.ASK
-        if asks:
-            if mac is None:
-                mac = self.fingerprints.input_mac(event.tool_id, event.input)
-            same = self.approvals.same_question(caller, chain.callers, mac, self.judge.rules.version, tool.fingerprint)
-            problem = None if same is not None else self.approvals.refusal(caller)
-            if problem is not None:
-                return self._refuse(event, problem, now, rule=verdict.rule, chain=chain.callers)
-        has_slot = len(agent.running) < agent.max_inflight
-        if not has_slot and not asks and len(agent.queue) >= MAX_QUEUED:
-            return self._refuse(event, fault("limit.inflight", "the agent's queue is full"), now)
-        problem = self.loads.try_take(caller, size, self.limits, now.mono)
+        problem = self._unchainable(chain, caller, tool)
         if problem is not None:
-            return self._refuse(event, problem, now)
+            self._refuse(event, problem, now, chain=chain.callers)
+            return
+        correlation_id = event.correlation_id
+        if correlation_id is None and chain.cause is not None:
+            correlation_id = chain.cause.correlation_id
+        untrusted = self._is_untrusted(correlation_id, chain, now)
+        verdict = self.judge.verdict(tool, (*chain.callers, caller), untrusted)
+        if verdict.fault is not None:  # OS-103, OS-104
+            self._refuse(event, verdict.fault, now, rule=verdict.rule, chain=chain.callers)
+            return
+        directive = self.people.directive_for(event, now) if tool.definition.requires_directive else None
+        if isinstance(directive, Fault):  # OS-085
+            self._refuse(event, directive, now, rule=verdict.rule, chain=chain.callers)
+            return
+        problem = self._unfit(event, tool, size, now)
+        if problem is not None:
+            self._refuse(event, problem, now)
+            return
+        warning = tool.validator.error(event.input)
+        if warning is not None and self.schema_strict:  # OS-159
+            self._refuse(event, fault("tool.invalid_input", warning), now)
+            return
+        asks = verdict.decision is Decision.ASK
+        if asks and mac is None:
+            mac = self.fingerprints.input_mac(event.tool_id, event.input)
+        agent = tool.agent
+        assert agent is not None
+        problem = self._no_room(caller, chain.callers, mac if asks else None, tool, size, now)
+        if problem is not None:
+            self._refuse(event, problem, now, rule=verdict.rule, chain=chain.callers)
+            return
 
         number = self.state.last + 1
-        call_id = f"{self._call_prefix}{number:012x}"
         self.book.write(
             entries.CallAccepted(
                 n=number,
                 at=now.ms,
-                call_id=call_id,
+                call_id=f"{self._call_prefix}{number:012x}",
                 caller=caller,
                 tool_id=event.tool_id,
                 input=event.input,
@@ -214,8 +202,8 @@ class Hub:
                 rule=verdict.rule,
                 policy=self.judge.rules.version,
                 fingerprint=tool.fingerprint,
-                sent=has_slot and not asks,
-                side_effects=definition.side_effects,
+                sent=not asks and len(agent.running) < agent.max_inflight,
+                side_effects=tool.definition.side_effects,
                 dedupes=tool.dedupes,
                 chain=chain.callers,
                 cause=None if chain.cause is None else chain.cause.entry.n,
@@ -224,26 +212,34 @@ class Hub:
                 input_mac=mac,
                 correlation_id=correlation_id,
                 causation_id=event.causation_id,
-                directive_id=directive_id,
+                directive_id=directive,
                 timeout_ms=event.timeout_ms,
                 expires_ms=event.expires_ms,
                 untrusted=untrusted,
                 warning=warning,
+                depth=chain.depth,
             )
         )
-        call = self.state.by_number[number]
+        self._set_out(self.state.by_number[number], event, agent, verdict.reason, now)
+
+    def _set_out(self, call: Call, event: CallRequested, agent: Agent, reason: str, now: Now) -> None:
+        """Send a call that was taken on, or let it wait for a person or for a slot."""
+        entry = call.entry
         call.waiters = ((event.session, event.ref),)
         call.actor, call.context = event.actor, event.context
         if event.expires_ms is not None:
-            call.expires_at = now.mono + event.expires_ms / 1000 - now.wall
-        if asks:
-            question = self.approvals.ask_call(call, self.judge.rules.version, verdict.reason, now)
-            self._say_waiting(call, question, event.session, event.ref)
-        elif has_slot:
-            self.calls.deliver(call, agent, tool, number, now)
-        else:
-            agent.queue.append(number)
+            call.expires_at = now.mono + (event.expires_ms / 1000 - now.wall)
+        if entry.decision is Decision.ASK:
+            question = self.approvals.ask_call(call, self.judge.rules.version, reason, now)
+            self.approvals.say_waiting(call, question, call.waiters)
             self.calls.rearm(call)
+            return
+        if event.announce:
+            self._announce(call, event, entry.n if waits_for_disk(call) else 0)
+        if entry.sent:
+            self.calls.deliver(call, agent, entry.n, now)
+        else:
+            self.calls.enqueue(call, agent)
 
     def _joined(self, event: CallRequested, key_id: str, mac: str, now: Now) -> bool:
         """Whether this key names an earlier call; if so, the one who asks now is answered with that one."""
@@ -252,12 +248,10 @@ class Hub:
         if call is not None:
             if call.entry.input_mac != mac:
                 self._refuse(event, fault("idempotency.conflict"), now)
-                return True
-            call.waiters = (*call.waiters, (event.session, event.ref))
-            call.gone_at = 0.0
-            self.calls.rearm(call)
-            if call.status is Status.WAITING_APPROVAL and call.approval_id is not None:
-                self._say_waiting(call, self.state.questions[call.approval_id], event.session, event.ref)
+            elif len(call.waiters) >= MAX_WAITERS:
+                self._refuse(event, fault("limit.inflight", f"{MAX_WAITERS} requests wait for this call"), now)
+            else:
+                self._wait_too(call, event)
             return True
         settled = self.state.recent.get(call_id) if call_id is not None else event.earlier
         if settled is None or settled.settled.at + KEY_LIFE_MS <= now.ms:
@@ -282,6 +276,26 @@ class Hub:
             )
         )
         return True
+
+    def _wait_too(self, call: Call, event: CallRequested) -> None:
+        """One more waits for an open call."""
+        waiter = (event.session, event.ref)
+        call.waiters = (*call.waiters, waiter)
+        call.joined = True
+        call.gone_at = 0.0
+        self.calls.rearm(call)
+        if call.approval_id is not None:
+            self.approvals.say_waiting(call, self.state.questions[call.approval_id], (waiter,))
+        elif event.announce:
+            self._announce(call, event, call.entry.n)
+
+    def _announce(self, call: Call, event: CallRequested, after: int) -> None:
+        entry = call.entry
+        self.book.say(
+            effects.Wait(
+                event.session, after, event.ref, entry.call_id, call.status, correlation_id=entry.correlation_id
+            )
+        )
 
     def _refuse(
         self, event: CallRequested, problem: Fault, now: Now, *, rule: str = "", chain: tuple[str, ...] = ()
@@ -320,22 +334,6 @@ class Hub:
             )
         )
 
-    def _say_waiting(self, call: Call, question: OpenQuestion, session: int, ref: str) -> None:
-        entry = question.entry
-        after = question.trail[-1] if question.trail else entry.n
-        self.book.say(
-            effects.Wait(
-                session,
-                after,
-                ref,
-                call.entry.call_id,
-                call.status,
-                entry.approval_id,
-                entry.expires_ms,
-                call.entry.correlation_id,
-            )
-        )
-
     def _not_offered(self, tool_id: str) -> Fault:
         """A tool that was pinned once belongs to an agent that is away; any other does not exist."""
         pinned = tool_id in self.state.pins and tool_id.partition("/")[0] not in self.registry.agents
@@ -350,14 +348,55 @@ class Hub:
             named = None
         return chains.chain_of(named, (self.state.by_number[number] for number in agent.running))
 
-    def _directive_for(self, event: CallRequested, now: Now) -> tuple[str | None, Fault | None]:
-        """The unused directive that this call names (decision 13)."""
-        stated = self.state.directives.get(event.causation_id or "")
-        if stated is None or stated.expires_ms <= now.ms or stated.tool_id != event.tool_id:
-            return None, fault("policy.directive_required")
-        if stated.input_mac is not None and stated.input_mac != self.fingerprints.input_mac(event.tool_id, event.input):
-            return None, fault("policy.directive_required", "the directive was stated for another input")
-        return stated.directive_id, None
+    def _unchainable(self, chain: chains.Chain, caller: str, tool: Tool) -> Fault | None:
+        agent = tool.agent
+        if agent is None:  # then it is refused for that
+            return None
+        if not chain.causes and caller != agent.identity:
+            return None
+        return chains.refusal(chain, caller, agent.identity)
+
+    def _is_untrusted(self, correlation_id: str | None, chain: chains.Chain, now: Now) -> bool:
+        """Whether what strangers wrote may be behind this call (decision 14).
+
+        The calls it was made for count as well: an agent does not shake it off by naming another correlation.
+        """
+        if not self.state.tainted:
+            return any(cause.entry.untrusted for cause in chain.causes)
+        if correlation_id is not None and self.state.is_tainted(correlation_id, now.ms):
+            return True
+        return any(
+            cause.entry.untrusted or self.state.is_tainted(cause.correlation_id, now.ms) for cause in chain.causes
+        )
+
+    def _unfit(self, event: CallRequested, tool: Tool, size: int, now: Now) -> Fault | None:
+        """Why this tool cannot be called with this now, whoever asks."""
+        if tool.suspended:
+            return fault("tool.suspended")
+        if tool.agent is None or not tool.agent.is_usable:  # OS-132
+            return _unavailable()
+        if tool.quarantined_until > now.mono:
+            return _unavailable("the tool rests after it cost its agent three times")
+        if size > tool.definition.max_input_bytes:  # OS-019, OS-021
+            return fault("tool.invalid_input", f"{size} bytes; the limit is {tool.definition.max_input_bytes}")
+        if event.expires_ms is not None and event.expires_ms <= now.ms:
+            return fault("call.expired")
+        return None
+
+    def _no_room(
+        self, caller: str, chain: tuple[str, ...], mac: str | None, tool: Tool, size: int, now: Now
+    ) -> Fault | None:
+        """Why there is no place for one more call; ``mac`` is given if a person would be asked. Else it is counted."""
+        agent = tool.agent
+        assert agent is not None
+        if mac is not None:
+            same = self.approvals.same_question(caller, chain, mac, self.judge.rules.version, tool.fingerprint)
+            problem = None if same is not None else self.approvals.refusal(caller)
+            if problem is not None:
+                return problem
+        elif len(agent.running) >= agent.max_inflight and len(agent.queue) >= MAX_QUEUED:  # OS-018
+            return fault("limit.inflight", "the agent's queue is full")
+        return self.loads.try_take(caller, size, self.limits, now.mono)
 
     def _own_call(self, session: int, call_id: str, what: str, now: Now) -> Call | None:
         """The running call that this session may speak about; anything else is noted and goes nowhere."""
@@ -365,10 +404,19 @@ class Hub:
         if call is not None and call.session == session and call.status is Status.RUNNING:
             return call
         agent = self.registry.by_session.get(session)
-        by = agent.identity if agent is not None else ""
-        detail = "of another agent's call" if call is not None else "of a call that is not open"
+        if agent is not None and what == "stream":
+            if agent.ignored == call_id:
+                return None
+            agent.ignored = call_id
         self.book.write(
-            entries.CallNoted(n=self.book.next, at=now.ms, call_id=call_id, note=f"{what}.ignored", by=by, detail=detail)
+            entries.CallNoted(
+                n=self.book.next,
+                at=now.ms,
+                call_id=call_id[:128],
+                note=f"{what}.ignored",
+                by=agent.identity if agent is not None else "",
+                detail="of another agent's call" if call is not None else "of a call that is not open",
+            )
         )
         return None
 
@@ -385,10 +433,15 @@ class Hub:
     def _cancel_requested(self, event: events.CancelRequested, now: Now) -> None:
         call = self._find_call(event)
         if call is None:
-            known = event.call_id in self.state.recent
-            problem = None if known else fault("not_found", "there is no such open call of yours")
-            return self.book.reply(event.session, event.ref, 0, problem=problem, id=event.call_id, status="settled")
-        number = self.book.write(
+            settled = self.state.recent.get(event.call_id or "")
+            if settled is not None and _may_cancel(event.by, settled.accepted):
+                after = settled.settled.n
+                self.book.reply(event.session, event.ref, after, named=event.call_id, status="settled")
+            else:
+                problem = fault("not_found", "there is no such open call of yours")
+                self.book.reply(event.session, event.ref, 0, problem=problem)
+            return
+        self.book.write(
             entries.CallNoted(
                 n=self.book.next,
                 at=now.ms,
@@ -398,18 +451,14 @@ class Hub:
                 detail=event.reason[:256],
             )
         )
-        approval_id = call.approval_id
         self.calls.cancel(call, event.reason or "canceled by the caller", now)
-        if approval_id is not None:
-            self.approvals.call_ended(approval_id, now)
-        self.book.reply(event.session, event.ref, number, id=call.entry.call_id, status="canceling")
+        self.book.reply(event.session, event.ref, self.state.last, named=call.entry.call_id, status="canceling")
 
     def _find_call(self, event: events.CancelRequested) -> Call | None:
         """The open call that a cancel names, if the one who asks may cancel it (a stranger may not)."""
         if event.call_id is not None:
             call = self.state.calls.get(event.call_id)
-            mine = call is not None and (event.by.is_operator or call.entry.caller == event.by.identity)
-            return call if mine else None
+            return call if call is not None and _may_cancel(event.by, call.entry) else None
         waiter = (event.session, event.target)
         return next((call for call in self.state.calls.values() if waiter in call.waiters), None)
 
@@ -439,18 +488,19 @@ class Hub:
         for call in self.state.calls.values():
             self.loads.take(call.entry.caller, body_size(call.entry.input))
             if call.entry.expires_ms is not None:
-                call.expires_at = now.mono + call.entry.expires_ms / 1000 - now.wall
-        for question in self.state.questions.values():
-            self.approvals.set_alarm(question, now)
-        self.people.judge_questions_anew(now)
+                call.expires_at = now.mono + (call.entry.expires_ms / 1000 - now.wall)
+        self.people.take_up(now)
         for call in list(self.state.calls.values()):
             if call.status is Status.RUNNING:
                 self.calls.lost(call, now)
             elif call.status is Status.QUEUED:
                 self.calls.send_or_wait(call, now)
+            else:
+                self.calls.rearm(call)
 
     def _drain_started(self, _event: events.DrainStarted, _now: Now) -> None:
-        self._closed_to_calls = fault("hub.unavailable", "the exchange is stopping")
+        self._is_draining = True
+        self._close_or_open()
 
     def _exchange_stopped(self, _event: events.ExchangeStopped, now: Now) -> None:
         self.book.write(entries.ExchangeStopped(n=self.book.next, at=now.ms, open_calls=len(self.state.calls)))
@@ -468,23 +518,32 @@ class Hub:
 
     def _storage_changed(self, event: events.StorageChanged, _now: Now) -> None:
         """Short of room, new calls are refused and open ones may finish; a failed disk ends it."""
-        if event.failed:
-            self._closed_to_calls = fault("hub.unavailable", "the record cannot be written")
-        elif self._storage_low is not event.low:
-            self._storage_low = event.low
-            self._closed_to_calls = fault("limit.resource", "the disk is nearly full") if event.low else None
+        self._storage_failed = self._storage_failed or event.failed
+        self._storage_low = event.low
+        self._close_or_open()
+
+    def _close_or_open(self) -> None:
+        if self._storage_failed:
+            self._closed = fault("hub.unavailable", "the record cannot be written")
+        elif self._is_draining:
+            self._closed = fault("hub.unavailable", "the exchange is stopping")
+        else:
+            self._closed = fault("limit.resource", "the disk is nearly full") if self._storage_low else None
 
     def _noticed(self, event: events.Noticed, now: Now) -> None:
         self.book.write(
             entries.Noticed(
-                n=self.book.next, at=now.ms, code=event.code, place=event.place, who=event.who, detail=event.detail[:256]
+                n=self.book.next,
+                at=now.ms,
+                code=event.code,
+                place=event.place,
+                who=event.who,
+                detail=event.detail[:256],
             )
         )
 
     def _snapshot_taken(self, event: events.SnapshotTaken, now: Now) -> None:
-        self.book.write(
-            entries.SnapshotTaken(n=self.book.next, at=now.ms, through=event.through, sha256=event.sha256)
-        )
+        self.book.write(entries.SnapshotTaken(n=self.book.next, at=now.ms, through=event.through, sha256=event.sha256))
 
     def _part_closed(self, event: events.PartClosed, now: Now) -> None:
         self.book.write(
@@ -503,3 +562,7 @@ class Hub:
 
 def _unavailable(text: str = "") -> Fault:
     return fault("tool.unavailable", text, details={"retry_after_ms": RETRY_UNAVAILABLE_MS})
+
+
+def _may_cancel(who: Principal, entry: entries.CallAccepted) -> bool:
+    return who.is_operator or who.identity == entry.caller

@@ -1,7 +1,8 @@
 """Keys: the first call with a key is the call; every repeat is the same call.
 
-The scope is (caller, key). The fingerprint covers the tool and the canonical input, so the same key with anything else is
-a conflict (decision 3). Both are keyed hashes: a low-entropy input cannot be guessed from the ledger. A key lives 24 hours.
+The scope is (caller, key). The fingerprint covers the tool and the canonical input, so the same key with anything else
+is a conflict (decision 3). Both are keyed hashes: a low-entropy input cannot be guessed from the ledger. A key lives
+24 hours.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A call's states, and the only steps between them.
 
-Theory of operation. A call is *accepted* once, with one entry. Then it is queued (its agent has its hands full, is away for a
-moment, or a repeat waits for its delay), waits for a person, or runs. It leaves for good with one of four outcomes. Two
-things can happen more than once: a call that was lost in flight and may be sent again goes back to the queue, and a
-question whose terms changed is asked anew. Everything else moves forward.
+Theory of operation. A call is *accepted* once, with one entry. Then it is queued (its agent has its hands full, is away
+for a moment, or a repeat waits for its delay), waits for a person, or runs. It leaves for good with one of four
+outcomes. Two things can happen more than once: a call that was lost in flight and may be sent again goes back to the
+queue, and a question whose terms changed is asked anew. Everything else moves forward.
 
 ``STEPS`` is that paragraph as a table; ``step`` refuses what is not in it. The hub calls ``step`` for each change, so a
 second outcome is not a case to be handled but a thing that cannot be written.

@@ -1,16 +1,20 @@
 """What one caller may use at once: arithmetic over ``now``, nothing durable.
 
-A rate is a bucket that holds one second's worth of calls; open calls and the bytes of their inputs are plain counts, given
-back when the call is settled.
+A rate is a bucket that holds one second's worth of calls; open calls and the bytes of their inputs are plain counts,
+given back when the call is settled.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from msgspec import Struct
 
 from trunkline.model import Fault, Limits, fault
+
+# One call, less what sums of floats lose: whoever waited as long as he was told gets through.
+_ONE: Final = 1.0 - 1e-6
 
 
 class Load(Struct, gc=False):
@@ -36,12 +40,13 @@ class Loads:
         if limits.open_calls and load.calls >= limits.open_calls:
             return fault("limit.inflight", f"{caller} has {load.calls} open calls, the most one caller may have")
         if limits.open_bytes and load.bytes + size > limits.open_bytes:
-            return fault("limit.inflight", f"the inputs of {caller}'s open calls would exceed {limits.open_bytes} bytes")
+            text = f"the inputs of {caller}'s open calls would exceed {limits.open_bytes} bytes"
+            return fault("limit.inflight", text)
         if limits.calls_per_s:
             burst = max(1.0, limits.calls_per_s)
             load.tokens = min(burst, load.tokens + (now - load.filled_at) * limits.calls_per_s)
             load.filled_at = now
-            if load.tokens < 1.0:
+            if load.tokens < _ONE:
                 wait_ms = math.ceil((1.0 - load.tokens) / limits.calls_per_s * 1000)
                 return fault("limit.rate", details={"retry_after_ms": wait_ms})
             load.tokens -= 1.0

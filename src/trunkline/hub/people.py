@@ -20,10 +20,11 @@ from trunkline.hub.idempotency import Fingerprints
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Registry
 from trunkline.hub.state import Call, OpenQuestion
+from trunkline.hub.timers import seconds_left
 from trunkline.model import Decision, Fault, Now, Status, fault
 
 # Decision 13: long enough to type the call, short enough that a forgotten intent is worth nothing tomorrow.
-DIRECTIVE_LIFE_S: Final = 3600
+DIRECTIVE_LIFE_S: Final = 3600.0
 
 
 class People:
@@ -49,6 +50,20 @@ class People:
         self._fingerprints = fingerprints
         self._judge = judge
         self._new_id = new_id
+        # The monotonic moment each directive expires.
+        self._directives_until: dict[str, float] = {}
+
+    def take_up(self, now: Now) -> None:
+        """After a restart: clocks go on, and what was asked under other rules is judged by these."""
+        for directive in self._state.directives.values():
+            left_s = seconds_left(directive.at, directive.expires_ms, now)
+            self._directives_until[directive.directive_id] = now.mono + left_s
+        self._approvals.take_up(now)
+        self.judge_questions_anew(now)
+        for call in list(self._state.calls.values()):
+            # The crash came between the call and its question, or between an answer and what follows from it.
+            if call.status is Status.WAITING_APPROVAL and call.approval_id is None:
+                self._judge_anew(call, now)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -56,14 +71,19 @@ class People:
         """A person answers."""
         question = self._approvals.try_answer(event, now)
         if isinstance(question, Fault):
-            return self._book.reply(event.session, event.ref, 0, problem=question)
-        number = self._state.last
+            self._book.reply(event.session, event.ref, 0, problem=question)
+            return
         if event.approved:
             self._approved(question, now)
         else:
             self._turned_down(question, fault("policy.denied", event.reason or "a person said no"), now)
+        # Told only when what follows from the answer is on disk as well: a crash between the two asks again.
         self._book.reply(
-            event.session, event.ref, number, id=event.approval_id, status="approved" if event.approved else "denied"
+            event.session,
+            event.ref,
+            self._state.last,
+            named=event.approval_id,
+            status="approved" if event.approved else "denied",
         )
 
     def question_due(self, approval_id: str, now: Now) -> None:
@@ -80,7 +100,7 @@ class People:
                 first, *rest = [self._state.by_number[number] for number in question.calls]
                 # The answer covered one call; the identical ones behind it are asked about anew.
                 for call in rest:
-                    self._approvals.ask_call(call, self._judge.rules.version, entry.reason, now)
+                    self._ask(call, self._judge.rules.version, entry.reason, now)
                 self._calls.send_or_wait(first, now)
             case "definition":
                 self._definition_approved(entry, now)
@@ -89,25 +109,28 @@ class People:
             case _:
                 assert entry.tool_id is not None
                 directive_id = self._write_directive(entry.tool_id, entry.asked_by, entry.reason, entry.input_mac, now)
-                self._tell_waiter(entry.approval_id, self._state.last, directive_id=directive_id)
+                self._tell_waiter(entry.approval_id, directive_id=directive_id)
+
+    def _ask(self, call: Call, policy: str, reason: str, now: Now) -> None:
+        question = self._approvals.ask_call(call, policy, reason, now)
+        self._approvals.say_waiting(call, question, call.waiters)
 
     def _turned_down(self, question: OpenQuestion, problem: Fault, now: Now) -> None:
         for number in list(question.calls):
             call = self._state.by_number.get(number)
             if call is not None:
                 self._calls.settle(call, Status.FAILED, now, fault=problem)
-        self._tell_waiter(question.entry.approval_id, self._state.last, problem=problem)
+        self._tell_waiter(question.entry.approval_id, problem=problem)
 
-    def _tell_waiter(
-        self, approval_id: str, after: int, *, directive_id: str | None = None, problem: Fault | None = None
-    ) -> None:
+    def _tell_waiter(self, approval_id: str, *, directive_id: str | None = None, problem: Fault | None = None) -> None:
         waiter = self._approvals.take_waiter(approval_id)
         if waiter is not None:
-            self._book.reply(*waiter, after, problem=problem, id=directive_id, status="stated")
+            self._book.reply(*waiter, self._state.last, problem=problem, named=directive_id, status="stated")
 
     def _definition_approved(self, entry: QuestionOpened, now: Now) -> None:
         definition, fingerprint = entry.definition, entry.fingerprint
-        assert definition is not None and fingerprint is not None
+        assert definition is not None
+        assert fingerprint is not None
         self._book.write(
             entries.ToolPinned(
                 n=self._book.next,
@@ -124,7 +147,8 @@ class People:
             self._calls.tool_is_back(definition.tool_id, now)
 
     def _permissions_approved(self, entry: QuestionOpened, now: Now) -> None:
-        assert entry.agent_id is not None and entry.manifest_sha256 is not None
+        assert entry.agent_id is not None
+        assert entry.manifest_sha256 is not None
         self._book.write(
             entries.PermissionsGranted(
                 n=self._book.next,
@@ -135,7 +159,7 @@ class People:
             )
         )
         agent = self._registry.agents.get(entry.agent_id)
-        if agent is not None:
+        if agent is not None and agent.manifest_sha256 == entry.manifest_sha256:
             agent.permissions = entry.permissions
         self._judge.forget()
 
@@ -145,9 +169,7 @@ class People:
         """Write down the rules that hold from here on."""
         self._judge.forget()
         rules = self._judge.rules
-        self._book.write(
-            entries.PolicyChanged(n=self._book.next, at=now.ms, version=rules.version, rules=rules.rules)
-        )
+        self._book.write(entries.PolicyChanged(n=self._book.next, at=now.ms, version=rules.version, rules=rules.rules))
 
     def judge_questions_anew(self, now: Now) -> None:
         """An answer is bound to the rules it was asked under; with other rules each waiting call is judged again."""
@@ -169,42 +191,43 @@ class People:
         verdict = self._judge.judge(pin.definition, (*entry.chain, entry.caller), untrusted=entry.untrusted)
         if verdict.fault is not None:
             self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)
-            return
-        question = self._approvals.ask_call(call, self._judge.rules.version, verdict.reason, now)
-        if verdict.decision is Decision.ALLOW and len(question.calls) == 1:
-            self._approvals.close(question, "approved", now, by="policy", reason=f"allowed by {verdict.rule}")
+        elif verdict.decision is Decision.ASK:
+            self._ask(call, self._judge.rules.version, verdict.reason, now)
+        else:
+            self._approvals.answer_by_policy(call, self._judge.rules.version, verdict.rule, now)
             self._calls.send_or_wait(call, now)
 
     # -- intents and credentials ---------------------------------------------------------------------------------------
+
+    def directive_for(self, event: events.CallRequested, now: Now) -> str | Fault:
+        """The unused directive that this call names (decision 13), or why it is none."""
+        stated = self._state.directives.get(event.causation_id or "")
+        if stated is None or stated.tool_id != event.tool_id or now.mono >= self._directives_until[stated.directive_id]:
+            return fault("policy.directive_required")
+        mac = stated.input_mac
+        if mac is not None and mac != self._fingerprints.input_mac(event.tool_id, event.input):
+            return fault("policy.directive_required", "the directive was stated for another input")
+        return stated.directive_id
 
     def directive_stated(self, event: events.DirectiveStated, now: Now) -> None:
         """A person states an intent for one call."""
         if not event.by.is_operator:
             problem = fault("not_allowed", "only the operator states directives")
-            return self._book.reply(event.session, event.ref, 0, problem=problem)
+            self._book.reply(event.session, event.ref, 0, problem=problem)
+            return
         mac = None if event.input is None else self._fingerprints.input_mac(event.tool_id, event.input)
         directive_id = self._write_directive(event.tool_id, event.by.identity, event.reason, mac, now)
-        self._book.reply(event.session, event.ref, self._state.last, id=directive_id, status="stated")
+        self._book.reply(event.session, event.ref, self._state.last, named=directive_id, status="stated")
 
     def directive_requested(self, event: events.DirectiveRequested, now: Now) -> None:
         """An agent would like one; a person decides (OS-158)."""
         problem = self._approvals.refusal(event.by.identity)
         if problem is not None:
-            return self._book.reply(event.session, event.ref, 0, problem=problem)
+            self._book.reply(event.session, event.ref, 0, problem=problem)
+            return
         mac = None if event.input is None else self._fingerprints.input_mac(event.tool_id, event.input)
-        opened = QuestionOpened(
-            n=self._book.next,
-            at=now.ms,
-            approval_id=f"a{self._book.next}",
-            subject="directive",
-            asked_by=event.by.identity,
-            expires_ms=now.ms + int(self._approvals.expire_s * 1000),
-            reason=event.reason,
-            tool_id=event.tool_id,
-            input_mac=mac,
-            input=event.input,
-        )
-        self._approvals.ask_directive(opened, (event.session, event.ref), now)
+        question = self._approvals.ask_directive(event.by.identity, event.tool_id, event.input, mac, event.reason, now)
+        self._approvals.await_answer(question, (event.session, event.ref))
 
     def _write_directive(self, tool_id: str, by: str, reason: str, mac: str | None, now: Now) -> str:
         directive_id = f"d-{self._new_id()}"
@@ -216,17 +239,21 @@ class People:
                 by=by,
                 tool_id=tool_id,
                 reason=reason,
-                expires_ms=now.ms + DIRECTIVE_LIFE_S * 1000,
+                expires_ms=now.ms + int(DIRECTIVE_LIFE_S * 1000),
                 input_mac=mac,
             )
         )
+        unused = self._state.directives
+        self._directives_until = {known: at for known, at in self._directives_until.items() if known in unused}
+        self._directives_until[directive_id] = now.mono + DIRECTIVE_LIFE_S
         return directive_id
 
     def token_issued(self, event: events.TokenIssued, now: Now) -> None:
         """The operator makes a standing credential."""
         if not event.by.is_operator:
             problem = fault("not_allowed", "only the operator makes tokens")
-            return self._book.reply(event.session, event.ref, 0, problem=problem)
+            self._book.reply(event.session, event.ref, 0, problem=problem)
+            return
         token_id = f"t{self._book.next}"
         number = self._book.write(
             entries.TokenIssued(
@@ -241,22 +268,22 @@ class People:
         )
         self._credentials.index()
         self._judge.forget()
-        self._book.reply(event.session, event.ref, number, id=token_id, status="issued")
+        self._book.reply(event.session, event.ref, number, named=token_id, status="issued")
 
     def token_revoked(self, event: events.TokenRevoked, now: Now) -> None:
         """The operator takes one back; a session that came in with it ends."""
         if not event.by.is_operator:
             problem = fault("not_allowed", "only the operator revokes tokens")
-            return self._book.reply(event.session, event.ref, 0, problem=problem)
+            self._book.reply(event.session, event.ref, 0, problem=problem)
+            return
         if event.token_id not in self._state.tokens or event.token_id in self._state.revoked:
             problem = fault("not_found", "there is no such token; `trunkline token list` shows them")
-            return self._book.reply(event.session, event.ref, 0, problem=problem)
-        number = self._book.write(
-            entries.TokenRevoked(n=self._book.next, at=now.ms, token_id=event.token_id)
-        )
+            self._book.reply(event.session, event.ref, 0, problem=problem)
+            return
+        number = self._book.write(entries.TokenRevoked(n=self._book.next, at=now.ms, token_id=event.token_id))
         self._credentials.index()
         self._judge.forget()
         for agent in self._registry.agents.values():
             if agent.credential == event.token_id:
                 self._book.say(Close(agent.session, number, "protocol.unauthorized"))
-        self._book.reply(event.session, event.ref, number, id=event.token_id, status="revoked")
+        self._book.reply(event.session, event.ref, number, named=event.token_id, status="revoked")

@@ -4,8 +4,8 @@ The whole chain is judged: each caller in it must be allowed, and the strictest 
 another what they may not do themselves. Permissions that a tool requires are judged before the rules. Policy reads who
 calls, which tool, whether it has side effects and where the conversation has been; never the text of a body.
 
-Does not own approvals (``approvals``) or directives: a decision says *ask*, others do the asking. The functions are the rules; ``Judge``
-remembers their answers until something they depend on changes.
+Does not own approvals (``approvals``) or directives: a decision says *ask*, others do the asking. The functions are the
+rules; ``Judge`` remembers their answers until something they depend on changes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from typing import Final
 
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.registry import Registry, Tool
 from trunkline.model import OPERATOR, Decision, Policy, Rule, ToolDefinition, Verdict, fault
 
-_STRICTNESS = {Decision.ALLOW: 0, Decision.ASK: 1, Decision.DENY: 2}
+_STRICTNESS: Final = {Decision.ALLOW: 0, Decision.ASK: 1, Decision.DENY: 2}
+# Verdicts remembered for one tool. Callers are few, but the chains that agents make of them are not.
+MAX_VERDICTS: Final = 1024
 
 # Which permissions an identity holds.
 Permissions = Callable[[str], tuple[str, ...]]
@@ -102,6 +105,8 @@ class Judge:
         key = (callers, untrusted)
         verdict = tool.verdicts.get(key)
         if verdict is None:
+            if len(tool.verdicts) >= MAX_VERDICTS:
+                tool.verdicts.clear()
             verdict = tool.verdicts[key] = self.judge(tool.definition, callers, untrusted=untrusted)
         return verdict
 

@@ -1,24 +1,26 @@
 """Who is here and which tools they offer.
 
-Owns the live agents, the tools with their compiled validators, and the fingerprint of each definition. A definition that
-differs from the one in force (the pin, durable in ``state``) is held back until a person approves it. Does not own the
-pins themselves, nor policy.
+Owns the live agents, the tools with their compiled validators, and the fingerprint of each definition. A definition
+that differs from the one in force (the pin, durable in ``state``) is held back until a person approves it. Does not own
+the pins themselves, nor policy.
 
-Invariant: a tool is callable only while its agent's session is open, its health allows it, and its pin is its fingerprint.
+Invariant: a tool is callable only while its agent's session is open, its health allows it, and its pin is its
+fingerprint.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import OrderedDict
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trunkline import schemas
 from trunkline.canonical import canonical
 from trunkline.entries import encode
-from trunkline.model import Health, ToolDefinition, Verdict
+from trunkline.model import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, Health, ToolDefinition, Verdict
 
 # Calls that wait for a free slot of one agent (decision 21); beyond it a caller is told at once.
 MAX_QUEUED: Final = 1024
@@ -27,15 +29,17 @@ MAX_TOOLS: Final = 1000
 
 
 def fingerprint_of(definition: ToolDefinition) -> str:
-    """The hash of everything an agent said about a tool, whatever the order of its keys."""
-    return hashlib.sha256(canonical(encode(definition))).hexdigest()
+    """The hash of everything an agent said about a tool, whatever the order of its keys. The limits are ours."""
+    said = replace(definition, max_input_bytes=MAX_INPUT_BYTES, max_output_bytes=MAX_OUTPUT_BYTES)
+    return hashlib.sha256(canonical(encode(said))).hexdigest()
 
 
 class Agent(Struct):
-    """An agent with an open session."""
+    """An agent with an open session. ``identity`` is how policy names it."""
 
     agent_id: str
     edge: str
+    identity: str
     session: int
     version: str
     capabilities: frozenset[str]
@@ -43,17 +47,16 @@ class Agent(Struct):
     timeout_s: float | None
     dedupes: bool
     credential: str
+    # Of the manifest it was launched with, if any: what its permissions were asked in.
+    manifest_sha256: str | None = None
     permissions: tuple[str, ...] = ()
     health: Health = Health.OK
-    # Numbers of the calls that were sent and not settled, and of those waiting for a slot.
+    # Numbers of the calls that were sent and not settled, and of those waiting for a slot, in order.
     running: dict[int, None] = {}
-    queue: deque[int] = field(default_factory=deque)
+    queue: OrderedDict[int, None] = field(default_factory=OrderedDict)
     tools: dict[str, None] = {}
-
-    @property
-    def identity(self) -> str:
-        """How policy names it."""
-        return f"{self.edge}:{self.agent_id}"
+    # The call it spoke about last although it is not its own or not open: noted once, not for each chunk of a stream.
+    ignored: str = ""
 
     @property
     def is_usable(self) -> bool:
@@ -79,8 +82,9 @@ class Tool(Struct):
     @property
     def is_cancelable(self) -> bool:
         """Whether a cancel would be heard: the agent or the tool declared it."""
-        agent = self.agent
-        return "cancellation" in self.definition.capabilities or (agent is not None and "cancellation" in agent.capabilities)
+        if "cancellation" in self.definition.capabilities:
+            return True
+        return self.agent is not None and "cancellation" in self.agent.capabilities
 
     @property
     def dedupes(self) -> bool:
@@ -126,26 +130,26 @@ class Registry:
                 self.tools[tool_id].agent = None
         return agent
 
-    def put(self, agent: Agent, definition: ToolDefinition, fingerprint: str, *, suspended: bool) -> Tool:
+    def tool(self, definition: ToolDefinition, fingerprint: str) -> Tool:
+        """The tool of a definition, known or new. ``schemas.BadSchema`` if one of its schemas cannot be used."""
+        known = self.tools.get(definition.tool_id)
+        if known is not None and known.fingerprint == fingerprint:
+            known.definition = definition
+            return known
+        output = definition.output_schema
+        return Tool(
+            definition,
+            fingerprint,
+            schemas.compile(bytes(definition.input_schema)),
+            None if output is None else schemas.compile(bytes(output)),
+            None,
+        )
+
+    def put(self, agent: Agent, tool: Tool, *, suspended: bool) -> None:
         """An agent offers a tool."""
-        old = self.tools.get(definition.tool_id)
-        if old is not None and old.fingerprint == fingerprint:
-            tool = old
-            tool.agent, tool.suspended = agent, suspended
-        else:
-            output = definition.output_schema
-            tool = Tool(
-                definition,
-                fingerprint,
-                schemas.compile(bytes(definition.input_schema)),
-                None if output is None else schemas.compile(bytes(output)),
-                agent,
-                suspended,
-            )
-            self.tools[definition.tool_id] = tool
-        tool.verdicts_epoch = -1
-        agent.tools[definition.tool_id] = None
-        return tool
+        tool.agent, tool.suspended, tool.verdicts_epoch = agent, suspended, -1
+        self.tools[tool.definition.tool_id] = tool
+        agent.tools[tool.definition.tool_id] = None
 
     def remove(self, agent: Agent, tool_id: str) -> None:
         """An agent takes a tool back: from here on it is not found."""

@@ -1,7 +1,7 @@
 """The one place that decides whether a call is sent again. Edges and agents state facts; nobody else retries.
 
-Decision 1: a call that was sent and then lost is sent again only if that cannot do harm: the tool has no side effects, or
-its provider promised to recognise a call it has seen. Everything else has the honest outcome *unknown*.
+Decision 1: a call that was sent and then lost is sent again only if that cannot do harm: the tool has no side effects,
+or its provider promised to recognise a call it has seen. Everything else has the honest outcome *unknown*.
 """
 
 from __future__ import annotations

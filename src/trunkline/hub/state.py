@@ -1,18 +1,18 @@
 """What survives a crash: the fold of the ledger.
 
-``State.apply`` is the only code that changes durable state. The hub calls it for each entry it writes, recovery calls it
-for each entry it reads; so a past run and a restart give what the live run had, by construction.
+``State.apply`` is the only code that changes durable state. The hub calls it for each entry it writes, recovery calls
+it for each entry it reads; so a past run and a restart give what the live run had, by construction.
 
-Owns open calls, questions, directives, tokens, grants, pins and tainted correlations, each with the numbers of the entries
-it stands on (``open_entries``: what a snapshot has to name). Does not own sessions, timers or counters: those are gone
-after a crash, and the hub rebuilds them.
+Owns open calls, questions, directives, tokens, grants, pins and tainted correlations, each with the numbers of the
+entries it stands on (``open_entries``: what a snapshot has to name). Does not own sessions, timers or counters: those
+are gone after a crash, and the hub rebuilds them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Raw, Struct
 
@@ -22,7 +22,8 @@ from trunkline.hub.lifecycle import step
 from trunkline.model import Actor, Decision, Status
 
 # Settled calls kept for a repeat of a key or a look at a call; older ones are read from disk. 2,048 calls are 20 ms of
-# full load, more than the commits that can be outstanding; the bytes bound keeps a few large outputs from filling memory.
+# full load, more than the commits that can be outstanding; the bytes bound keeps a few large bodies from filling the
+# memory.
 RECENT_CALLS: Final = 2048
 RECENT_BYTES: Final = 33_554_432
 # How long a correlation counts as touched by untrusted text, and how many are remembered.
@@ -42,6 +43,8 @@ class Call(Struct, gc=False):
     # -- live only; moments are monotonic seconds, 0.0 is none --
     session: int = 0
     waiters: tuple[tuple[int, str], ...] = ()
+    # Somebody else than the one who asked first waits, or waited, for it.
+    joined: bool = False
     started_ms: int | None = None
     # While it runs: when it has to be done. While it is queued: not before, and not after.
     deadline: float = 0.0
@@ -52,11 +55,16 @@ class Call(Struct, gc=False):
     gone_at: float = 0.0
     # The moment the alarm is set for.
     wake_at: float = 0.0
-    # Why it should end ("timeout" or a caller's words) once its agent was asked to stop.
-    ending: str | None = None
+    # Why it should end, once its agent was asked to stop.
+    ending: Literal["timeout", "canceled"] | None = None
     stream: Stream | None = None
     actor: Actor | None = None
     context: Raw | None = None
+
+    @property
+    def correlation_id(self) -> str:
+        """What a call that this one causes belongs to; a call that nobody correlated starts its own."""
+        return self.entry.correlation_id or self.entry.call_id
 
 
 class Stream(Struct, gc=False):
@@ -103,7 +111,8 @@ class State:
         self.revoked: dict[str, entries.TokenRevoked] = {}
         self.grants: dict[str, entries.PermissionsGranted] = {}
         self.pins: dict[str, ToolPinned] = {}
-        self.tainted: dict[str, entries.CallSettled] = {}
+        # Correlation → the number and time of the entry that tainted it last.
+        self.tainted: dict[str, tuple[int, int]] = {}
         self._appliers: dict[type[Entry], Callable[[Any], None]] = {
             entries.CallAccepted: self._call_accepted,
             entries.CallSent: self._call_sent,
@@ -139,13 +148,13 @@ class State:
                 numbers.add(directive.n)
         for group in (self.tokens, self.revoked, self.grants, self.pins):
             numbers.update(item.n for item in group.values())
-        numbers.update(item.n for item in self.tainted.values() if item.at + TAINT_MS > now_ms)
+        numbers.update(number for number, at in self.tainted.values() if at + TAINT_MS > now_ms)
         return sorted(numbers)
 
     def is_tainted(self, correlation_id: str, now_ms: int) -> bool:
         """Whether a result of an agent that reads untrusted text is part of this correlation."""
         found = self.tainted.get(correlation_id)
-        return found is not None and found.at + TAINT_MS > now_ms
+        return found is not None and found[1] + TAINT_MS > now_ms
 
     # -- one method for each entry that changes something --------------------------------------------------------------
 
@@ -170,6 +179,8 @@ class State:
         call.trail = (*call.trail, entry.n)
 
     def _call_settled(self, entry: CallSettled) -> None:
+        for correlation_id in entry.taints:
+            self._taint(correlation_id, entry)
         call = self.by_number.pop(entry.call, None)
         if call is None:
             return
@@ -180,20 +191,18 @@ class State:
             if question is not None:
                 question.calls.remove(accepted.n)
         del self.calls[accepted.call_id]
-        size = len(memoryview(entry.output)) if entry.output is not None else 0
+        size = body_size(accepted.input) + body_size(entry.output)
         self.recent[accepted.call_id] = Settled(accepted, entry)
         self._recent_order.append((accepted.call_id, accepted.key_id, entry.n, size))
         self._recent_bytes += size
         if len(self._recent_order) > RECENT_CALLS or self._recent_bytes > RECENT_BYTES:
             self._forget_recent()
-        if entry.untrusted and accepted.correlation_id is not None:
-            self.tainted.pop(accepted.correlation_id, None)
-            # Only when it happened matters, not what came back: the entry is kept without its body.
-            self.tainted[accepted.correlation_id] = CallSettled(
-                n=entry.n, at=entry.at, call=entry.call, call_id=entry.call_id, status=entry.status, untrusted=True
-            )
-            if len(self.tainted) > TAINTED:
-                del self.tainted[next(iter(self.tainted))]
+
+    def _taint(self, correlation_id: str, entry: CallSettled) -> None:
+        self.tainted.pop(correlation_id, None)
+        self.tainted[correlation_id] = (entry.n, entry.at)
+        if len(self.tainted) > TAINTED:
+            del self.tainted[next(iter(self.tainted))]
 
     def _forget_recent(self) -> None:
         """Drop the oldest, but never one that is not on disk yet: a repeat of its key would run it again."""

@@ -1,7 +1,8 @@
 """One alarm for each open call and question, in buckets of 50 ms.
 
-A heap would keep a dead entry for each settled call until its deadline: 30 s of full load is over half a million of them.
-A bucket is a set of keys; settling removes the key. Deadlines are kept by the owner, so a bucket only says "look now".
+A heap would keep a dead entry for each settled call until its deadline: 30 s of full load is over half a million of
+them. A bucket is a set of keys; settling removes the key. Deadlines are kept by the owner, so a bucket only says "look
+now".
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
+
+from trunkline.model import Now
 
 BUCKET_S: Final = 0.05
 
@@ -58,3 +61,11 @@ class Timers(Generic[K]):
 
     def __len__(self) -> int:
         return sum(len(bucket) for bucket in self._buckets.values())
+
+
+def seconds_left(since_ms: int, until_ms: int, now: Now) -> float:
+    """What is left, after a restart, of a life that was written down: never more than all of it.
+
+    A wall clock that was set back meanwhile must not make an old question live longer (decision 32).
+    """
+    return min(max(0.0, until_ms / 1000 - now.wall), (until_ms - since_ms) / 1000)

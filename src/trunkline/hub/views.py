@@ -108,8 +108,9 @@ def tools(hub: Hub, now: Now) -> list[ToolView]:
 
 def tokens(hub: Hub) -> list[TokenView]:
     """The standing credentials, oldest first."""
+    revoked = hub.state.revoked
     return [
-        TokenView(token.token_id, token.edge, token.agent, stamp(token.at), token.permissions, token_id in hub.state.revoked)
+        TokenView(token_id, token.edge, token.agent, stamp(token.at), token.permissions, token_id in revoked)
         for token_id, token in hub.state.tokens.items()
     ]
 
@@ -118,21 +119,24 @@ def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now) -> 
     """What would happen to such a call, by which rule. The same code judges as in a real call."""
     tool = hub.registry.tools.get(tool_id)
     pin = hub.state.pins.get(tool_id)
-    if tool is None and pin is None:
+    if tool is not None:
+        definition, status = tool.definition, tool.status(now.mono)
+    elif pin is not None:
+        definition, status = pin.definition, "unavailable"
+    else:
         return Verdict(Decision.DENY, "registry", "no such tool", caller, fault("tool.not_found"))
-    definition = tool.definition if tool is not None else pin.definition if pin is not None else None
-    assert definition is not None
-    verdict = judge_one(
-        hub.judge.rules, caller, definition, untrusted=False, permissions=hub.judge.permissions_of
-    )
-    if verdict.fault is None and tool is not None and body is not None:
-        problem = tool.validator.error(body)
-        if problem is not None:
-            return Verdict(Decision.DENY, "schema", problem, caller, fault("tool.invalid_input", problem))
-    if verdict.fault is None and definition.requires_directive:
-        text = "besides, the tool needs a directive"
-        return Verdict(verdict.decision, verdict.rule, f"{verdict.reason}; {text}" if verdict.reason else text, caller)
-    return verdict
+    verdict = judge_one(hub.judge.rules, caller, definition, untrusted=False, permissions=hub.judge.permissions_of)
+    if verdict.fault is not None:
+        return verdict
+    problem = tool.validator.error(body) if tool is not None and body is not None else None
+    if problem is not None:
+        return Verdict(Decision.DENY, "schema", problem, caller, fault("tool.invalid_input", problem))
+    remarks = [verdict.reason] if verdict.reason else []
+    if definition.requires_directive:
+        remarks.append("besides, the tool needs a directive")
+    if status != "available":
+        remarks.append(f"the tool is {status} now")
+    return Verdict(verdict.decision, verdict.rule, "; ".join(remarks), caller)
 
 
 def figures(hub: Hub) -> dict[str, object]:
@@ -151,3 +155,15 @@ def figures(hub: Hub) -> dict[str, object]:
         "questions": len(state.questions),
         "policy": hub.judge.rules.version,
     }
+
+
+def calls_in_memory(hub: Hub, correlation_id: str | None) -> list[tuple[int, CallView]]:
+    """Open and recently settled calls with their numbers; of one correlation, if it is given."""
+    state = hub.state
+    found = [(call.entry, open_call(call)) for call in state.calls.values()]
+    found += [(done.accepted, settled_call(done.accepted, done.settled)) for done in state.recent.values()]
+    return [
+        (entry.n, view)
+        for entry, view in found
+        if correlation_id is None or correlation_id in (entry.correlation_id, entry.call_id)
+    ]

@@ -90,7 +90,7 @@ def signature_of(function: Callable[..., Any], name: str) -> Signature:
         input_schema=_input_schema(arguments, name),
         output_schema=output_schema,
         arguments=arguments,
-        decoder=msgspec.json.Decoder(arguments),
+        decoder=msgspec.json.Decoder(arguments, dec_hook=_as_it_is),
         wrapped=wrapped,
     )
 
@@ -127,8 +127,8 @@ def _has_description(kind: Any) -> bool:
 
 def _check_type(kind: Any, place: str) -> None:
     try:
-        msgspec.json.Decoder(kind)
-        msgspec.json.schema(kind)
+        msgspec.json.Decoder(kind, dec_hook=_as_it_is)
+        msgspec.json.schema(kind, schema_hook=_anything)
     except TypeError as error:
         name = getattr(kind, "__name__", str(kind))
         raise TypeError(
@@ -136,26 +136,40 @@ def _check_type(kind: Any, place: str) -> None:
         ) from error
 
 
+# msgspec knows ``Any``. ``object`` says the same, but a hook may not give an empty schema: marked, then unmarked.
+_MARK: Final = ("$comment", "anything")
+
+
+def _anything(kind: type) -> dict[str, Any]:
+    if kind is object:
+        return dict([_MARK])
+    raise TypeError("no JSON form")
+
+
+def _unmarked(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {name: _unmarked(part) for name, part in schema.items() if (name, part) != _MARK}
+    return [_unmarked(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def _as_it_is(_kind: type, value: Any) -> Any:
+    return value
+
+
 def _schema(kind: Any) -> dict[str, Any]:
     """A schema whose outermost level is the type itself, with what it refers to under ``$defs``."""
-    (outer,), definitions = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
-    used_inside = {reference for part in definitions.values() for reference in _references(part)}
-    name = outer.get("$ref", "").removeprefix("#/$defs/")
+    (outer,), definitions = msgspec.json.schema_components(
+        (kind,), ref_template="#/$defs/{name}", schema_hook=_anything
+    )
+    outer, definitions = _unmarked(outer), _unmarked(definitions)
+    reference = outer.get("$ref", "")
+    name = reference.removeprefix("#/$defs/")
     if name in definitions:
-        # A recursive type keeps its definition as well: something inside refers to it.
         outer = dict(definitions[name])
-        if name not in used_inside:
+        # A recursive type keeps its definition as well: something inside refers to it.
+        if msgspec.json.encode(reference) not in msgspec.json.encode(definitions):
             del definitions[name]
     return {**outer, "$defs": definitions} if definitions else outer
-
-
-def _references(schema: object) -> set[str]:
-    if isinstance(schema, dict):
-        own = {schema["$ref"].removeprefix("#/$defs/")} if isinstance(schema.get("$ref"), str) else set()
-        return own.union(*(_references(part) for part in schema.values()))
-    if isinstance(schema, list):
-        return set().union(*(_references(part) for part in schema))
-    return set()
 
 
 def _input_schema(arguments: type[Struct], name: str) -> dict[str, Any]:

@@ -28,6 +28,8 @@ MAX_MESSAGE_CHARS: Final = 300
 ToolId = Annotated[str, Meta(min_length=1, max_length=193)]  # 128 for the agent, the slash, 64 for the name
 # Names that callers make up: a UUID, a URN or a path fits; control characters would end up in tables and logs.
 CallerName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
+# msgspec knows no `Raw | None`: an optional body that is absent is the same as one that is null (decision 20).
+NOTHING: Final = Raw(b"null")
 Reason = Annotated[str, Meta(max_length=2000)]
 Permission = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\s]*$")]
 
@@ -62,7 +64,7 @@ class DirectiveBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     tool_id: ToolId
     reason: Annotated[str, Meta(min_length=1, max_length=2000)]
-    input: Raw | None = None
+    input: Raw = NOTHING
 
 
 class TokenBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +80,7 @@ class CheckBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     caller: Annotated[str, Meta(min_length=1, max_length=256)]
     tool_id: ToolId
-    input: Raw | None = None
+    input: Raw = NOTHING
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -133,7 +135,7 @@ class NewTokenShape(Struct, frozen=True, omit_defaults=True):
 
 T = TypeVar("T", bound=Struct)
 
-_PLACE = re.compile(r"^(?P<what>.*) - at `\$\.?(?P<field>.*)`$", re.DOTALL)
+_EXPECTED = re.compile(r"^(?P<what>Expected .*?|Invalid .*?)(?: - at `\$\.?(?P<field>.*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
 
 
@@ -158,7 +160,7 @@ def _say(kind: type[Struct], text: str) -> str:
     """The complaint of msgspec with the field in front, and what would be right where that is not obvious."""
     if (unknown := _UNKNOWN.match(text)) is not None:
         return f"unknown field {unknown['field']!r}; known are {', '.join(kind.__struct_fields__)}"
-    if (placed := _PLACE.match(text)) is not None:
-        what, field = placed["what"].replace("`", ""), placed["field"]
-        return f"{field or 'the body'}: {what[:1].lower()}{what[1:]}"
+    if (expected := _EXPECTED.match(text)) is not None:
+        what = expected["what"].replace("`", "")
+        return f"{expected['field'] or 'the body'}: {what[:1].lower()}{what[1:]}"
     return text.replace("`", "").replace("Object missing", "missing")

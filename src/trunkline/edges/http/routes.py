@@ -52,8 +52,8 @@ PAGE_CALLS: Final = 50
 MAX_PAGE_CALLS: Final = 500
 # Pages looked through for somebody who may only see their own calls; then they are told where to go on.
 MAX_PAGES_SCANNED: Final = 20
-# A large body is sent in pieces, so that the write deadline judges progress and not size.
-PIECE_BYTES: Final = 262_144
+# A large body is handed to the connection in pieces, as they are taken: it is in memory once.
+PIECE_BYTES: Final = 65_536
 
 ANYBODY: Final = ""
 OPERATOR: Final = "operator"
@@ -96,7 +96,7 @@ class Api:
             "/v1/ledger": {"GET": (OPERATOR, self.ledger)},
             "/v1/ledger/{correlation_id:path}/replay.jsonl": {"GET": (OPERATOR, self.replay)},
         }
-        return Starlette(
+        app = Starlette(
             routes=[Route(path, _by_method(methods), methods=list(methods)) for path, methods in table.items()],
             middleware=[Middleware(Gate, exchange=self._exchange)],
             exception_handlers={
@@ -105,6 +105,8 @@ class Api:
                 Exception: _on_defect,
             },
         )
+        app.router.redirect_slashes = False
+        return app
 
     # -- what is there -------------------------------------------------------------------------------------------------
 
@@ -199,6 +201,8 @@ class Api:
         view = self._visible_call(request)
         if view is None:
             return refusal(_NO_CALL)
+        if view.status.is_outcome:
+            return _json(translate.call(view))
         by, reason = principal_of(request.scope), body.reason or ""
         reply = await self._ask(
             lambda session, ref: CancelRequested(session, ref, by, call_id=view.call_id, reason=reason)
@@ -347,9 +351,9 @@ def _may_see(principal: Principal, view: CallView) -> bool:
     return principal.is_operator or view.caller == principal.identity
 
 
-def _given(body: Raw | None) -> Raw | None:
-    """An optional body; ``null`` is the same as absent (decision 20)."""
-    return None if body is None or bytes(body) == b"null" else body
+def _given(body: Raw) -> Raw | None:
+    """An optional body, if there is one."""
+    return None if bytes(body) == b"null" else body
 
 
 def _json(shape: object, status: int = 200) -> Response:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import traceback
 from typing import Any, Final
 
 from uvicorn.config import Config
@@ -21,6 +23,7 @@ from trunkline.edges.exchange import Exchange
 from trunkline.edges.http import translate
 from trunkline.edges.http.routes import Api
 from trunkline.edges.http.session import HttpSession
+from trunkline.errors import ConfigError
 from trunkline.model import Fault, fault
 
 # From the first byte (or the connect) to the end of the head, in total and not for each byte.
@@ -64,6 +67,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
+        self._unwritten = 0
 
     @property
     def is_idle(self) -> bool:
@@ -143,8 +147,17 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client reads more slowly than we write."""
         super().pause_writing()
-        if self._write_deadline is None:
-            self._write_deadline = self.loop.call_later(WRITE_TIMEOUT_S, self._end)
+        self._unwritten = self.transport.get_write_buffer_size()
+        self._write_deadline = self.loop.call_later(WRITE_TIMEOUT_S, self._judge_reader)
+
+    def _judge_reader(self) -> None:
+        """A slow reader is patience; one who took nothing at all since the last look is gone."""
+        unwritten = self.transport.get_write_buffer_size()
+        if unwritten >= self._unwritten:
+            self._end()
+            return
+        self._unwritten = unwritten
+        self._write_deadline = self.loop.call_later(WRITE_TIMEOUT_S, self._judge_reader)
 
     def resume_writing(self) -> None:
         """The client reads again."""
@@ -165,6 +178,16 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
+def without_text(record: logging.LogRecord) -> bool:
+    """Log where a defect of ours is, without the exception's text: that may hold a payload."""
+    if record.exc_info and record.exc_info[1] is not None:
+        frames = traceback.extract_tb(record.exc_info[2])
+        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
+        record.msg, record.args = "a request failed: %s at %s", (type(record.exc_info[1]).__name__, place)
+        record.exc_info = record.exc_text = None
+    return True
+
+
 class HttpListener:
     """Serves the routes on one address. ``start`` once, ``stop`` once."""
 
@@ -172,6 +195,8 @@ class HttpListener:
         self._exchange = exchange
         self._host = host
         self._port = port
+        # Where it listens, once it does.
+        self.url = ""
         self._session: HttpSession | None = None
         self._connections: Connections | None = None
         self._server: asyncio.Server | None = None
@@ -187,20 +212,26 @@ class HttpListener:
             ws="none",
             lifespan="off",
             log_config=None,
+            # Below that uvicorn has a line for each request that is not HTTP: a stranger could fill the log.
+            log_level="error",
             access_log=False,
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
         )
         config.load()
+        logging.getLogger("uvicorn.error").addFilter(without_text)
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
                 lambda: Connection(config, connections, {}), self._host, self._port, backlog=BACKLOG
             )
-        except OSError:
+        except OSError as error:
             self._session.forget()
-            raise
+            place = f"{self._host}:{self._port}"
+            problem = f"cannot listen here: {error.strerror or error}; choose another address in [http] listen"
+            raise ConfigError(problem, place) from None
         host, port = self._server.sockets[0].getsockname()[:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         return str(host), int(port)
 
     async def stop(self) -> None:

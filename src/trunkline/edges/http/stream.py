@@ -99,7 +99,7 @@ class CallStream:
 
 
 class WatchStream:
-    """``GET /v1/watch``: every masked entry and progress line, as it happens."""
+    """``GET /v1/watch``: ``watching`` first, then every masked ``entry`` and progress line as it happens."""
 
     def __init__(self, exchange: Exchange, session: HttpSession) -> None:
         self._exchange = exchange
@@ -115,6 +115,8 @@ class WatchStream:
             self._exchange.watch(sink)
             try:
                 await _start(send)
+                # From here on nothing is missed: who waits for something looks now whether it has happened already.
+                await _write(send, event("watching", b"{}"))
                 while not isinstance(item := await reader.next(PING_S), Left):
                     await _write(send, event("entry", item) if isinstance(item, bytes) else _aside(item))
                     if item is CLOSING:

@@ -87,12 +87,10 @@ class Progressed(AgentEvent, frozen=True):
 
 
 class DirectiveAnswered(AgentEvent, frozen=True):
-    """How a directive that we asked for stands, by the ``ref`` that ``request_directive`` gave."""
+    """A person stated the directive that we asked for under ``ref``, or why there is none."""
 
     ref: str
-    status: str
     directive_id: str | None = None
-    approval_id: str | None = None
     fault: Fault | None = None
 
 

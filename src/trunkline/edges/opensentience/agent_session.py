@@ -14,7 +14,6 @@ give the same events. Invariant: each call that a ``Called`` event opened gets e
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, Protocol
 
@@ -41,7 +40,7 @@ from trunkline.edges.opensentience.agent_events import (
 )
 from trunkline.edges.opensentience.messages import Envelope, ErrorObject
 from trunkline.errors import LocalProtocolError, RemoteProtocolError
-from trunkline.model import Channel, Fault, Now, Status, ToolDefinition, fault, stamp
+from trunkline.model import Channel, Fault, Now, Status, ToolDefinition, fault
 
 CAPABILITIES: Final = ("tools", "streaming", "cancellation", "calls", "directives")
 WHERE: Final = "agent.runtime"
@@ -60,9 +59,6 @@ RESULT_ROOM: Final = 2_048
 SHORTEST_HEARTBEAT_S: Final = 0.01
 
 HealthWord = Literal["ok", "degraded", "unhealthy"]
-
-# A call that starts and ends within one millisecond, as most do, is stamped once.
-_stamp: Final = functools.lru_cache(maxsize=64)(stamp)
 
 
 class State(enum.Enum):
@@ -135,7 +131,8 @@ class AgentSession:
         self._writer = messages.Writer(seed)
         self._output: list[bytes] = []
         self._open: dict[str, _Open] = {}
-        # Our own requests that Core has not answered, and the event that will answer each.
+        # Our own requests that Core has not answered, and the event that will answer each: a call by its own id, a
+        # wish for a directive by that of its message.
         self._asked: dict[str, type[Answered | DirectiveAnswered]] = {}
         self._health: HealthWord = "ok"
         self._health_details: Raw | None = None
@@ -177,6 +174,9 @@ class AgentSession:
             self._break("protocol.frame_too_large", str(exc), now, events)
         except RemoteProtocolError as exc:
             self._break(exc.code, exc.message, now, events)
+        except LocalProtocolError as exc:
+            # The one answer that can be too large is our own list of tools, after the welcome said what a frame holds.
+            self._break("protocol.frame_too_large", str(exc), now, events)
         return events
 
     def take_output(self) -> bytes:
@@ -196,7 +196,9 @@ class AgentSession:
         if self.state is State.READY:
             self._heartbeat(now)
             # From the due time, so that a late wake does not shift the rhythm; after a long sleep from now: no burst.
-            self._wake_at = max(self._wake_at, now.mono - self._interval_s) + self._interval_s
+            self._wake_at += self._interval_s
+            if self._wake_at <= now.mono:
+                self._wake_at = now.mono + self._interval_s
             return []
         silent = self.state is State.GREETING
         self._close()
@@ -290,12 +292,13 @@ class AgentSession:
         if ref in self._asked and not self.is_closed():
             self._put(now, "agent.tool.cancel", messages.CancelTool(ref, reason), request_id=ref)
 
-    def request_directive(self, tool_id: str, body: bytes | None, reason: str, now: Now) -> str:
-        """Ask a person to state an intent; the ref that is returned comes back in each ``DirectiveAnswered``."""
+    def request_directive(self, tool_id: str, arguments: bytes | None, reason: str, now: Now) -> str:
+        """Ask a person to state an intent; the ref that is returned comes back in ``DirectiveAnswered``."""
         self._require("directives")
-        ref = self._writer.new_id()
-        asked = messages.RequestDirective(tool_id, reason, UNSET if body is None else Raw(body))
-        self._put(now, "agent.directive.request", asked, request_id=ref)
+        asked = messages.RequestDirective(tool_id, reason, UNSET if arguments is None else Raw(arguments))
+        body = self._writer.write(now, "agent.directive.request", asked, None, self._writer.new_id())
+        self._append("agent.directive.request", body)
+        ref = messages.envelope(body).id
         self._asked[ref] = DirectiveAnswered
         return ref
 
@@ -444,19 +447,23 @@ class AgentSession:
 
     def _read_directive(self, message: Envelope, _now: Now, events: list[AgentEvent]) -> None:
         made = messages.payload(messages.CreateDirective, message)
-        if message.request_id in self._asked:
-            events.append(DirectiveAnswered(message.request_id, made.status, made.directive_id, made.approval_id))
+        ref = message.in_reply_to or ""
+        if made.directive_id is None and message.error is None and made.status != "refused":
+            return
+        if self._asked.pop(ref, None) is not None:
+            events.append(DirectiveAnswered(ref, made.directive_id, _fault(message.error)))
 
     def _read_error(self, message: Envelope, _now: Now, events: list[AgentEvent]) -> None:
         error = message.error or ErrorObject("protocol.error", "Core gave no reason")
-        ref = message.request_id or ""
-        kind = self._asked.pop(ref, None)
-        if kind is None:
-            events.append(Complained(error.code, error.message))
-        elif kind is Answered:
-            events.append(Answered(ref, Status.FAILED, fault=_fault(error)))
-        else:
-            events.append(DirectiveAnswered(ref, "refused", fault=_fault(error)))
+        for ref in (message.request_id or "", message.in_reply_to or ""):
+            kind = self._asked.pop(ref, None)
+            if kind is Answered:
+                events.append(Answered(ref, Status.FAILED, fault=_fault(error)))
+                return
+            if kind is DirectiveAnswered:
+                events.append(DirectiveAnswered(ref, fault=_fault(error)))
+                return
+        events.append(Complained(error.code, error.message))
 
     def _read_ping(self, message: Envelope, now: Now, _events: list[AgentEvent]) -> None:
         self._put(now, "agent.pong", messages.EMPTY, in_reply_to=message.id, **_echo(message))  # OS-134
@@ -484,6 +491,9 @@ class AgentSession:
         body = self._writer.write(
             now, type_, payload, in_reply_to, request_id, correlation_id, causation_id, None, error
         )
+        self._append(type_, body)
+
+    def _append(self, type_: str, body: bytes) -> None:
         if len(body) > self.max_frame_bytes:  # OS-016
             raise LocalProtocolError(f"{type_} has {len(body)} bytes, and a frame holds {self.max_frame_bytes}")
         self._output.append(frame(body))
@@ -506,8 +516,8 @@ class AgentSession:
             status.value,  # type: ignore[arg-type]  # an outcome; `unknown` is for Core to say
             UNSET if output is None else Raw(output),
             None if error is None else ErrorObject(error.code, error.message, error.details, error.retryable, WHERE),
-            _stamp(call.started_ms),
-            _stamp(now.ms),
+            messages.timestamp(call.started_ms),
+            messages.timestamp(now.ms),
         )
         return self._writer.write(
             now, "agent.tool.result", result, None, call.request_id, call.correlation_id, call.causation_id

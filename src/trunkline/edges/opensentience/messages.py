@@ -16,11 +16,13 @@ from __future__ import annotations
 import functools
 import re
 from calendar import monthrange
-from typing import Annotated, Any, Final, Literal, TypeVar, cast
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from trunkline import strictjson
 from trunkline.errors import RemoteProtocolError
 from trunkline.model import Actor, Channel, Now, stamp
 
@@ -34,6 +36,8 @@ MAX_HELLO_FRAME_BYTES: Final = 65_536
 # Ids are opaque (the spec's own examples are no valid UUIDs): only their length is judged. 128 holds a UUID, a URN or
 # a `chat_session:…` name with room to spare.
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
+# Long enough for 32 digits of a second. Bounded, for `is_timestamp` remembers some.
+Time = Annotated[str, Meta(max_length=64)]
 # Above 2^53 a peer that reads numbers as doubles sees another value than we do (decision 23).
 Count = Annotated[int, Meta(ge=0, le=9_007_199_254_740_992)]
 Names = tuple[str, ...]
@@ -45,29 +49,37 @@ Body = Raw | UnsetType
 
 
 class ErrorObject(Struct, frozen=True, omit_defaults=True):
-    """The standard error object, spec §3.3. ``debug`` is read past and never sent."""  # OS-054
+    """The standard error object, spec §3.3. ``debug`` is only sent where the configuration says so."""  # OS-054
 
     code: str
     message: str
     details: dict[str, Any] | None = None
     retryable: bool | None = None
     where: str | None = None
+    debug: dict[str, Any] | None = None
 
 
-class Envelope(Struct, frozen=True, gc=False):
-    """A message as received, its payload still unread."""
+P = TypeVar("P")
+
+
+class Message(Struct, Generic[P], frozen=True, gc=False):
+    """A message as received."""
 
     v: Literal[1]  # OS-027: msgspec takes neither true, 1.0 nor "1" for it
-    type: str
+    type: Id
     id: Id
-    ts: str
-    payload: Raw
+    ts: Time
+    payload: P
     in_reply_to: Id | None = None
     request_id: Id | None = None
     correlation_id: Id | None = None
     causation_id: Id | None = None
     actor: Actor | None = None
     error: ErrorObject | None = None
+
+
+# With its payload still unread.
+Envelope = Message[Raw]
 
 
 class Outgoing(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -242,7 +254,7 @@ class ToolStream(Struct, frozen=True, omit_defaults=True, gc=False):
     exchange_call_id: str | None = None
 
 
-class TextData(Struct, frozen=True):
+class TextData(Struct, frozen=True, omit_defaults=True):
     """``data`` of all channels but ``partial_result``. ``approval_id`` is ours, only in ``core.tool.stream``."""
 
     text: str
@@ -262,8 +274,8 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False):
     status: Literal["succeeded", "failed", "canceled"]
     output: Body = UNSET
     error: ErrorObject | None = None
-    started_at: str | None = None
-    finished_at: str | None = None
+    started_at: Time | None = None
+    finished_at: Time | None = None
     metrics: Body = UNSET
     exchange_call_id: str | None = None
 
@@ -357,10 +369,52 @@ _DECODERS: Final[dict[type[Struct], Any]] = {
     kind: msgspec.json.Decoder(kind).decode for kind in _KINDS.union(FROM_AGENT.values(), FROM_CORE.values())
 }
 _OPEN_BRACE: Final = ord("{")
+_LETTER_N: Final = ord("n")
 # msgspec quotes a wrong enum value; a fault never does, for the value may be a secret in the wrong place.
 _QUOTED_VALUE: Final = re.compile(r"Invalid enum value .*?(?= - at `\$|$)", re.DOTALL)
 
-P = TypeVar("P", bound=Struct)
+S = TypeVar("S", bound=Struct)
+
+
+class PayloadError(RemoteProtocolError):
+    """A message of a known type whose payload is wrong; the conversation can go on."""
+
+    def __init__(self, message: Envelope, reason: str) -> None:
+        super().__init__("protocol.invalid_message", f"{message.type}: {reason}", in_reply_to=message.id)
+        self.envelope = message
+
+
+class Reader:
+    """Reads the messages of one direction, envelope and payload at once: half the time of one after the other."""
+
+    def __init__(self, kinds: dict[str, type[Struct]]) -> None:
+        self._kinds = kinds
+        self._decoders: dict[Any, Callable[[bytes], Message[Any]]] = {
+            type_: msgspec.json.Decoder(Message[kind]).decode  # type: ignore[valid-type]
+            for type_, kind in kinds.items()
+        }
+
+    def read(self, body: bytes) -> Message[Any]:
+        """The message in a frame; one of a type that is not of this direction keeps its payload unread.
+
+        Raises ``NotStrictJson``, ``PayloadError``, or ``RemoteProtocolError`` for an envelope that is wrong.
+        """
+        value = strictjson.load(body)
+        type_ = value.get("type") if type(value) is dict else None
+        decode = self._decoders.get(type_) if type(type_) is str else None
+        if decode is None:
+            return envelope(body)
+        try:
+            message = decode(body)
+        except msgspec.DecodeError:  # now with the place of the fault, and whose it is
+            unread = envelope(body)
+            return msgspec.structs.replace(unread, payload=payload(self._kinds[unread.type], unread))
+        if not is_timestamp(message.ts):
+            raise _not_a_time()
+        return message
+
+
+read_agent: Final = Reader(FROM_AGENT).read
 
 
 def envelope(body: bytes) -> Envelope:
@@ -371,40 +425,56 @@ def envelope(body: bytes) -> Envelope:
         raise RemoteProtocolError("protocol.invalid_message", f"envelope: {_reason(exc)}") from None
     if not is_object(read.payload):
         raise RemoteProtocolError("protocol.invalid_message", "envelope: Expected `object` - at `$.payload`")
-    if not is_timestamp(read.ts):  # OS-031
-        raise RemoteProtocolError("protocol.invalid_message", "envelope: not an RFC 3339 time with offset - at `$.ts`")
+    if not is_timestamp(read.ts):
+        raise _not_a_time()
     return read
 
 
-def payload(kind: type[P], message: Envelope) -> P:
-    """The payload of a message, read as ``kind``; ``RemoteProtocolError`` replies to that message."""
+def _not_a_time() -> RemoteProtocolError:  # OS-031
+    return RemoteProtocolError("protocol.invalid_message", "envelope: not an RFC 3339 time with offset - at `$.ts`")
+
+
+def payload(kind: type[S], message: Envelope) -> S:
+    """The payload of a message, read as ``kind``, or ``PayloadError``."""
     try:
-        return cast("P", _DECODERS[kind](message.payload))
+        return cast("S", _DECODERS[kind](message.payload))
     except msgspec.DecodeError as exc:
-        raise invalid(message, _reason(exc)) from None
+        raise PayloadError(message, _reason(exc)) from None
 
 
-def part(kind: type[P], raw: Raw) -> P | str:
+def part(kind: type[S], raw: Raw) -> S | str:
     """An inner object (a tool, a stream's data, a context) read as ``kind``, or the reason why it cannot be."""
     try:
-        return cast("P", _DECODERS[kind](raw))
+        return cast("S", _DECODERS[kind](raw))
     except msgspec.DecodeError as exc:
         return _reason(exc)
 
 
 def body(raw: Body) -> Raw | None:
-    """An optional body, with absent and ``null`` made one."""
-    if isinstance(raw, UnsetType) or bytes(raw) == b"null":
+    """An optional body, with absent and ``null`` made one. Of all JSON values only ``null`` begins with an n."""
+    if raw is UNSET or memoryview(raw)[0] == _LETTER_N:
         return None
     return raw
 
 
-def invalid(message: Envelope, reason: str) -> RemoteProtocolError:
+def object_body(message: Message[Any], field: str, raw: Body) -> Raw | None:
+    """An optional body that must be an object."""
+    if raw is UNSET:
+        return None
+    first = memoryview(raw)[0]
+    if first == _OPEN_BRACE:
+        return raw
+    if first == _LETTER_N:
+        return None
+    raise invalid(message, f"Expected `object` - at `$.{field}`")
+
+
+def invalid(message: Message[Any], reason: str) -> RemoteProtocolError:
     """A payload that is wrong in a way its types do not show."""
     return RemoteProtocolError("protocol.invalid_message", f"{message.type}: {reason}", in_reply_to=message.id)
 
 
-def expects_reply(message: Envelope) -> bool:
+def expects_reply(message: Message[Any]) -> bool:
     """Whether a message of a type we do not know wants an answer (silent point 4)."""  # OS-148
     return message.request_id is not None and message.in_reply_to is None
 
@@ -433,7 +503,6 @@ _SEMVER: Final = re.compile(
     r"(?:\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*)?",
     re.ASCII,
 )
-_LONGEST_SEMVER: Final = 128
 
 
 # Peers stamp to the millisecond, so under load many messages share one text: 70 ns remembered, 600 ns judged.
@@ -447,35 +516,48 @@ def is_timestamp(text: str) -> bool:
     return day <= 28 or (year > 0 and day <= monthrange(year, month)[1])
 
 
+@functools.lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return stamp(seconds * 1000)[:-5]
+
+
+def timestamp(ms: int) -> str:
+    """Wall milliseconds as an RFC 3339 time: 0.3 µs; ``model.stamp`` takes 1.5."""
+    return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
+
+
 def is_semver(text: str) -> bool:
     """Whether this is a version of the semver form."""
-    return len(text) <= _LONGEST_SEMVER and _SEMVER.fullmatch(text) is not None
+    return len(text) <= 128 and _SEMVER.fullmatch(text) is not None
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 EMPTY: Final = Empty()
 _encode: Final = msgspec.json.Encoder().encode
+
+
+def encode_part(inner: Struct) -> Raw:
+    """An inner object as a body."""
+    return Raw(_encode(inner))
+
+
 # The last 12 digits of a UUID count the messages of one conversation; the others are random, so none is like another.
 ID_SEED_BYTES: Final = 10
 
 
-def uuid8_prefix(seed: bytes) -> str:
-    """All of a version 8 UUID but its last 12 digits, from ``ID_SEED_BYTES`` random bytes."""
-    digits = seed[:ID_SEED_BYTES].hex()
-    variant = "89ab"[int(digits[15], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-8{digits[12:15]}-{variant}{digits[16:19]}-"
-
-
 class Writer:
-    """Makes the bodies of outgoing frames: names each message and stamps it, the time once for each millisecond."""
+    """Makes the bodies of outgoing frames: names each message and stamps it, once for each reading of the clock."""
 
-    __slots__ = ("_count", "_ms", "_prefix", "_ts")
+    __slots__ = ("_count", "_now", "_prefix", "_ts")
 
     def __init__(self, seed: bytes) -> None:
-        self._prefix = uuid8_prefix(seed)
+        digits = seed[:ID_SEED_BYTES].hex()
+        variant = "89ab"[int(digits[15], 16) & 3]
+        # All of a version 8 UUID but its last 12 digits.
+        self._prefix = f"{digits[:8]}-{digits[8:12]}-8{digits[12:15]}-{variant}{digits[16:19]}-"
         self._count = 0
-        self._ms = -1
+        self._now: Now | None = None
         self._ts = ""
 
     def new_id(self) -> str:
@@ -496,10 +578,9 @@ class Writer:
         error: ErrorObject | None = None,
     ) -> bytes:
         """The body of one frame."""
-        ms = int(now.wall * 1000)
-        if ms != self._ms:
-            self._ms = ms
-            self._ts = stamp(ms)
+        if now is not self._now:
+            self._now = now
+            self._ts = timestamp(now.ms)
         self._count += 1
         return _encode(
             Outgoing(

@@ -1,0 +1,42 @@
+"""``trunkline agents``: who is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from trunkline.cli.connection import at
+from trunkline.cli.options import Settings, shared
+from trunkline.cli.terminal import say, table
+
+
+@click.command()
+@shared
+def agents(settings: Settings) -> None:
+    """The agents and how they are."""
+    found: list[dict[str, Any]] = settings.connect().get(at("agents"))["agents"]
+    if settings.shown_as_json({"agents": found}):
+        return
+    if not found:
+        say("No agents. Add an [[agent]] to trunkline.toml and reload, or start one by hand with a token:")
+        say("  trunkline token new opensentience --agent ID")
+        return
+    rows = [
+        [
+            agent["agent_id"],
+            agent["state"],
+            agent.get("health", ""),
+            agent.get("version", ""),
+            str(agent.get("tools", 0)),
+            str(agent.get("open_calls", 0)),
+            str(agent.get("succeeded", 0)),
+            str(agent.get("failed", 0)),
+            str(agent.get("restarts", 0)),
+            str(agent.get("pid", "")),
+            agent.get("note", ""),
+        ]
+        for agent in found
+    ]
+    headers = ["AGENT", "STATE", "HEALTH", "VERSION", "TOOLS", "OPEN", "OK", "FAILED", "RESTARTS", "PID", "NOTE"]
+    table(headers, rows, status=1)

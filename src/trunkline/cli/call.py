@@ -1,0 +1,238 @@
+"""``trunkline call``: one call, its progress, its output.
+
+Owns the exit code (0 succeeded, 1 failed, 2 refused, 3 canceled or unknown) and what Ctrl-C means: first a request to
+cancel, then leaving; while a person is asked, leaving at once with the question open. The output is printed as it
+came, byte for byte but for invisible characters, which are written as JSON escapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+import click
+from msgspec import Raw, Struct
+
+from trunkline.cli.connection import Connection, at, decode, encode, end_with
+from trunkline.cli.options import Settings, json_argument, say_json, shared
+from trunkline.cli.terminal import clock, note, printable, seconds_of
+from trunkline.errors import ExchangeUnreachable
+
+# A person answers in seconds or minutes: the first look comes soon, the later ones cost nothing.
+POLL_FIRST_S: Final = 0.2
+POLL_MOST_S: Final = 1.0
+# A question outlives a restart of the exchange; how long we look for it to come back.
+RESTART_S: Final = 60.0
+
+CANCELED_OR_UNKNOWN: Final = 3
+
+
+class Outcome(Struct, omit_defaults=True):
+    """What the exchange says of a call."""
+
+    call_id: str
+    status: str
+    output: Raw = Raw(b"null")
+    error: dict[str, Any] | None = None
+    approval_id: str | None = None
+    expires_at: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.status in {"succeeded", "failed", "canceled", "unknown"}
+
+
+@click.command()
+@click.argument("tool")
+@click.argument("json_input", metavar="[JSON]", required=False)
+@click.option("--timeout", type=click.FloatRange(min=0.001), metavar="S", help="Seconds the tool may take.")
+@click.option("--key", metavar="K", help="Idempotency key: the same key never runs twice.")
+@click.option("--correlation", metavar="ID", help="The conversation this call belongs to.")
+@click.option("--directive", metavar="ID", help="The stated intent, from `trunkline directive new`.")
+@click.option("--follow", is_flag=True, help="Show progress on stderr as it comes.")
+@click.option("--no-wait", is_flag=True, help="Do not wait for a person's answer.")
+@shared
+def call(
+    settings: Settings,
+    tool: str,
+    json_input: str | None,
+    timeout: float | None,
+    key: str | None,
+    correlation: str | None,
+    directive: str | None,
+    follow: bool,
+    no_wait: bool,
+) -> None:
+    """Call TOOL with JSON (`-` for stdin, `@FILE` for a file, nothing for {}) and print its output as JSON."""
+    said: dict[str, object] = {"tool_id": tool, "input": Raw(json_argument(json_input))}
+    if timeout is not None:
+        said["timeout_ms"] = max(1, round(timeout * 1000))
+    named = {"idempotency_key": key, "correlation_id": correlation, "causation_id": directive}
+    said |= {name: value for name, value in named.items() if value is not None}
+    exchange = settings.connect()
+    exchange.refused = lambda error: _refused(exchange, tool, error)
+    shown = Shown() if follow else None
+    outcome = _run(exchange, encode(said), shown)
+    if not outcome.is_final:
+        if no_wait and settings.as_json:
+            say_json(encode(outcome))
+        outcome = _wait_for_person(exchange, outcome, shown, no_wait=no_wait)
+    _tell(settings, outcome)
+
+
+def _refused(exchange: Connection, tool: str, error: dict[str, Any]) -> NoReturn:
+    """Say why; after a misspelt name, what was perhaps meant."""
+    if error["code"] == "tool.not_found":
+        from trunkline.cli.tools import nearest
+
+        exchange.refused = end_with
+        error["message"] += nearest(tool, exchange.get(at("tools"))["tools"])
+    end_with(error)
+
+
+def _tell(settings: Settings, outcome: Outcome) -> NoReturn:
+    """The output on stdout or the fault on stderr, and the exit code."""
+    if settings.as_json:
+        say_json(encode(outcome))
+    if outcome.status == "succeeded":
+        if not settings.as_json:
+            say_json(bytes(outcome.output))
+        raise SystemExit(0)
+    error = outcome.error or {"code": f"call.{outcome.status}", "message": "no reason was given"}
+    if outcome.status == "failed":
+        end_with(error)
+    note(printable(f"{error['code']}: {error['message']}"))
+    raise SystemExit(CANCELED_OR_UNKNOWN)
+
+
+class Shown:
+    """Progress on stderr, as it comes. What a tool prints need not end with its line."""
+
+    def __init__(self) -> None:
+        self._inside_line = False
+
+    def progress(self, data: bytes) -> None:
+        """One piece, as an event of the stream or a line of the live feed."""
+        said = decode(data)
+        channel, piece = said.get("channel", "stdout"), said.get("data")
+        text = piece.get("text") if isinstance(piece, dict) else None
+        if channel in {"stdout", "stderr"} and isinstance(text, str):
+            click.echo(printable(text, keep="\n\t"), err=True, nl=False)
+            self._inside_line = not text.endswith("\n") if text else self._inside_line
+            return
+        if self._inside_line:
+            note("")
+            self._inside_line = False
+        percent = piece.get("percent") if isinstance(piece, dict) else None
+        words = text if isinstance(text, str) else encode(piece).decode()
+        if isinstance(percent, int | float) and f"{percent:g} %" != words:
+            words = f"{percent:g} % {words}"
+        note(click.style(printable(words, keep="\t"), dim=True if channel != "status" else None))
+
+
+def _run(exchange: Connection, body: bytes, shown: Shown | None) -> Outcome:
+    """Make the call; its outcome, or the question it raised."""
+    known: Outcome | None = None
+    with _cancel_on_interrupt(exchange, lambda: known):
+        try:
+            for name, data in exchange.events("POST", at("calls"), body):
+                if name == "progress" and shown is not None:
+                    shown.progress(data)
+                elif name in {"accepted", "waiting_approval", "outcome"}:
+                    known = decode(data, type=Outcome)
+        except ExchangeUnreachable:
+            if known is None:
+                raise
+        except KeyboardInterrupt:
+            note("left; the call goes on" + (f": trunkline calls, {known.call_id}" if known else ""))
+            raise SystemExit(CANCELED_OR_UNKNOWN) from None
+    if known is None or not (known.is_final or known.approval_id):
+        # The stream ended early. The call, if it was taken on, is on record and goes on without us.
+        note("hub.unavailable: the exchange went away while the call ran; `trunkline calls` will say how it ended")
+        raise SystemExit(CANCELED_OR_UNKNOWN)
+    return known
+
+
+@contextlib.contextmanager
+def _cancel_on_interrupt(exchange: Connection, known: Callable[[], Outcome | None]) -> Iterator[None]:
+    """The first Ctrl-C asks the exchange to cancel and goes on listening; the second one leaves.
+
+    A signal handler, because an exception inside a read would lose the rest of what was read.
+    """
+
+    def on_interrupt(_: int, __: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        current = known()
+        if current is None:
+            raise KeyboardInterrupt
+        note("canceling; Ctrl-C again to leave")
+        # If it cannot be canceled any more, its outcome is on the way.
+        with contextlib.suppress(ExchangeUnreachable):
+            other = Connection(exchange.home)
+            other.refused = lambda _: None
+            other.post(at("calls", current.call_id, "cancel"), {"reason": "Ctrl-C"})
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _wait_for_person(exchange: Connection, asked: Outcome, shown: Shown | None, *, no_wait: bool) -> Outcome:
+    """The outcome, after a person's answer.
+
+    Nothing is held meanwhile, and a restart of the exchange changes nothing.
+    """
+    until = f" (until {clock(seconds_of(asked.expires_at))})" if asked.expires_at else ""
+    try:
+        note(f"waiting for approval {asked.approval_id}{until}: trunkline approve {asked.approval_id}")
+        if no_wait:
+            raise SystemExit(CANCELED_OR_UNKNOWN)
+        return _polled(exchange, asked.call_id, shown)
+    except KeyboardInterrupt:
+        note(f"left; {asked.approval_id} stays open")
+        raise SystemExit(CANCELED_OR_UNKNOWN) from None
+
+
+def _polled(exchange: Connection, call_id: str, shown: Shown | None) -> Outcome:
+    pause, lost_at = POLL_FIRST_S, 0.0
+    while True:
+        try:
+            if shown is not None:
+                _follow(exchange, call_id, shown)
+            now = _look(exchange, call_id)
+            if now.is_final:
+                return now
+            lost_at = 0.0
+        except ExchangeUnreachable:
+            lost_at = lost_at or time.monotonic()
+            if time.monotonic() - lost_at > RESTART_S:
+                note("hub.unavailable: the exchange went away; the question will be open again after `trunkline up`")
+                raise SystemExit(CANCELED_OR_UNKNOWN) from None
+            with contextlib.suppress(ExchangeUnreachable):
+                exchange = Connection(exchange.home)
+        time.sleep(pause)
+        pause = min(POLL_MOST_S, pause * 1.5)
+
+
+def _look(exchange: Connection, call_id: str) -> Outcome:
+    return decode(exchange.request("GET", at("calls", call_id)), type=Outcome)
+
+
+def _follow(exchange: Connection, call_id: str, shown: Shown) -> None:
+    """Show the progress of a call whose own stream has ended, from the live feed, until the call has ended too."""
+    for name, data in exchange.events("GET", at("watch")):
+        if name == "watching" and _look(exchange, call_id).is_final:
+            return
+        if name == "entry":
+            entry = decode(data)
+            if entry.get("call_id") == call_id and entry.get("kind") == "progress":
+                shown.progress(data)
+            elif entry.get("call_id") == call_id and entry.get("kind") == "call.settled":
+                return

@@ -1,0 +1,115 @@
+"""What all verbs share: ``--home`` and ``--json``, before or after the verb, and JSON given on the command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trunkline.cli.connection import Connection, encode
+from trunkline.cli.terminal import note, printable, say
+from trunkline.config import Home
+
+# How much of a line is shown on each side of a fault in it.
+_AROUND = 30
+
+
+class Settings:
+    """What was said before and after the verb."""
+
+    def __init__(self) -> None:
+        self.home_option: str | None = None
+        self.as_json = False
+
+    @property
+    def home(self) -> Home:
+        """The folder of the exchange."""
+        return Home.resolve(self.home_option, os.environ)
+
+    def connect(self) -> Connection:
+        """The running exchange."""
+        return Connection(self.home)
+
+    def shown_as_json(self, value: object) -> bool:
+        """Print the value for a program, if one asked; whether that was all."""
+        if self.as_json:
+            say_json(encode(value))
+        return self.as_json
+
+
+def shared(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the options that all have, and its ``Settings`` as the first argument."""
+
+    def keep_home(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.ensure_object(Settings).home_option = value
+
+    def keep_json(context: click.Context, _: click.Parameter, value: bool) -> None:
+        if value:
+            context.ensure_object(Settings).as_json = True
+
+    decorated: Callable[..., Any] = click.make_pass_decorator(Settings, ensure=True)(function)
+    for option in (
+        click.option("--json", is_flag=True, expose_value=False, callback=keep_json, help="For programs: print JSON."),
+        click.option("--home", metavar="DIR", expose_value=False, callback=keep_home, help="The exchange's folder."),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
+def say_json(data: bytes) -> None:
+    """JSON on stdout: the same value with nothing invisible in it; spread out for a person, one line for a program."""
+    if sys.stdout.isatty():
+        import msgspec
+
+        data = msgspec.json.format(data, indent=2)
+    say(printable(data.decode(), keep="\n"))
+
+
+def json_argument(text: str | None, what: str = "input") -> bytes:
+    """The JSON that an argument means: itself, ``-`` for stdin, ``@file`` for a file; ``{}`` if there is none."""
+    if text is None:
+        return b"{}"
+    if text == "-":
+        data = sys.stdin.buffer.read()
+    elif text.startswith("@"):
+        try:
+            data = Path(text[1:]).read_bytes()
+        except OSError as error:
+            raise click.BadParameter(f"{printable(text[1:])}: {error.strerror}") from None
+    else:
+        data = os.fsencode(text)
+    if text != "{}":
+        _check(data, what)
+    return data
+
+
+def _check(data: bytes, what: str) -> None:
+    from trunkline.strictjson import NotStrictJson, check
+
+    try:
+        check(data)
+    except NotStrictJson as error:
+        fault = error.fault[:1].lower() + error.fault[1:]
+        if not data.strip():
+            fault, error.at = "it is empty", None
+        if error.at is None:
+            note(f"message.malformed: the {what} is not JSON: {fault}")
+        else:
+            line, column, spot = place(data, error.at)
+            note(f"message.malformed: the {what} is not JSON: {fault}, line {line}, column {column}")
+            note(spot)
+        raise SystemExit(2) from None
+
+
+def place(data: bytes, offset: int) -> tuple[int, int, str]:
+    """Line and column of an offset, and that part of the line with a mark below it."""
+    before = data[:offset].decode("utf-8", "replace")
+    after = data[offset:].decode("utf-8", "replace").split("\n", 1)[0]
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    lead = printable(before[len(before) - column + 1 :][-_AROUND:])
+    return line, column, f"  {lead}{printable(after[:_AROUND])}\n  {' ' * len(lead)}^"

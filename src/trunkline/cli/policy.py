@@ -1,0 +1,59 @@
+"""``trunkline policy`` and ``policy check``: the rules in force, and what they would say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from msgspec import Raw
+
+from trunkline.cli.connection import at
+from trunkline.cli.options import Settings, json_argument, shared
+from trunkline.cli.terminal import printable, say, status_word, table
+
+
+@click.group(invoke_without_command=True)
+@shared
+@click.pass_context
+def policy(context: click.Context, settings: Settings) -> None:
+    """The rules in force, in the order in which they are tried; the first match wins, nothing matches: deny."""
+    if context.invoked_subcommand is not None:
+        return
+    found: dict[str, Any] = settings.connect().get(at("policy"))
+    if settings.shown_as_json(found):
+        return
+    rows = [
+        [rule["id"], rule["decision"], rule["caller"], rule["tool"], _condition(rule), rule.get("reason", "")]
+        for rule in found["rules"]
+    ]
+    rows.append(["default", "deny", "*", "*", "", "nothing above matches"])
+    table(["RULE", "DECISION", "CALLER", "TOOL", "IF", "REASON"], rows, status=1)
+
+
+def _condition(rule: dict[str, Any]) -> str:
+    words = []
+    if "side_effects" in rule:
+        words.append("it changes things" if rule["side_effects"] else "it reads only")
+    if "when" in rule:
+        words.append(str(rule["when"]))
+    return ", ".join(words)
+
+
+@policy.command("check")
+@click.argument("caller")
+@click.argument("tool")
+@click.argument("json_input", metavar="[JSON]", required=False)
+@shared
+def check(settings: Settings, caller: str, tool: str, json_input: str | None) -> None:
+    """What would happen if CALLER (operator, agent:ID, http:NAME, …) called TOOL. Nothing is called or recorded."""
+    body: dict[str, object] = {"caller": caller, "tool_id": tool}
+    if json_input is not None:
+        body["input"] = Raw(json_argument(json_input))
+    verdict: dict[str, Any] = settings.connect().post(at("policy", "check"), body)
+    if settings.shown_as_json(verdict):
+        return
+    reason = f": {printable(verdict['reason'])}" if verdict.get("reason") else ""
+    say(f"{status_word(verdict['decision'])} by {printable(verdict['rule'])}{reason}")
+    fault = verdict.get("fault")
+    if fault is not None:
+        say(f"the caller would get {printable(fault['code'])}: {printable(fault['message'])}")

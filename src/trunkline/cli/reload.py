@@ -1,0 +1,18 @@
+"""``trunkline reload``: the configuration re-read."""
+
+from __future__ import annotations
+
+import click
+
+from trunkline.cli.connection import at
+from trunkline.cli.options import Settings, shared
+from trunkline.cli.terminal import say
+
+
+@click.command()
+@shared
+def reload(settings: Settings) -> None:
+    """Read the configuration again; a file that cannot be used changes nothing."""
+    answer = settings.connect().post(at("reload"))
+    if not settings.shown_as_json(answer):
+        say("reloaded")

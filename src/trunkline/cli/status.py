@@ -1,0 +1,50 @@
+"""``trunkline status``: what runs here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from trunkline.cli.connection import at
+from trunkline.cli.options import Settings, shared
+from trunkline.cli.terminal import duration, printable, say
+
+# What ``ready.json`` says besides the listeners.
+_NOT_LISTENERS = {"pid", "start_time", "operator_token_file", "version"}
+
+
+@click.command()
+@shared
+def status(settings: Settings) -> None:
+    """What runs here, since when, and how busy it is."""
+    exchange = settings.connect()
+    figures: dict[str, Any] = exchange.get(at("status"))
+    if settings.shown_as_json({**exchange.ready, **figures, "home": str(exchange.home.path)}):
+        return
+    ready = exchange.ready
+    _line("running", f"pid {ready['pid']}, up {duration(float(figures.get('uptime_s', 0)))}")
+    _line("home", str(exchange.home.path))
+    listeners = {name: value for name, value in ready.items() if name not in _NOT_LISTENERS}
+    for name, value in listeners.items():
+        if value is not None:
+            _line(name, str(value))
+    off = [name for name, value in listeners.items() if value is None]
+    if off:
+        _line("off", ", ".join(off))
+    _line("agents", f"{figures.get('agents', 0)} attached, {figures.get('tools', 0)} tools")
+    _line("calls", f"{_counts(figures.get('open_calls'), 'open')}; {_counts(figures.get('settled_calls'), 'ended')}")
+    questions = figures.get("questions", 0)
+    _line("questions", f"{questions} open" + (": trunkline approvals" if questions else ""))
+    _line("ledger", f"{figures.get('entries', 0):,} entries, {figures.get('backlog', 0):,} on their way to disk")
+
+
+def _line(name: str, text: str) -> None:
+    say(f"{name:<10} {printable(text)}")
+
+
+def _counts(figure: object, word: str) -> str:
+    """``3 open (2 running, 1 queued)``."""
+    counts = {str(name): int(count) for name, count in figure.items() if count} if isinstance(figure, dict) else {}
+    parts = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    return f"{sum(counts.values()):,} {word}" + (f" ({parts})" if parts else "")

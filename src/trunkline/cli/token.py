@@ -1,0 +1,81 @@
+"""``trunkline token``: credentials. A secret is shown once, when it is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from trunkline.cli.connection import Connection, at, decode
+from trunkline.cli.options import Settings, shared
+from trunkline.cli.terminal import clock, note, printable, say, seconds_of, table
+from trunkline.errors import ExchangeUnreachable
+
+
+@click.group()
+def token() -> None:
+    """Credentials for agents and programs."""
+
+
+@token.command("new")
+@click.argument("edge")
+@click.option("--agent", required=True, metavar="ID", help="Who will use it.")
+@click.option("--type", "kind", metavar="T", help="The agent's type, on edges that have types.")
+@click.option(
+    "--permission", "permissions", metavar="P", multiple=True, help="What it may do besides; may be repeated."
+)
+@shared
+def new(settings: Settings, edge: str, agent: str, kind: str | None, permissions: tuple[str, ...]) -> None:
+    """Make a credential for an agent on an EDGE (http, opensentience)."""
+    if kind is not None:
+        raise click.UsageError(f"agents on the edge {printable(edge)} have no type")
+    body: dict[str, object] = {"edge": edge, "agent": agent}
+    if permissions:
+        body["permissions"] = permissions
+    made = settings.connect().post(at("tokens"), body)
+    if not settings.shown_as_json(made):
+        say(printable(made["token"]))
+        note(f"{made['id']}: shown this once; trunkline token revoke {made['id']} takes it back")
+
+
+@token.command("list")
+@shared
+def list_tokens(settings: Settings) -> None:
+    """The credentials that were made; also while no exchange is running."""
+    try:
+        found: list[dict[str, Any]] = settings.connect().get(at("tokens"))["tokens"]
+    except ExchangeUnreachable:
+        found = _on_record(settings)
+    if settings.shown_as_json({"tokens": found}):
+        return
+    if not found:
+        say("No tokens. `trunkline token new http --agent NAME` makes one.")
+        return
+    rows = [
+        [
+            one["id"],
+            one["edge"],
+            one["agent"],
+            clock(seconds_of(one["issued_at"])),
+            "revoked" if one.get("revoked") else "valid",
+            ", ".join(one.get("permissions", ())),
+        ]
+        for one in found
+    ]
+    table(["ID", "EDGE", "AGENT", "MADE", "STATE", "PERMISSIONS"], rows)
+
+
+def _on_record(settings: Settings) -> list[dict[str, Any]]:
+    """The tokens as the ledger has them."""
+    return []
+
+
+@token.command("revoke")
+@click.argument("token_id", metavar="ID")
+@shared
+def revoke(settings: Settings, token_id: str) -> None:
+    """Take the credential ID back; who came in with it is sent away."""
+    exchange: Connection = settings.connect()
+    answer = decode(exchange.request("DELETE", at("tokens", token_id)))
+    if not settings.shown_as_json(answer):
+        say(f"revoked {printable(token_id)}")

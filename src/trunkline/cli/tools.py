@@ -1,0 +1,86 @@
+"""``trunkline tools``: what can be called, and how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from trunkline.cli.connection import at, encode
+from trunkline.cli.options import Settings, say_json, shared
+from trunkline.cli.terminal import heading, note, printable, say, status_word, table
+
+
+@click.command()
+@click.argument("tool", required=False)
+@shared
+def tools(settings: Settings, tool: str | None) -> None:
+    """What can be called; with the name of a TOOL, how."""
+    found: list[dict[str, Any]] = settings.connect().get(at("tools"))["tools"]
+    if tool is not None:
+        found = _named(tool, found)
+    if settings.shown_as_json({"tools": found}):
+        return
+    if not found:
+        say("No tools: no agent has announced any. `trunkline agents` shows who is there.")
+    elif tool is not None:
+        for one in found:
+            _describe(one)
+    else:
+        rows = [[one["tool_id"], one["status"], _nature(one), one["description"]] for one in found]
+        table(["TOOL", "STATUS", "KIND", "DESCRIPTION"], rows, status=1)
+
+
+def _named(tool: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tool of this id, or those whose name after the slash it is."""
+    exact = [one for one in found if tool in {one["tool_id"], one["tool_id"].partition("/")[2]}]
+    if not exact:
+        note(f"tool.not_found: no tool {printable(tool)!r}{nearest(tool, found)}")
+        raise SystemExit(2)
+    return exact
+
+
+def nearest(tool: str, found: list[dict[str, Any]]) -> str:
+    """The tools that were perhaps meant, as the end of a sentence.
+
+    A name after the slash is as good as the whole id.
+    """
+    from trunkline.cli.main import did_you_mean
+
+    ids = [str(one["tool_id"]) for one in found]
+    by_name = {tool_id.partition("/")[2]: tool_id for tool_id in ids}
+    name = tool.rpartition("/")[2]
+    if name in by_name:
+        return f"; did you mean {printable(by_name[name])}?"
+    return printable(did_you_mean(tool, ids) or (f"; there are {len(ids)}: trunkline tools" if ids else ""))
+
+
+def _nature(tool: dict[str, Any]) -> str:
+    kind = "changes things" if tool.get("side_effects", True) else "reads only"
+    return f"{kind}, needs a directive" if tool.get("requires_directive") else kind
+
+
+def _describe(tool: dict[str, Any]) -> None:
+    say(f"{heading(tool['tool_id'])}  {status_word(tool['status'])}, {_nature(tool)}")
+    say(printable(tool["description"], keep="\n"))
+    for name in ("capabilities", "tags", "required_permissions"):
+        if tool.get(name):
+            say(f"{name.replace('_', ' ')}: {printable(', '.join(tool[name]))}")
+    for name in ("input_schema", "output_schema"):
+        if tool.get(name) is not None:
+            say(f"{name.replace('_', ' ')}:")
+            say_json(encode(tool[name]))
+    say(f"trunkline call {printable(tool['tool_id'])} '{printable(encode(_example(tool['input_schema'])).decode())}'")
+
+
+def _example(schema: Any) -> dict[str, object]:
+    """The required fields with a value of the right type: something to edit."""
+    if not isinstance(schema, dict):
+        return {}
+    empty = {"string": "…", "integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
+    properties = schema.get("properties")
+    fields = properties if isinstance(properties, dict) else {}
+    return {
+        str(name): empty.get(str(fields.get(name, {}).get("type")), "…") if isinstance(fields.get(name), dict) else "…"
+        for name in schema.get("required", [])
+    }

@@ -1,0 +1,22 @@
+"""``trunkline up``: run the exchange in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trunkline.cli.options import Settings, shared
+
+
+@click.command()
+@click.option(
+    "--config", type=click.Path(dir_okay=False, path_type=Path), help="Instead of trunkline.toml in the home."
+)
+@click.option("--demo", is_flag=True, help="With the example agents.")
+@shared
+def up(settings: Settings, config: Path | None, demo: bool) -> None:
+    """Run the exchange in the foreground; Ctrl-C or SIGTERM drains and stops it."""
+    from trunkline.host.up import run
+
+    raise SystemExit(run(settings.home, config, demo=demo))

@@ -1,0 +1,95 @@
+"""``trunkline watch``: one line for each thing that happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from trunkline.cli.connection import at, decode
+from trunkline.cli.options import Settings, shared
+from trunkline.cli.terminal import STATUS_COLOURS, clock, duration, note, printable, say
+
+Entry = dict[str, Any]
+
+
+def _took(entry: Entry) -> str:
+    if "started_ms" not in entry or "finished_ms" not in entry:
+        return ""
+    return f" in {duration((entry['finished_ms'] - entry['started_ms']) / 1000)}"
+
+
+def _fault(entry: Entry) -> str:
+    fault = entry.get("fault")
+    return f": {fault.get('code')}: {fault.get('message')}" if isinstance(fault, dict) else ""
+
+
+def _text(entry: Entry) -> str:
+    data = entry.get("data")
+    text = data.get("text") if isinstance(data, dict) else None
+    return f"{entry.get('call_id')}  {str(data if text is None else text).rstrip()}"
+
+
+# What is said of each kind of entry; any other kind is shown with its fields.
+SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
+    "progress": _text,
+    "call.accepted": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['decision']} by {e['rule']}",
+    "call.sent": lambda e: f"call of entry {e['call']}, attempt {e['attempt']}",
+    "call.settled": lambda e: f"{e['call_id']}  {e['status']}{_took(e)}{_fault(e)}",
+    "call.refused": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['code']}",
+    "call.noted": lambda e: f"{e['call_id']}  {e['note']} {e.get('by', '')} {e.get('detail', '')}",
+    "agent.launched": lambda e: f"{e['agent_id']}  pid {e['pid']}",
+    "agent.admitted": lambda e: f"{e['agent_id']}  {e['version']} over {e['edge']}",
+    "agent.refused": lambda e: f"{e['claimed']}  {e['reason']} (from {e['origin']})",
+    "agent.left": lambda e: f"{e['agent_id']}  {e['reason']}",
+    "agent.exited": lambda e: f"{e['agent_id']}  code {e['exit_code']} {e.get('note', '')}",
+    "agent.health": lambda e: f"{e['agent_id']}  {e['health']}",
+    "tools.offered": lambda e: f"{e['agent_id']}  {', '.join(e['tool_ids'])}",
+    "tools.withdrawn": lambda e: f"{e['agent_id']}  {', '.join(e['tool_ids'])}",
+    "tool.pinned": lambda e: f"{e['definition']['tool_id']}",
+    "question.opened": lambda e: (
+        f"{e['approval_id']}  {e['subject']} of {e.get('tool_id') or e.get('agent_id')}, asked by {e['asked_by']}: "
+        f"trunkline approve {e['approval_id']}"
+    ),
+    "question.closed": lambda e: f"{e['approval_id']}  {e['how']} by {e.get('by') or 'nobody'} {e.get('reason', '')}",
+    "token.issued": lambda e: f"{e['token_id']}  {e['edge']} for {e['agent']}",
+    "token.revoked": lambda e: f"{e['token_id']}",
+    "notice": lambda e: f"{e['code']} at {e['place']} {e.get('who', '')} {e.get('detail', '')}",
+}
+
+
+@click.command()
+@shared
+def watch(settings: Settings) -> None:
+    """What happens, as it happens. Ctrl-C ends it."""
+    exchange = settings.connect()
+    try:
+        for name, data in exchange.events("GET", at("watch")):
+            if settings.as_json:
+                if name == "entry":
+                    say(printable(data.decode()))
+            elif name == "watching":
+                note("watching; Ctrl-C ends it")
+            elif name == "entry":
+                say(sentence(decode(data)))
+            elif name == "dropped":
+                note(f"… {decode(data)['dropped']} lines were dropped: this terminal is too slow")
+    except KeyboardInterrupt:
+        return
+    note("the exchange has stopped")
+
+
+def sentence(entry: Entry) -> str:
+    """One entry as one line."""
+    kind = str(entry.get("kind", "?"))
+    moment = float(entry["at"]) / 1000 if "at" in entry else time.time()
+    try:
+        text = SENTENCES[kind](entry)
+    except (KeyError, TypeError):
+        text = "  ".join(f"{name}={value}" for name, value in entry.items() if name not in {"kind", "n", "at"})
+    word = str(entry.get("status") or entry.get("how") or entry.get("decision") or "")
+    colour = STATUS_COLOURS.get(word, "red" if kind.endswith(".refused") else None)
+    shown = click.style(f"{printable(kind):<16}", fg=colour, dim=True if colour is None else None)
+    return f"{clock(moment)}  {shown}  {printable(text.rstrip())}"

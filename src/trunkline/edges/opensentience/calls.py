@@ -1,0 +1,215 @@
+"""The calls of one conversation, both ways: those the agent was given, and those it made.
+
+Owns their messages, echoes, streams and the ids an answer carries. It does not own outcomes: a result that nobody waits
+for is passed on, and the hub has it on record. Invariant: what is remembered is bounded (``MAX_REMEMBERED_CALLS`` given
+calls; made calls by the hub, which answers each of them exactly once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import Raw, Struct
+
+from trunkline.edges.opensentience import translate
+from trunkline.edges.opensentience.messages import (
+    CancelTool,
+    Message,
+    TextData,
+    ToolCall,
+    ToolResult,
+    ToolStream,
+    encode_part,
+)
+from trunkline.edges.opensentience.outbox import Outbox
+from trunkline.effects import Answer, Cancel, Deliver, Progress, Wait
+from trunkline.errors import LocalProtocolError, RemoteProtocolError
+from trunkline.events import CallFinished, CallProgressed, CallRequested, CancelRequested, Event
+from trunkline.model import Now, Principal, Status, fault
+
+# Calls that were sent and never answered are forgotten, the oldest first; only their streams are lost by it.
+MAX_REMEMBERED_CALLS: Final = 4_096
+# Of one call, all chunks together (silent point 19).
+MAX_STREAM_BYTES: Final = 8_388_608
+
+# code, what it is about, detail: put on record once for each thing it is about.
+Note = Callable[[str, str, str], None]
+Emit = Callable[[Event], None]
+
+
+class GivenCall(Struct):
+    """A call that the agent was given: what its messages have to echo, and where its stream is."""
+
+    correlation_id: str
+    causation_id: str | None
+    is_cancelable: bool
+    last_seq: int = 0
+    streamed: int = 0
+    is_streaming: bool = True
+
+
+class GivenCalls:
+    """The calls that the agent was given, by our ``call_id``, which is the ``request_id`` of all their messages too."""
+
+    def __init__(self, session: int, outbox: Outbox, note: Note, emit: Emit) -> None:
+        self._session = session
+        self._outbox = outbox
+        self._note = note
+        self._emit = emit
+        self._open: dict[str, GivenCall] = {}
+        # Whether all of the agent's tools can be canceled, or else which.
+        self.all_cancelable = False
+        self.cancelable: set[str] = set()
+
+    def give(self, effect: Deliver, now: Now) -> None:
+        """Send the call; what cannot be sent is finished at once."""
+        call, actor = translate.tool_call(effect)
+        call_id = effect.call_id
+        if not self._outbox.try_put(
+            now, "core.tool.call", call, None, call_id, effect.correlation_id, effect.causation_id, actor
+        ):
+            text = f"the call does not fit into a frame of {self._outbox.max_frame_bytes} bytes"
+            problem = fault("tool.invalid_input", text)
+            self._emit(CallFinished(self._session, call_id, Status.FAILED, fault=problem))
+            return
+        if len(self._open) >= MAX_REMEMBERED_CALLS:
+            del self._open[next(iter(self._open))]
+        is_cancelable = self.all_cancelable or effect.tool_id in self.cancelable
+        self._open[call_id] = GivenCall(effect.correlation_id, effect.causation_id, is_cancelable)
+
+    def cancel(self, effect: Cancel, now: Now) -> None:
+        """Ask for the end of a call, if that would be heard (contradiction 5)."""
+        given = self._open.get(effect.call_id)
+        if given is not None and given.is_cancelable:
+            cancel = CancelTool(effect.call_id, effect.reason or None, effect.deadline_ms)
+            self._outbox.try_put(
+                now, "core.tool.cancel", cancel, None, effect.call_id, given.correlation_id, given.causation_id
+            )
+
+    def finished(self, message: Message[ToolResult], _now: Now) -> CallFinished:
+        """Read ``agent.tool.result``. That of a call we do not know goes on too: the hub has it on record."""
+        finished = translate.call_finished(self._session, message)
+        call_id = finished.call_id
+        given = self._open.pop(call_id, None)
+        if given is not None and (
+            message.request_id != call_id
+            or message.correlation_id != given.correlation_id
+            or message.causation_id != given.causation_id
+        ):
+            self._note_echo(message, call_id, given)
+        return finished
+
+    def spoil(self, call_id: str, reason: str) -> None:
+        """A call's one result cannot be read: that is its outcome (decision 21)."""
+        if self._open.pop(call_id, None) is not None:
+            problem = fault("tool.invalid_output", reason)
+            self._emit(CallFinished(self._session, call_id, Status.FAILED, fault=problem))
+
+    def progressed(self, message: Message[ToolStream], _now: Now) -> CallProgressed | None:
+        """Read ``agent.tool.stream``; ``None`` for a chunk that is dropped and noted."""
+        chunk = message.payload
+        progressed = translate.call_progressed(self._session, message)
+        call_id, seq = chunk.call_id, chunk.seq
+        given = self._open.get(call_id)
+        if given is None:  # OS-107
+            self._note("stream.ignored", call_id, "of a call that is not open")
+        elif not given.is_streaming:  # OS-112
+            self._note("stream.after_end", call_id, f"call {call_id}")
+        elif seq <= given.last_seq:  # OS-108
+            self._note("stream.repeated", call_id, f"call {call_id}: {seq} after {given.last_seq}")
+        else:
+            self._note_echo(message, call_id, given)
+            if seq > given.last_seq + 1:
+                self._note("stream.gap", call_id, f"call {call_id}: {seq} after {given.last_seq}")
+            given.last_seq = seq
+            given.streamed += len(memoryview(chunk.data))
+            if given.streamed <= MAX_STREAM_BYTES:
+                given.is_streaming = not progressed.done
+                return progressed
+            given.is_streaming = False
+            self._note("stream.too_large", call_id, f"call {call_id}: more than {MAX_STREAM_BYTES} bytes")
+        return None
+
+    def _note_echo(self, message: Message[Any], call_id: str, given: GivenCall) -> None:
+        """OS-040 to OS-042, seen from here: a missing echo is recorded, never demanded (decision 20)."""
+        if message.request_id != call_id:
+            self._note("echo.missing", "request_id", f"{message.type} without its request_id")
+        if message.correlation_id != given.correlation_id:
+            self._note("echo.missing", "correlation_id", f"{message.type} without its correlation_id")
+        if message.causation_id != given.causation_id:
+            self._note("echo.missing", "causation_id", f"{message.type} without its causation_id")
+
+
+class MadeCall(Struct):
+    """A call that the agent made: what the answer has to carry."""
+
+    message_id: str
+    request_id: str
+    correlation_id: str | None
+    causation_id: str | None
+    seq: int = 0
+
+
+class MadeCalls:
+    """The open calls that the agent made, by its own ``call_id``."""
+
+    def __init__(self, session: int, outbox: Outbox) -> None:
+        self._session = session
+        self._outbox = outbox
+        self._open: dict[str, MadeCall] = {}
+
+    def requested(self, message: Message[ToolCall], caller: Principal) -> CallRequested:
+        """Read ``agent.tool.call``."""
+        call_id = message.payload.call_id
+        requested = translate.call_requested(self._session, caller, message)
+        if message.request_id is None:
+            raise RemoteProtocolError("protocol.invalid_message", "agent.tool.call: request_id is required")
+        if call_id in self._open:
+            raise RemoteProtocolError("protocol.duplicate_id", "a call of yours with this call_id is open")
+        self._open[call_id] = MadeCall(message.id, message.request_id, message.correlation_id, message.causation_id)
+        return requested
+
+    def cancel_requested(self, message: Message[CancelTool], caller: Principal) -> CancelRequested:
+        """Read ``agent.tool.cancel``."""
+        cancel = message.payload
+        reason = (cancel.reason or "")[:256]
+        return CancelRequested(self._session, message.id, caller, target=cancel.call_id, reason=reason)
+
+    def answer(self, effect: Answer, now: Now) -> None:
+        """Send ``core.tool.result``; the call's name may be used again."""
+        made = self._made(effect.ref)
+        del self._open[effect.ref]
+        result = translate.tool_result(effect)
+        if not self._put(made, "core.tool.result", result, now, made.message_id):
+            text = f"the result does not fit into a frame of {self._outbox.max_frame_bytes} bytes"
+            problem = translate.error_object(fault("tool.output_too_large", text))
+            result = ToolResult(result.call_id, "failed", error=problem, exchange_call_id=effect.call_id)
+            self._put(made, "core.tool.result", result, now, made.message_id)
+
+    def wait(self, effect: Wait, now: Now) -> None:
+        """Say that the call waits, and for which approval."""
+        waiting = encode_part(TextData(effect.status.value, effect.approval_id))
+        self._stream(effect.ref, effect.call_id, "status", waiting, now)
+
+    def progress(self, effect: Progress, now: Now) -> None:
+        """Pass a chunk on."""
+        self._stream(effect.ref, effect.call_id, effect.channel, effect.data, now, done=effect.done)
+
+    def _stream(self, ref: str, call_id: str, channel: Any, data: Raw, now: Now, *, done: bool = False) -> None:
+        made = self._made(ref)
+        # Numbered anew: what the exchange itself says of the call stands between the agent's chunks.
+        made.seq += 1
+        chunk = ToolStream(ref, made.seq, channel, data, done or None, call_id)
+        self._put(made, "core.tool.stream", chunk, now)
+
+    def _made(self, ref: str) -> MadeCall:
+        made = self._open.get(ref)
+        if made is None:
+            raise LocalProtocolError("no call of this name is open here")
+        return made
+
+    def _put(self, made: MadeCall, type_: str, said: Struct, now: Now, in_reply_to: str | None = None) -> bool:
+        return self._outbox.try_put(
+            now, type_, said, in_reply_to, made.request_id, made.correlation_id, made.causation_id
+        )

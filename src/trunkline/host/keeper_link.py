@@ -1,0 +1,151 @@
+"""The exchange's end of the keeper: starting it, speaking with it, and cleaning up if it is killed.
+
+Owns the keeper's process and the socket pair; does not know what a command means (``keeper``) or when one is due
+(``supervisor``). The keeper is started anew, not forked off: a keeper that was killed can so be replaced at any time,
+although the exchange has threads and an event loop by then.
+
+Invariant: ``on_lost`` is called once for each keeper that ended without being asked to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast
+
+from trunkline.host import processes
+from trunkline.host.keeper import KILL_WAIT_S, SHORT_GRACE_S
+from trunkline.model import ProcessIdentity
+
+# The longest that a keeper needs to end everything.
+LEAVE_WAIT_S: Final = SHORT_GRACE_S + KILL_WAIT_S
+POLL_S: Final = 0.01
+
+Report = dict[str, Any]
+
+
+class KeeperLink(asyncio.Protocol):
+    """One keeper, as the exchange sees it."""
+
+    def __init__(self, on_report: Callable[[Report], None], on_lost: Callable[[], None]) -> None:
+        self._on_report = on_report
+        self._on_lost = on_lost
+        self._received = b""
+        self._is_closing = False
+        self._gone = asyncio.Event()
+        self._transport: asyncio.WriteTransport
+        self._process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        """The keeper's process."""
+        return self._process.pid
+
+    async def open(self, mask: Callable[[bytes], bytes]) -> None:
+        """Start a keeper. ``mask`` must be a function that pickles; it is loaded when the first agent prints."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # Its own group: neither Ctrl-C nor a signal to the exchange's group reaches it.
+            self._process = subprocess.Popen(  # noqa: ASYNC220  (returns when the child has started: 2 ms)
+                [sys.executable, "-P", "-m", "trunkline.host.keeper", str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                process_group=0,
+            )
+        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
+        self.send({"do": "mask", "pickle": base64.b64encode(pickle.dumps(mask)).decode()})
+
+    def send(self, command: dict[str, object]) -> None:
+        """Give a command. One that a lost keeper did not read is answered by ``on_lost``."""
+        # json, not msgspec: an environment may hold bytes that are not UTF-8, as lone surrogates.
+        self._transport.write(json.dumps(command).encode() + b"\n")
+
+    async def close(self) -> None:
+        """Let the keeper end what is left and leave."""
+        self._is_closing = True
+        self._transport.write_eof()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_WAIT_S):
+                await self._gone.wait()
+        self._transport.close()
+        self._bury()
+
+    # --- asyncio.Protocol ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is attached to the loop."""
+        self._transport = cast("asyncio.WriteTransport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand over whole reports."""
+        *lines, self._received = (self._received + data).split(b"\n")
+        for line in lines:
+            self._on_report(json.loads(line))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """The keeper is gone."""
+        self._gone.set()
+        if not self._is_closing:
+            self._bury()
+            self._on_lost()
+
+    def _bury(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+async def end_strays(roots: Iterable[ProcessIdentity]) -> None:
+    """After a keeper was killed: end what it left, and collect it.
+
+    The first process of each run died with the keeper. The rest is found by the sessions of the runs, and by the
+    exchange being its new parent (``processes.become_subreaper``). What the exchange starts itself must stay in the
+    exchange's session: that is how it is told apart, for a launched process never has that session.
+    """
+    sessions = {root.pid: root.start_time for root in roots}
+    me = os.getpid()
+    session = os.getsid(0)
+    give_up_at = time.monotonic() + KILL_WAIT_S
+    while time.monotonic() < give_up_at:
+        known = processes.table()
+        adopted = [process for process in known.values() if process.ppid == me and process.sid != session]
+        in_sessions = [
+            process
+            for process in known.values()
+            if process.sid in sessions
+            and processes.in_session(process, known.get(process.sid), process.sid, sessions[process.sid])
+        ]
+        below = [known[pid] for pid in processes.descendants(known, [process.pid for process in adopted])]
+        strays = {process.pid: process for process in [*adopted, *in_sessions, *below]}
+        if not strays:
+            return
+        for process in strays.values():
+            processes.send_signal(process, signal.SIGKILL)
+        for process in adopted:
+            try:
+                os.waitpid(process.pid, os.WNOHANG)  # noqa: ASYNC222  (it does not block)
+            except ChildProcessError:
+                continue
+        await asyncio.sleep(POLL_S)
+
+
+def end_leftovers(home: str) -> None:
+    """At start: end what an earlier exchange of this home left, if it was killed in one blow with its keeper."""
+    known = processes.table()
+    spared = processes.ancestors(known, os.getpid()) | {os.getpid()}
+    for process in known.values():
+        if process.pid in spared or processes.uid_of(process.pid) != os.getuid():
+            continue
+        env = processes.environment_of(process.pid)
+        if env.get(b"OPENSENTIENCE_HOME") == os.fsencode(home) and b"OPENSENTIENCE_RUN_ID" in env:
+            processes.send_signal(process, signal.SIGKILL)

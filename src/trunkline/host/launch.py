@@ -1,0 +1,87 @@
+"""From a command to a running program: finding its file, and what the forked child does before it becomes that program.
+
+Owns the child's side of the gate: everything is prepared, the keeper is told, and the program runs when the gate opens.
+Does not own what happens to it afterwards (``keeper``). Only the standard library is imported.
+
+Invariant: the program starts with its own session, the default signals, an empty standard input and no descriptor of
+ours; and it is killed when the keeper dies.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+from typing import Any, Final, NoReturn
+
+from trunkline.host import processes
+
+# A run keeps two descriptors open in the keeper, and 1,024 is a common soft limit. Agents get the exchange's own limit.
+MAX_OPEN_FILES: Final = 65_536
+
+READY: Final = b"+"
+GO: Final = b"!"
+# The exit code of shells for a command that cannot be run.
+CANNOT_RUN: Final = 127
+
+
+class LaunchError(Exception):
+    """An agent that cannot be started; the text names the reason for the operator."""
+
+
+def find_program(name: str, cwd: str, path: str) -> str:
+    """The file that a command's first word means; ``LaunchError`` when it cannot be run."""
+    if not os.path.isdir(cwd):  # noqa: PTH112
+        raise LaunchError(f"its folder {cwd} does not exist")
+    if not os.access(cwd, os.X_OK):
+        raise LaunchError(f"its folder {cwd} may not be entered")
+    folders = [""] if "/" in name else [folder for folder in path.split(":") if folder]
+    candidates = [os.path.join(cwd, folder, name) for folder in folders]  # noqa: PTH118
+    files = [candidate for candidate in candidates if os.path.isfile(candidate)]  # noqa: PTH113
+    for file in files:
+        if os.access(file, os.X_OK):
+            return file
+    if files:
+        raise LaunchError(f"{files[0]} is not executable: chmod +x it, or name its interpreter in `command`")
+    if "/" in name:
+        raise LaunchError(f"the command {candidates[0]} does not exist")
+    raise LaunchError(f"the command {name!r} is not in PATH: install it, or give its full path in `command`")
+
+
+def why_not_run(program: str, number: int) -> str:
+    """A text for what ``execve`` said."""
+    if number == errno.ENOENT:
+        return f"{program} cannot be run: the interpreter named in its first line does not exist"
+    if number == errno.ENOEXEC:
+        return f"{program} cannot be run: not a program for this machine, nor a script that starts with #!"
+    return f"{program} cannot be run: {os.strerror(number)}"
+
+
+def become(
+    command: dict[str, Any], program: str, gate: int, pipe: int, keeper_pid: int, open_files: tuple[int, int]
+) -> NoReturn:
+    """In the child: prepare everything, say so, and run the command when the gate opens. Returns never."""
+    try:
+        os.setsid()
+        processes.signal_on_parent_death(signal.SIGKILL)
+        if os.getppid() != keeper_pid:
+            os._exit(CANNOT_RUN)
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.chdir(command["cwd"])
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        os.dup2(pipe, 1)
+        os.dup2(pipe, 2)
+        gate = os.dup2(gate, 3, inheritable=False)
+        os.closerange(4, MAX_OPEN_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
+        os.write(gate, READY)
+        if os.read(gate, 1) == GO:
+            os.execve(program, command["argv"], command["env"])  # noqa: S606
+    except OSError as problem:
+        os.write(gate, str(problem.errno).encode())
+    finally:
+        os._exit(CANNOT_RUN)

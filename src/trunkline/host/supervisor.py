@@ -1,0 +1,361 @@
+"""The agents that the exchange launches itself: which of them run, under which token, and what follows when one ends.
+
+Joins three parts: ``restart`` (pure: when to run again), ``keeper`` (a process of its own: running and ending) and the
+hub, which hears ``AgentLaunched`` before the agent's program starts and ``AgentExited`` when nothing of it is left.
+Owns the launch tokens and the environment of agents; a token's value goes to its agent and is not kept.
+
+Invariant: at most one run of an agent exists at a time, and only a process of its session is told to belong to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import random
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline.errors import ConfigError
+from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
+from trunkline.host import processes
+from trunkline.host.keeper import KILL_WAIT_S
+from trunkline.host.keeper_link import KeeperLink, Report, end_leftovers, end_strays
+from trunkline.host.launch import CANNOT_RUN
+from trunkline.host.manifest import read_manifest
+from trunkline.host.restart import Life, Restart, State, Step, how_it_ended
+from trunkline.model import AgentView, Manifest, Peer, ProcessIdentity
+
+EDGE: Final = "opensentience"
+# What an agent sees of the exchange's own environment (decision 18).
+PASSED_ON: Final = ("PATH", "HOME", "LANG", "TZ")
+# Logs of earlier runs that are kept for each agent: enough to see how a crash loop began.
+KEPT_LOGS: Final = 20
+# Between two tries to get a keeper, on a machine without memory, or where one dies at once.
+KEEPER_WAIT_S: Final = 1.0
+
+
+class AgentSpec(Struct, frozen=True):
+    """How an agent is run. ``cwd`` and ``manifest`` are absolute paths."""
+
+    agent_id: str
+    command: tuple[str, ...]
+    cwd: str
+    restart: Restart = "on-failure"
+    manifest: str | None = None
+    env: dict[str, str] = {}
+    stop_grace_s: float = 5.0
+    max_log_bytes: int = 10_485_760
+
+    def __repr__(self) -> str:
+        """Without ``env`` and ``command``, which is where people put secrets."""
+        return f"AgentSpec({self.agent_id!r})"
+
+
+class Run(Struct):
+    """One run of an agent, from the command to launch it to the report of its end."""
+
+    run_id: str
+    agent: Agent
+    token_sha256: str
+    manifest: Manifest | None
+    process: ProcessIdentity | None = None
+
+
+class Agent:
+    """One supervised agent."""
+
+    def __init__(self, spec: AgentSpec) -> None:
+        self.spec = spec
+        self.life = Life(spec.restart)
+        self.run: Run | None = None
+        self.is_removed = False
+
+
+class Supervisor:
+    """All supervised agents of one exchange. Must be used on the event loop's thread."""
+
+    def __init__(
+        self,
+        home: Path,
+        socket: Path,
+        *,
+        mask: Callable[[bytes], bytes] = bytes,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """``mask`` runs in the keeper on what agents print, so it must pickle."""
+        self._home = home
+        self._socket = socket
+        self._mask = mask
+        self._clock = clock
+        self._jitter = jitter
+        self._feed: Callable[[Sequence[Event]], None]
+        self._agents: dict[str, Agent] = {}
+        self._runs: dict[str, Run] = {}
+        self._by_root: dict[int, Run] = {}
+        self._link: KeeperLink | None = None
+        self._keeper_since = 0.0
+        self._is_stopping = False
+        # Commands for the next keeper, while there is none.
+        self._unsent: list[dict[str, object]] = []
+        self._replacing: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._quiet = asyncio.Event()
+
+    # --- what the exchange asks for -----------------------------------------------------------------------------------
+
+    async def start(self, feed: Callable[[Sequence[Event]], None], specs: Sequence[AgentSpec]) -> None:
+        """Start the keeper, then the agents. Events go to ``feed`` from here on."""
+        self._feed = feed
+        processes.become_subreaper()
+        end_leftovers(str(self._home))
+        await self._open_keeper()
+        self.reload(specs)
+
+    def reload(self, specs: Sequence[AgentSpec]) -> None:
+        """Run these agents and no others. Equal ones go on, changed ones restart, crashed ones are tried again."""
+        wanted = {spec.agent_id for spec in specs}
+        for agent_id in self._agents.keys() - wanted:
+            agent = self._agents[agent_id]
+            agent.is_removed = True
+            self._perform(agent, agent.life.stop())
+        for spec in specs:
+            known = self._agents.get(spec.agent_id)
+            if known is not None and known.spec == spec and not known.is_removed:
+                self._perform(known, known.life.retry(self._clock()))
+                continue
+            agent = known or Agent(spec)
+            self._agents[spec.agent_id] = agent
+            agent.spec = spec
+            agent.life.restart = spec.restart
+            agent.is_removed = False
+            self._perform(agent, agent.life.start(self._clock()))
+
+    async def stop_all(self, max_grace_s: float = float("inf")) -> None:
+        """End every agent and the keeper. Takes no longer than the longest grace and a few seconds."""
+        self._is_stopping = True
+        grace_s = min(max_grace_s, max((agent.spec.stop_grace_s for agent in self._agents.values()), default=0.0))
+        for agent in list(self._agents.values()):
+            agent.is_removed = True
+            self._perform(agent, agent.life.stop(), max_grace_s)
+        self._settle()
+        # The keeper ends what is left after that when its socket closes.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s + 2 * KILL_WAIT_S):
+                await self._quiet.wait()
+        if self._replacing is not None:
+            await self._replacing
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+
+    # --- what the exchange wants to know ------------------------------------------------------------------------------
+
+    def views(self) -> list[AgentView]:
+        """What is to be said of each agent's process."""
+        return [
+            AgentView(
+                agent_id=agent_id,
+                edge=EDGE,
+                state=agent.life.state.value,
+                pid=agent.run.process.pid if agent.run is not None and agent.run.process is not None else None,
+                run_id=agent.run.run_id if agent.run is not None else None,
+                restarts=agent.life.restarts,
+                note=agent.life.note,
+            )
+            for agent_id, agent in self._agents.items()
+        ]
+
+    def run_of(self, pid: int, uid: int) -> str | None:
+        """The launched run to whose session a process belongs, if any (decision 16)."""
+        process = processes.read(pid)
+        if process is None or uid != os.getuid() or processes.uid_of(pid) != uid:
+            return None
+        run = self._by_root.get(process.sid)
+        if run is None or run.process is None:
+            return None
+        leader = processes.read(process.sid)
+        return run.run_id if processes.in_session(process, leader, run.process.pid, run.process.start_time) else None
+
+    def peer_of(self, pid: int, uid: int) -> Peer:
+        """Who a connecting process is. One that is gone already has no identity, and belongs to no run."""
+        process = processes.read(pid)
+        if process is None:
+            return Peer(f"process {pid}")
+        identity = ProcessIdentity(pid, process.start_time)
+        return Peer(f"process {pid} started {process.start_time}", identity, self.run_of(pid, uid))
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+
+    def _perform(self, agent: Agent, step: Step | None, max_grace_s: float = float("inf")) -> None:
+        if step is Step.LAUNCH:
+            self._launch(agent)
+        elif step is Step.STOP and agent.run is not None:
+            grace_s = min(agent.spec.stop_grace_s, max_grace_s)
+            self._send({"do": "stop", "run_id": agent.run.run_id, "grace_s": grace_s})
+        self._settle()
+
+    def _launch(self, agent: Agent) -> None:
+        spec = agent.spec
+        run_id = new_run_id(time.time())
+        token = f"tlk_{secrets.token_urlsafe(32)}"  # OS-135
+        agent.run = Run(run_id, agent, hashlib.sha256(token.encode()).hexdigest(), None)
+        try:
+            if spec.manifest is not None:
+                agent.run.manifest = read_manifest(Path(spec.manifest), spec.agent_id)
+        except ConfigError as problem:
+            self._end(agent.run, CANNOT_RUN, str(problem))
+            return
+        logs = self._home / "logs" / spec.agent_id
+        forget_old_logs(logs)
+        self._runs[run_id] = agent.run
+        self._send(
+            {
+                "do": "launch",
+                "run_id": run_id,
+                "argv": spec.command,
+                "env": environment(spec, run_id, token, self._home, self._socket, os.environ),
+                "cwd": spec.cwd,
+                "log": str(logs / f"{run_id}.log"),
+                "max_log_bytes": spec.max_log_bytes,
+            }
+        )
+
+    def _on_report(self, report: Report) -> None:
+        run = self._runs.get(report["run_id"])
+        if run is None:
+            return
+        if report["report"] != "launched":
+            self._end(run, report.get("code", CANNOT_RUN), report["reason"])
+            return
+        agent = run.agent
+        run.process = ProcessIdentity(report["pid"], report["start_time"])
+        self._by_root[run.process.pid] = run
+        agent.life.launched()
+        # The hub knows the token before the program that has it runs; one that is stopped already never runs.
+        self._feed([AgentLaunched(agent.spec.agent_id, run.run_id, run.process, run.token_sha256, run.manifest)])
+        if agent.life.state is State.RUNNING:
+            self._send({"do": "go", "run_id": run.run_id})
+
+    def _end(self, run: Run, code: int, reason: str) -> None:
+        """A run is over, or could not begin."""
+        agent = run.agent
+        self._runs.pop(run.run_id, None)
+        agent.run = None
+        now = self._clock()
+        step = agent.life.ended(code, reason, now, self._jitter())
+        note = agent.life.note or reason or how_it_ended(code)
+        if run.process is None:
+            self._feed([Noticed("agent.not_launched", "host", agent.spec.agent_id, note)])
+        else:
+            if self._by_root.get(run.process.pid) is run:
+                del self._by_root[run.process.pid]
+            restart_in_s = 0.0 if step is Step.LAUNCH else None
+            if agent.life.wake_at is not None:
+                restart_in_s = agent.life.wake_at - now
+            self._feed([AgentExited(agent.spec.agent_id, run.run_id, code, restart_in_s, note)])
+        self._perform(agent, step)
+
+    def _settle(self) -> None:
+        """After each change: forget removed agents, set the one timer, and say whether anything runs."""
+        self._agents = {
+            agent_id: agent
+            for agent_id, agent in self._agents.items()
+            if not agent.is_removed or agent.life.has_process
+        }
+        if any(agent.life.has_process for agent in self._agents.values()):
+            self._quiet.clear()
+        else:
+            self._quiet.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        times = [agent.life.wake_at for agent in self._agents.values() if agent.life.wake_at is not None]
+        if times:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, min(times) - self._clock()), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        for agent in list(self._agents.values()):
+            self._perform(agent, agent.life.wake(self._clock()))
+        self._settle()
+
+    # --- the keeper ---------------------------------------------------------------------------------------------------
+
+    def _send(self, command: dict[str, object]) -> None:
+        if self._link is None:
+            self._unsent.append(command)
+        else:
+            self._link.send(command)
+
+    async def _open_keeper(self) -> None:
+        link = KeeperLink(self._on_report, self._on_keeper_lost)
+        await link.open(self._mask)
+        self._link = link
+        self._keeper_since = self._clock()
+        commands, self._unsent = self._unsent, []
+        for command in commands:
+            link.send(command)
+
+    def _on_keeper_lost(self) -> None:
+        self._link = None
+        lost = list(self._runs.values())
+        self._replacing = asyncio.get_running_loop().create_task(self._replace_keeper(lost))
+
+    async def _replace_keeper(self, lost: Sequence[Run]) -> None:
+        """The keeper was killed, and the agents with it: end what they left, say so, and get another keeper."""
+        await end_strays([run.process for run in lost if run.process is not None])
+        self._feed([Noticed("host.keeper_lost", "host", detail=f"{len(lost)} agents ended with it")])
+        for run in lost:
+            self._end(run, -signal.SIGKILL, "the process that keeps the agents was killed")
+        wait_s = KEEPER_WAIT_S if self._clock() - self._keeper_since < KEEPER_WAIT_S else 0.0
+        while self._link is None and not self._is_stopping:
+            await asyncio.sleep(wait_s)
+            wait_s = KEEPER_WAIT_S
+            with contextlib.suppress(OSError):
+                await self._open_keeper()
+
+
+def environment(
+    spec: AgentSpec, run_id: str, token: str, home: Path, socket: Path, own: Mapping[str, str]
+) -> dict[str, str]:
+    """All that an agent finds in its environment (decision 18). OS-140, OS-141.
+
+    The folder of our own interpreter comes first on PATH, so that a bare ``python`` is the one that has trunkline
+    installed, also when the exchange was started by the full path of a virtual environment.
+    """
+    passed_on = {name: own[name] for name in PASSED_ON if name in own}
+    passed_on["PATH"] = f"{Path(sys.executable).parent}:{own.get('PATH', os.defpath)}"
+    return (
+        passed_on
+        | spec.env
+        | {
+            "OPENSENTIENCE_SOCKET": str(socket),
+            "OPENSENTIENCE_SESSION_TOKEN": token,
+            "OPENSENTIENCE_AGENT_ID": spec.agent_id,
+            "OPENSENTIENCE_RUN_ID": run_id,
+            "OPENSENTIENCE_HOME": str(home),
+        }
+    )
+
+
+def new_run_id(wall: float) -> str:
+    """A name for a run that sorts by time."""
+    return f"{int(wall * 1000):012x}-{secrets.token_hex(4)}"
+
+
+def forget_old_logs(folder: Path) -> None:
+    """Make room for one more log of an agent."""
+    for log in sorted(folder.glob("*.log"))[: -(KEPT_LOGS - 1)]:
+        log.unlink(missing_ok=True)

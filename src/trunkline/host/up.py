@@ -1,0 +1,320 @@
+"""``trunkline up``: bring an exchange up, keep it up, take it down.
+
+Owns the order of things: home, configuration, helper processes (while this process is still small and has no threads), ledger,
+fold, hub, listeners, agents, ``ready.json``; and the reverse when it stops. Does not own any of these parts.
+
+Invariant: ``ready.json`` exists only while every listener is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+import trunkline
+from trunkline import events
+from trunkline.config import AgentProcess, Config, Home, host_and_port, load
+from trunkline.edges.http.serve import HttpListener
+from trunkline.edges.opensentience.serve import OpenSentienceListener
+from trunkline.edges.opensentience.session import Settings
+from trunkline.errors import ConfigError, LedgerError
+from trunkline.host.runner import Runner
+from trunkline.host.supervisor import AgentSpec, Supervisor
+from trunkline.hub.hub import Hub
+from trunkline.ledger.ledger import Ledger
+from trunkline.ledger.masking import Masker, mask_line
+from trunkline.model import Status
+
+log = logging.getLogger("trunkline")
+
+# P-A10: how long a clean stop waits for calls that run.
+DRAIN_S: Final = 10.0
+# P-A6: below this new calls are refused, so that open ones can finish.
+MIN_FREE_BYTES: Final = 67_108_864
+DISK_CHECK_S: Final = 1.0
+# Half a second of fold at the next start.
+SNAPSHOT_EVERY: Final = 50_000
+RETENTION_CHECK_S: Final = 3600.0
+EXIT_FAILED: Final = 70
+# In a clone; an installed wheel has no examples.
+EXAMPLES: Final = Path(__file__).parents[3] / "examples"
+
+
+def run(home: Home, config_path: Path | None, *, demo: bool = False) -> int:
+    """Run the exchange in the foreground until it is told to stop; the process's exit code."""
+    if demo and config_path is None and not home.config_file.exists():
+        config_path = EXAMPLES / "trunkline.toml"
+    home.create()
+    config = load(home, config_path, os.environ)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    return uvloop.run(Exchange(home, config_path, config, demo=demo).serve())
+
+
+class Exchange:
+    """One running exchange: the parts, joined."""
+
+    def __init__(self, home: Home, config_path: Path | None, config: Config, *, demo: bool) -> None:
+        self._home = home
+        self._config_path = config_path
+        self._config = config
+        self._demo = demo
+        self._instance = secrets.token_hex(8)
+        self._stop = asyncio.Event()
+        self._exit_code = 0
+        self._next_snapshot = 0
+        self._supervisor = Supervisor(home.path, Path(config.opensentience.socket), mask=mask_line)
+        self._ledger: Ledger
+        self._runner: Runner
+
+    async def serve(self) -> int:
+        """Start everything, wait for the end, stop everything."""
+        config, loop = self._config, asyncio.get_running_loop()
+        self._open(loop)
+        runner = self._runner
+        http = HttpListener(runner, *host_and_port(config.http.listen))
+        opensentience = OpenSentienceListener(
+            runner,
+            _session_settings(config, self._instance),
+            path=Path(config.opensentience.socket),
+            tcp=host_and_port(config.opensentience.tcp) if config.opensentience.tcp else None,
+        )
+        self._watch_signals(loop)
+        housekeeping = loop.create_task(self._keep_house())
+        try:
+            await opensentience.start()
+            host, port = await http.start()
+            await self._supervisor.start(runner.feed, [_spec(agent) for agent in config.agents])
+            self._write_ready(f"http://{_bracketed(host)}:{port}", opensentience)
+            await self._stop.wait()
+        finally:
+            self._home.ready_file.unlink(missing_ok=True)
+            housekeeping.cancel()
+            await self._take_down(http, opensentience)
+        return self._exit_code
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The ledger, the hub folded from it, and the runner between them."""
+        operator_token = _operator_token(self._home)
+        known = [("operator_token", operator_token)]
+        ledger = Ledger.open(
+            self._home.ledger_file,
+            self._home.keys_folder,
+            loop=loop,
+            on_durable=lambda number: self._runner.on_durable(number),
+            on_failure=lambda error: self._runner.on_failure(error),
+            secrets=known,
+        )
+        hub = Hub(
+            mac_key=ledger.mac_key,
+            call_prefix=_call_prefix(),
+            new_id=_new_id,
+            operator_sha256=hashlib.sha256(operator_token.encode()).hexdigest(),
+            rules=self._config.policy(),
+        )
+        try:
+            hub.fold(ledger.reader.recovery())
+        except LedgerError:
+            ledger.close()
+            raise
+        hub.stored(ledger.durable)
+        self._ledger = ledger
+        self._runner = Runner(
+            hub,
+            ledger,
+            Masker(known),
+            self._supervisor,
+            loop,
+            instance=self._instance,
+            fatal=self._fatal,
+            reload=self._reload_now,
+        )
+        self._next_snapshot = hub.state.last + SNAPSHOT_EVERY
+        self._runner.feed([_in_force(self._config), events.ExchangeStarted(trunkline.__version__, self._instance)])
+
+    # -- while it runs -------------------------------------------------------------------------------------------------
+
+    def _watch_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_on_signal)
+
+    def _fatal(self, _why: str) -> None:
+        self._exit_code = EXIT_FAILED
+        self._stop.set()
+
+    def _reload_on_signal(self) -> None:
+        try:
+            self._reload_now()
+        except ConfigError as error:
+            log.error("the configuration was not changed: %s", error)
+
+    def _reload_now(self) -> None:
+        """Read the file again. A file that cannot be used changes nothing."""
+        config = load(self._home, self._config_path, os.environ)
+        for name in ("http", "opensentience"):
+            if getattr(config, name) != getattr(self._config, name):
+                raise ConfigError(f"[{name}] cannot change while the exchange runs; restart it", str(self._config_path or ""))
+        self._config = config
+        self._runner.feed([_in_force(config)])
+        self._supervisor.reload([_spec(agent) for agent in config.agents])
+        log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
+
+    async def _keep_house(self) -> None:
+        """Once a second: the room on the disk, and whether a snapshot is due. Once an hour: retention."""
+        is_low = False
+        retention_at = time.monotonic()
+        while True:
+            usage = os.statvfs(self._home.path)
+            low = usage.f_bavail * usage.f_frsize < MIN_FREE_BYTES
+            if low is not is_low:
+                is_low = low
+                self._runner.feed([events.StorageChanged(low=low)])
+                log.warning("the disk is nearly full: new calls are refused" if low else "there is room on the disk again")
+            if self._runner.hub.state.last >= self._next_snapshot:
+                self._take_snapshot()
+            if self._config.ledger.retention_days and time.monotonic() >= retention_at:
+                retention_at = time.monotonic() + RETENTION_CHECK_S
+                self._close_old_part()
+            await asyncio.sleep(DISK_CHECK_S)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _take_snapshot(self) -> None:
+        state, now = self._runner.hub.state, self._runner.now()
+        through = state.last
+        _, sha256 = self._ledger.snapshot(state.open_entries(now.ms))
+        self._runner.feed([events.SnapshotTaken(through, sha256)])
+        self._next_snapshot = through + SNAPSHOT_EVERY
+
+    def _close_old_part(self) -> None:
+        """Remove what is older than the retention setting; its hash stays in the chain."""
+        now = self._runner.now()
+        before_ms = now.ms - self._config.ledger.retention_days * 86_400_000
+        closing = self._ledger.close_part(before_ms, self._runner.hub.state.open_entries(now.ms))
+        if closing is not None:
+            self._runner.feed([closing])
+
+    async def _take_down(self, http: HttpListener, opensentience: OpenSentienceListener) -> None:
+        """No new calls; what runs may finish; everybody hears of it; the last entry; the ledger closed."""
+        runner = self._runner
+        if self._exit_code == 0:
+            runner.feed([events.DrainStarted()])
+            deadline = time.monotonic() + DRAIN_S
+            while time.monotonic() < deadline and self._has_running():
+                await asyncio.sleep(0.02)
+        await opensentience.stop("shutdown")
+        await http.stop()
+        await self._supervisor.stop_all()
+        if self._exit_code == 0:
+            self._take_snapshot()
+            runner.feed([events.ExchangeStopped()])
+        self._ledger.close()
+
+    def _has_running(self) -> bool:
+        return any(call.status is Status.RUNNING for call in self._runner.hub.state.calls.values())
+
+    def _write_ready(self, http: str, opensentience: OpenSentienceListener) -> None:
+        """Say where everything is, to programs (``ready.json``) and to the person who looks on."""
+        ready = {
+            "pid": os.getpid(),
+            "http": http,
+            "socket": str(opensentience.path),
+            "tcp": None if opensentience.tcp is None else f"tcp://{_bracketed(opensentience.tcp[0])}:{opensentience.tcp[1]}",
+            # Edges that this release does not have.
+            "pylon": None,
+            "relay": None,
+            "ossa": None,
+            "operator_token_file": str(self._home.operator_token_file),
+        }
+        path = self._home.ready_file
+        part = path.with_suffix(".part")
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(ready, file)
+        part.replace(path)
+        say = functools.partial(print, file=sys.stderr, flush=True)
+        say(f"trunkline {trunkline.__version__} is up in {self._home.path}")
+        say(f"  http    {http}")
+        say(f"  socket  {opensentience.path}")
+        if opensentience.tcp is not None:
+            say(f"  tcp     {ready['tcp']}")
+        for agent in self._config.agents:
+            say(f"  agent   {agent.id}")
+        say("Stop with Ctrl-C.")
+
+
+def _in_force(config: Config) -> events.PolicyChanged:
+    return events.PolicyChanged(
+        config.policy(),
+        config.limits,
+        untrusted_agents=frozenset(agent.id for agent in config.agents if agent.reads_untrusted),
+        unpinned_agents=frozenset(agent.id for agent in config.agents if not agent.pin_definitions),
+        schema_strict=config.opensentience.schema_validation == "strict",
+        approval_expire_s=config.approvals.expire_s,
+    )
+
+
+def _session_settings(config: Config, instance: str) -> Settings:
+    chosen = config.opensentience
+    return Settings(
+        trunkline.__version__,
+        instance,
+        chosen.heartbeat_interval_ms,
+        chosen.max_frame_bytes,
+        chosen.max_inflight_requests,
+        chosen.max_tool_input_bytes,
+        chosen.max_tool_output_bytes,
+        chosen.strict_types,
+        chosen.debug_errors,
+    )
+
+
+def _spec(agent: AgentProcess) -> AgentSpec:
+    return AgentSpec(
+        agent.id,
+        agent.command,
+        agent.cwd,
+        agent.restart,
+        agent.manifest,
+        agent.env,
+        agent.stop_grace_s,
+        agent.max_log_bytes,
+    )
+
+
+def _operator_token(home: Home) -> str:
+    """The operator's bearer token, made on the first start."""
+    path = home.operator_token_file
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        token = f"tlk_{secrets.token_urlsafe(32)}"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token + "\n")
+        return token
+
+
+def _call_prefix() -> str:
+    """The first 24 characters of every call id of this run: a UUID of version 8; twelve digits follow."""
+    return f"{secrets.token_hex(4)}-{secrets.token_hex(2)}-8{secrets.token_hex(2)[1:]}-a{secrets.token_hex(2)[1:]}-"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())
+

@@ -1,0 +1,107 @@
+"""The ledger's one secret, ``keys/ledger.key``, and what is made of it: a key for MACs and one for held originals.
+
+It does not own what is sealed or for how long (``writer``). AES-GCM comes from ``cryptography``, imported on first use
+because it costs 9 MB that an exchange without secrets in its payloads never needs; HKDF is six lines of ``hmac``.
+
+Invariant: the file is 32 random bytes, readable by its owner only, and is never made anew beside an existing ledger.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from trunkline.errors import LedgerError
+
+__all__ = ["FILE_NAME", "LedgerKeys", "derived"]
+
+FILE_NAME: Final = "ledger.key"
+_KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+
+
+def derived(secret: bytes, purpose: bytes) -> bytes:
+    """A key of 32 bytes for one purpose (RFC 5869 with SHA-256, no salt, one block)."""
+    extracted = hmac.digest(bytes(32), secret, "sha256")
+    return hmac.digest(extracted, purpose + b"\x01", "sha256")
+
+
+class LedgerKeys:
+    """What the secret is good for. ``entropy`` gives nonces; a simulation hands in its own."""
+
+    def __init__(self, secret: bytes, entropy: Callable[[int], bytes] = os.urandom) -> None:
+        self.mac_key: Final = derived(secret, b"trunkline ledger mac 1")
+        # Says whether a ledger belongs to this key, and nothing about the key.
+        self.check: Final = derived(secret, b"trunkline ledger check 1")[:8]
+        self._seal_key: Final = derived(secret, b"trunkline ledger seal 1")
+        self._entropy = entropy
+
+    @classmethod
+    def load(cls, folder: Path, *, create: bool) -> LedgerKeys:
+        """Read the key; with ``create`` make it if it is missing. ``LedgerError`` names what is wrong with the file."""
+        path = folder / FILE_NAME
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            if not create:
+                raise LedgerError(f"{path} is missing: put back the key that belongs to this ledger") from None
+            return cls(_create(path))
+        except OSError as exc:
+            raise LedgerError(f"{path} cannot be read: {exc.strerror}") from None
+        with os.fdopen(descriptor, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            secret = file.read(_KEY_BYTES + 1)
+        if mode & 0o077:
+            raise LedgerError(f"{path} can be read by others: chmod 600 it")
+        if len(secret) != _KEY_BYTES:
+            raise LedgerError(f"{path} is damaged: it should have {_KEY_BYTES} bytes")
+        return cls(secret)
+
+    def mac(self, data: bytes) -> str:
+        """A keyed hash: whoever has only the ledger cannot try out guesses against it."""
+        return hmac.digest(self.mac_key, data, "sha256").hex()
+
+    def seal(self, data: bytes, place: bytes) -> bytes:
+        """Encrypt. ``place`` is where the result will be stored; it opens nowhere else."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        nonce = self._entropy(_NONCE_BYTES)
+        return nonce + AESGCM(self._seal_key).encrypt(nonce, data, place)
+
+    def unseal(self, sealed: bytes, place: bytes) -> bytes | None:
+        """Decrypt; None if it was changed, moved, or sealed with another key."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        try:
+            return AESGCM(self._seal_key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], place)
+        except (InvalidTag, ValueError):
+            return None
+
+
+def _create(path: Path) -> bytes:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    secret = secrets.token_bytes(_KEY_BYTES)
+    # Complete under another name first: a crash must not leave half a key.
+    started = path.with_name(f".{FILE_NAME}.{os.getpid()}")
+    descriptor = os.open(started, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secret)
+        file.flush()
+        os.fsync(file.fileno())
+    started.replace(path)
+    sync_folder(path.parent)
+    return secret
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

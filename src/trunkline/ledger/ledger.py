@@ -1,0 +1,308 @@
+"""The exchange's hand on the record: ``append`` what happened, ``need`` what somebody waits for, hear what is durable.
+
+Owns the gathering of entries into commit groups: one is on its way to the writer, one gathers. It decides nothing about
+their content and never blocks but in ``open`` and ``close``.
+
+Invariant: ``durable`` only ever names an entry that is on the disk with all before it. After a failure it never moves
+again, and entries are dropped: nobody is told that they are durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from trunkline.entries import (
+    CallAccepted,
+    CallNoted,
+    CallRefused,
+    CallSent,
+    CallSettled,
+    Entry,
+    PartClosed,
+    QuestionClosed,
+    QuestionJoined,
+    QuestionOpened,
+    SnapshotTaken,
+    encode,
+)
+from trunkline.errors import InvariantBroken, LedgerError
+from trunkline.events import PartClosed as PartClosing
+from trunkline.ledger.keys import LedgerKeys
+from trunkline.ledger.link import InlineLink, Link, ProcessLink
+from trunkline.ledger.masking import Masker
+from trunkline.ledger.reader import Reader, call_number
+from trunkline.ledger.store import Lock
+from trunkline.ledger.writer import Group, Writer, packed
+
+__all__ = ["Ledger"]
+
+# A commit costs 200 to 300 µs of CPU. What nobody waits for may gather so long.
+GATHER_S: Final = 0.010
+# Nor does it pile up in memory: so much is worth a commit of its own.
+GATHER_BYTES: Final = 1_048_576
+
+
+class Ledger:
+    """One open record. Make it with ``Ledger.open``."""
+
+    def __init__(
+        self,
+        link: Link,
+        reader: Reader,
+        keys: LedgerKeys,
+        *,
+        lock: Lock | None,
+        loop: asyncio.AbstractEventLoop | None,
+        on_durable: Callable[[int], None],
+        on_failure: Callable[[LedgerError], None],
+    ) -> None:
+        self.reader: Final = reader
+        self.mac_key: Final = keys.mac_key
+        self.last = link.last
+        self.durable = link.last
+        self.failure: LedgerError | None = None
+        self._link = link
+        self._lock = lock
+        self._loop = loop
+        self._on_durable = on_durable
+        self._on_failure = on_failure
+        # What gathers; `_sent` is the last number that does not.
+        self._sent = link.last
+        self._at = 0
+        self._bytes = 0
+        self._entries: list[bytes] = []
+        self._settled: list[tuple[int, int]] = []
+        self._keyed: list[tuple[str, int]] = []
+        self._correlations: list[tuple[str, int]] = []
+        self._steps: list[tuple[str, int]] = []
+        self._blobs: list[tuple[bytes, bytes]] = []
+        self._snapshot: tuple[int, int, bytes] | None = None
+        self._part: tuple[int, int, list[int]] | None = None
+        # Snapshots that were made and whose entry has not come yet, by their hash.
+        self._made: dict[str, bytes] = {}
+        self._outstanding = False
+        self._urgent = False
+        self._soon = False
+        self._timer: asyncio.TimerHandle | None = None
+        link.listen(self._acknowledged, self._fail)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        keys_dir: Path,
+        *,
+        loop: asyncio.AbstractEventLoop | None,
+        on_durable: Callable[[int], None],
+        on_failure: Callable[[LedgerError], None],
+        secrets: Iterable[tuple[str, str]] = (),
+        vfs: str | None = None,
+        keys: LedgerKeys | None = None,
+    ) -> Ledger:
+        """Open the record, making it if there is none; blocks until the writer is ready.
+
+        Without a ``loop`` there is no process: everything happens in ``flush``, in this thread. ``vfs`` names an apsw
+        file system, which only this process has; ``keys`` replaces those of ``keys_dir``, for a simulation.
+        """
+        lock = None if vfs is not None else Lock(path.with_name("ledger.lock"))
+        try:
+            if keys is None:
+                # A new key beside an old record would lose the originals that the old one opens.
+                keys = LedgerKeys.load(keys_dir, create=not path.exists() or not path.stat().st_size)
+            link: Link
+            if loop is None or vfs is not None or lock is None:
+                link = InlineLink(Writer(path, keys, Masker(), vfs=vfs))
+            else:
+                link = ProcessLink(path, keys_dir, lock=lock.descriptor, loop=loop)
+            for name, secret in secrets:
+                link.send_secret(name, secret)
+            reader = Reader(path, keys, vfs=vfs)
+        except LedgerError:
+            if lock is not None:
+                lock.release()
+            raise
+        return cls(link, reader, keys, lock=lock, loop=loop, on_durable=on_durable, on_failure=on_failure)
+
+    @property
+    def backlog(self) -> int:
+        """How many entries are not on the disk yet."""
+        return self.last - self.durable
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def append(self, entry: Entry) -> None:
+        """Record this. It is durable when ``on_durable`` was called with its number or a later one."""
+        number = entry.n
+        if number != self.last + 1:
+            raise InvariantBroken(f"entry {number} does not follow {self.last}")
+        self.last = number
+        if self.failure is not None:
+            return
+        data = encode(entry)
+        self._entries.append(data)
+        self._bytes += len(data)
+        self._at = entry.at
+        if isinstance(entry, CallSettled):
+            self._settled.append((entry.call, number))
+        elif isinstance(entry, CallAccepted):
+            if entry.key_id is not None:
+                self._keyed.append((entry.key_id, number))
+            if entry.correlation_id is not None and entry.correlation_id != entry.call_id:
+                self._correlations.append((entry.correlation_id, number))
+        else:
+            self._note(entry, number)
+        if self._timer is None and self._loop is not None:
+            self._timer = self._loop.call_later(GATHER_S, self._due)
+        if self._bytes > GATHER_BYTES:
+            self.need(number)
+
+    def _note(self, entry: Entry, number: int) -> None:
+        """What the rarer kinds leave in the indexes, or ask of the writer."""
+        match entry:
+            case CallSent() | QuestionJoined():
+                self._steps.append((str(entry.call), number))
+            case CallNoted():
+                self._steps.append((str(call_number(entry.call_id) or 0), number))
+            case QuestionOpened():
+                self._steps.append((entry.approval_id, number))
+                if entry.call is not None:
+                    self._steps.append((str(entry.call), number))
+            case QuestionClosed():
+                self._steps.append((entry.approval_id, number))
+            case CallRefused() if entry.correlation_id is not None:
+                self._correlations.append((entry.correlation_id, number))
+            case SnapshotTaken():
+                self._snapshot = (number, entry.through, self._made.pop(entry.sha256))
+                self._made.clear()
+            case PartClosed():
+                self._part = (number, entry.last, [int(kept) for kept in entry.kept])
+            case _:
+                pass
+
+    def append_blob(self, sha256: str, data: bytes) -> None:
+        """Store a large output; durable no later than the entries appended after it."""
+        if self.failure is None:
+            self._blobs.append((bytes.fromhex(sha256), data))
+            self._bytes += len(data)
+
+    def add_secret(self, name: str, secret: str) -> None:
+        """Mask this exact secret in what is appended from now on. ``ValueError`` if it has fewer than eight bytes."""
+        # Judged here: in the writer it could not be refused any more.
+        Masker([(name, secret)])
+        if self._entries:
+            # Entries that gather were appended before; only their order among the frames says so.
+            self.need(self.last)
+        self._link.send_secret(name, secret)
+
+    def need(self, number: int) -> None:
+        """Somebody waits for this entry: commit it as soon as the commit before it has ended."""
+        if number > self._sent and not self._urgent:
+            self._urgent = True
+            if not self._outstanding and not self._soon and self._loop is not None:
+                # Not at once: what else this turn of the loop records goes with it.
+                self._soon = True
+                self._loop.call_soon(self._start)
+
+    def erase_expired(self, now_ms: int) -> None:
+        """Erase held originals whose time is over. Every group does so: this is for when nothing happens."""
+        self._at = max(self._at, now_ms)
+        if not self._outstanding and self.failure is None:
+            self._send()
+
+    def flush(self) -> None:
+        """Send what gathers, unless a group is on its way (then it follows). In this process: until nothing gathers."""
+        if self._outstanding:
+            self._urgent = True
+            return
+        while self.failure is None and (self._entries or self._blobs):
+            self._send()
+            if self._loop is not None:
+                return
+
+    def _start(self) -> None:
+        self._soon = False
+        if not self._outstanding and self._entries and self.failure is None:
+            self._send()
+
+    def _due(self) -> None:
+        self._timer = None
+        self._urgent = True
+        self._start()
+
+    def _send(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        group = Group(
+            self._sent + 1, self._at, self._entries, self._settled, self._keyed, self._correlations, self._steps,
+            self._snapshot, self._part,
+        )  # fmt: skip
+        blobs = self._blobs
+        self._entries, self._settled, self._keyed, self._correlations, self._steps = [], [], [], [], []
+        self._blobs, self._snapshot, self._part = [], None, None
+        self._bytes = 0
+        self._sent = self.last
+        self._urgent = False
+        self._outstanding = True
+        self._link.send(packed(group), blobs)
+
+    def _acknowledged(self, number: int) -> None:
+        self.durable = number
+        self._outstanding = False
+        if self._urgent and self._loop is not None and self._entries:
+            # First the next group, so that the writer works while the exchange does.
+            self._send()
+        self._on_durable(number)
+
+    def _fail(self, error: LedgerError) -> None:
+        self.failure = error
+        self._entries.clear()
+        self._blobs.clear()
+        self._on_failure(error)
+
+    # --- snapshots and retention --------------------------------------------------------------------------------------
+
+    def snapshot(self, numbers: Collection[int]) -> tuple[bytes, str]:
+        """The open state after ``last``, as the numbers of the entries it rests on: its bytes and their hash.
+
+        Stored together with the ``ledger.snapshot`` entry that names this hash, which has to follow.
+        """
+        data = msgspec.json.encode(sorted(numbers))
+        digest = hashlib.sha256(data).hexdigest()
+        self._made[digest] = data
+        return data, digest
+
+    def close_part(self, before_ms: int, open_numbers: Collection[int]) -> PartClosing | None:
+        """What a ``ledger.part_closed`` entry for everything older would say; None if there is nothing to remove.
+
+        The entries go when that entry is appended, in its own transaction; so many at a time, so call it again.
+        """
+        return self.reader.part_before(before_ms, open_numbers)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Put everything on the disk, end the writer, let go of the lock. Blocks; ``LedgerError`` if that failed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        try:
+            while self.failure is None and (self._outstanding or self._entries or self._blobs):
+                if self._outstanding:
+                    self._link.wait()
+                else:
+                    self._send()
+            if self.failure is not None:
+                self._link.abandon()
+                raise self.failure
+            self._link.close()
+        finally:
+            self.reader.close()
+            if self._lock is not None:
+                self._lock.release()

@@ -1,0 +1,323 @@
+"""The record, read: single entries and calls, what a key or a correlation names, and everything that recovery folds.
+
+Opens its own read-only connection, in the exchange or in any other process, whether or not an exchange runs. Nothing is
+repaired or deleted here. What was masked comes back masked unless the original is asked for and still held.
+
+Invariant: ``recovery`` yields no entry before its hash is proved against the last snapshot's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+import apsw
+import msgspec
+from msgspec import Raw
+
+from trunkline.entries import AnyEntry, CallAccepted, CallSettled, PartClosed, SnapshotTaken, decode
+from trunkline.errors import LedgerCorrupt
+from trunkline.events import PartClosed as PartClosing
+from trunkline.ledger.chain import GENESIS, Row, link, verified
+from trunkline.ledger.keys import LedgerKeys
+from trunkline.ledger.store import as_ledger_error, open_for_reading
+
+__all__ = ["Call", "Reader", "call_number"]
+
+# So many rows are looked through for a page of calls; a page may be short when few of them are calls.
+PAGE_ROWS: Final = 20_000
+# So many entries go in one part: removing them takes 0.1 s, in which no other group is committed.
+PART_ENTRIES: Final = 20_000
+
+_ACCEPTED: Final = b'{"kind":"call.accepted"'
+_AT: Final = re.compile(rb'"at":([0-9]+)')
+_CALL_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[0-9a-f]{4}-([0-9a-f]{12})")
+
+Call = tuple[CallAccepted, CallSettled | None]
+
+
+def call_number(call_id: str) -> int | None:
+    """The number of the ``call.accepted`` entry that a call id names, if it has the form of one."""
+    match = _CALL_ID.fullmatch(call_id)
+    return int(match[1], 16) if match else None
+
+
+class Reader:
+    """One read-only view. Without ``keys`` originals stay closed."""
+
+    def __init__(self, path: Path, keys: LedgerKeys | None = None, *, vfs: str | None = None) -> None:
+        self._keys = keys
+        self._db = open_for_reading(path, vfs)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def _rows(self, sql: str, *values: object) -> list[tuple[object, ...]]:
+        try:
+            return self._db.execute(sql, values).fetchall()
+        except apsw.Error as exc:
+            raise as_ledger_error(exc) from exc
+        except UnicodeDecodeError:
+            raise LedgerCorrupt(0, "the file itself is damaged: a row's bytes became text") from None
+
+    def _value(self, sql: str, *values: object) -> object:
+        rows = self._rows(sql, *values)
+        return rows[0][0] if rows else None
+
+    # --- entries ------------------------------------------------------------------------------------------------------
+
+    def head(self) -> tuple[int, bytes]:
+        """The last entry's number and hash: what to keep elsewhere if the end of the record must be provable too."""
+        rows = self._rows("SELECT n, hash FROM entries ORDER BY n DESC LIMIT 1")
+        if not rows:
+            return 0, GENESIS
+        number, stored = rows[0]
+        assert isinstance(number, int)
+        assert isinstance(stored, bytes)
+        return number, stored
+
+    def line(self, number: int) -> bytes | None:
+        """An entry as it is stored: masked JSON, large bodies as references."""
+        data = self._value("SELECT data FROM entries WHERE n = ?", number)
+        return data if isinstance(data, bytes) else None
+
+    def lines(self, first: int, last: int) -> Iterator[bytes]:
+        """Entries ``first`` to ``last`` as they are stored."""
+        for (data,) in self._rows("SELECT data FROM entries WHERE n BETWEEN ? AND ? AND data IS NOT NULL", first, last):
+            assert isinstance(data, bytes)
+            yield data
+
+    def hash(self, number: int) -> bytes | None:
+        """An entry's hash; also of one whose data a closed part left out."""
+        if number == 0:
+            return GENESIS
+        stored = self._value("SELECT hash FROM entries WHERE n = ?", number)
+        return stored if isinstance(stored, bytes) else None
+
+    def entry(self, number: int, *, original: bool = False) -> AnyEntry | None:
+        """One entry, masked; with ``original`` as it was, as far as that is still held. Bodies are whole."""
+        data = self.line(number)
+        return None if data is None else self._decoded(number, data, original=original)
+
+    def entries(self, first: int, last: int) -> Iterator[AnyEntry]:
+        """Entries ``first`` to ``last``, masked, with bodies whole."""
+        for data in self.lines(first, last):
+            yield self._decoded(0, data, original=False)
+
+    def _decoded(self, number: int, data: bytes, *, original: bool) -> AnyEntry:
+        if original and b'"masked_mac":' in data:
+            data = self._held(number) or data
+        entry = decode(data)
+        return self._whole(entry, data) if b'"moved":[' in data else entry
+
+    def _whole(self, entry: AnyEntry, data: bytes) -> AnyEntry:
+        """Put bodies back that the writer moved to ``blobs``. Only it can write ``moved`` at the top of an entry."""
+        fields = msgspec.json.decode(data, type=dict[str, Raw])
+        bodies = {}
+        for name in json.loads(bytes(fields.get("moved", b"[]"))):
+            digest = json.loads(bytes(fields[name]))["$blob"].removeprefix("sha256:")
+            body = self._value("SELECT data FROM blobs WHERE sha256 = ?", bytes.fromhex(digest))
+            if not isinstance(body, bytes) or hashlib.sha256(body).hexdigest() != digest:
+                raise LedgerCorrupt(int(bytes(fields["n"])), f"its {name} is missing or damaged")
+            bodies[name] = Raw(body)
+        return msgspec.structs.replace(entry, **bodies)
+
+    def _held(self, number: int) -> bytes | None:
+        sealed = self._value("SELECT data FROM held WHERE n = ?", number)
+        if self._keys is None or not isinstance(sealed, bytes):
+            return None
+        data = self._keys.unseal(sealed, b"entry %d" % number)
+        if data is None:
+            raise LedgerCorrupt(number, "its original does not open with this key")
+        return data
+
+    def original(self, number: int, field: str) -> Raw | None:
+        """One field of an entry as it was before masking, if it is still held."""
+        data = self._held(number)
+        return None if data is None else msgspec.json.decode(data, type=dict[str, Raw]).get(field)
+
+    def blob(self, sha256: str) -> bytes | None:
+        """A large body by the hash it travels under; the original of a masked one while it is held."""
+        body = self._value("SELECT data FROM blobs WHERE sha256 = ?", bytes.fromhex(sha256))
+        if isinstance(body, bytes):
+            return body
+        if self._keys is None:
+            return None
+        name = self._keys.mac(bytes.fromhex(sha256))
+        sealed = self._value("SELECT data FROM held_blobs WHERE name = ?", name)
+        return self._keys.unseal(sealed, name.encode()) if isinstance(sealed, bytes) else None
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def call(self, number: int, *, original: bool = False) -> Call | None:
+        """The call that entry ``number`` accepted, and its outcome if it has one."""
+        accepted = self.entry(number, original=original)
+        if not isinstance(accepted, CallAccepted):
+            return None
+        settled = self._value("SELECT n FROM settled WHERE call = ?", number)
+        outcome = self.entry(settled, original=original) if isinstance(settled, int) else None
+        return accepted, outcome if isinstance(outcome, CallSettled) else None
+
+    def by_key(self, key_id: str) -> Call | None:
+        """The newest call under a key, for answering a repeat: as it was, not as it is shown."""
+        number = self._value("SELECT call FROM keys WHERE key_id = ?", key_id)
+        return self.call(number, original=True) if isinstance(number, int) else None
+
+    def by_correlation(self, correlation: str) -> list[int]:
+        """The numbers of the calls accepted or refused under a correlation, in order."""
+        rows = self._rows("SELECT n FROM correlations WHERE correlation = ? ORDER BY n", correlation)
+        numbers = [number for (number,) in rows if isinstance(number, int)]
+        # A call without one is its own correlation.
+        own = call_number(correlation)
+        if own is not None and own not in numbers:
+            entry = self.entry(own)
+            if isinstance(entry, CallAccepted) and entry.call_id == correlation:
+                numbers = sorted([*numbers, own])
+        return numbers
+
+    def steps(self, subject: str) -> list[int]:
+        """The numbers of what else was recorded of a call (its number) or a question (its approval id)."""
+        rows = self._rows("SELECT n FROM steps WHERE subject = ? ORDER BY n", subject)
+        return [number for (number,) in rows if isinstance(number, int)]
+
+    def settled(self, call: int) -> int | None:
+        """The number of the entry that settled a call."""
+        number = self._value("SELECT n FROM settled WHERE call = ?", call)
+        return number if isinstance(number, int) else None
+
+    def calls_page(self, before: int | None, limit: int) -> tuple[list[Call], int | None]:
+        """Calls accepted before entry ``before``, newest first, and the ``before`` of the next page if there is one."""
+        top = self.head()[0] + 1 if before is None else before
+        bottom = max(0, top - PAGE_ROWS)
+        rows = self._rows(
+            "SELECT n FROM entries WHERE n < ? AND n > ? AND substr(data, 1, ?) = ? ORDER BY n DESC LIMIT ?",
+            *(top, bottom, len(_ACCEPTED), _ACCEPTED, limit),
+        )
+        numbers = [number for (number,) in rows if isinstance(number, int)]
+        calls = [call for number in numbers if (call := self.call(number)) is not None]
+        following = numbers[-1] if len(numbers) == limit else bottom + 1
+        return calls, following if following > 1 else None
+
+    # --- recovery -----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[int, list[int]] | None:
+        """How far the last snapshot reaches, and the entries that were open then; proved by its own entry."""
+        rows = self._rows("SELECT n, data FROM snapshots ORDER BY n DESC LIMIT 1")
+        if not rows:
+            return None
+        number, data = rows[0]
+        assert isinstance(number, int)
+        entry = self.entry(number)
+        if not isinstance(entry, SnapshotTaken):
+            raise LedgerCorrupt(number, "is missing or not the entry of its snapshot")
+        if not isinstance(data, bytes) or hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise LedgerCorrupt(number, "its snapshot is damaged")
+        return entry.through, msgspec.json.decode(data, type=list[int])
+
+    def recovery(self) -> Iterator[AnyEntry]:
+        """What the state is the fold of: entries that the last snapshot names, then all after it, each proved first.
+
+        Whole and unmasked where an original is held. ``LedgerCorrupt`` names the first entry that is damaged.
+        """
+        through, numbers = self.snapshot() or (0, [])
+        for number in numbers:
+            yield self._proved(number)
+        before = self.hash(through)
+        if before is None:
+            raise LedgerCorrupt(through, "missing")
+        held = {number for (number,) in self._rows("SELECT n FROM held")}
+        last = through
+        try:
+            for last, data, _ in verified(self._after(through), through + 1, before):
+                if last in held or (len(data) > 4096 and b'"moved":[' in data):
+                    yield self._decoded(last, data, original=True)
+                else:
+                    yield decode(data)
+        except LedgerCorrupt as exc:
+            if exc.number == through + 1:
+                # Its hash does not follow from the one before, which may be the damaged one.
+                self._blame(through)
+            raise
+        except apsw.Error as exc:
+            raise LedgerCorrupt(last + 1, f"cannot be read: {exc}") from exc
+        except msgspec.ValidationError as exc:
+            raise LedgerCorrupt(last, f"is not an entry this version knows: {exc}") from exc
+        recorded = self._value("SELECT value FROM meta WHERE name = 'last'")
+        if recorded is not None and recorded != last:
+            raise LedgerCorrupt(last + 1, f"missing; {recorded} were recorded")
+
+    def _after(self, number: int) -> Iterator[Row]:
+        return self._db.execute("SELECT n, data, hash FROM entries WHERE n > ? ORDER BY n", (number,))
+
+    def _proved(self, number: int) -> AnyEntry:
+        rows = self._rows("SELECT data, hash FROM entries WHERE n = ?", number)
+        before = self.hash(number - 1)
+        if not rows or before is None:
+            raise LedgerCorrupt(number, "missing")
+        data, stored = rows[0]
+        if not isinstance(data, bytes) or link(before, data) != stored:
+            self._blame(number - 1)
+            raise LedgerCorrupt(number, "does not match its hash")
+        return self._decoded(number, data, original=True)
+
+    def _blame(self, number: int) -> None:
+        """Raise if entry ``number``, whose hash was taken on trust, is itself damaged."""
+        rows = self._rows("SELECT data, hash FROM entries WHERE n = ?", number)
+        before = self.hash(number - 1) if number else None
+        if rows and before is not None:
+            data, stored = rows[0]
+            if isinstance(data, bytes) and link(before, data) != stored:
+                raise LedgerCorrupt(number, "does not match its hash")
+
+    # --- retention ----------------------------------------------------------------------------------------------------
+
+    def part(self) -> PartClosed | None:
+        """The entry that closed the last part, if one was ever closed."""
+        number = self._value("SELECT value FROM meta WHERE name = 'part'")
+        if number is None:
+            return None
+        entry = self.entry(number) if isinstance(number, int) else None
+        if not isinstance(entry, PartClosed):
+            raise LedgerCorrupt(number if isinstance(number, int) else 0, "is missing or does not close a part")
+        return entry
+
+    def part_before(self, before_ms: int, open_numbers: Collection[int]) -> PartClosing | None:
+        """A part of entries older than ``before_ms`` that can be removed, and what has to stay of it."""
+        snapshot = self.snapshot()
+        if snapshot is None:
+            # Recovery would begin at entry 1.
+            return None
+        through, named = snapshot
+        closed = self.part()
+        first = closed.last + 1 if closed else 1
+        last = first - 1
+        rows = self._rows(
+            "SELECT n, substr(data, 1, 256) FROM entries WHERE n BETWEEN ? AND ? ORDER BY n",
+            *(first, min(through, first + PART_ENTRIES - 1)),
+        )
+        for number, start in rows:
+            at = _AT.search(start) if isinstance(start, bytes) else None
+            if at is None or int(at[1]) >= before_ms:
+                break
+            assert isinstance(number, int)
+            last = number
+        head = self.hash(last)
+        if last < first or head is None:
+            return None
+        # What recovery reads, what is open now, and the beginning of a call whose end stays.
+        late = (call for (call,) in self._rows("SELECT call FROM settled WHERE call <= ? AND n > ?", last, last))
+        needed = {n for n in itertools.chain(named, open_numbers, late) if isinstance(n, int) and n <= last}
+        # A call that stays keeps its end.
+        needed |= {end for n in needed if (end := self.settled(n)) is not None and end <= last}
+        kept = {}
+        for number in sorted(needed):
+            stored = self.hash(number)
+            if stored is not None and self.line(number) is not None:
+                kept[str(number)] = stored.hex()
+        return PartClosing(first=1, last=last, head=head.hex(), kept=kept)

@@ -1,0 +1,199 @@
+"""The file: its tables, how it is opened, who may open it, and the room kept for a full disk.
+
+It does not know what an entry means. ``ledger.sqlite`` is the record, ``ledger.lock`` says who writes it, and
+``ledger.reserve`` is 16 MiB that are given back to the file system when nothing else is left, so that open calls can
+end.
+
+Invariant: one process group writes, many may read; a commit that returned is on the disk (WAL, synchronous FULL).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from trunkline.errors import LedgerCorrupt, LedgerError, LedgerFailed, LedgerFull, LedgerLocked
+
+__all__ = ["Lock", "Reserve", "as_ledger_error", "open_for_reading", "open_for_writing"]
+
+APPLICATION_ID: Final = 0x544C4B4C  # "TLKL", for file(1)
+VERSION: Final = 1
+
+# The disk's own block: the smallest commit writes four pages. 8 and 16 KiB wrote two and four times as much to the WAL
+# and were no faster for large groups.
+PAGE_BYTES: Final = 4096
+# 16 MiB: pages written again by every small commit reach the file once for each checkpoint (20 ms of work).
+CHECKPOINT_PAGES: Final = 4096
+RESERVE_BYTES: Final = 16 * 1024 * 1024
+# How long the writer of a killed exchange may still take for what it has received, before a new one gives up.
+LAST_COMMIT_S: Final = 10.0
+
+SCHEMA: Final = """
+CREATE TABLE entries (n INTEGER PRIMARY KEY, data BLOB, hash BLOB NOT NULL);
+-- Small indexes, written with their entries. Everything in them can be read from the entries too.
+CREATE TABLE settled (call INTEGER PRIMARY KEY, n INTEGER NOT NULL);
+CREATE TABLE keys (key_id TEXT PRIMARY KEY, call INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE correlations (correlation TEXT, n INTEGER, PRIMARY KEY (correlation, n)) WITHOUT ROWID;
+-- What else happened to a call (subject: its number) or a question (its approval id).
+CREATE TABLE steps (subject TEXT, n INTEGER, PRIMARY KEY (subject, n)) WITHOUT ROWID;
+-- Bodies above 64 KiB, once each; last is the newest entry that refers to it.
+CREATE TABLE blobs (sha256 BLOB PRIMARY KEY, last INTEGER NOT NULL, data BLOB NOT NULL);
+-- Originals of what was masked, encrypted, outside the chain; call is 0 or the call whose end erases it.
+CREATE TABLE held (n INTEGER PRIMARY KEY, call INTEGER NOT NULL, expires INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE INDEX held_call ON held (call);
+-- The same for blobs; name is a MAC of the original's hash.
+CREATE TABLE held_blobs (name TEXT PRIMARY KEY, expires INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE snapshots (n INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+"""
+
+
+def open_for_writing(path: Path, vfs: str | None = None) -> apsw.Connection:
+    """The one connection that writes; makes the file (0600) and its tables if there are none."""
+    if vfs is None:
+        # SQLite gives the WAL and its index the mode of the file.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        connection = apsw.Connection(str(path), vfs=vfs)
+        # A failed sync is never tried again, not even by closing; a clean stop checkpoints by itself.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        if connection.execute("PRAGMA journal_mode = WAL").get != "wal":
+            raise LedgerFailed(f"{path}: this file system cannot hold a write-ahead log")
+        connection.execute("PRAGMA synchronous = FULL")
+        # An erased original leaves no bytes behind.
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute(f"PRAGMA journal_size_limit = {2 * CHECKPOINT_PAGES * PAGE_BYTES}")
+        version = _version(connection, path)
+        if version == 0:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(SCHEMA)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute("COMMIT")
+    except apsw.Error as exc:
+        raise as_ledger_error(exc) from exc
+    return connection
+
+
+def open_for_reading(path: Path, vfs: str | None = None) -> apsw.Connection:
+    """A connection that cannot write, for this or any other process, with or without a running exchange."""
+    if vfs is None and not path.exists():
+        raise LedgerError(f"{path} does not exist: no exchange has run here")
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
+        # A page that an attacker wrote is still judged before it is followed.
+        connection.execute("PRAGMA cell_size_check = ON")
+        # A checkpoint that empties the log takes a lock for a moment.
+        connection.set_busy_timeout(5000)
+        if _version(connection, path) == 0:
+            raise LedgerError(f"{path} is empty: no exchange has run here")
+    except apsw.Error as exc:
+        raise as_ledger_error(exc) from exc
+    return connection
+
+
+def _version(connection: apsw.Connection, path: Path) -> int:
+    kind = connection.execute("PRAGMA application_id").get
+    version = connection.execute("PRAGMA user_version").get
+    if (kind, version) == (0, 0) and not connection.execute("SELECT count(*) FROM sqlite_schema").get:
+        return 0
+    if kind != APPLICATION_ID:
+        raise LedgerError(f"{path} is not a ledger")
+    if version != VERSION:
+        raise LedgerError(f"{path} has format {version}; this version of Trunkline reads {VERSION}")
+    assert isinstance(version, int)
+    return version
+
+
+def as_ledger_error(exc: apsw.Error) -> LedgerError:
+    """The one place where SQLite's errors become ours. Its texts name files and rules, never content."""
+    if isinstance(exc, apsw.FullError):
+        return LedgerFull("no room on the disk for the record")
+    if isinstance(exc, apsw.CorruptError | apsw.NotADBError):
+        return LedgerCorrupt(0, f"the file itself is damaged: {exc}")
+    return LedgerFailed(f"{type(exc).__name__}: {exc}")
+
+
+class Lock:
+    """Held by the exchange and, by the inherited descriptor, its writer: no second exchange while either lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + LAST_COMMIT_S
+        while not self._try_lock():
+            holder = _process_in(self.descriptor)
+            # Its exchange is gone: only the writer of a killed one is left, for as long as its last commit takes.
+            if (holder and _is_alive(holder)) or time.monotonic() > deadline:
+                os.close(self.descriptor)
+                raise LedgerLocked(f"{path} is held by process {holder or '?'}: another exchange is using this ledger")
+            time.sleep(0.02)
+        os.truncate(self.descriptor, 0)
+        os.pwrite(self.descriptor, b"%d\n" % os.getpid(), 0)
+
+    def _try_lock(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let go. The writer, if it still runs, does not."""
+        os.close(self.descriptor)
+
+
+def _process_in(descriptor: int) -> int:
+    text = os.pread(descriptor, 20, 0).strip()
+    return int(text) if text.isdigit() else 0
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+class Reserve:
+    """Disk space that nobody else can take."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.take()
+
+    def take(self) -> None:
+        """Set the space aside if it is not, and there is plenty."""
+        if self._path.exists():
+            return
+        room = os.statvfs(self._path.parent)
+        if room.f_bavail * room.f_frsize < 4 * RESERVE_BYTES:
+            return
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+        except OSError as exc:
+            self._path.unlink()
+            if exc.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+                raise LedgerFailed(f"{self._path}: {exc.strerror}") from None
+        finally:
+            os.close(descriptor)
+
+    def give_back(self) -> bool:
+        """Free the space; False if there was none left."""
+        try:
+            self._path.unlink()
+        except FileNotFoundError:
+            return False
+        return True

@@ -1,0 +1,163 @@
+"""Is the record whole? Walks everything: file structure, chain, closed parts, snapshots, blobs, indexes.
+
+Reads one consistent view, with or without a running exchange, and changes nothing: what is damaged is named, never
+repaired. It cannot see entries cut off at the end together with the note of how many there were; ``head`` is for that.
+
+Invariant: a report means that every stored entry is the one that was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import apsw
+from msgspec import Struct
+
+from trunkline.errors import LedgerCorrupt
+from trunkline.ledger.chain import GENESIS, Row, link, verified
+from trunkline.ledger.store import as_ledger_error, open_for_reading
+
+__all__ = ["Report", "verify"]
+
+_SETTLED: Final = b'{"kind":"call.settled"'
+_SNAPSHOT: Final = b'{"kind":"ledger.snapshot"'
+_REFERENCE: Final = re.compile(rb'"(?:input|output)":\{"\$blob":"sha256:([0-9a-f]{64})"')
+
+
+class Report(Struct, frozen=True):
+    """What was found whole. ``last`` and ``head``, kept elsewhere, prove the end of the record later."""
+
+    entries: int
+    last: int
+    head: str
+    removed: int
+    snapshots: int
+    blobs: int
+    held: int
+
+
+def verify(path: Path, *, head: tuple[int, str] | None = None, vfs: str | None = None) -> Report:
+    """Walk it all. ``LedgerCorrupt`` names the first damaged entry; ``head`` is an earlier report's number and hash."""
+    connection = open_for_reading(path, vfs)
+    try:
+        # One view, whatever an exchange adds meanwhile.
+        connection.execute("BEGIN")
+        return _Walk(connection).report(head)
+    except apsw.Error as exc:
+        raise as_ledger_error(exc) from exc
+    finally:
+        connection.close()
+
+
+class _Walk:
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._db = connection
+        self._number = 0
+
+    def report(self, anchor: tuple[int, str] | None) -> Report:
+        kept, removed, before = self._closed_part()
+        try:
+            entries, last, head = self._chain(removed, before, anchor)
+        except apsw.Error as exc:
+            raise LedgerCorrupt(self._number + 1, f"cannot be read: {exc}") from exc
+        recorded = self._db.execute("SELECT value FROM meta WHERE name = 'last'").get
+        if recorded is not None and recorded != last:
+            raise LedgerCorrupt(min(int(recorded), last) + 1, f"missing or not ours; {recorded} were recorded")
+        if anchor is not None and anchor[0] > last:
+            raise LedgerCorrupt(last + 1, f"missing; {anchor[0]} were there before")
+        blobs = self._blobs()
+        snapshots = self._snapshots()
+        self._structure()
+        held = self._db.execute("SELECT count(*) FROM held").get
+        return Report(entries + kept, last, head.hex(), removed - kept, snapshots, blobs, int(held))
+
+    def _closed_part(self) -> tuple[int, int, bytes]:
+        """How many entries were kept of the removed ones, the last of those, and its hash."""
+        number = self._db.execute("SELECT value FROM meta WHERE name = 'part'").get
+        if number is None:
+            return 0, 0, GENESIS
+        # The entry itself is proved by the chain after it.
+        data = self._db.execute("SELECT data FROM entries WHERE n = ?", (number,)).get
+        if not isinstance(data, bytes):
+            raise LedgerCorrupt(int(number), "missing: it closed a part")
+        try:
+            part = json.loads(data)
+            last, kept = part["last"], {int(n): bytes.fromhex(stored) for n, stored in part.get("kept", {}).items()}
+        except (ValueError, KeyError):
+            raise LedgerCorrupt(int(number), "does not match its hash") from None
+        bare = ({n - 1 for n in kept if n > 1} | {last}) - kept.keys()
+        before: tuple[int, bytes] = (0, GENESIS)
+        found = set()
+        for n, data, stored in self._db.execute("SELECT n, data, hash FROM entries WHERE n <= ? ORDER BY n", (last,)):
+            if n in kept:
+                follows = before[0] == n - 1 and type(data) is bytes and link(before[1], data) == stored
+                if not follows or stored != kept[n]:
+                    raise LedgerCorrupt(n, "does not match its hash")
+                found.add(n)
+            elif n not in bare or data is not None or type(stored) is not bytes:
+                raise LedgerCorrupt(n, "is there although its part was closed")
+            before = (n, stored)
+        if missing := kept.keys() - found:
+            raise LedgerCorrupt(min(missing), "missing")
+        if last and (before[0] != last or before[1].hex() != part["head"]):
+            raise LedgerCorrupt(last, "the last hash of a closed part is missing or changed")
+        return len(kept), last, before[1]
+
+    def _chain(self, removed: int, before: bytes, anchor: tuple[int, str] | None) -> tuple[int, int, bytes]:
+        self._number = removed
+        head = before
+        settled = iter(self._db.execute("SELECT n, call FROM settled WHERE n > ? ORDER BY n", (removed,)).fetchall())
+        rows: Iterator[Row] = self._db.execute("SELECT n, data, hash FROM entries WHERE n > ? ORDER BY n", (removed,))
+        for n, data, head in verified(rows, removed + 1, before):
+            self._number = n
+            if anchor is not None and n == anchor[0] and head.hex() != anchor[1]:
+                raise LedgerCorrupt(n, "is not the entry that was last seen there")
+            if data.startswith(_SETTLED) and next(settled, None) != (n, _call_of(data)):
+                raise LedgerCorrupt(n, "is not what the index says settled its call")
+            if len(data) < 65_536 and b'"moved":[' in data:
+                self._moved(n, data)
+        if next(settled, None) is not None:
+            raise LedgerCorrupt(self._number, "the index of settled calls names an entry that is not there")
+        return self._number - removed, self._number, head
+
+    def _moved(self, number: int, data: bytes) -> None:
+        for digest in _REFERENCE.findall(data):
+            if self._db.execute("SELECT 1 FROM blobs WHERE sha256 = ?", (bytes.fromhex(digest.decode()),)).get is None:
+                raise LedgerCorrupt(number, "a body of it is missing")
+
+    def _blobs(self) -> int:
+        count = 0
+        for digest, last, data in self._db.execute("SELECT sha256, last, data FROM blobs"):
+            if type(data) is not bytes or hashlib.sha256(data).digest() != digest:
+                raise LedgerCorrupt(last, "a body of it does not match its hash")
+            count += 1
+        return count
+
+    def _snapshots(self) -> int:
+        count = 0
+        for n, data in self._db.execute("SELECT n, data FROM snapshots"):
+            entry = self._db.execute("SELECT data FROM entries WHERE n = ?", (n,)).get
+            if not isinstance(entry, bytes) or json.loads(entry)["sha256"] != hashlib.sha256(data).hexdigest():
+                raise LedgerCorrupt(n, "its snapshot is damaged")
+            count += 1
+        newest = self._db.execute(
+            "SELECT n FROM entries WHERE substr(data, 1, ?) = ? ORDER BY n DESC LIMIT 1", (len(_SNAPSHOT), _SNAPSHOT)
+        ).get
+        if newest is not None and self._db.execute("SELECT 1 FROM snapshots WHERE n = ?", (newest,)).get is None:
+            raise LedgerCorrupt(int(newest), "its snapshot is missing")
+        return count
+
+    def _structure(self) -> None:
+        problem = self._db.execute("PRAGMA integrity_check(1)").get
+        if problem != "ok":
+            raise LedgerCorrupt(0, f"the file itself is damaged: {problem}")
+
+
+def _call_of(data: bytes) -> int:
+    match = re.search(rb'"call":([0-9]+)', data)
+    return int(match[1]) if match else 0

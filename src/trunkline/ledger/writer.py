@@ -1,0 +1,431 @@
+"""What happens to a commit group on its way to the disk: masked, large bodies moved out, chained, inserted, synced.
+
+Runs as a process of its own (``python -m trunkline.ledger.writer``) so that SQLite never holds the exchange's GIL, or
+inside the caller's (tests, simulation): the same ``Writer`` either way. It does not decide what is recorded or when,
+and knows no clock: time is the ``at`` of the entries. It imports little: its memory counts.
+
+Invariant: a number that ``commit`` returned is on the disk; after a failed write or sync nothing more is acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import marshal
+import os
+import re
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import apsw
+
+from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError, LedgerFull
+from trunkline.ledger.chain import GENESIS
+from trunkline.ledger.keys import LedgerKeys
+from trunkline.ledger.masking import Masker
+from trunkline.ledger.store import CHECKPOINT_PAGES, Reserve, as_ledger_error, open_for_writing
+
+__all__ = ["ANSWER", "DURABLE", "FAILED", "FRAME", "FULL", "Group", "Writer", "packed"]
+
+# A body above this is stored once, in `blobs` (decision 27).
+INLINE_BODY_BYTES: Final = 65_536
+# How long the original of a masked outcome can still be fetched (decisions 3 and 5).
+OUTCOME_KEPT_MS: Final = 24 * 3600 * 1000
+# What the fold needs whole: such an entry's original is held while the entry is open.
+FOLDED_KINDS: Final = frozenset(
+    {"call.accepted", "question.opened", "tool.pinned", "directive.stated", "policy.changed"}
+)
+# Renamed references are used by the entry that follows; this many never pile up between the two.
+MOST_RENAMED: Final = 64
+
+# Frames to the writer: kind, length. Answers: kind, number, length of the text.
+FRAME: Final = struct.Struct(">cI")
+ANSWER: Final = struct.Struct(">cQI")
+GROUP, BLOB, SECRET = b"g", b"b", b"s"
+DURABLE, FAILED, FULL = b"d", b"f", b"n"
+
+
+class Group(NamedTuple):
+    """What is committed together. Plain values only: it travels by ``marshal``, between two runs of one interpreter."""
+
+    first: int
+    # The newest entry's time.
+    at: int
+    entries: list[bytes]
+    settled: list[tuple[int, int]]
+    keys: list[tuple[str, int]]
+    correlations: list[tuple[str, int]]
+    steps: list[tuple[str, int]]
+    # The number of a `ledger.snapshot` entry, how far it reaches, and what it stands for.
+    snapshot: tuple[int, int, bytes] | None
+    # The last number of a part that is closed, and those of it that stay.
+    part: tuple[int, int, list[int]] | None
+
+
+def packed(group: Group) -> bytes:
+    """A group as it travels. Version 2: without the search for repeated objects, which costs more than it saves."""
+    return marshal.dumps(tuple(group), 2)
+
+
+class Writer:
+    """The end of the line. ``commit`` returns the last durable number, or raises: then only ``abandon`` is left."""
+
+    def __init__(self, path: Path, keys: LedgerKeys, masker: Masker, *, vfs: str | None = None) -> None:
+        self._keys = keys
+        self._masker = masker
+        self._db = open_for_writing(path, vfs)
+        self._execute = self._db.execute
+        self._reserve = Reserve(path.with_name("ledger.reserve")) if vfs is None else None
+        self._renamed: dict[bytes, bytes] = {}
+        self._wal_pages = 0
+        self._checkpoint_at = CHECKPOINT_PAGES
+        self._db.set_wal_hook(self._count_pages)
+        try:
+            self._begin_where_it_ended(path)
+        except apsw.Error as exc:
+            raise as_ledger_error(exc) from exc
+
+    def _begin_where_it_ended(self, path: Path) -> None:
+        row = self._execute("SELECT n, hash FROM entries ORDER BY n DESC LIMIT 1").fetchone()
+        self.last: int = row[0] if row else 0
+        self._head: bytes = row[1] if row else GENESIS
+        recorded = self._execute("SELECT value FROM meta WHERE name = 'last'").get
+        if recorded is not None and recorded != self.last:
+            raise LedgerCorrupt(min(int(recorded), self.last) + 1, f"missing or not ours; {recorded} were recorded")
+        check = self._execute("SELECT value FROM meta WHERE name = 'key'").get
+        if check is None:
+            self._execute("INSERT INTO meta VALUES ('key', ?)", (self._keys.check,))
+        elif check != self._keys.check:
+            raise LedgerError(f"the key does not belong to {path}: put back the one it was written with")
+        self._read_held()
+
+    def _read_held(self) -> None:
+        self._held_calls = {call for (call,) in self._execute("SELECT call FROM held WHERE call > 0 AND expires = 0")}
+        self._next_expiry = self._soonest_expiry()
+
+    def _count_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        if pages < self._wal_pages:
+            # The log was begun anew.
+            self._checkpoint_at = CHECKPOINT_PAGES
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def add_secret(self, name: str, secret: str) -> None:
+        """Mask this exact secret from now on."""
+        self._masker.add(name, secret)
+
+    # --- one group ----------------------------------------------------------------------------------------------------
+
+    def commit(self, payload: bytes, blobs: Iterable[tuple[bytes, bytes]] = ()) -> int:
+        """Store a packed group, and the ``(sha256, data)`` blobs that came before it. The last durable number."""
+        group = Group(*marshal.loads(payload))  # noqa: S302 - from our own parent, over a private socket
+        if group.first != self.last + 1:
+            raise InvariantBroken(f"entry {group.first} does not follow {self.last}")
+        try:
+            try:
+                return self._transact(group, payload, blobs)
+            except apsw.FullError:
+                # The write was rolled back whole and nothing of it was synced, so to write it again is no retried sync.
+                if not self._db.getautocommit():
+                    self._execute("ROLLBACK")
+                if self._reserve is None or not self._reserve.give_back():
+                    raise
+                self._read_held()
+                return self._transact(group, payload, blobs)
+        except apsw.Error as exc:
+            raise as_ledger_error(exc) from exc
+
+    def _transact(self, group: Group, payload: bytes, blobs: Iterable[tuple[bytes, bytes]]) -> int:
+        self._execute("BEGIN IMMEDIATE")
+        for digest, data in blobs:
+            self._store_output(digest, data, group)
+        # One scan for the whole group: every entry stands in the payload as it is.
+        clean = not self._renamed and self._masker.is_clean(payload)
+        head = self._head
+        number = group.first
+        rows: list[tuple[int, bytes, bytes]] = []
+        for data in group.entries:
+            stored = data if clean else self._masked(data, number, rows)
+            if len(stored) > INLINE_BODY_BYTES:
+                stored = self._with_bodies_moved(stored, number)
+            head = sha256(head + stored).digest()
+            rows.append((number, stored, head))
+            number += 1
+        many = self._db.executemany
+        many("INSERT INTO entries VALUES (?, ?, ?)", rows)
+        many("INSERT INTO settled VALUES (?, ?)", group.settled)
+        if group.keys:
+            # After 24 hours a key may name another call.
+            many("INSERT OR REPLACE INTO keys VALUES (?, ?)", self._shown(group.keys, clean))
+        if group.correlations:
+            many("INSERT INTO correlations VALUES (?, ?)", self._shown(group.correlations, clean))
+        if group.steps:
+            many("INSERT INTO steps VALUES (?, ?)", group.steps)
+        last = number - 1
+        if group.entries:
+            self._execute(
+                "INSERT INTO meta VALUES ('last', ?) ON CONFLICT DO UPDATE SET value = excluded.value", (last,)
+            )
+        self._erase_settled(group)
+        if group.snapshot is not None:
+            self._store_snapshot(*group.snapshot)
+        if group.part is not None:
+            self._close_part(*group.part)
+        self._execute("COMMIT")
+        self.last = last
+        self._head = head
+        return last
+
+    def _shown(self, pairs: list[tuple[str, int]], clean: bool) -> Iterable[tuple[str, int]]:
+        return pairs if clean else [(self._masker.mask_text(text), number) for text, number in pairs]
+
+    # --- masking and what is held -------------------------------------------------------------------------------------
+
+    def _masked(self, data: bytes, number: int, rows: list[tuple[int, bytes, bytes]]) -> bytes:
+        """The entry as it may be stored; its original goes where only the key opens it, if it is still needed."""
+        masked = self._masker.mask(data)
+        for original, renamed in self._renamed.items():
+            if original in masked:
+                masked = masked.replace(original, renamed)
+        if masked is data:
+            return data
+        # Stops here, before anything is written, if masking ever broke an entry.
+        entry: dict[str, object] = json.loads(masked)
+        kind = entry["kind"]
+        if kind == "call.settled":
+            call = entry["call"]
+            assert isinstance(call, int)
+            if self._is_keyed(call, rows):
+                at = entry["at"]
+                assert isinstance(at, int)
+                self._hold(number, call, at + OUTCOME_KEPT_MS, data)
+        elif kind in FOLDED_KINDS:
+            call = number if kind == "call.accepted" else entry.get("call")
+            self._hold(number, call if isinstance(call, int) else 0, 0, data)
+        return masked[:-1] + b',"masked_mac":"%s"}' % self._keys.mac(data).encode()
+
+    def _is_keyed(self, call: int, rows: list[tuple[int, bytes, bytes]]) -> bool:
+        """Whether a call has a key: asked only about a masked outcome."""
+        if rows and call >= rows[0][0]:
+            accepted: object = rows[call - rows[0][0]][1]
+        else:
+            accepted = self._execute("SELECT data FROM entries WHERE n = ?", (call,)).get
+        return isinstance(accepted, bytes) and json.loads(accepted).get("key_id") is not None
+
+    def _hold(self, number: int, call: int, expires: int, data: bytes) -> None:
+        sealed = self._keys.seal(data, b"entry %d" % number)
+        self._execute("INSERT INTO held VALUES (?, ?, ?, ?)", (number, call, expires, sealed))
+        if expires:
+            self._next_expiry = min(self._next_expiry, expires)
+        elif call:
+            self._held_calls.add(call)
+
+    def _erase_settled(self, group: Group) -> None:
+        if self._held_calls:
+            for call, _ in group.settled:
+                if call in self._held_calls:
+                    self._execute("DELETE FROM held WHERE call = ? AND expires = 0", (call,))
+                    self._held_calls.discard(call)
+        if group.at >= self._next_expiry:
+            self._execute("DELETE FROM held WHERE expires BETWEEN 1 AND ?", (group.at,))
+            self._execute("DELETE FROM held_blobs WHERE expires <= ?", (group.at,))
+            self._next_expiry = self._soonest_expiry()
+
+    def _soonest_expiry(self) -> int:
+        soonest = self._execute(
+            "SELECT min(expires) FROM"
+            " (SELECT expires FROM held WHERE expires > 0 UNION ALL SELECT expires FROM held_blobs)"
+        ).get
+        return soonest if isinstance(soonest, int) else sys.maxsize
+
+    # --- bodies -------------------------------------------------------------------------------------------------------
+
+    def _with_bodies_moved(self, data: bytes, number: int) -> bytes:
+        """The entry with its bodies in ``blobs``. ``moved`` says which, since a body may look like such a reference."""
+        import msgspec
+
+        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        moved = [name for name in ("input", "output") if len(fields.get(name, b"")) > INLINE_BODY_BYTES]
+        if not moved:
+            return data
+        for name in moved:
+            body = bytes(fields[name])
+            digest = sha256(body)
+            self._store_blob(digest.digest(), body, number)
+            fields[name] = msgspec.Raw(b'{"$blob":"sha256:%s","bytes":%d}' % (digest.hexdigest().encode(), len(body)))
+        fields["moved"] = msgspec.Raw(json.dumps(moved, separators=(",", ":")).encode())
+        return msgspec.json.encode(fields)
+
+    def _store_blob(self, digest: bytes, data: bytes, number: int) -> None:
+        self._execute(
+            "INSERT INTO blobs VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET last = excluded.last", (digest, number, data)
+        )
+
+    def _store_output(self, digest: bytes, data: bytes, group: Group) -> None:
+        """An output that travels by reference. Masked it has another hash, which the entries that name it then say."""
+        masked = self._masker.mask(data)
+        if masked is data:
+            self._store_blob(digest, data, group.first)
+            return
+        shown = sha256(masked).digest()
+        self._store_blob(shown, masked, group.first)
+        name = self._keys.mac(digest)
+        expires = group.at + OUTCOME_KEPT_MS
+        sealed = self._keys.seal(data, name.encode())
+        self._execute("INSERT OR REPLACE INTO held_blobs VALUES (?, ?, ?)", (name, expires, sealed))
+        self._next_expiry = min(self._next_expiry, expires)
+        self._renamed[digest.hex().encode()] = shown.hex().encode()
+        if len(self._renamed) > MOST_RENAMED:
+            del self._renamed[next(iter(self._renamed))]
+
+    # --- snapshots and parts ------------------------------------------------------------------------------------------
+
+    def _store_snapshot(self, number: int, through: int, data: bytes) -> None:
+        self._execute("INSERT INTO snapshots VALUES (?, ?)", (number, data))
+        # The one before stays, should this one turn out damaged; older ones say nothing that the entries do not.
+        self._execute("DELETE FROM snapshots WHERE n NOT IN (SELECT n FROM snapshots ORDER BY n DESC LIMIT 2)")
+        # What is no longer open needs no original.
+        still_open = set(json.loads(data))
+        for n, call in self._execute("SELECT n, call FROM held WHERE expires = 0 AND n <= ?", (through,)).fetchall():
+            if n not in still_open:
+                self._execute("DELETE FROM held WHERE n = ?", (n,))
+                self._held_calls.discard(call)
+
+    def _close_part(self, number: int, last: int, kept: list[int]) -> None:
+        """Remove entries 1 to ``last`` but ``kept``. The hash before each of those, and the last, stay without data."""
+        stays = sorted(kept)
+        bare = ({n - 1 for n in kept if n > 1} | {last}) - set(kept)
+        referred: set[bytes] = set()
+        for n in stays:
+            data = self._execute("SELECT data FROM entries WHERE n = ?", (n,)).get
+            if isinstance(data, bytes):
+                referred.update(bytes.fromhex(digest.decode()) for digest in _REFERENCE.findall(data))
+        for n in bare:
+            self._execute("UPDATE entries SET data = NULL WHERE n = ?", (n,))
+        for table, column, spared in (
+            ("entries", "n", sorted({*stays, *bare})),
+            ("settled", "call", stays),
+            ("keys", "call", stays),
+            ("correlations", "n", stays),
+            ("steps", "n", stays),
+            ("held", "n", stays),
+        ):
+            before = 0
+            for n in (*spared, last + 1):
+                if n > before + 1:
+                    self._execute(f"DELETE FROM {table} WHERE {column} > ? AND {column} < ?", (before, n))  # noqa: S608
+                before = n
+        for (digest,) in self._execute("SELECT sha256 FROM blobs WHERE last <= ?", (last,)).fetchall():
+            if digest not in referred:
+                self._execute("DELETE FROM blobs WHERE sha256 = ?", (digest,))
+        self._execute("DELETE FROM snapshots WHERE n <= ?", (last,))
+        self._execute("INSERT OR REPLACE INTO meta VALUES ('part', ?)", (number,))
+
+    # --- between groups, and at the end -------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """Nobody waits: move the log into the file if it has grown, and set the reserve aside again."""
+        if self._wal_pages >= self._checkpoint_at:
+            # While somebody reads, the log cannot begin anew and grows: no sense in a checkpoint after every group.
+            self._checkpoint_at = self._wal_pages + CHECKPOINT_PAGES
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if self._reserve is not None:
+                self._reserve.take()
+
+    def _checkpoint(self, mode: int) -> None:
+        try:
+            # No room, or somebody reads: the log keeps everything until another time.
+            with contextlib.suppress(apsw.FullError, apsw.BusyError):
+                self._db.wal_checkpoint(mode=mode)
+        except apsw.Error as exc:
+            raise as_ledger_error(exc) from exc
+
+    def close(self) -> None:
+        """Checkpoint and let go of the file."""
+        self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self._db.close()
+
+    def abandon(self) -> None:
+        """Let go of the file after a failure, writing nothing more."""
+        self._db.close(True)
+
+
+_REFERENCE: Final = re.compile(rb'"\$(?:blob|ref)"\s*:\s*"sha256:([0-9a-f]{64})"')
+
+
+# --- the process ------------------------------------------------------------------------------------------------------
+
+
+def _received(channel: socket.socket, size: int) -> bytes | None:
+    """Exactly so many bytes; None if the exchange is gone."""
+    data = channel.recv(size, socket.MSG_WAITALL) if size else b""
+    if len(data) == size:
+        return data
+    parts = [data]
+    missing = size - len(data)
+    while missing:
+        more = channel.recv(min(missing, 1 << 20))
+        if not more:
+            return None
+        parts.append(more)
+        missing -= len(more)
+    return b"".join(parts)
+
+
+def _answer(channel: socket.socket, kind: bytes, number: int, text: str = "") -> None:
+    told = text.encode()
+    # Nobody may be left to hear it; what was committed stays so.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        channel.sendall(ANSWER.pack(kind, number, len(told)) + told)
+
+
+def serve(channel: socket.socket, writer: Writer) -> None:
+    """Commit what arrives until the exchange closes its end, however that came about."""
+    _answer(channel, DURABLE, writer.last)
+    blobs: list[tuple[bytes, bytes]] = []
+    while (header := _received(channel, FRAME.size)) is not None:
+        kind, size = FRAME.unpack(header)
+        if kind == BLOB:
+            digest = _received(channel, 32)
+            data = _received(channel, size - 32)
+            if digest is None or data is None:
+                break
+            blobs.append((digest, data))
+            continue
+        payload = _received(channel, size)
+        if payload is None:
+            break
+        if kind == SECRET:
+            writer.add_secret(*marshal.loads(payload))  # noqa: S302 - from our own parent
+            continue
+        last = writer.commit(payload, blobs)
+        blobs = []
+        _answer(channel, DURABLE, last)
+        writer.rest()
+    writer.close()
+
+
+def main() -> None:
+    """``writer CHANNEL LEDGER KEYS``: CHANNEL is an inherited descriptor."""
+    # The exchange decides when to stop and closes the channel; a Ctrl-C goes to the whole group.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    path = Path(sys.argv[2])
+    try:
+        keys = LedgerKeys.load(Path(sys.argv[3]), create=False)
+        serve(channel, Writer(path, keys, Masker()))
+    except (LedgerError, InvariantBroken) as exc:
+        _answer(channel, FULL if isinstance(exc, LedgerFull) else FAILED, 0, str(exc))
+        # Not even SQLite may try the failed sync once more on its way out.
+        os._exit(70)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,374 @@
+"""``Agent``: what an agent's author writes against. ``connect``: the same for a program that only calls.
+
+Owns the declaration of tools and the verbs that work inside one. The work is elsewhere: ``line`` keeps the connection,
+``running`` runs the tools, ``launch`` is ``agent.run()``.
+
+Invariant: a decorated function stays the function it was. Outside a call ``progress``, ``partial`` and ``log`` do
+nothing and ``canceled`` is False, so that a tool can be tested like any function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+import trunkline
+from trunkline import strictjson
+from trunkline.edges.opensentience.agent_events import Answered, Called, DirectiveAnswered, Progressed
+from trunkline.edges.opensentience.agent_session import AgentSession, HealthWord
+from trunkline.edges.opensentience.messages import is_semver
+from trunkline.errors import ExchangeUnreachable, ToolFailed
+from trunkline.model import AGENT_ID, MAX_INPUT_BYTES, RESERVED_PREFIXES, Channel, Now, Status, fault
+from trunkline.sdk.line import Identity, Line, Token
+from trunkline.sdk.running import RunningCalls, current
+from trunkline.sdk.tool import Tool, make_tool
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# How long running calls get to end when the agent is stopped, before they are cancelled. With what follows it stays
+# below the 5 s after which an exchange kills an agent that it stops.
+GRACE_S: Final = 2.5
+HANG_UP_S: Final = 1.0
+# An input stands two levels deep in its message.
+MAX_INPUT_DEPTH: Final = strictjson.MAX_DEPTH - 2
+
+
+class Progress(Struct, frozen=True):
+    """What a called tool shows: ``data`` is ``{"text": …}`` or, on the channel ``partial_result``, ``{"json": …}``."""
+
+    channel: str
+    data: dict[str, Any]
+
+
+class Agent:
+    """Somebody who offers tools, calls those of others, or both.
+
+    ``manifest`` is the path of its ``opensentience.agent.json``; the exchange is told the hash of it.
+    """
+
+    def __init__(self, agent_id: str, *, version: str = "0.0.0", manifest: str | Path | None = None) -> None:
+        if not AGENT_ID.fullmatch(agent_id):
+            raise ValueError(f"{agent_id!r} is no agent id: letters, digits, `.`, `_` and `-`, at most 128")
+        if agent_id.startswith(RESERVED_PREFIXES):
+            raise ValueError(f"{agent_id!r}: ids that start with {agent_id.partition('.')[0]}. are the exchange's own")
+        if not is_semver(version):
+            raise ValueError(f"{version!r} is no version of the form 1.2.3")
+        self.agent_id = agent_id
+        self.version = version
+        self.tools: dict[str, Tool] = {}
+        self._manifest = None if manifest is None else Path(manifest)
+        self._line: Line | None = None
+        self._calls: RunningCalls | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._stopping: asyncio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"Agent({self.agent_id!r}, version={self.version!r})"
+
+    # -- declaring -----------------------------------------------------------------------------------------------------
+
+    def tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        side_effects: bool = True,
+        requires_directive: bool = False,
+        idempotent: bool = False,
+        capabilities: Iterable[str] = (),
+        tags: Iterable[str] = (),
+        permissions: Iterable[str] = (),
+        timeout_s: float | None = None,
+    ) -> Callable[[F], F]:
+        """Offer a function as a tool, async or plain; plain ones run in threads of their own.
+
+        ``side_effects=False`` promises that a call changes nothing, so that it may be repeated and needs no approval.
+        ``idempotent=True`` promises that a call which is sent twice, with the same ``agent.current().key`` or
+        ``call_id``, does its work once. Within one process the SDK sees to that; across a crash the function has to.
+        ``timeout_s`` is the tool's own limit, beside the caller's.
+        """
+
+        def declare(function: F) -> F:
+            if self._line is not None:
+                raise RuntimeError(f"{self.agent_id} is attached already; declare tools before agent.run()")
+            tool = make_tool(
+                self.agent_id,
+                function,
+                name=name,
+                description=description,
+                side_effects=side_effects,
+                requires_directive=requires_directive,
+                idempotent=idempotent,
+                capabilities=capabilities,
+                tags=tags,
+                permissions=permissions,
+                timeout_s=timeout_s,
+            )
+            tool_id = tool.definition.tool_id
+            if tool_id in self.tools:
+                raise ValueError(f"there are two tools called {tool_id}")
+            self.tools[tool_id] = tool
+            return function
+
+        return declare
+
+    # -- inside a tool -------------------------------------------------------------------------------------------------
+
+    def progress(self, text: str = "", *, percent: float | None = None) -> None:
+        """Show how far a call is."""
+        data: dict[str, Any] = {"text": text or ("" if percent is None else f"{percent:g} %")}
+        if percent is not None:
+            data["percent"] = percent
+        self._say("status", data)
+
+    def partial(self, result: Mapping[str, Any]) -> None:
+        """Show a part of the result."""
+        self._say("partial_result", {"json": result})
+
+    def log(self, text: str) -> None:
+        """Show a line of log to whoever called."""
+        self._say("log", {"text": text})
+
+    def canceled(self) -> bool:
+        """Whether this call should stop; a tool that saw True and returns is canceled. Async ones are interrupted."""
+        run = current.get()
+        return run is not None and RunningCalls.is_stopping(run)
+
+    def current(self) -> Called | None:
+        """The call that is running here: its ``call_id``, ``key``, ``caller``, ``correlation_id``, ``context``."""
+        run = current.get()
+        return None if run is None else run.called
+
+    def health(self, status: HealthWord, **details: Any) -> None:
+        """Say how the agent is: calls stop while it is ``unhealthy``. ``details`` must hold no secret."""
+        line = self._attached()
+        encoded = msgspec.json.encode(details) if details else None
+        self._on_loop(line.report, status, encoded)
+
+    # -- calling others ------------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        tool_id: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        timeout_s: float | None = None,
+        directive: str | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> dict[str, Any]:
+        """Call a tool through the exchange and return its output; ``ToolFailed`` carries why there is none.
+
+        With a ``key`` a repeat is answered with the first outcome, also across a lost connection. Inside a tool the
+        call is part of the running one's chain.
+        """
+        run = current.get()
+        own = run.called if run is not None and run.calls is self._calls else None
+        body = _encoded_input(tool_id, arguments or {})
+        timeout_ms = None if timeout_s is None else max(1, round(timeout_s * 1000))
+
+        def send(session: AgentSession, now: Now) -> str:
+            return session.call(
+                tool_id,
+                body,
+                now,
+                key=key,
+                timeout_ms=timeout_ms,
+                correlation_id=None if own is None else own.correlation_id,
+                causation_id=directive or (None if own is None else own.call_id),
+            )
+
+        def progressed(event: Progressed) -> None:
+            assert on_progress is not None
+            on_progress(Progress(event.channel, msgspec.json.decode(event.data)))
+
+        answer = await self._attached().ask(
+            send, keyed=key is not None, progressed=None if on_progress is None else progressed
+        )
+        assert isinstance(answer, Answered)
+        if answer.status is not Status.SUCCEEDED:
+            why = answer.fault or fault("tool.failed")
+            raise ToolFailed(tool_id, answer.status, why, answer.exchange_call_id)
+        return {} if answer.output is None else msgspec.json.decode(answer.output, type=dict[str, Any])
+
+    def call_sync(
+        self,
+        tool_id: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        timeout_s: float | None = None,
+        directive: str | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> dict[str, Any]:
+        """``call`` for plain functions: waits in their thread, and ends when the running call is asked to stop."""
+        if self._loop is None or threading.get_ident() == self._thread:
+            raise RuntimeError("call_sync() is for plain functions in a thread; use `await agent.call(…)` here")
+        future = asyncio.run_coroutine_threadsafe(
+            self.call(tool_id, arguments, key=key, timeout_s=timeout_s, directive=directive, on_progress=on_progress),
+            self._loop,
+        )
+        run = current.get()
+        if run is None:
+            return future.result()
+        run.blocked.add(future)
+        try:
+            if run.stop is not None:
+                future.cancel()
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ToolFailed(tool_id, Status.CANCELED, fault("tool.canceled")) from None
+        finally:
+            run.blocked.discard(future)
+
+    async def request_directive(self, tool_id: str, arguments: Mapping[str, Any] | None = None, *, reason: str) -> str:
+        """Ask a person to state the intent that a ``requires_directive`` tool needs; returns its id for ``call``."""
+        body = None if arguments is None else _encoded_input(tool_id, arguments)
+
+        def send(session: AgentSession, now: Now) -> str:
+            return session.request_directive(tool_id, body, reason, now)
+
+        answer = await self._attached().ask(send)
+        directive_id = answer.directive_id if isinstance(answer, DirectiveAnswered) else None
+        if directive_id is None:
+            raise ToolFailed(tool_id, Status.FAILED, answer.fault or fault("policy.denied"))
+        return directive_id
+
+    # -- being attached ------------------------------------------------------------------------------------------------
+
+    async def serve(
+        self, *, socket: str | Path, token: str, home: str | Path | None = None, grace_s: float = GRACE_S
+    ) -> bool:
+        """Stay attached until ``stop()``; ``NotAdmitted`` when the exchange refuses. False if a tool would not end."""
+        if self._line is not None:
+            raise RuntimeError(f"{self.agent_id} is attached already")
+        identity = Identity(
+            self.agent_id,
+            self.version,
+            str(socket),
+            Token(token),
+            None if self._manifest is None else hashlib.sha256(self._manifest.read_bytes()).hexdigest(),
+            trunkline.__version__,
+        )
+        offers = [tool.offer for tool in self.tools.values()]
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._stopping = asyncio.Event()
+        line = self._line = Line(identity, offers, None if home is None else Path(home))
+        calls = self._calls = line.calls = RunningCalls(self.tools, line)
+        holding = asyncio.create_task(line.hold())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({holding, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if len(calls) and line.ready.is_set():
+                # The exchange sends nothing more, and what is under way may end.
+                line.report("unhealthy", b'{"reason":"stopping"}')
+            ended = await calls.drain(grace_s)
+            line.hang_up()
+            # An exchange that does not read keeps a socket from closing in order.
+            await asyncio.wait({holding}, timeout=HANG_UP_S)
+            if holding.done():
+                await holding
+        finally:
+            stopping.cancel()
+            holding.cancel()
+            calls.abandon()
+            self._line = self._calls = self._loop = self._stopping = None
+        return ended
+
+    def stop(self) -> None:
+        """End ``serve`` after the running calls; from any thread."""
+        if self._stopping is not None:
+            self._on_loop(self._stopping.set)
+
+    @contextlib.asynccontextmanager
+    async def connected(
+        self, *, socket: str | Path, token: str, home: str | Path | None = None, grace_s: float = GRACE_S
+    ) -> AsyncIterator[Agent]:
+        """``async with agent.connected(…)``: attached, tools registered, inside the block."""
+        serving = asyncio.create_task(self.serve(socket=socket, token=token, home=home, grace_s=grace_s))
+        # One turn, so that serve() has made the line.
+        await asyncio.sleep(0)
+        waiting = None if self._line is None else asyncio.create_task(self._line.ready.wait())
+        try:
+            await asyncio.wait({serving, waiting} if waiting else {serving}, return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                await serving
+                raise ExchangeUnreachable(f"{self.agent_id} was stopped before the exchange answered")
+            yield self
+        finally:
+            if waiting is not None:
+                waiting.cancel()
+            self.stop()
+            await serving
+
+    def run(self, *, grace_s: float = GRACE_S) -> None:
+        """Serve until SIGTERM or SIGINT, with what the exchange put into the environment; the last line of an agent."""
+        from trunkline.sdk.launch import run
+
+        run(self, grace_s)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _say(self, channel: Channel, data: Mapping[str, Any]) -> None:
+        run = current.get()
+        if run is not None:
+            run.calls.say(run, channel, msgspec.json.encode(data))
+
+    def _attached(self) -> Line:
+        if self._line is None:
+            raise ExchangeUnreachable(
+                f"{self.agent_id} is not attached; this works inside run(), serve() or connected()"
+            )
+        return self._line
+
+    def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        assert self._loop is not None
+        if threading.get_ident() == self._thread:
+            function(*arguments)
+        else:
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def connect(
+    agent_id: str | None = None,
+    *,
+    socket: str | Path | None = None,
+    token: str | None = None,
+    home: str | Path | None = None,
+) -> contextlib.AbstractAsyncContextManager[Agent]:
+    """For a program that only calls: ``async with trunkline.connect() as caller: await caller.call(tool_id, {…})``.
+
+    What is not given comes from ``OPENSENTIENCE_AGENT_ID``, ``OPENSENTIENCE_SESSION_TOKEN``, and
+    ``OPENSENTIENCE_SOCKET`` or the exchange that runs in ``home``. ``trunkline token new opensentience --agent ID``
+    makes a token.
+    """
+    from trunkline.sdk.launch import find_socket, take_token
+
+    agent_id = agent_id or os.environ.get("OPENSENTIENCE_AGENT_ID")
+    token = token or take_token()
+    if not agent_id or not token:
+        missing = "an agent id (OPENSENTIENCE_AGENT_ID)" if not agent_id else "a token (OPENSENTIENCE_SESSION_TOKEN)"
+        raise ExchangeUnreachable(f"{missing} is needed; `trunkline token new opensentience --agent ID` makes a token")
+    return Agent(agent_id).connected(socket=socket or find_socket(home), token=token)
+
+
+def _encoded_input(tool_id: str, arguments: Mapping[str, Any]) -> bytes:
+    body = msgspec.json.encode(arguments)
+    strictjson.check(body, max_depth=MAX_INPUT_DEPTH, want_object=True)
+    if len(body) > MAX_INPUT_BYTES:
+        too_large = fault(
+            "tool.invalid_input", f"the input has {len(body)} bytes, above the limit of {MAX_INPUT_BYTES}"
+        )
+        raise ToolFailed(tool_id, Status.FAILED, too_large)
+    return body

@@ -1,0 +1,336 @@
+"""An agent's line to the exchange: one connection at a time, made again when it is lost.
+
+Owns the attempts and the waits between them, and the requests that this agent made and waits for. What is said on the
+line is ``AgentSession``'s business, what runs is ``RunningCalls``'s.
+
+Invariant: there is at most one session; what belongs to an earlier one is answered or dropped before the next starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.edges.opensentience import messages
+from trunkline.edges.opensentience.agent_events import (
+    AgentEvent,
+    Answered,
+    Called,
+    CancelAsked,
+    Complained,
+    DirectiveAnswered,
+    Dismissed,
+    Progressed,
+    Refused,
+    ToolsConfirmed,
+    Welcomed,
+)
+from trunkline.edges.opensentience.agent_session import AgentSession, HealthWord, Offer
+from trunkline.errors import LocalProtocolError, NotAdmitted
+from trunkline.model import Channel, Fault, Now, Status, fault
+from trunkline.sdk.connection import Connection, End, open_connection
+from trunkline.sdk.running import Outcome, RunningCalls
+from trunkline.sdk.spill import Spill
+
+# Between attempts: quick after a hiccup, polite to an exchange that is down. Each wait is cut by up to half at random,
+# so that a hundred agents do not come back in the same instant.
+FIRST_WAIT_S: Final = 0.1
+LONGEST_WAIT_S: Final = 10.0
+# An exchange may still hold our old connection when we come back and refuse the token until it notices (decision 16).
+REFUSALS_AFTER_RECONNECT: Final = 5
+# How long a call waits for a lost line before it fails.
+CALL_WAITS_S: Final = 30.0
+# Longer than any sane goodbye; a number beyond it is a mistake.
+LONGEST_RETRY_AFTER_S: Final = 300.0
+
+log: Final = logging.getLogger("trunkline.agent")
+
+
+class Token:
+    """A secret that does not print itself."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The secret, for the hello."""
+        return self._value
+
+    def __repr__(self) -> str:  # OS-137
+        return "<token>"
+
+
+class Identity(Struct, frozen=True):
+    """Who we are and where we go; the same for every connection."""
+
+    agent_id: str
+    version: str
+    address: str
+    token: Token
+    manifest_hash: str | None = None
+    sdk_version: str = "0.0.0"
+
+
+class Asked(Struct):
+    """A request of ours that waits for its answer."""
+
+    answer: asyncio.Future[Answered | DirectiveAnswered]
+    send: Callable[[AgentSession, Now], str]
+    # Whether it may be said again on the next connection: with the same key it is the same request.
+    keyed: bool = False
+    progressed: Callable[[Progressed], None] | None = None
+
+
+class Line:
+    """Keeps an agent attached. ``calls`` is told what the exchange wants; set it before ``hold``."""
+
+    calls: RunningCalls
+
+    def __init__(self, identity: Identity, offers: list[Offer], home: Path | None = None) -> None:
+        self._identity = identity
+        self._offers = offers
+        self._spill = None if home is None else Spill(home, identity.agent_id)
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
+        self._connection: Connection | None = None
+        self._asked: dict[str, Asked] = {}
+        self._health: tuple[HealthWord, bytes | None] = ("ok", None)
+        self._hanging_up = asyncio.Event()
+        self._was_admitted = False
+        self._attempt = 0
+        # Set while the exchange knows us and our tools.
+        self.ready = asyncio.Event()
+
+    # -- keeping it up -------------------------------------------------------------------------------------------------
+
+    async def hold(self) -> None:
+        """Stay attached until ``hang_up``; ``NotAdmitted`` when the exchange does not want us."""
+        refusals = 0
+        try:
+            while not self._hanging_up.is_set():
+                end = await self._one_connection()
+                if self._attempt == 0:
+                    refusals = 0
+                wait_s = self._wait_s()
+                if isinstance(end, Refused):
+                    refusals += 1
+                    if not self._was_admitted or refusals > REFUSALS_AFTER_RECONNECT:
+                        raise NotAdmitted(end.code, end.message)
+                elif isinstance(end, Dismissed):
+                    if end.reason == "replaced":
+                        raise NotAdmitted("replaced", "another process took this agent's place")
+                    if end.retry_after_ms is not None:  # OS-076
+                        wait_s = min(end.retry_after_ms / 1000, LONGEST_RETRY_AFTER_S)
+                self._attempt += 1
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._hanging_up.wait(), wait_s)
+        finally:
+            self._fail_all()
+
+    def hang_up(self) -> None:
+        """Close, and stay closed."""
+        self._hanging_up.set()
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _one_connection(self) -> End | None:
+        """One conversation from hello to the end, and what was said about the end."""
+        identity = self._identity
+        session = AgentSession(
+            identity.agent_id,
+            identity.version,
+            identity.token.reveal(),
+            self._offers,
+            Now(self._loop.time(), time.time()),
+            os.urandom(messages.ID_SEED_BYTES),
+            started=self._started,
+            manifest_hash=identity.manifest_hash,
+            sdk=messages.Sdk("trunkline", identity.sdk_version),
+        )
+        connection = Connection(session, self._happened)
+        try:
+            await open_connection(identity.address, connection)
+        except OSError as exc:
+            if self._attempt == 0:
+                log.warning("%s: no exchange answers (%s); trying on", identity.address, exc.strerror or exc)
+            return None
+        self._connection = connection
+        try:
+            if self._hanging_up.is_set():
+                connection.close()
+            await connection.closed
+        finally:
+            connection.abort()
+            self._connection = None
+            self.ready.clear()
+            self._fail_unkeyed()
+        if not self._hanging_up.is_set():
+            log.warning("the exchange is gone%s", "" if connection.end is None else f": {_reason(connection.end)}")
+        return connection.end
+
+    def _wait_s(self) -> float:
+        longest = min(FIRST_WAIT_S * 2.0 ** min(self._attempt, 16), LONGEST_WAIT_S)
+        return longest * random.uniform(0.5, 1.0)
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def _happened(self, event: AgentEvent) -> None:
+        match event:
+            case Called():
+                self.calls.start(event)
+            case CancelAsked():
+                self.calls.cancel(event.call_id)
+            case Answered() | DirectiveAnswered():
+                self._answered(event)
+            case Progressed():
+                asked = self._asked.get(event.ref)
+                if asked is not None and asked.progressed is not None:
+                    # Not from here: what somebody else's code raises would end the connection.
+                    self._loop.call_soon(asked.progressed, event)
+            case Welcomed():
+                self._welcomed(event)
+            case ToolsConfirmed():
+                for tool_id, why in event.rejected:
+                    log.error("%s is not taken: %s: %s", tool_id, why.code, why.message)
+                self.ready.set()
+            case Complained():
+                log.warning("the exchange complains: %s: %s", event.code, event.message)
+
+    def _welcomed(self, event: Welcomed) -> None:
+        self._was_admitted = True
+        self._attempt = 0
+        log.info("%s: attached to exchange %s", self._identity.agent_id, event.instance_id)
+        if self._health[0] != "ok":
+            self.report(*self._health)
+        waiting, self._asked = self._asked, {}
+        for asked in waiting.values():
+            self._send(asked)
+        if not self._offers:
+            self.ready.set()
+
+    def _answered(self, event: Answered | DirectiveAnswered) -> None:
+        asked = self._asked.pop(event.ref, None)
+        if asked is not None and not asked.answer.done():
+            asked.answer.set_result(event)
+
+    # -- what is said --------------------------------------------------------------------------------------------------
+
+    def stream(self, call_id: str, channel: Channel, data: bytes) -> None:
+        """Show something of a call, if the exchange still listens."""
+        connection = self._connection
+        if connection is not None and connection.session.is_open(call_id):
+            connection.session.stream(call_id, channel, data, connection.now())
+            connection.said()
+
+    def finish(self, call_id: str, outcome: Outcome) -> None:
+        """Say how a call ended, if the exchange still listens."""
+        connection = self._connection
+        if connection is None or not connection.session.is_open(call_id):
+            log.info("call %s ended after its connection; nobody is told", call_id)
+            return
+        output = outcome.output
+        if output is not None and self._spill is not None and not connection.session.fits(output):
+            outcome = self._spilled(call_id, output, outcome)
+        connection.session.finish(call_id, outcome.status, connection.now(), output=outcome.output, error=outcome.fault)
+        connection.said()
+
+    def _spilled(self, call_id: str, output: bytes, outcome: Outcome) -> Outcome:
+        """A result that no frame holds: a reference to a file with it (OS-153)."""
+        assert self._spill is not None
+        try:
+            kept = self._spill.try_keep(call_id, output)
+        except OSError:
+            log.exception("a result of %d bytes could not be kept", len(output))
+            return outcome
+        if kept is None:
+            return outcome
+        if outcome.may_be_file:
+            return Outcome(Status.SUCCEEDED, msgspec.json.encode(kept))
+        text = "the result does not fit into a frame; it is in the file that the details name"
+        return Outcome(Status.FAILED, fault=fault("tool.output_too_large", text, details=kept))
+
+    def report(self, health: HealthWord, details: bytes | None) -> None:
+        """Say how the agent is."""
+        self._health = (health, details)
+        connection = self._connection
+        if connection is not None:
+            connection.session.report(health, connection.now(), details)
+            connection.said()
+
+    async def ask(
+        self,
+        send: Callable[[AgentSession, Now], str],
+        *,
+        keyed: bool = False,
+        progressed: Callable[[Progressed], None] | None = None,
+    ) -> Answered | DirectiveAnswered:
+        """Send a request and wait for its answer. Given up by its caller, a call is cancelled at the exchange too."""
+        if not self.ready.is_set():
+            try:
+                await asyncio.wait_for(self.ready.wait(), CALL_WAITS_S)
+            except TimeoutError:
+                return Answered("", Status.FAILED, fault=fault("hub.unavailable", "no exchange answers"))
+        asked = Asked(self._loop.create_future(), send, keyed, progressed)
+        self._send(asked)
+        try:
+            return await asked.answer
+        except asyncio.CancelledError:
+            self._give_up(asked)
+            raise
+
+    def _send(self, asked: Asked) -> None:
+        connection = self._connection
+        if connection is None or connection.session.is_closed():
+            asked.answer.set_result(Answered("", Status.FAILED, fault=fault("hub.unavailable", "the exchange is gone")))
+            return
+        try:
+            ref = asked.send(connection.session, connection.now())
+        except LocalProtocolError as exc:
+            refusal = Answered("", Status.FAILED, fault=Fault("tool.unavailable", str(exc)))
+            asked.answer.set_result(refusal)
+        else:
+            self._asked[ref] = asked
+            connection.said()
+
+    def _give_up(self, asked: Asked) -> None:
+        for ref, one in self._asked.items():
+            if one is asked:
+                del self._asked[ref]
+                if self._connection is not None:
+                    self._connection.session.cancel(ref, "the caller gave up", self._connection.now())
+                    self._connection.said()
+                return
+
+    def _fail_unkeyed(self) -> None:
+        for ref, asked in tuple(self._asked.items()):
+            if not asked.keyed:
+                del self._asked[ref]
+                _lost(asked)
+
+    def _fail_all(self) -> None:
+        for asked in self._asked.values():
+            _lost(asked)
+        self._asked.clear()
+
+
+def _lost(asked: Asked) -> None:
+    if not asked.answer.done():
+        text = "the exchange was lost before the outcome came; whether the tool ran is not known"
+        lost = fault("agent.lost", text, details={"outcome": Status.UNKNOWN.value})
+        asked.answer.set_result(Answered("", Status.UNKNOWN, fault=lost))
+
+
+def _reason(end: End) -> str:
+    return end.reason if isinstance(end, Dismissed) else f"{end.code}: {end.message}"

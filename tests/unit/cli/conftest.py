@@ -1,0 +1,97 @@
+"""The command line against the real HTTP edge in front of a scripted exchange, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.unit.edges.http.scripted import OPERATOR_TOKEN, ScriptedExchange
+from trunkline.cli.main import main
+from trunkline.edges.http.serve import HttpListener
+
+
+class Said(NamedTuple):
+    """What one command line did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def trunkline(*arguments: str, stdin: bytes = b"") -> Said:
+    """Run one command line in this process."""
+    streams = sys.stdin, sys.stdout, sys.stderr
+    out, err = io.BytesIO(), io.BytesIO()
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin))
+    text_out, text_err = io.TextIOWrapper(out, "utf-8"), io.TextIOWrapper(err, "utf-8")
+    sys.stdout, sys.stderr = text_out, text_err
+    try:
+        main(list(arguments))
+    except SystemExit as end:
+        code = int(str(end.code))
+    finally:
+        text_out.flush()
+        text_err.flush()
+        sys.stdin, sys.stdout, sys.stderr = streams
+    return Said(code, out.getvalue().decode(), err.getvalue().decode())
+
+
+class Running:
+    """A home folder with an exchange in it that answers over HTTP."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.exchange = ScriptedExchange()
+        self.loop = asyncio.new_event_loop()
+        self.listener = HttpListener(self.exchange, "127.0.0.1", 0)
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+        self.do(self.listener.start())
+        (home / "operator.token").write_text(OPERATOR_TOKEN + "\n")
+        self.write_ready(pid=os.getpid())
+
+    def write_ready(self, **change: Any) -> None:
+        ready = {
+            "pid": os.getpid(),
+            "http": self.listener.url,
+            "socket": "/x/agents.sock",
+            "pylon": None,
+            "relay": None,
+        }
+        (self.home / "ready.json").write_text(json.dumps({**ready, **change}))
+
+    def do(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(5)
+
+    def later(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Do something on the exchange's loop."""
+        self.loop.call_soon_threadsafe(function, *arguments)
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> Said:
+        return trunkline("--home", str(self.home), *arguments, stdin=stdin)
+
+    def stop(self) -> None:
+        self.do(self.listener.stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5)
+        self.loop.close()
+
+
+@pytest.fixture
+def running(short_path: Path) -> Iterator[Running]:
+    one = Running(short_path)
+    yield one
+    one.stop()

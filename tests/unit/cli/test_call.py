@@ -1,0 +1,373 @@
+"""``trunkline call``: output, faults, exit codes, questions, progress, Ctrl-C, and how soon it asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from tests.unit.cli.conftest import Running
+from tests.unit.edges.http.scripted import CALL_ID, accepted, answered, asks, progressed, refused, view
+from trunkline.cli import call as call_module
+from trunkline.cli.connection import Connection
+from trunkline.errors import ExchangeUnreachable
+from trunkline.events import CallRequested, CancelRequested
+from trunkline.model import FAULTS, Status, fault
+
+TOOL = "com.example.echo/say"
+BOUND_S = 10
+
+
+@pytest.fixture(autouse=True)
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_module, "POLL_FIRST_S", 0.01)
+
+
+def settle(running: Running, status: Status, **more: Any) -> None:
+    running.exchange.script[CallRequested] = lambda event: [accepted(event), answered(event, status, **more)]
+
+
+def test_the_output_is_printed_as_it_came(running: Running) -> None:
+    said = running.run("call", TOOL, '{"n": 12345678901234567890, "x" : 1.10}')
+    assert (said.code, said.out, said.err) == (0, '{"n": 12345678901234567890, "x" : 1.10}\n', "")
+
+
+def test_no_json_is_an_empty_object(running: Running) -> None:
+    assert running.run("call", TOOL).out == "{}\n"
+
+
+def test_json_comes_from_stdin_or_a_file_too(running: Running, tmp_path: Path) -> None:
+    assert running.run("call", TOOL, "-", stdin=b'{"from":"stdin"}').out == '{"from":"stdin"}\n'
+    file = tmp_path / "input.json"
+    file.write_bytes(b'{"from":\n "file"}')
+    assert json.loads(running.run("call", TOOL, f"@{file}").out) == {"from": "file"}
+    missing = running.run("call", TOOL, "@/nowhere.json")
+    assert missing.code == 2
+    assert "No such file" in missing.err
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "mark"),
+    [
+        ('{"a": x}', "line 1, column 7", '  {"a": x}\n        ^'),
+        ('{"a": 1,\n "b": }', "line 2, column 7", '   "b": }\n        ^'),
+        ('{"a": 1, "a": 2}', "a key appears twice in one object, line 1, column 10", "^"),
+        ("{'a': 1}", "line 1, column 2", "^"),
+        ('{"a": NaN}', "line 1, column 7", "^"),
+        ("", "empty", ""),
+        ('{"a": "\x1b[31m"}', "line 1", "\\u001b[31m"),
+        ('{"' + "k" * 300 + '": x}', "column", "^"),
+    ],
+)
+def test_bad_json_is_shown_where_it_is_bad(running: Running, text: str, says: str, mark: str) -> None:
+    said = running.run("call", TOOL, text)
+    assert said.code == 2
+    assert said.err.startswith("message.malformed: the input is not JSON: ")
+    assert says in said.err
+    assert mark in said.err
+    assert max(map(len, said.err.splitlines())) < 120
+    assert not running.exchange.fed
+
+
+def test_all_options_reach_the_exchange(running: Running) -> None:
+    options = ("--timeout", "1.5", "--key", "k", "--correlation", "c", "--directive", "d-1")
+    assert running.run("call", TOOL, "{}", *options).code == 0
+    [asked] = running.exchange.fed
+    assert isinstance(asked, CallRequested)
+    assert (asked.timeout_ms, asked.key, asked.correlation_id, asked.causation_id) == (1500, "k", "c", "d-1")
+
+
+@pytest.mark.parametrize("option", [("--timeout", "0"), ("--timeout", "x"), ("--bogus",)], ids=" ".join)
+def test_bad_usage_ends_with_2(running: Running, option: tuple[str, ...]) -> None:
+    assert running.run("call", TOOL, *option).code == 2
+    assert running.run("call").code == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "exit_code"),
+    [
+        (Status.FAILED, "tool.failed", 1),
+        (Status.FAILED, "tool.timeout", 1),
+        (Status.FAILED, "com.example.own_code", 1),
+        (Status.FAILED, "policy.denied", 2),
+        (Status.FAILED, "approval.expired", 2),
+        (Status.CANCELED, "tool.canceled", 3),
+        (Status.UNKNOWN, "agent.lost", 3),
+        (Status.UNKNOWN, "tool.timeout", 3),
+    ],
+)
+def test_the_exit_code_says_how_the_call_ended(running: Running, status: Status, code: str, exit_code: int) -> None:
+    problem = fault(code) if code in FAULTS else fault("tool.failed").__class__(code, "mine")
+    settle(running, status, fault=problem)
+    said = running.run("call", TOOL)
+    assert (said.code, said.out) == (exit_code, "")
+    assert said.err == f"{code}: {problem.message}\n"
+
+
+@pytest.mark.parametrize("code", [code for code, row in FAULTS.items() if row.http != 200])
+def test_a_refusal_ends_with_the_code_of_the_table(running: Running, code: str) -> None:
+    running.exchange.script[CallRequested] = lambda event: [refused(event, code)]
+    said = running.run("call", TOOL)
+    assert said.code == FAULTS[code].exit_code
+    assert said.err.startswith(f"{code}: {FAULTS[code].text}")
+    assert len(said.err.splitlines()) == 1
+
+
+def test_an_unknown_tool_gets_suggestions(running: Running) -> None:
+    running.exchange.script[CallRequested] = lambda event: [refused(event, "tool.not_found")]
+    for name in ("com.example.echo/sya", "say", "other/say"):
+        said = running.run("call", name)
+        assert said.code == 2
+        assert "did you mean com.example.echo/say?" in said.err
+
+
+def test_json_gives_the_whole_answer(running: Running) -> None:
+    shape = running.run("call", TOOL, "--json").json
+    assert (shape["call_id"], shape["status"], shape["output"]) == (CALL_ID, "succeeded", {})
+    settle(running, Status.FAILED, fault=fault("tool.failed"))
+    said = running.run("call", TOOL, "--json")
+    assert said.code == 1
+    assert said.json["error"]["code"] == "tool.failed"
+    assert said.err.startswith("tool.failed: ")
+
+
+def test_an_output_cannot_move_the_cursor(running: Running) -> None:
+    nasty = json.dumps({"a": "\x1b[2J\u202e\u200b"}, ensure_ascii=False).encode()
+    settle(running, Status.SUCCEEDED, output=Raw(nasty))
+    said = running.run("call", TOOL)
+    assert said.out.rstrip("\n").isprintable()
+    assert json.loads(said.out) == json.loads(nasty)
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+def test_progress_goes_to_stderr_as_it_comes_and_only_when_asked_for(running: Running) -> None:
+    def script(event: CallRequested) -> list[Any]:
+        return [
+            accepted(event),
+            progressed(event, 1, b'{"text":"one\\n"}'),
+            progressed(event, 2, b'{"text":"half "}', "stderr"),
+            progressed(event, 3, b'{"text":"line\\u001b[31m"}'),
+            progressed(event, 4, b'{"text":"fetching","percent":50}', "status"),
+            progressed(event, 5, b'{"text":"75 %","percent":75}', "status"),
+            progressed(event, 6, b'{"json":{"part":1}}', "partial_result"),
+            answered(event, output=Raw(b"{}")),
+        ]
+
+    running.exchange.script[CallRequested] = script
+    said = running.run("call", TOOL, "--follow")
+    assert said.out == "{}\n"
+    assert said.err == 'one\nhalf line\\u001b[31m\n50 % fetching\n75 %\n{"json":{"part":1}}\n'
+    assert running.run("call", TOOL).err == ""
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def test_no_wait_ends_at_the_question_with_3(running: Running) -> None:
+    running.exchange.script[CallRequested] = lambda event: [asks(event)]
+    said = running.run("call", TOOL, "--no-wait")
+    assert (said.code, said.out) == (3, "")
+    assert "trunkline approve a42" in said.err
+    assert running.run("call", TOOL, "--no-wait", "--json").json["approval_id"] == "a42"
+
+
+@pytest.mark.parametrize("follow", [(), ("--follow",)], ids=["poll", "follow"])
+def test_a_question_is_waited_for_and_its_answer_brings_the_outcome(running: Running, follow: tuple[str, ...]) -> None:
+    exchange = running.exchange
+    exchange.script[CallRequested] = lambda event: [asks(event)]
+    exchange.known_calls = [view(CALL_ID, "operator", Status.WAITING_APPROVAL, approval_id="a42")]
+    looks = []
+    real_call = exchange.call
+
+    def look(call_id: str) -> Any:
+        looks.append(call_id)
+        if len(looks) == 2 and not follow:
+            exchange.known_calls = [view(CALL_ID, "operator", output=Raw(b'{"done":true}'))]
+        elif len(looks) == 1 and follow:
+            running.later(finish)
+        return real_call(call_id)
+
+    def finish() -> None:
+        exchange.known_calls = [view(CALL_ID, "operator", output=Raw(b'{"done":true}'))]
+        for line in (
+            {"kind": "progress", "call_id": "another", "data": {"text": "not mine\n"}},
+            {"kind": "progress", "call_id": CALL_ID, "data": {"text": "mine\n"}},
+            {"kind": "call.settled", "n": 1, "at": 1, "call_id": CALL_ID, "status": "succeeded"},
+        ):
+            exchange.watchers[0](json.dumps(line).encode())
+
+    exchange.call = look  # type: ignore[method-assign]
+    said = running.run("call", TOOL, *follow)
+    assert (said.code, said.out) == (0, '{"done":true}\n')
+    assert said.err.startswith("waiting for approval a42 (until ")
+    assert ("mine\n" in said.err) is bool(follow)
+    assert "not mine" not in said.err
+
+
+def test_a_denied_call_ends_with_2(running: Running) -> None:
+    running.exchange.script[CallRequested] = lambda event: [asks(event)]
+    denied = fault("policy.denied", "not today")
+    running.exchange.known_calls = [view(CALL_ID, "operator", Status.FAILED, error=denied)]
+    said = running.run("call", TOOL)
+    assert said.code == 2
+    assert said.err.splitlines()[-1] == "policy.denied: not today"
+
+
+def test_waiting_outlives_a_restart_of_the_exchange(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    running.exchange.script[CallRequested] = lambda event: [asks(event)]
+    running.exchange.known_calls = [view(CALL_ID, "operator", output=Raw(b"1"))]
+    ready = running.home / "ready.json"
+    text = ready.read_text()
+    look, connections = call_module._look, []
+
+    def gone_twice(exchange: Connection, call_id: str) -> Any:
+        connections.append(exchange)
+        if len(connections) == 3:
+            return look(exchange, call_id)
+        # First with its file, then back under the same name.
+        ready.unlink() if len(connections) == 1 else ready.write_text(text)
+        raise ExchangeUnreachable("gone")
+
+    monkeypatch.setattr(call_module, "_look", gone_twice)
+    said = running.run("call", TOOL)
+    assert (said.code, said.out) == (0, "1\n")
+    assert connections[2] is not connections[0], "the exchange may have come back on another port"
+
+
+def test_an_exchange_that_stays_away_leaves_the_question_open(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_module, "RESTART_S", 0.05)
+    ready = running.home / "ready.json"
+
+    def script(event: CallRequested) -> list[Any]:
+        ready.unlink()
+        running.later(lambda: running.loop.create_task(running.listener.stop()))
+        return [asks(event)]
+
+    running.exchange.script[CallRequested] = script
+    said = running.run("call", TOOL)
+    assert said.code == 3
+    assert "trunkline up" in said.err
+
+
+def test_a_stream_that_breaks_off_is_not_a_success(running: Running) -> None:
+    def script(event: CallRequested) -> list[Any]:
+        running.later(lambda: running.loop.create_task(running.listener.stop()))
+        return [accepted(event)]
+
+    running.exchange.script[CallRequested] = script
+    said = running.run("call", TOOL)
+    assert said.code == 3
+    assert said.err.startswith("hub.unavailable: ")
+
+
+# --- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+
+def started(running: Running, *arguments: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-c",
+        "from trunkline.cli.main import main; main()",
+        "--home",
+        str(running.home),
+        *arguments,
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_line(process: subprocess.Popen[str], word: str) -> str:
+    """The first line on stderr with this word; the test's own timeout bounds it."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if word in line:
+            return line
+    raise AssertionError(f"{word!r} never came")
+
+
+def test_the_first_interrupt_cancels_and_the_outcome_is_still_told(running: Running) -> None:
+    asked: list[CallRequested] = []
+
+    def script(event: CallRequested) -> list[Any]:
+        asked.append(event)
+        return [accepted(event), progressed(event, 1, b'{"text":"started\\n"}')]
+
+    running.exchange.script[CallRequested] = script
+    running.exchange.known_calls = [view(CALL_ID, "operator", Status.RUNNING)]
+    running.exchange.on_fed = lambda event: (
+        running.exchange.say(answered(asked[0], Status.CANCELED, fault=fault("tool.canceled")))
+        if isinstance(event, CancelRequested)
+        else None
+    )
+    process = started(running, "call", TOOL, "--follow")
+    wait_line(process, "started")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=BOUND_S)
+    assert process.returncode == 3
+    assert out == ""
+    assert "canceling; Ctrl-C again to leave" in err
+    assert err.splitlines()[-1].startswith("tool.canceled: ")
+
+
+def test_the_second_interrupt_leaves(running: Running) -> None:
+    def script(event: CallRequested) -> list[Any]:
+        return [accepted(event), progressed(event, 1, b'{"text":"started\\n"}')]
+
+    running.exchange.script[CallRequested] = script
+    running.exchange.known_calls = [view(CALL_ID, "operator", Status.RUNNING)]
+    process = started(running, "call", TOOL, "--follow")
+    wait_line(process, "started")
+    process.send_signal(signal.SIGINT)
+    wait_line(process, "canceling")
+    # The cancellation is asked for inside the first signal's handler; the second one counts after it.
+    deadline = time.monotonic() + BOUND_S
+    while not any(isinstance(event, CancelRequested) for event in running.exchange.fed) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=BOUND_S)
+    assert process.returncode == 3
+    assert CALL_ID in err
+
+
+def test_an_interrupt_while_a_person_is_asked_leaves_the_question_open(running: Running) -> None:
+    running.exchange.script[CallRequested] = lambda event: [asks(event)]
+    running.exchange.known_calls = [view(CALL_ID, "operator", Status.WAITING_APPROVAL, approval_id="a42")]
+    process = started(running, "call", TOOL)
+    wait_line(process, "waiting for approval a42")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=BOUND_S)
+    assert process.returncode == 3
+    assert "a42 stays open" in err
+    assert not [event for event in running.exchange.fed if isinstance(event, CancelRequested)]
+
+
+# --- speed ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_loads_little_before_it_asks(running: Running) -> None:
+    """The budget is 0.3 s; what takes the time is imports, so they are what is held down here."""
+    script = (
+        "import sys, trunkline.cli.main as m\ntry: m.main()\nexcept SystemExit: print(*sorted(sys.modules), sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--home", str(running.home), "call", TOOL, '{"a":1}'],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ},
+    )
+    loaded = set(done.stdout.splitlines())
+    heavy = {"asyncio", "rich", "httpx", "starlette", "uvicorn", "apsw", "jsonschema_rs", "cryptography", "hyperscan"}
+    assert not heavy & loaded
+    assert "trunkline.cli.watch" not in loaded

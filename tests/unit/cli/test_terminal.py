@@ -1,0 +1,111 @@
+"""What a person is shown: nothing invisible, aligned columns, readable times."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.cli.terminal import clock, duration, printable, seconds_of, table, width
+
+NASTY = {
+    "red": "\x1b[31mred\x1b[0m",
+    "clear screen": "\x1b[2J\x1b[H",
+    "title": "\x1b]0;owned\x07",
+    "link": "\x1b]8;;http://evil\x1b\\click\x1b]8;;\x1b\\",
+    "c1 csi": "\x9b31m",
+    "c1 osc": "\x9d0;x\x9c",
+    "newline": "ok\nERROR: forged line",
+    "carriage return": "rm -rf /\rls      ",
+    "backspaces": "evil\b\b\b\bgood",
+    "nul": "a\0b",
+    "del": "a\x7fb",
+    "vertical tab": "a\x0bb\x0cc",
+    "right-to-left override": "user\u202etxt.exe",
+    "isolates": "a\u2066b\u2069c",
+    "embedding": "\u202bx\u202c",
+    "arabic mark": "a\u061cb",
+    "zero width space": "pay\u200bpal",
+    "zero width joiners": "a\u200d\u200cb",
+    "byte order mark": "\ufeffa",
+    "word joiner and soft hyphen": "a\u2060b\u00adc",
+    "line separators": "a\u2028b\u2029c",
+    "tag characters": "hi\U000e0041\U000e0042",
+    "hangul filler": "a\u3164b\u115fc\uffa0",
+    "variation selectors": "a\ufe0fb\U000e0100",
+    "lone surrogate": "a\ud800b",
+    "next line": "a\x85b",
+    "braille blank": "a\u2800b",
+    "private use": "a\ue000b",
+    "unassigned": "a\U0003ffffb",
+    "mongolian": "a\u180eb",
+}
+
+
+@pytest.mark.parametrize("text", NASTY.values(), ids=NASTY)
+def test_nothing_nasty_reaches_the_screen(text: str) -> None:
+    shown = printable(text)
+    assert shown != text
+    assert "\\u" in shown
+    assert shown.isprintable()
+    assert not set(shown) & set("\u3164\u115f\uffa0\ufe0f\u2800")
+    shown.encode()
+
+
+@pytest.mark.parametrize("text", ["plain", "Grüße, 東京 😀", "naïve é", "a\\u0041", "'quoted' \"text\""])
+def test_what_is_visible_stays_as_it_is(text: str) -> None:
+    assert printable(text) == text
+
+
+@given(st.text())
+def test_escaped_json_is_the_same_value(text: str) -> None:
+    assert json.loads(printable(json.dumps({"a": text}, ensure_ascii=False, indent=1), keep="\n")) == {"a": text}
+
+
+@given(st.text())
+def test_the_result_is_always_one_printable_line(text: str) -> None:
+    assert printable(text).isprintable()
+
+
+def test_kept_characters_stay() -> None:
+    assert printable("a\n\tb\r", keep="\n\t") == "a\n\tb\\u000d"
+
+
+def test_columns_are_aligned_also_with_wide_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    table(["NAME", "STATE", "NOTE"], [["東京", "ok", "x"], ["a", "bad\x1b[31m", ""]])
+    assert capsys.readouterr().out == (
+        "NAME  STATE          NOTE\n"
+        "東京  ok             x\n"
+        "a     bad\\u001b[31m\n"
+    )  # fmt: skip
+
+
+def test_combining_characters_take_no_room() -> None:
+    assert width("e\u0301") == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 ms"),
+        (-0.1, "0 ms"),
+        (0.0074, "7 ms"),
+        (0.9996, "1.0 s"),
+        (1.34, "1.3 s"),
+        (59.96, "1 min 0 s"),
+        (125, "2 min 5 s"),
+        (12_000, "3 h 20 min"),
+        (352_800, "4 d 2 h"),
+    ],
+)
+def test_durations_are_in_words(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_todays_times_have_no_date_and_others_do() -> None:
+    assert clock(time.time()) == time.strftime("%H:%M:%S")
+    assert clock(0.0).startswith(("1970-01-01 ", "1969-12-31 "))
+    assert seconds_of("1970-01-01T00:00:01.500Z") == 1.5

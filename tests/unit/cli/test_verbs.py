@@ -1,0 +1,362 @@
+"""The verbs that show and change things: what they print, what they ask, how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from tests.unit.cli.conftest import Running, trunkline
+from tests.unit.edges.http.scripted import CALL_ID, view
+from trunkline.cli.connection import is_alive
+from trunkline.cli.main import VERBS
+from trunkline.effects import Reply
+from trunkline.errors import ConfigError
+from trunkline.events import ApprovalAnswered, DirectiveStated, TokenIssued, TokenRevoked
+from trunkline.model import AgentView, Decision, Question, Rule, Status, TokenView, ToolView, fault
+
+NASTY = "\x1b[31m\u202eevil\u200b\n"
+
+
+# --- without an exchange ----------------------------------------------------------------------------------------------
+
+
+def test_no_arguments_show_three_commands_to_try() -> None:
+    said = trunkline()
+    assert said.code == 0
+    assert [line.split()[1] for line in said.out.splitlines() if line.startswith("  trunkline")] == [
+        "up",
+        "tools",
+        "call",
+    ]
+
+
+def test_the_version_needs_no_exchange() -> None:
+    assert trunkline("--version").out.startswith("trunkline ")
+
+
+def test_the_help_names_every_verb_and_loads_none() -> None:
+    script = (
+        "import sys, trunkline.cli.main as m\n"
+        "try: m.main(['--help'])\n"
+        "except SystemExit: print(sorted(n for n in sys.modules if n.startswith('trunkline.cli.')), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert all(verb in done.stdout for verb in VERBS)
+    assert "trunkline.cli.call'" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_each_verb_explains_itself(verb: str) -> None:
+    said = trunkline(verb, "--help")
+    assert said.code == 0
+    assert "Usage: trunkline" in said.out
+
+
+def test_a_misspelt_verb_gets_a_suggestion() -> None:
+    said = trunkline("aprove")
+    assert said.code == 2
+    assert "did you mean approve" in said.err
+
+
+NEEDS_EXCHANGE = [
+    ("status",),
+    ("agents",),
+    ("tools",),
+    ("calls",),
+    ("call", "a/b"),
+    ("watch",),
+    ("approvals",),
+    ("approve", "a1"),
+    ("deny", "a1"),
+    ("directive", "new", "a/b", "--reason", "r"),
+    ("token", "new", "http", "--agent", "x"),
+    ("token", "revoke", "t1"),
+    ("policy",),
+    ("policy", "check", "operator", "a/b"),
+    ("reload",),
+]
+
+
+@pytest.mark.parametrize("arguments", NEEDS_EXCHANGE, ids=" ".join)
+def test_without_an_exchange_a_verb_says_how_to_start_one(short_path: Path, arguments: tuple[str, ...]) -> None:
+    said = trunkline(*arguments, "--home", str(short_path))
+    assert (said.code, said.out, said.err) == (2, "", "not running: trunkline up\n")
+
+
+@pytest.mark.parametrize("home", [("before", "--home"), ("after",)])
+def test_home_and_json_stand_before_or_after_the_verb(running: Running, home: tuple[str, ...]) -> None:
+    options = ("--home", str(running.home), "--json")
+    said = trunkline(*options, "agents") if home[0] == "before" else trunkline("agents", *options)
+    assert said.json["agents"][0]["agent_id"] == "com.example.echo"
+
+
+def test_the_environment_names_the_home(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRUNKLINE_HOME", str(running.home))
+    assert trunkline("agents").code == 0
+
+
+def dead_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_file_left_by_a_run_that_died_is_recognised(running: Running) -> None:
+    running.write_ready(pid=dead_process())
+    assert running.run("agents").err == "not running: trunkline up\n"
+
+
+def test_a_process_that_only_has_the_same_number_gets_no_token(running: Running) -> None:
+    running.write_ready(start_time=1)
+    assert running.run("agents").err == "not running: trunkline up\n"
+    mine = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    running.write_ready(start_time=mine)
+    assert running.run("agents").code == 0
+    assert is_alive(os.getpid(), mine)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', '{"pid": 99999999999999999999}', "{}"])
+def test_a_broken_ready_file_is_no_crash(running: Running, text: str) -> None:
+    (running.home / "ready.json").write_text(text)
+    said = running.run("status")
+    assert said.code == 2
+    assert len(said.err.splitlines()) == 1
+
+
+def test_an_exchange_that_does_not_answer_is_named(running: Running) -> None:
+    running.write_ready(http="http://127.0.0.1:1")
+    said = running.run("status")
+    assert said.code == 2
+    assert "127.0.0.1:1" in said.err
+
+
+def test_a_wrong_operator_token_is_said_to_be_one(running: Running) -> None:
+    (running.home / "operator.token").write_text("tlk_other")
+    said = running.run("status")
+    assert said.code == 2
+    assert said.err.startswith("auth.failed: ")
+    assert "tlk_other" not in said.err
+
+
+def test_a_missing_operator_token_is_named(running: Running) -> None:
+    (running.home / "operator.token").unlink()
+    said = running.run("status")
+    assert said.code == 2
+    assert "operator.token" in said.err
+
+
+# --- what is there ----------------------------------------------------------------------------------------------------
+
+
+def test_status_is_one_line_for_each_thing_and_names_what_is_off(running: Running) -> None:
+    running.exchange.figures |= {"open_calls": {"running": 2}, "questions": 1, "entries": 1234, "agents": 3, "tools": 7}
+    said = running.run("status")
+    lines = dict(line.split(maxsplit=1) for line in said.out.splitlines())
+    assert lines["running"].endswith("up 1.5 s")
+    assert lines["http"].startswith("http://127.0.0.1:")
+    assert lines["off"] == "pylon, relay"
+    assert lines["calls"].startswith("2 open (2 running); 4 ended")
+    assert "trunkline approvals" in lines["questions"]
+    assert running.run("status", "--json").json["entries"] == 1234
+
+
+@pytest.mark.parametrize(
+    ("verb", "member", "hint"),
+    [
+        ("agents", "agents", "token new opensentience"),
+        ("tools", "tools", "trunkline agents"),
+        ("calls", "known_calls", "trunkline tools"),
+        ("approvals", "open_questions", "No open questions"),
+    ],
+)
+def test_an_empty_table_says_what_to_do_next(running: Running, verb: str, member: str, hint: str) -> None:
+    empty: Any = [] if isinstance(getattr(running.exchange, member), list) else (list)
+    setattr(running.exchange, member, empty)
+    said = running.run(verb)
+    assert said.code == 0
+    assert hint in said.out
+
+
+def test_everything_an_agent_says_is_escaped_in_every_table(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange = running.exchange
+    schema = Raw(json.dumps({"type": "object", "title": NASTY}).encode())
+    error = fault("tool.failed", NASTY)
+    stamp = "2026-11-15T10:00:00.000Z"
+    monkeypatch.setattr(exchange, "agents", lambda: [AgentView(NASTY, "e", NASTY, version=NASTY, note=NASTY)])
+    monkeypatch.setattr(exchange, "tools", lambda: [ToolView("a/b", NASTY, NASTY, schema, tags=(NASTY,))])
+    monkeypatch.setattr(exchange, "tokens", lambda: [TokenView("t1", "http", NASTY, stamp, (NASTY,))])
+    exchange.known_calls = [view(CALL_ID, NASTY, Status.FAILED, error=error)]
+    exchange.open_questions = [
+        Question(
+            "a1", "definition", NASTY, stamp, stamp, NASTY, tool_id=NASTY, chain=(NASTY,), permissions=(NASTY,),
+            input=Raw(json.dumps({"x": NASTY}, ensure_ascii=False).encode()),
+            before=Raw(b'{"a":1}'), after=Raw(json.dumps({NASTY: 1}, ensure_ascii=False).encode()),
+        )
+    ]  # fmt: skip
+    for verb in (("agents",), ("tools",), ("tools", "a/b"), ("calls",), ("approvals",), ("token", "list")):
+        for options in ((), ("--json",)):
+            said = running.run(*verb, *options)
+            assert said.code == 0, said.err
+            assert "evil" in said.out
+            assert said.out.replace("\n", "").isprintable(), (verb, options)
+
+
+def test_one_tool_is_described_with_a_call_to_try(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Raw(
+        b'{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city","days"]}'
+    )
+    monkeypatch.setattr(running.exchange, "tools", lambda: [ToolView("a/forecast", "available", "Weather.", schema)])
+    said = running.run("tools", "forecast")
+    assert """trunkline call a/forecast '{"city":"…","days":0}'""" in said.out
+    assert "changes things" in said.out
+    misspelt = running.run("tools", "forecats")
+    assert misspelt.code == 2
+    assert "a/forecast" in misspelt.err
+
+
+def test_calls_are_fetched_page_by_page_up_to_the_number_asked_for(running: Running) -> None:
+    running.exchange.known_calls = [view(f"{n:032x}", "operator", Status.RUNNING) for n in range(1200)]
+    assert len(running.run("calls", "--last", "700", "--json").json["calls"]) == 700
+    assert len(running.run("calls", "--last", "5000", "--json").json["calls"]) == 1200
+    assert len(running.run("calls").out.splitlines()) == 21
+
+
+def test_a_call_shows_how_long_it_took_and_why_it_failed(running: Running) -> None:
+    times = {"started_at": "2026-11-15T10:00:00.000Z", "finished_at": "2026-11-15T10:00:00.250Z"}
+    running.exchange.known_calls = [view(CALL_ID, "operator", Status.FAILED, error=fault("tool.timeout"), **times)]
+    row = running.run("calls").out.splitlines()[1]
+    assert "250 ms" in row
+    assert CALL_ID in row
+    assert row.endswith("tool.timeout")
+
+
+# --- people -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_question_shows_its_arguments_whole(running: Running) -> None:
+    secret_plan = "x" * 5000
+    running.exchange.open_questions = [
+        Question(
+            "a42", "call", "agent:a", "2026-11-15T10:00:00.000Z", "2099-01-01T00:00:00.000Z", "rule file:3 asks",
+            tool_id="mail/send", chain=("operator",), input=Raw(json.dumps({"to": secret_plan}).encode()), waiting=3,
+        )
+    ]  # fmt: skip
+    out = running.run("approvals").out
+    assert secret_plan in out
+    assert "operator → agent:a" in out
+    assert "3 identical calls wait" in out
+    assert "trunkline approve a42   or   trunkline deny a42" in out
+
+
+def test_a_changed_definition_is_shown_as_what_changed(running: Running) -> None:
+    running.exchange.open_questions = [
+        Question(
+            "a42", "definition", "agent:a", "2026-11-15T10:00:00.000Z", "2099-01-01T00:00:00.000Z", "",
+            tool_id="mail/send", before=Raw(b'{"description":"Sends mail.","side_effects":true}'),
+            after=Raw(b'{"description":"Reads mail.","side_effects":true}'),
+        )
+    ]  # fmt: skip
+    lines = [line.strip() for line in running.run("approvals").out.splitlines()]
+    assert '-  "description": "Sends mail.",' in lines
+    assert '+  "description": "Reads mail.",' in lines
+    assert '"side_effects": true' in lines
+
+
+@pytest.mark.parametrize(("verb", "approved"), [("approve", True), ("deny", False)])
+def test_an_answer_is_given_with_its_reason(running: Running, verb: str, approved: bool) -> None:
+    said = running.run(verb, "a42", "--reason", "because")
+    assert said.code == 0
+    assert said.out.startswith("approved a42" if approved else "denied a42")
+    [given] = running.exchange.fed
+    assert isinstance(given, ApprovalAnswered)
+    assert (given.approved, given.reason, given.by.is_operator) == (approved, "because", True)
+
+
+def test_an_answer_to_no_question_is_an_error(running: Running) -> None:
+    said = running.run("approve", "a1")
+    assert said.code == 2
+    assert said.err.startswith("not_found: ")
+
+
+def test_a_directive_prints_its_id_alone_on_stdout(running: Running) -> None:
+    said = running.run("directive", "new", "a/b", '{"x": 1.10}', "--reason", "as agreed")
+    assert said.out == "d-1\n"
+    assert "--directive d-1" in said.err
+    [stated] = running.exchange.fed
+    assert isinstance(stated, DirectiveStated)
+    assert stated.input == Raw(b'{"x": 1.10}')
+    assert running.run("directive", "new", "a/b").code == 2
+
+
+# --- credentials, rules -----------------------------------------------------------------------------------------------
+
+
+def test_a_new_token_is_alone_on_stdout_and_whole_in_json(running: Running) -> None:
+    said = running.run("token", "new", "http", "--agent", "dave", "--permission", "approve", "--permission", "metrics")
+    assert said.code == 0
+    assert said.out.startswith("tlk_")
+    assert len(said.out) == 48
+    [made] = running.exchange.fed
+    assert isinstance(made, TokenIssued)
+    assert made.permissions == ("approve", "metrics")
+    shape = running.run("token", "new", "http", "--agent", "dave", "--json").json
+    assert list(shape)[:4] == ["id", "edge", "agent", "token"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("token", "new", "pigeon", "--agent", "x"), ("token", "new", "http"), ("token", "new", "http", "--agent", "../x")],
+    ids=" ".join,
+)
+def test_a_token_for_nobody_is_refused(running: Running, arguments: tuple[str, ...]) -> None:
+    assert running.run(*arguments).code == 2
+    assert not running.exchange.fed
+
+
+def test_a_type_is_refused_where_there_are_none(running: Running) -> None:
+    assert running.run("token", "new", "http", "--agent", "x", "--type", "infra").code == 2
+
+
+def test_tokens_are_listed_and_revoked(running: Running) -> None:
+    assert "t17" in running.run("token", "list").out
+    assert running.run("token", "revoke", "t17").out == "revoked t17\n"
+    gone = fault("not_found")
+    running.exchange.script[TokenRevoked] = lambda event: [Reply(event.session, 0, event.ref, fault=gone)]
+    assert running.run("token", "revoke", "t1").code == 2
+
+
+def test_the_rules_are_shown_in_order_with_the_last_resort(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = running.run("policy").out.splitlines()
+    assert lines[1].split()[:4] == ["builtin:1", "allow", "operator", "*"]
+    assert lines[-1].split()[:2] == ["default", "deny"]
+    assert running.run("policy", "--json").json["version"] == "v1"
+
+
+def test_a_dry_run_says_what_would_happen_and_by_which_rule(running: Running) -> None:
+    said = running.run("policy", "check", "agent:x", "a/b", '{"y": 1}')
+    assert said.code == 0
+    assert said.out.startswith("ask by builtin:3: agent:x a/b")
+    assert running.run("policy", "check", "agent:x", "a/b", "--json").json["decision"] == "ask"
+
+
+def test_reload_says_why_not(running: Running) -> None:
+    assert running.run("reload").out == "reloaded\n"
+    running.exchange.reload_error = ConfigError("unknown key 'lisen'; did you mean listen?", "trunkline.toml:3")
+    said = running.run("reload")
+    assert said.code == 2
+    assert "trunkline.toml:3: unknown key 'lisen'" in said.err
+
+
+def test_a_rule_with_conditions_reads_as_words(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trunkline.model import Policy
+
+    rules = (Rule("file:3", "agent:*", "*", Decision.ASK, "careful", side_effects=True, when="untrusted"),)
+    monkeypatch.setattr(running.exchange, "policy", lambda: Policy(rules, "v2"))
+    assert "it changes things, untrusted  careful" in running.run("policy").out

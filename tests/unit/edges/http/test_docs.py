@@ -1,0 +1,24 @@
+"""``docs/http.md`` names every route, with what it needs, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.unit.edges.http.test_routes import WATCH, WAYS
+
+DOCS = Path(__file__).parents[4] / "docs" / "http.md"
+ROW = re.compile(r"^\| `([A-Z]+) (/[^`]*)` \| ([^|]*) \|", re.MULTILINE)
+
+
+def test_every_documented_route_is_one_that_is_tested_with_the_same_permission() -> None:
+    documented = {}
+    for method, path, needs in ROW.findall(DOCS.read_text()):
+        documented[method, re.sub(r"\{.*?\}", "x", path)] = needs.strip("` ").replace("a token", "")
+    tested = {("GET", "/"): "nothing", ("GET", "/healthz"): "nothing"}
+    for way in (*WAYS, WATCH):
+        path = way.path.split("?")[0]
+        for pattern in (r"(?<=/calls/)[^/]+", r"(?<=/approvals/)[^/]+", r"(?<=/blobs/)[^/]+", r"(?<=/tokens/)[^/]+"):
+            path = re.sub(pattern, "x", path)
+        tested[way.method, re.sub(r"(?<=/ledger/)[^/]+", "x", path)] = way.needs
+    assert documented == tested

@@ -1,0 +1,150 @@
+"""Host, Origin and Authorization, each as a table; failures slow only failures."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.edges.http.conftest import Server
+from tests.unit.edges.http.scripted import ALICE_TOKEN, OPERATOR_TOKEN
+from trunkline.edges.http import gate
+from trunkline.edges.http.gate import Failures, bearer_token, is_our_host
+from trunkline.events import Noticed
+
+
+@pytest.mark.parametrize(
+    ("host", "server", "ours"),
+    [
+        ("127.0.0.1:7411", ("127.0.0.1", 7411), True),
+        ("localhost:7411", ("127.0.0.1", 7411), True),
+        ("LOCALHOST:7411", ("127.0.0.1", 7411), True),
+        ("[::1]:7411", ("::1", 7411), True),
+        ("192.168.1.5:7411", ("192.168.1.5", 7411), True),
+        ("localhost", ("127.0.0.1", 80), True),
+        ("localhost", ("127.0.0.1", 7411), False),
+        ("localhost:7412", ("127.0.0.1", 7411), False),
+        ("evil.example:7411", ("127.0.0.1", 7411), False),
+        ("127.0.0.1.evil.example:7411", ("127.0.0.1", 7411), False),
+        ("localhost:7411@evil.example", ("127.0.0.1", 7411), False),
+        ("localhost.:7411", ("127.0.0.1", 7411), False),
+        ("0.0.0.0:7411", ("127.0.0.1", 7411), False),
+        ("", ("127.0.0.1", 7411), False),
+    ],
+)
+def test_only_loopback_names_with_our_port_are_ours(host: str, server: tuple[str, int], ours: bool) -> None:
+    assert is_our_host(host, server) is ours
+
+
+@pytest.mark.parametrize(
+    ("values", "token"),
+    [
+        ([b"Bearer abc"], b"abc"),
+        ([b"bearer  abc "], b"abc"),
+        ([b"Basic abc"], None),
+        ([b"Bearer"], None),
+        ([b"Bearer "], None),
+        ([b"abc"], None),
+        ([], None),
+        ([b"Bearer abc", b"Bearer abc"], None),
+    ],
+)
+def test_a_token_is_read_from_exactly_one_bearer_header(values: list[bytes], token: bytes | None) -> None:
+    assert bearer_token(values) == token
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "localhost:{port}"}, 200),
+        ({"host": "evil.example"}, 403),
+        ({"host": "evil.example:{port}"}, 403),
+        ({"host": "localhost:1"}, 403),
+        ({"host": "127.0.0.1:{port}", "origin": "http://127.0.0.1:{port}"}, 200),
+        ({"host": "localhost:{port}", "origin": "http://localhost:{port}"}, 200),
+        ({"host": "127.0.0.1:{port}", "origin": "http://localhost:{port}"}, 403),
+        ({"host": "127.0.0.1:{port}", "origin": "http://127.0.0.1:1"}, 403),
+        ({"host": "127.0.0.1:{port}", "origin": "https://127.0.0.1:{port}"}, 403),
+        ({"host": "127.0.0.1:{port}", "origin": "http://evil.example"}, 403),
+        ({"host": "127.0.0.1:{port}", "origin": "null"}, 403),
+        ({"host": "127.0.0.1:{port}", "origin": ""}, 403),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/agents", "/healthz", "/"])
+async def test_a_page_of_somebody_else_gets_nothing(
+    server: Server, headers: dict[str, str], status: int, path: str
+) -> None:
+    placed = {name: value.format(port=server.port) for name, value in headers.items()}
+    answer = await server.ask("GET", path, headers=placed)
+    assert answer.status_code == status, answer.text
+    if status == 403:
+        assert answer.json()["error"]["code"] == "not_allowed"
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+async def test_a_request_without_a_host_is_refused(server: Server) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(f"GET /v1/agents HTTP/1.0\r\nAuthorization: Bearer {OPERATOR_TOKEN}\r\n\r\n".encode())
+    async with asyncio.timeout(5):
+        assert (await reader.read()).startswith(b"HTTP/1.1 403 ")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "", "Bearer", "Bearer tlk_wrong", f"Basic {OPERATOR_TOKEN}", "Bearer " + "x" * 8000, "Bearer \xff"],
+)
+async def test_every_bad_credential_gets_equal_bytes(server: Server, authorization: str | None) -> None:
+    headers = {} if authorization is None else {"authorization": authorization.encode("latin-1")}
+    answer = await server.client.get("/v1/agents", headers=headers)
+    assert answer.status_code == 401
+    assert answer.content == gate.UNAUTHORIZED
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_failures_are_counted_for_each_address_and_forgotten_after_a_quiet_minute() -> None:
+    failures = Failures()
+    assert [failures.count("a", float(second)) for second in range(3)] == [1, 2, 3]
+    assert failures.count("b", 3.0) == 1
+    assert failures.count("a", 2.0 + gate.FORGET_AFTER_S) == 1
+
+
+def test_only_so_many_addresses_are_remembered() -> None:
+    failures = Failures()
+    for number in range(gate.MAX_ADDRESSES + 1):
+        failures.count(str(number), 0.0)
+    assert failures.count("0", 0.0) == 1
+    assert failures.count(str(gate.MAX_ADDRESSES), 0.0) == 2
+
+
+async def test_a_refusal_waits_longer_each_time_and_a_valid_token_never(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    real_sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        waits.append(seconds)
+        await real_sleep(0)
+
+    monkeypatch.setattr(gate.asyncio, "sleep", note)
+    for _ in range(12):
+        assert (await server.ask("GET", "/v1/agents", token="tlk_wrong")).status_code == 401
+    assert waits[:3] == [0.1, 0.2, 0.4]
+    assert waits[-1] == gate.MAX_DELAY_S
+    waited = len(waits)
+    assert (await server.ask("GET", "/v1/agents", token=ALICE_TOKEN)).status_code == 200
+    assert len(waits) == waited
+
+
+async def test_the_record_hears_of_the_first_and_tenth_failure_but_not_of_each(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "MAX_WAITING", 0)
+    for _ in range(25):
+        await server.ask("GET", "/v1/agents", token="tlk_wrong")
+    noticed = [event for event in server.exchange.fed if isinstance(event, Noticed)]
+    assert [(notice.code, notice.who, notice.detail) for notice in noticed] == [
+        ("auth.failed", "127.0.0.1", "1 in a row"),
+        ("auth.failed", "127.0.0.1", "10 in a row"),
+    ]

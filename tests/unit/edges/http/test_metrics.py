@@ -1,0 +1,28 @@
+"""The Prometheus text."""
+
+from __future__ import annotations
+
+from trunkline.edges.http.metrics import METRICS, text
+
+
+def test_each_family_has_help_and_type_before_its_samples() -> None:
+    figures = {"uptime_s": 1.5, "settled_calls": {"succeeded": 3, "failed": 0}, "policy": "v1", "unheard_of": 3}
+    assert text(figures) == (
+        "# HELP trunkline_uptime_seconds Time since the exchange was ready.\n"
+        "# TYPE trunkline_uptime_seconds gauge\n"
+        "trunkline_uptime_seconds 1.5\n"
+        "# HELP trunkline_settled_calls_total Calls with an outcome since start.\n"
+        "# TYPE trunkline_settled_calls_total counter\n"
+        'trunkline_settled_calls_total{status="failed"} 0\n'
+        'trunkline_settled_calls_total{status="succeeded"} 3\n'
+    )
+
+
+def test_a_label_cannot_break_out_of_its_quotes() -> None:
+    assert 'code="a\\"b\\\\c\\nd"} 1' in text({"refused_calls": {'a"b\\c\nd': 1}})
+
+
+def test_names_follow_the_rules_of_prometheus() -> None:
+    for metric in METRICS:
+        assert metric.name.startswith("trunkline_")
+        assert metric.name.endswith("_total") is (metric.kind == "counter")

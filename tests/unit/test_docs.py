@@ -1,0 +1,91 @@
+"""The pages are checked against the code, so that they stay true."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from trunkline import strictjson
+from trunkline.config import BUILTIN_RULES, AgentProcess, Config, Home, RuleLine, load
+from trunkline.edges.opensentience import messages
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+OPENSENTIENCE = (ROOT / "docs" / "protocols" / "opensentience.md").read_text(encoding="utf-8")
+
+DEFAULTS, AGENT, RULE = re.findall(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
+EXAMPLES = re.findall(r"```json\n(.*?)```", OPENSENTIENCE, re.DOTALL)
+
+
+def keys_on_page(text: str) -> set[str]:
+    return set(re.findall(r"^(?:# )?(\w+) = ", text, re.MULTILINE))
+
+
+def test_the_page_shows_every_key_with_its_default() -> None:
+    shown = msgspec.convert(tomllib.loads(DEFAULTS), Config)
+    assert shown == Config()
+    sections = [field for field in msgspec.structs.fields(Config) if isinstance(field.default, msgspec.Struct)]
+    keys = {key.name for field in sections for key in msgspec.structs.fields(field.default)}
+    assert keys_on_page(DEFAULTS) == keys - {"rule"}
+
+
+def test_the_page_shows_every_key_of_an_agent_with_its_default() -> None:
+    (shown,) = msgspec.convert(tomllib.loads(AGENT)["agent"], tuple[AgentProcess, ...])
+    assert shown == AgentProcess(id=shown.id, command=shown.command)
+    assert keys_on_page(AGENT) == set(AgentProcess.__struct_fields__)
+
+
+def test_the_page_shows_every_key_of_a_rule_and_every_built_in_one(tmp_path: Path) -> None:
+    assert keys_on_page(RULE) == set(RuleLine.__struct_fields__)
+    assert re.findall(r"^\| `(builtin-[a-z-]+)`", CONFIGURATION, re.MULTILINE) == [rule.id for rule in BUILTIN_RULES]
+
+
+def test_all_that_the_page_shows_can_be_used_together(tmp_path: Path) -> None:
+    file = tmp_path / "trunkline.toml"
+    file.write_text(re.sub(r"^# (\w+ = )", r"\1", AGENT + RULE, flags=re.MULTILINE))
+    load(Home(Path("/h")), file, {})
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda text: re.search(r'"type": "([^"]+)"', text)[1])
+def test_each_example_message_is_one_that_we_would_take(example: str) -> None:
+    strictjson.check(example.encode())
+    envelope = messages.envelope(example.encode())
+    kind = (messages.FROM_AGENT | messages.FROM_CORE)[envelope.type]
+    read = messages.payload(kind, envelope)
+    for tool in getattr(read, "tools", ()):
+        assert not isinstance(problem := messages.part(messages.Tool, tool), str), problem
+
+
+def test_the_table_has_all_160_rows_in_order() -> None:
+    ids = re.findall(r"^\| (OS-\d{3}) \| (?:MUST|SHOULD|MAY) \|", OPENSENTIENCE, re.MULTILINE)
+    assert ids == [f"OS-{number:03}" for number in range(1, 161)]
+
+
+@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]), ids=lambda path: path.name)
+def test_a_link_to_a_file_leads_to_one(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = [link for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text) if "://" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_each_dependency_is_listed_with_the_version_that_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["test"]]
+    page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| ([a-z0-9-]+) \| ([0-9][^ ]*) \|", page, re.MULTILINE))
+    pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / "requirements" / "test.txt").read_text(), re.MULTILINE))
+    names = [re.split("[>=<]", line)[0] for line in wanted]
+    assert listed == {name: pinned[name] for name in names}
+
+
+@pytest.mark.parametrize("name", ["base.txt", "test.txt"])
+def test_each_requirement_has_hashes_and_no_line_names_a_host(name: str) -> None:
+    text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
+    assert "://" not in text
+    assert "--index" not in text
+    for pin in re.findall(r"^[a-z].*(?:\n    .*)*", text, re.MULTILINE):
+        assert "--hash=sha256:" in pin, pin
