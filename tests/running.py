@@ -49,6 +49,8 @@ class Running:
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
         self.output = home.parent / f"{home.name}.stderr"
+        # Raw agents' sockets; closed when the block ends.
+        self.peers: list[socket.socket] = []
 
     def start(self) -> Running:
         """Up and ready."""
@@ -178,6 +180,8 @@ def running(home: Path, config: str = "", **options: Any) -> Iterator[Running]:
     finally:
         if exchange.process is not None and exchange.process.poll() is None:
             exchange.stop()
+        for peer in exchange.peers:
+            peer.close()
 
 
 class RawAgent:
@@ -193,6 +197,7 @@ class RawAgent:
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.settimeout(WAIT_S)
             self.socket.connect(exchange.ready["socket"])
+        exchange.peers.append(self.socket)
         self.buffer = b""
         self.session_id = ""
 

@@ -112,8 +112,8 @@ def test_a_read_only_call_that_kills_its_agent_ends_after_three_deliveries_and_t
     answer = worker.call("com.test.worker/die")
     assert answer["status"] == "unknown"
     assert answer["error"]["code"] == "agent.lost"
-    sent = [entry for entry in worker.entries(kind="call.sent")]
-    assert [entry["attempt"] for entry in sent] == [2, 3]
+    worker.wait_entry("call.settled", call_id=answer["call_id"])
+    assert [entry["attempt"] for entry in worker.entries(kind="call.sent")] == [2, 3]
     worker.wait_tool("com.test.worker/whoami")
     assert worker.tools()["com.test.worker/die"]["status"] == "quarantined"
     assert worker.call("com.test.worker/die")["error"]["code"] == "tool.unavailable"

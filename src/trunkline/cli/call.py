@@ -31,8 +31,8 @@ RESTART_S: Final = 60.0
 CANCELED_OR_UNKNOWN: Final = 3
 
 
-class Outcome(Struct, omit_defaults=True):
-    """What the exchange says of a call."""
+class Outcome(Struct):
+    """What the exchange says of a call, as far as we act on it; ``whole`` is all of it, as it came."""
 
     call_id: str
     status: str
@@ -40,11 +40,18 @@ class Outcome(Struct, omit_defaults=True):
     error: dict[str, Any] | None = None
     approval_id: str | None = None
     expires_at: str | None = None
+    whole: bytes = b""
 
     @property
     def is_final(self) -> bool:
         """Whether nothing more will happen."""
         return self.status in {"succeeded", "failed", "canceled", "unknown"}
+
+
+def _outcome(data: bytes) -> Outcome:
+    outcome: Outcome = decode(data, type=Outcome)
+    outcome.whole = data
+    return outcome
 
 
 @click.command()
@@ -80,7 +87,7 @@ def call(
     outcome = _run(exchange, encode(said), shown)
     if not outcome.is_final:
         if no_wait and settings.as_json:
-            say_json(encode(outcome))
+            say_json(outcome.whole)
         outcome = _wait_for_person(exchange, outcome, shown, no_wait=no_wait)
     _tell(settings, outcome)
 
@@ -98,7 +105,7 @@ def _refused(exchange: Connection, tool: str, error: dict[str, Any]) -> NoReturn
 def _tell(settings: Settings, outcome: Outcome) -> NoReturn:
     """The output on stdout or the fault on stderr, and the exit code."""
     if settings.as_json:
-        say_json(encode(outcome))
+        say_json(outcome.whole)
     if outcome.status == "succeeded":
         if not settings.as_json:
             say_json(bytes(outcome.output))
@@ -144,7 +151,7 @@ def _run(exchange: Connection, body: bytes, shown: Shown | None) -> Outcome:
                 if name == "progress" and shown is not None:
                     shown.progress(data)
                 elif name in {"accepted", "waiting_approval", "outcome"}:
-                    known = decode(data, type=Outcome)
+                    known = _outcome(data)
         except ExchangeUnreachable:
             if known is None:
                 raise
@@ -222,7 +229,7 @@ def _polled(exchange: Connection, call_id: str, shown: Shown | None) -> Outcome:
 
 
 def _look(exchange: Connection, call_id: str) -> Outcome:
-    return decode(exchange.request("GET", at("calls", call_id)), type=Outcome)
+    return _outcome(exchange.request("GET", at("calls", call_id)))
 
 
 def _follow(exchange: Connection, call_id: str, shown: Shown) -> None:

@@ -14,8 +14,8 @@ from typing import NamedTuple, NoReturn
 import click
 
 from trunkline.cli.options import Settings, shared
-from trunkline.cli.terminal import heading, note, printable, say
-from trunkline.errors import ExchangeUnreachable, TrunklineError
+from trunkline.cli.terminal import did_you_mean, heading, near, note, printable, say
+from trunkline.errors import ConfigError, ExchangeUnreachable, LedgerCorrupt, LedgerError, LedgerLocked
 
 
 class Verb(NamedTuple):
@@ -72,16 +72,8 @@ class Verbs(click.Group):
         """A verb, or the nearest one."""
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
-            ctx.fail(f"no verb {printable(name)!r}{did_you_mean(name, list(VERBS))}")
+            ctx.fail(f"no verb {printable(name)!r}{did_you_mean(near(name, VERBS))}")
         return super().resolve_command(ctx, args)
-
-
-def did_you_mean(name: str, known: list[str]) -> str:
-    """The nearest of the known names, as the end of a sentence."""
-    import difflib
-
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -131,8 +123,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except ExchangeUnreachable as error:
         note(printable(str(error)))
         code = 2
-    except TrunklineError as error:
-        note(printable(f"{type(error).__name__}: {error}", keep="\n"))
+    except LedgerLocked as error:
+        note(printable(f"already running: {error}"))
+        code = 2
+    except LedgerError as error:
+        note(printable(f"ledger.{'corrupt' if isinstance(error, LedgerCorrupt) else 'unreadable'}: {error}"))
+        code = 1
+    except ConfigError as error:
+        note(printable(f"config.invalid: {error}"))
         code = 2
     except (click.Abort, KeyboardInterrupt):
         code = 130

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import click
@@ -82,6 +82,18 @@ def heading(text: str) -> str:
     return click.style(printable(text), bold=True)
 
 
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that are most like this one."""
+    import difflib
+
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """The end of a sentence about a name that does not exist."""
+    return f"; did you mean {printable(' or '.join(names))}?" if names else ""
+
+
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -97,6 +109,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, status: int 
         widths[-1] = min(widths[-1], max(room, 10))
     for number, row in enumerate((headers, *cells)):
         padded = [_fit(cell, size) for cell, size in zip(row, widths, strict=True)]
+        padded[-1] = padded[-1].rstrip()
         if number == 0:
             padded = [click.style(cell, bold=True) for cell in padded]
         elif status is not None:

@@ -67,7 +67,25 @@ def list_tokens(settings: Settings) -> None:
 
 def _on_record(settings: Settings) -> list[dict[str, Any]]:
     """The tokens as the ledger has them."""
-    return []
+    from trunkline.cli.ledger import reading
+    from trunkline.entries import TokenIssued, TokenRevoked
+    from trunkline.model import stamp
+
+    found: dict[str, dict[str, Any]] = {}
+    with reading(settings) as reader:
+        for entry in reader.recovery():
+            if isinstance(entry, TokenIssued):
+                found[entry.token_id] = {
+                    "id": entry.token_id,
+                    "edge": entry.edge,
+                    "agent": entry.agent,
+                    "issued_at": stamp(entry.at),
+                    "permissions": entry.permissions,
+                    "revoked": False,
+                }
+            elif isinstance(entry, TokenRevoked) and entry.token_id in found:
+                found[entry.token_id]["revoked"] = True
+    return list(found.values())
 
 
 @token.command("revoke")

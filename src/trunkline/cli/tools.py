@@ -8,7 +8,7 @@ import click
 
 from trunkline.cli.connection import at, encode
 from trunkline.cli.options import Settings, say_json, shared
-from trunkline.cli.terminal import heading, note, printable, say, status_word, table
+from trunkline.cli.terminal import did_you_mean, heading, near, note, printable, say, status_word, table
 
 
 @click.command()
@@ -43,16 +43,17 @@ def _named(tool: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def nearest(tool: str, found: list[dict[str, Any]]) -> str:
     """The tools that were perhaps meant, as the end of a sentence.
 
-    A name after the slash is as good as the whole id.
+    A name after the slash is as good as the whole id; an agent that exists narrows it down to that agent's tools.
     """
-    from trunkline.cli.main import did_you_mean
-
     ids = [str(one["tool_id"]) for one in found]
-    by_name = {tool_id.partition("/")[2]: tool_id for tool_id in ids}
-    name = tool.rpartition("/")[2]
+    agent, _, name = tool.rpartition("/")
+    siblings = [tool_id for tool_id in ids if tool_id.startswith(f"{agent}/")] if agent else []
+    by_name = {tool_id.partition("/")[2]: tool_id for tool_id in siblings or ids}
     if name in by_name:
-        return f"; did you mean {printable(by_name[name])}?"
-    return printable(did_you_mean(tool, ids) or (f"; there are {len(ids)}: trunkline tools" if ids else ""))
+        return did_you_mean([by_name[name]])
+    if siblings:
+        return did_you_mean([by_name[one] for one in near(name, by_name)])
+    return did_you_mean(near(tool, ids))
 
 
 def _nature(tool: dict[str, Any]) -> str:

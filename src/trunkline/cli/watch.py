@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from trunkline.cli.connection import at, decode
+from trunkline.cli.connection import at, decode, encode
 from trunkline.cli.options import Settings, shared
 from trunkline.cli.terminal import STATUS_COLOURS, clock, duration, note, printable, say
 
@@ -29,12 +29,15 @@ def _fault(entry: Entry) -> str:
 def _text(entry: Entry) -> str:
     data = entry.get("data")
     text = data.get("text") if isinstance(data, dict) else None
-    return f"{entry.get('call_id')}  {str(data if text is None else text).rstrip()}"
+    return f"{entry.get('call_id')}  {text.rstrip() if isinstance(text, str) else encode(data).decode()}"
 
 
 # What is said of each kind of entry; any other kind is shown with its fields.
 SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "progress": _text,
+    "exchange.started": lambda e: f"version {e['version']}",
+    "exchange.stopped": lambda e: f"{e.get('open_calls', 0)} calls are left for the next start",
+    "policy.changed": lambda e: f"{len(e['rules'])} rules in force",
     "call.accepted": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['decision']} by {e['rule']}",
     "call.sent": lambda e: f"call of entry {e['call']}, attempt {e['attempt']}",
     "call.settled": lambda e: f"{e['call_id']}  {e['status']}{_took(e)}{_fault(e)}",
@@ -43,6 +46,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "agent.launched": lambda e: f"{e['agent_id']}  pid {e['pid']}",
     "agent.admitted": lambda e: f"{e['agent_id']}  {e['version']} over {e['edge']}",
     "agent.refused": lambda e: f"{e['claimed']}  {e['reason']} (from {e['origin']})",
+    "agent.permissions": lambda e: f"{e['agent_id']}  {', '.join(e['permissions'])}",
     "agent.left": lambda e: f"{e['agent_id']}  {e['reason']}",
     "agent.exited": lambda e: f"{e['agent_id']}  code {e['exit_code']} {e.get('note', '')}",
     "agent.health": lambda e: f"{e['agent_id']}  {e['health']}",
@@ -53,9 +57,15 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
         f"{e['approval_id']}  {e['subject']} of {e.get('tool_id') or e.get('agent_id')}, asked by {e['asked_by']}: "
         f"trunkline approve {e['approval_id']}"
     ),
+    "question.joined": lambda e: f"{e['approval_id']}  call of entry {e['call']} waits behind it",
     "question.closed": lambda e: f"{e['approval_id']}  {e['how']} by {e.get('by') or 'nobody'} {e.get('reason', '')}",
+    "directive.stated": lambda e: f"{e['directive_id']}  {e['tool_id']} by {e['by']}: {e['reason']}",
     "token.issued": lambda e: f"{e['token_id']}  {e['edge']} for {e['agent']}",
     "token.revoked": lambda e: f"{e['token_id']}",
+    "ledger.snapshot": lambda e: f"through entry {e['through']}",
+    "ledger.part_closed": lambda e: (
+        f"entries {e['first']} to {e['last']} removed, {len(e.get('kept', {}))} of them kept"
+    ),
     "notice": lambda e: f"{e['code']} at {e['place']} {e.get('who', '')} {e.get('detail', '')}",
 }
 
@@ -91,5 +101,5 @@ def sentence(entry: Entry) -> str:
         text = "  ".join(f"{name}={value}" for name, value in entry.items() if name not in {"kind", "n", "at"})
     word = str(entry.get("status") or entry.get("how") or entry.get("decision") or "")
     colour = STATUS_COLOURS.get(word, "red" if kind.endswith(".refused") else None)
-    shown = click.style(f"{printable(kind):<16}", fg=colour, dim=True if colour is None else None)
+    shown = click.style(f"{printable(kind):<18}", fg=colour, dim=True if colour is None else None)
     return f"{clock(moment)}  {shown}  {printable(text.rstrip())}"

@@ -97,9 +97,6 @@ class Exchange(Protocol):
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation, as JSON."""
 
-    def replay(self, correlation_id: str) -> list[bytes]:
-        """The trajectory of a correlation, as the lines of a REPLAY.jsonl; empty if there is no such correlation."""
-
     def status(self) -> dict[str, object]:
         """Figures for a person and for ``/metrics``."""
 

@@ -48,8 +48,8 @@ KILL_WAIT_S: Final = 5.0
 
 # What is taken from one agent in one turn: the size of a pipe.
 READ_BYTES: Final = 65_536
-# An agent that filled its pipe is read again after this: 3 MB/s are left to it, and the processor to the others.
-FLOOD_PAUSE_S: Final = 0.02
+# Then the agent is not read for so long: an agent that floods gets 3 MB/s, and the processor is left to the others.
+READ_PAUSE_S: Final = 0.02
 # Read at the end from what is still in the pipe; more can only come from a process we could not end.
 LAST_READS: Final = 16
 
@@ -80,10 +80,11 @@ class Run:
         self.has_begun = False
         self.code: int | None = None
         self.reason = ""
-        # Set once the run is being ended: when SIGKILL is due, and when it was first sent.
+        # Set once the run is being ended: whether SIGTERM was sent, when SIGKILL is due, and when it was first sent.
+        self.is_asked = False
         self.kill_at: float | None = None
         self.killed_at: float | None = None
-        # Set while a flooding agent is not read.
+        # Set while its pipe is not read.
         self.read_at: float | None = None
 
 
@@ -108,10 +109,11 @@ class Keeper:
         """Serve the exchange until it is gone, then end everything."""
         self._prepare()
         while not self._is_leaving or self._runs:
-            for key, _ in self._selector.select(self._wait_s()):
-                key.data()
+            # Before waiting: a parent that ends from here on sends a signal, which ends the wait.
             if os.getppid() != self._exchange_pid:
                 self._leave()
+            for key, _ in self._selector.select(self._wait_s()):
+                key.data()
             self._collect()
             now = time.monotonic()
             self._resume_reading(now)
@@ -162,7 +164,8 @@ class Keeper:
         *lines, rest = self._received.split(b"\n")
         self._received = bytearray(rest)
         for line in lines:
-            self._obey(json.loads(line))
+            if not self._is_leaving:
+                self._obey(json.loads(line))
 
     def _obey(self, command: dict[str, Any]) -> None:
         if command["do"] == "mask":
@@ -261,13 +264,12 @@ class Keeper:
     def _read_output(self, run: Run) -> None:
         assert run.pipe is not None
         data = os.read(run.pipe, READ_BYTES)
-        if data:
-            run.log.feed(data)
-        if len(data) == READ_BYTES:
-            self._selector.unregister(run.pipe)
-            run.read_at = time.monotonic() + FLOOD_PAUSE_S
-        elif not data:
+        if not data:
             self._close_pipe(run)
+            return
+        self._selector.unregister(run.pipe)
+        run.read_at = time.monotonic() + READ_PAUSE_S
+        run.log.feed(data)
 
     def _resume_reading(self, now: float) -> None:
         for run in self._runs.values():
@@ -310,29 +312,25 @@ class Keeper:
             run = by_pid.get(pid)
             if run is not None:
                 run.code = os.waitstatus_to_exitcode(status)
-                self._end(run, SHORT_GRACE_S)
+                self._is_stirred = True
+                if run.kill_at is None:
+                    self._end(run, SHORT_GRACE_S)
 
     def _end(self, run: Run, grace_s: float) -> None:
-        """Ask everything of a run to end; ``_press`` sees to it."""
+        """Everything of a run is to end; ``_press`` sees to it. If that was said before, the shorter grace holds."""
         # A program that has not begun has nothing to finish.
-        deadline = time.monotonic() + (grace_s if run.has_begun else 0.0)
+        kill_at = time.monotonic() + (grace_s if run.has_begun else 0.0)
+        run.kill_at = kill_at if run.kill_at is None else min(run.kill_at, kill_at)
         self._is_stirred = True
-        if run.kill_at is not None:
-            # Asked before. A shorter grace wins; what is left when the first process is gone has the rest of its time.
-            run.kill_at = min(run.kill_at, deadline)
-            return
-        run.kill_at = deadline
-        self._signal(run, self._living(), signal.SIGTERM)
 
     def _press(self, now: float) -> None:
-        """Move every run that is being ended on: gone, or SIGKILL when its time is over."""
-        ending = [run for run in self._runs.values() if run.kill_at is not None]
-        if not ending or not (self._is_stirred or any(run.kill_at <= now for run in ending if run.kill_at is not None)):
+        """Move every run that is being ended on: SIGTERM, SIGKILL when its time is over, or gone."""
+        ending = [(run, run.kill_at) for run in self._runs.values() if run.kill_at is not None]
+        if not ending or not (self._is_stirred or any(kill_at <= now for _, kill_at in ending)):
             return
         self._is_stirred = False
         living = self._living()
-        for run in ending:
-            assert run.kill_at is not None
+        for run, kill_at in ending:
             left = living.get(run.run_id, []) + living.get(None, [])
             if run.code is not None and not left:
                 self._finish(run)
@@ -340,23 +338,26 @@ class Keeper:
                 pids = ", ".join(str(process.pid) for process in left)
                 run.reason = f"SIGKILL does not end it (process {pids})"
                 self._finish(run)
-            elif now >= run.kill_at:
-                self._signal(run, living, signal.SIGKILL)
+            elif now >= kill_at:
+                self._signal(run, left, signal.SIGKILL)
                 run.killed_at = run.killed_at or now
                 run.kill_at = now + KILL_AGAIN_S
+            elif not run.is_asked:
+                self._signal(run, left, signal.SIGTERM)
+                run.is_asked = True
 
     def _living(self) -> dict[str | None, list[Process]]:
         roots = {run.pid: Root(run.run_id, run.start_time) for run in self._runs.values()}
         return by_run(processes.table(), self._pid, roots, marked_run)
 
-    def _signal(self, run: Run, living: Mapping[str | None, Iterable[Process]], number: signal.Signals) -> None:
+    def _signal(self, run: Run, left: Iterable[Process], number: signal.Signals) -> None:
         group = None
         if run.code is None and run.is_ready:
             # Not collected yet, so the number of its group is certainly its own; reaches also what is born just now.
             group = run.pid
             with suppress(PermissionError):
                 os.killpg(group, number)
-        for process in [*living.get(run.run_id, ()), *living.get(None, ())]:
+        for process in left:
             if process.pgid != group:
                 processes.send_signal(process, number)
 

@@ -318,11 +318,7 @@ class Runner:
 
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation."""
-        return export.story(self._reader, call_id=call_id, correlation_id=correlation_id)
-
-    def replay(self, correlation_id: str) -> list[bytes]:
-        """The trajectory of a correlation."""
-        return export.replay(self._reader, correlation_id)
+        return list(export.replay(self._reader, call_id=call_id, correlation=correlation_id))
 
     def status(self) -> dict[str, object]:
         """Figures for a person and for /metrics."""

@@ -30,6 +30,7 @@ from trunkline.host import processes
 from trunkline.host.keeper import KILL_WAIT_S
 from trunkline.host.keeper_link import KeeperLink, Report, end_leftovers, end_strays
 from trunkline.host.launch import CANNOT_RUN
+from trunkline.host.log_mask import mask_log
 from trunkline.host.manifest import read_manifest
 from trunkline.host.restart import Life, Restart, State, Step, how_it_ended
 from trunkline.model import AgentView, Manifest, Peer, ProcessIdentity
@@ -88,11 +89,11 @@ class Supervisor:
         home: Path,
         socket: Path,
         *,
-        mask: Callable[[bytes], bytes] = bytes,
+        mask: Callable[[bytes], bytes] = mask_log,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """``mask`` runs in the keeper on what agents print, so it must pickle."""
+        """``mask`` runs in the keeper on what agents print, so it must pickle, and its module should import little."""
         self._home = home
         self._socket = socket
         self._mask = mask

@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import secrets
+import shlex
 import signal
 import sys
 import time
@@ -49,14 +50,16 @@ DISK_CHECK_S: Final = 1.0
 SNAPSHOT_EVERY: Final = 50_000
 RETENTION_CHECK_S: Final = 3600.0
 EXIT_FAILED: Final = 70
-# In a clone; an installed wheel has no examples.
-EXAMPLES: Final = Path(__file__).parents[3] / "examples"
+# The example agents: in a clone, or where a wheel puts them.
+EXAMPLES: Final = (Path(__file__).parents[3] / "examples", Path(sys.prefix) / "share" / "trunkline" / "examples")
 
 
 def run(home: Home, config_path: Path | None, *, demo: bool = False) -> int:
     """Run the exchange in the foreground until it is told to stop; the process's exit code."""
-    if demo and config_path is None and not home.config_file.exists():
-        config_path = EXAMPLES / "trunkline.toml"
+    if demo and config_path is None:
+        config_path = next((file for folder in EXAMPLES if (file := folder / "trunkline.toml").exists()), None)
+        if config_path is None:
+            raise ConfigError("the example agents are not installed here; `git clone` has them")
     home.create()
     config = load(home, config_path, os.environ)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -244,14 +247,22 @@ class Exchange:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(ready, file)
         part.replace(path)
+        self._say_ready(http, opensentience)
+
+    def _say_ready(self, http: str, opensentience: OpenSentienceListener) -> None:
         say = functools.partial(print, file=sys.stderr, flush=True)
         say(f"trunkline {trunkline.__version__} is up in {self._home.path}")
         say(f"  http    {http}")
         say(f"  socket  {opensentience.path}")
-        if opensentience.tcp is not None:
-            say(f"  tcp     {ready['tcp']}")
-        for agent in self._config.agents:
-            say(f"  agent   {agent.id}")
+        say(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
+        if self._demo:
+            command = shlex.quote(os.path.relpath(sys.argv[0]))
+            say("")
+            say("Try it in another terminal:")
+            say(f"  {command} tools")
+            say(f"""  {command} call com.example.echo/echo '{{"text": "hello"}}'""")
+            say(f"  {command} call com.example.clock/countdown '{{}}' --follow")
+            say("")
         say("Stop with Ctrl-C.")
 
 

@@ -1,7 +1,7 @@
 """Agents: launched, admitted, healthy or not, gone; the tools they offer.
 
 Owns what follows from an agent's coming and going. Does not own calls (they are told: ``calls.lost``,
-``tool_is_back``) or who may do what (``policy``).
+``tools_are_back``) or who may do what (``policy``).
 
 Invariant: an agent has at most one session; a fresh, valid one replaces the old.
 """
@@ -172,9 +172,9 @@ class Agents:
             entries.AgentHealthChanged(n=self._book.next, at=now.ms, agent_id=agent.agent_id, health=event.health)
         )
         if agent.is_usable:
-            self._calls.fill_slots(agent, now)
-            for tool_id in list(agent.tools):
-                self._calls.tool_is_back(tool_id, now)
+            self._calls.tools_are_back(agent.tools, now)
+        else:
+            self._calls.leave_queue(agent, now)
 
     def tools_offered(self, event: events.ToolsOffered, now: Now) -> None:
         """An agent announces tools: each is taken, held back or rejected for itself."""
@@ -207,8 +207,7 @@ class Agents:
             )
         )
         self._book.say(effects.ConfirmTools(event.session, 0, event.ref, tuple(taken), tuple(rejected)))
-        for tool_id in taken:
-            self._calls.tool_is_back(tool_id, now)
+        self._calls.tools_are_back(taken, now)
 
     def _try_read(
         self, agent: Agent, definition: ToolDefinition, known: set[str], taken: dict[str, Tool], *, replace: bool
@@ -248,7 +247,7 @@ class Agents:
     def _remove(self, agent: Agent, tool_ids: set[str], now: Now) -> None:
         for tool_id in tool_ids:
             self._registry.remove(agent, tool_id)
-        self._calls.leave_queue(agent, tool_ids, now)
+        self._calls.leave_queue(agent, now)
 
     def tools_withdrawn(self, event: events.ToolsWithdrawn, now: Now) -> None:
         """An agent takes tools back; calls that run go on."""

@@ -10,7 +10,7 @@ in its agent's queue for a slot, or is parked until its tool is back; never two 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -135,18 +135,20 @@ class Calls:
             number, _ = agent.queue.popitem(last=False)
             self.send_or_wait(self._state.by_number[number], now)
 
-    def leave_queue(self, agent: Agent, tool_ids: set[str], now: Now) -> None:
-        """Tools were taken back: their calls stop waiting for a slot and wait for the tool."""
+    def leave_queue(self, agent: Agent, now: Now) -> None:
+        """What cannot be sent when its turn comes does not wait for a slot: it waits for its tool, and not for ever."""
         for number in list(agent.queue):
             call = self._state.by_number[number]
-            if call.entry.tool_id in tool_ids:
+            if not agent.is_usable or call.entry.tool_id not in agent.tools:
                 del agent.queue[number]
                 self.send_or_wait(call, now)
 
-    def tool_is_back(self, tool_id: str, now: Now) -> None:
-        """Send what waited for this tool."""
-        for number in list(self._parked.get(tool_id, ())):
-            self.send_or_wait(self._state.by_number[number], now)
+    def tools_are_back(self, tool_ids: Iterable[str], now: Now) -> None:
+        """Send what waited for these tools, in the order in which it was accepted."""
+        for number in sorted(number for tool_id in tool_ids for number in self._parked.get(tool_id, ())):
+            call = self._state.by_number.get(number)
+            if call is not None:
+                self.send_or_wait(call, now)
 
     def is_parked(self, call: Call) -> bool:
         """Whether it waits for its tool."""

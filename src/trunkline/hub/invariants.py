@@ -74,8 +74,8 @@ def _check_agent(hub: Hub, session: int, agent: Agent) -> None:
         raise InvariantBroken(f"{agent.agent_id} has two sessions")
     if len(agent.running) > agent.max_inflight or len(agent.queue) > MAX_QUEUED:
         raise InvariantBroken(f"{agent.agent_id} has more calls than it may have")
-    if agent.queue and agent.is_usable and len(agent.running) < agent.max_inflight:
-        raise InvariantBroken(f"{agent.agent_id} has a free slot and calls that wait for one")
+    if agent.queue and (not agent.is_usable or len(agent.running) < agent.max_inflight):
+        raise InvariantBroken(f"{agent.agent_id} has calls that wait for a slot, and a free one or none to come")
     for number in agent.running:
         running = state.by_number.get(number)
         if running is None or running.status is not Status.RUNNING or running.session != session:

@@ -144,7 +144,7 @@ class People:
         if tool is not None and tool.fingerprint == fingerprint:
             tool.suspended = False
             self._judge.forget()
-            self._calls.tool_is_back(definition.tool_id, now)
+            self._calls.tools_are_back((definition.tool_id,), now)
 
     def _permissions_approved(self, entry: QuestionOpened, now: Now) -> None:
         assert entry.agent_id is not None

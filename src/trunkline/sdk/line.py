@@ -132,7 +132,7 @@ class Line:
                     if end.reason == "replaced":
                         raise NotAdmitted("replaced", "another process took this agent's place")
                     if end.retry_after_ms is not None:  # OS-076
-                        wait_s = min(end.retry_after_ms / 1000, LONGEST_RETRY_AFTER_S)
+                        wait_s = min(max(end.retry_after_ms / 1000, FIRST_WAIT_S / 2), LONGEST_RETRY_AFTER_S)
                 self._attempt += 1
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._hanging_up.wait(), wait_s)

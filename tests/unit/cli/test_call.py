@@ -132,6 +132,7 @@ def test_an_unknown_tool_gets_suggestions(running: Running) -> None:
 def test_json_gives_the_whole_answer(running: Running) -> None:
     shape = running.run("call", TOOL, "--json").json
     assert (shape["call_id"], shape["status"], shape["output"]) == (CALL_ID, "succeeded", {})
+    assert shape["finished_at"] == "2026-11-15T10:00:00.250Z"
     settle(running, Status.FAILED, fault=fault("tool.failed"))
     said = running.run("call", TOOL, "--json")
     assert said.code == 1

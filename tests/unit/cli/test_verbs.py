@@ -342,7 +342,7 @@ def test_the_rules_are_shown_in_order_with_the_last_resort(running: Running, mon
 def test_a_dry_run_says_what_would_happen_and_by_which_rule(running: Running) -> None:
     said = running.run("policy", "check", "agent:x", "a/b", '{"y": 1}')
     assert said.code == 0
-    assert said.out.startswith("ask by builtin:3: agent:x a/b")
+    assert said.out.startswith("ask by builtin:3: opensentience:x a/b"), "agent: is short for opensentience:"
     assert running.run("policy", "check", "agent:x", "a/b", "--json").json["decision"] == "ask"
 
 

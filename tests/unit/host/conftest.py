@@ -74,7 +74,7 @@ class Host:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.events: list[Event] = []
-        self.supervisor = Supervisor(home, home / "agents.sock", jitter=lambda: 0.0)
+        self.supervisor = Supervisor(home, home / "agents.sock", mask=bytes, jitter=lambda: 0.0)
 
     async def start(self, *specs: AgentSpec) -> None:
         await self.supervisor.start(self.feed, specs)

@@ -55,7 +55,7 @@ def rules(*lines: Rule | tuple[str, str, str], version: str = "v1") -> Policy:
 
 
 ALL = rules(("*", "*", "allow"))
-ASK = rules(("operator", "*", "allow"), ("*", "*", "ask"))
+ASK = rules(("operator", "*", "allow"), ("*", "*", "ask"), version="ask")
 
 
 def tool(tool_id: str, **terms: Any) -> ToolDefinition:

@@ -289,7 +289,7 @@ class Api:
     async def check(self, request: Request) -> Response:
         """``POST /v1/policy/check``: what would happen, by which rule. Nothing is recorded."""
         body = await _read(request, messages.CheckBody)
-        return _json(self._exchange.check(body.caller, body.tool_id, _given(body.input)))
+        return _json(self._exchange.check(translate.identity(body.caller), body.tool_id, _given(body.input)))
 
     async def reload(self, _: Request) -> Response:
         """``POST /v1/reload``: the configuration re-read; a bad file changes nothing and says why."""
@@ -315,7 +315,7 @@ class Api:
 
     async def replay(self, request: Request) -> Response:
         """``GET /v1/ledger/{correlation}/replay.jsonl``: the trajectory."""
-        lines = self._exchange.replay(request.path_params["correlation_id"])
+        lines = self._exchange.entries(correlation_id=request.path_params["correlation_id"])
         if not lines:
             return refusal(fault("not_found", "no call has this correlation id"))
         return Response(b"".join(line + b"\n" for line in lines), media_type="application/jsonl")
