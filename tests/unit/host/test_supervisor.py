@@ -432,6 +432,7 @@ async def test_nothing_is_left_when_the_exchange_is_killed(
     doomed += pids
     assert all(is_running(pid) for pid in pids)
     heir_pid = await host.pid_in(short_path / "heir")
+    doomed.append(heir_pid)
     exchange.kill()
     exchange.wait()
     await host.until(lambda: not any(is_running(pid) for pid in pids), "the end of everything")

@@ -1,0 +1,84 @@
+"""The README's session, run as it is printed: each ``$`` line is a command, the lines below it what it says (… is anything)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.running import EXAMPLES, ROOT, Running, running, wait_until
+
+README = (ROOT / "README.md").read_text()
+
+
+def session() -> list[tuple[str, str]]:
+    """The commands of all console blocks, each with what it should print."""
+    steps: list[tuple[str, str]] = []
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                steps.append((line[2:], ""))
+            else:
+                steps[-1] = (steps[-1][0], steps[-1][1] + line + "\n")
+    return steps
+
+
+def as_pattern(expected: str) -> str:
+    """Expected output as a regular expression: a line that is only … is any lines, … elsewhere anything on its line."""
+    lines = []
+    for line in expected.splitlines():
+        lines.append("(?:.*\n)*?" if line == "…" else ".*".join(map(re.escape, line.split("…"))) + " *\n")
+    return "".join(lines)
+
+
+def demo(folder: Path) -> str:
+    """The demo's agents, with absolute paths."""
+    text = (EXAMPLES / "trunkline.toml").read_text()
+    text = re.sub(r'"(\w+\.py)"', lambda m: f'"{EXAMPLES / m[1]}"', text.replace('"agent.py"', '"reporter/agent.py"'))
+    text = text.replace('"reporter/agent.py"', f'"{EXAMPLES}/reporter/agent.py"').replace('cwd = "reporter"\n', "")
+    text = text.replace('manifest = "reporter', f'manifest = "{EXAMPLES}/reporter')
+    return text.replace("node/agent.js", f"{EXAMPLES}/node/agent.js")
+
+
+@pytest.fixture
+def exchange(short_path: Path) -> object:
+    """The demo."""
+    with running(short_path / "home", demo(short_path)) as found:
+        for tool in ("echo/echo", "clock/countdown", "notes/append", "reporter/minute"):
+            found.wait_tool(f"com.example.{tool}")
+        yield found
+
+
+def test_the_session_in_the_readme_goes_as_it_is_printed(exchange: Running) -> None:
+    steps = session()
+    assert len(steps) >= 7
+    env = {
+        **os.environ,
+        "TRUNKLINE_HOME": str(exchange.home),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "COLUMNS": "200",
+    }
+    for command, expected in steps:
+        if command == "trunkline calls --last 2":
+            wait_until(lambda: len(exchange.entries(kind="call.settled")) >= 2, "both calls are on disk")
+        ran = subprocess.run(
+            command, shell=True, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30, check=False
+        )
+        assert re.fullmatch(as_pattern(expected), ran.stdout), f"$ {command}\n{ran.stdout}"
+
+
+def test_the_agent_in_the_readme_works(short_path: Path) -> None:
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code is not None
+    (short_path / "home").mkdir(mode=0o700)
+    (short_path / "home" / "weather.py").write_text(code[1])
+    settings = next(block for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "weather" in block)
+    with running(short_path / "home", settings) as exchange:
+        exchange.wait_tool("com.example.weather/forecast")
+        answer = exchange.call("com.example.weather/forecast", {"city": "Rome", "days": 2})
+        assert answer["output"] == {"city": "Rome", "days": ["sun", "sun"]}
+        assert exchange.call("com.example.weather/forecast", {"town": "Rome"})["error"]["code"] == "tool.invalid_input"
