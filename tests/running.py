@@ -97,7 +97,13 @@ class Running:
         return (self.home / "operator.token").read_text().strip()
 
     def request(
-        self, method: str, path: str, body: Any = None, *, token: str | None = None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
     ) -> tuple[int, Any]:
         """One HTTP request: status and decoded body."""
         address = self.ready["http"].removeprefix("http://")
@@ -157,7 +163,7 @@ class Running:
             rows = connection.execute("select data from entries where data is not null order by n").fetchall()
         finally:
             connection.close()
-        found = [json.loads(row[0]) for row in rows]
+        found = [json.loads(bytes(row[0])) for row in rows]  # type: ignore[arg-type]
         return [entry for entry in found if all(entry.get(name) == value for name, value in query.items())]
 
     def wait_entry(self, kind: str, **fields: Any) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""Agents as processes: launched, watched, restarted; tokens that stay secret; nothing lost when the exchange is killed."""
+"""Agents as processes: launched, watched, restarted; tokens that stay secret; nothing lost when the hub is killed."""
 
 from __future__ import annotations
 
+import functools
+import http.client
 import json
 import os
 import signal
@@ -124,9 +126,7 @@ def test_a_launch_token_is_worth_nothing_to_another_process(short_path: Path) ->
     thief = short_path / "thief.py"
     loot = short_path / "loot"
     thief.write_text(
-        "import os, time\n"
-        f"open({str(loot)!r}, 'w').write(os.environ['OPENSENTIENCE_SESSION_TOKEN'])\n"
-        "time.sleep(600)\n"
+        f"import os, time\nopen({str(loot)!r}, 'w').write(os.environ['OPENSENTIENCE_SESSION_TOKEN'])\ntime.sleep(600)\n"
     )
     settings = f"""
 [[agent]]
@@ -142,7 +142,9 @@ command = ["python", {json.dumps(str(thief))}]
         assert token not in json.dumps(exchange.entries())
 
 
-@requirement("OS-002", "OS-066", "OS-136", "OS-137", "OS-142", "OS-143", "OS-150", "OS-113", "OS-115", "OS-102", "OS-151")
+@requirement(
+    "OS-002", "OS-066", "OS-136", "OS-137", "OS-142", "OS-143", "OS-150", "OS-113", "OS-115", "OS-102", "OS-151"
+)
 def test_no_secret_is_found_in_any_file(short_path: Path) -> None:
     planted = {
         "aws": "AKIA" + "Q3EGRPZ7VMXKD2TL",
@@ -187,6 +189,10 @@ def test_no_secret_is_found_in_any_file(short_path: Path) -> None:
     assert "[masked:" in entries
 
 
+def _has(found: list[int], least: int) -> bool:
+    return len(found) >= least
+
+
 def test_after_kill_9_nothing_acknowledged_is_missing_and_nothing_ran_twice(short_path: Path) -> None:
     log = short_path / "work.log"
     log.touch()
@@ -201,10 +207,7 @@ def test_after_kill_9_nothing_acknowledged_is_missing_and_nothing_ran_twice(shor
         def work(n: int) -> None:
             try:
                 answer = exchange.call("com.test.worker/write", {"n": n}, idempotency_key=f"job-{n}")
-            except (OSError, json.JSONDecodeError, ValueError):
-                return
-            except Exception as error:  # http.client has several ways to say that the peer is gone
-                assert type(error).__module__ == "http.client", error
+            except (OSError, ValueError, http.client.HTTPException):  # the peer is gone
                 return
             if answer.get("status") == "succeeded":
                 acknowledged.append(n)
@@ -213,7 +216,8 @@ def test_after_kill_9_nothing_acknowledged_is_missing_and_nothing_ran_twice(shor
             for n in range(number, number + 200):
                 pool.submit(work, n)
             number += 200
-            wait_until(lambda: len(acknowledged) >= number - 150, "some calls are acknowledged")
+            least = number - 150
+            wait_until(functools.partial(_has, acknowledged, least), "some calls are acknowledged")
             exchange.kill()
     exchange.start()
     exchange.wait_tool("com.test.worker/write")
@@ -246,8 +250,8 @@ def test_no_process_is_left_after_kill_9_of_the_exchange(short_path: Path) -> No
     script.write_text(
         "import subprocess, sys, time\n"
         "mark = sys.argv[1]\n"
-        "subprocess.Popen([sys.executable, '-c', 'import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(600)', mark],"
-        " start_new_session=True)\n"
+        "deaf = 'import signal as s, time; s.signal(15, s.SIG_IGN); time.sleep(600)'\n"
+        "subprocess.Popen([sys.executable, '-c', deaf, mark], start_new_session=True)\n"
         "time.sleep(600)\n"
     )
     mark = f"mark-{uuid.uuid4().hex}"

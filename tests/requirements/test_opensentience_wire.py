@@ -1,4 +1,4 @@
-"""OpenSentience as an agent meets it that was written from the specification alone: raw sockets against a real exchange."""
+"""OpenSentience as an agent written from the specification alone meets it: raw sockets, a real exchange."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def agent(exchange: Running) -> Any:
     found.close()
 
 
-def calling(exchange: Running, tool_id: str, value: dict[str, Any] | None = None, **fields: Any) -> Future[dict[str, Any]]:
+def calling(
+    exchange: Running, tool_id: str, value: dict[str, Any] | None = None, **fields: Any
+) -> Future[dict[str, Any]]:
     """A call by the operator, under way in a thread of its own."""
     pool = ThreadPoolExecutor(1)
     try:
@@ -94,7 +96,9 @@ def test_tcp_carries_the_same_bytes_as_the_unix_socket(exchange: Running) -> Non
 
 
 @requirement("OS-023", "OS-022", "OS-024", "OS-075")
-def test_a_lying_length_prefix_costs_no_memory_and_is_on_record_without_content(exchange: Running, agent: RawAgent) -> None:
+def test_a_lying_length_prefix_costs_no_memory_and_is_on_record_without_content(
+    exchange: Running, agent: RawAgent
+) -> None:
     process = psutil.Process(exchange.ready["pid"])
     before = process.memory_info().rss
     agent.socket.sendall(struct.pack(">I", 0xFFFFFFFF) + b"CANARY-IN-AN-OVERSIZE-FRAME")
@@ -110,7 +114,13 @@ def test_a_lying_length_prefix_costs_no_memory_and_is_on_record_without_content(
 def test_every_bad_token_gets_the_same_answer_and_the_door(exchange: Running) -> None:
     good = exchange.new_token("raw.door")
     answers = []
-    for token in ("", "wrong", "x" * 4096, good[:-1] + ("a" if good[-1] != "a" else "b"), exchange.new_token("raw.other")):
+    for token in (
+        "",
+        "wrong",
+        "x" * 4096,
+        good[:-1] + ("a" if good[-1] != "a" else "b"),
+        exchange.new_token("raw.other"),
+    ):
         agent = RawAgent(exchange, "raw.door", token)
         welcome = agent.hello()
         assert welcome["error"]["code"] == "protocol.unauthorized"
@@ -147,7 +157,8 @@ def test_two_calls_answered_in_reverse_reach_the_right_callers(exchange: Running
     second = calling(exchange, tool_id, {"n": 2})
     call_two = agent.wait_for("core.tool.call")
     for call in (call_one, call_two):
-        assert uuid.UUID(call["request_id"]) and uuid.UUID(call["payload"]["call_id"])
+        assert str(uuid.UUID(call["request_id"])) == call["request_id"]
+        assert str(uuid.UUID(call["payload"]["call_id"])) == call["payload"]["call_id"]
         assert call["correlation_id"]
         assert call["payload"]["tool_id"] == tool_id
         assert call["actor"]["type"] == "human"
@@ -294,7 +305,9 @@ def test_an_agent_asks_for_a_directive_and_uses_it_once_a_person_agreed(exchange
     assert (refused["http"], refused["error"]["code"]) == (403, "policy.directive_required")
     caller = RawAgent(exchange, f"raw.{uuid.uuid4().hex[:8]}")
     caller.hello("calls", "directives")
-    caller.send("agent.directive.request", {"tool_id": tool_id, "input": {"n": 1}, "reason": "lift-off"}, request_id="d1")
+    caller.send(
+        "agent.directive.request", {"tool_id": tool_id, "input": {"n": 1}, "reason": "lift-off"}, request_id="d1"
+    )
     question = wait_until(
         lambda: [q for q in exchange.request("GET", "/v1/approvals")[1]["approvals"] if q.get("tool_id") == tool_id],
         "the question",
@@ -343,7 +356,7 @@ def test_a_large_output_becomes_a_reference_that_can_be_fetched(exchange: Runnin
     output = asked.result(20)["output"]
     assert output["$ref"].startswith("sha256:")
     assert output["bytes"] > 1_048_576
-    status, body = wait_until(
+    _, body = wait_until(
         lambda: (found := exchange.request("GET", f"/v1/blobs/{output['$ref']}"))[0] == 200 and found, "the blob"
     )
     assert body == {"text": text}

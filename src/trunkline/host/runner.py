@@ -1,8 +1,8 @@
 """Event to hub, entry to ledger, effect to session: the one loop through which everything travels.
 
 Owns the order: entries are appended in the order the hub wrote them, an effect leaves when the entry it waits for is on
-disk, and what was gathered for a connection is written every few events. Implements ``edges.exchange.Exchange`` for the rims.
-Does not decide anything.
+disk, and what was gathered for a connection is written every few events. It is the ``edges.exchange.Exchange`` that
+rims are given. Does not decide anything.
 
 Invariant: no effect with ``after`` n is handed to a sink before ``on_durable`` said n.
 """
@@ -49,8 +49,8 @@ from trunkline.model import (
 
 log = logging.getLogger("trunkline")
 
-# Writing each frame by itself costs a system call a frame; one write a turn lets all calls in flight move as a wave, and the
-# other core idles. Eight was the best of 1, 2, 4, 8, 16, 32 in the prototype.
+# Writing each frame by itself costs a system call a frame; one write a turn lets all calls in flight move as a wave,
+# and the other core idles.
 FLUSH_EVERY: Final = 8
 # Entries not on disk at which reading from peers stops, and at which it starts again.
 BACKLOG_HIGH: Final = 8192
@@ -103,7 +103,7 @@ class Runner:
     def feed(self, happened: Sequence[Event]) -> None:
         """Hand events to the hub and carry out what follows.
 
-        A sink may feed again while it is sent something; such events wait their turn, so that the hub never meets itself.
+        A sink may feed again while it is sent something; such events wait, so that the hub never meets itself.
         """
         self._waiting.extend(happened)
         if self._is_feeding or self._dead:
@@ -121,7 +121,7 @@ class Runner:
                 if count == FLUSH_EVERY:
                     count = 0
                     self._flush()
-        except Exception as exc:  # the boundary: a hub that raised has half a step behind it, only a fold brings it back
+        except Exception as exc:  # noqa: BLE001  (the boundary: after half a step only a fold brings the hub back)
             self._die(f"{type(exc).__name__} in {_where(exc)}")
             return
         finally:
@@ -257,7 +257,9 @@ class Runner:
             return None
         return _stored_view(*found)
 
-    def calls(self, limit: int, before: int | None, correlation_id: str | None = None) -> tuple[list[CallView], int | None]:
+    def calls(
+        self, limit: int, before: int | None, correlation_id: str | None = None
+    ) -> tuple[list[CallView], int | None]:
         """Calls, newest first, and where the next page starts. What is not on disk yet comes from memory."""
         if correlation_id is None:
             stored, following = self._reader.calls_page(before, limit)
@@ -266,9 +268,8 @@ class Runner:
             found = [self._reader.call(n) for n in reversed(numbers)]
             stored, following = [pair for pair in found if pair is not None], None
         views_by_number = {accepted.n: _stored_view(accepted, settled) for accepted, settled in stored}
-        for number, view in views.calls_in_memory(self.hub, correlation_id):
-            if before is None or number < before:
-                views_by_number[number] = view
+        in_memory = views.calls_in_memory(self.hub, correlation_id)
+        views_by_number.update((number, view) for number, view in in_memory if before is None or number < before)
         newest = sorted(views_by_number, reverse=True)
         shown = newest[:limit]
         return [views_by_number[n] for n in shown], shown[-1] if len(newest) > limit else following

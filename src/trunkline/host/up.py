@@ -1,7 +1,7 @@
 """``trunkline up``: bring an exchange up, keep it up, take it down.
 
-Owns the order of things: home, configuration, helper processes (while this process is still small and has no threads), ledger,
-fold, hub, listeners, agents, ``ready.json``; and the reverse when it stops. Does not own any of these parts.
+Owns the order of things: home, configuration, ledger, fold, hub, listeners, agents, ``ready.json``; and the reverse
+when it stops. Does not own any of these parts.
 
 Invariant: ``ready.json`` exists only while every listener is up.
 """
@@ -36,7 +36,7 @@ from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
 from trunkline.ledger.ledger import Ledger
-from trunkline.ledger.masking import Masker, mask_line
+from trunkline.ledger.masking import Masker
 from trunkline.model import Status
 
 log = logging.getLogger("trunkline")
@@ -78,7 +78,7 @@ class Exchange:
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._next_snapshot = 0
-        self._supervisor = Supervisor(home.path, Path(config.opensentience.socket), mask=mask_line)
+        self._supervisor = Supervisor(home.path, Path(config.opensentience.socket))
         self._ledger: Ledger
         self._runner: Runner
 
@@ -116,8 +116,8 @@ class Exchange:
             self._home.ledger_file,
             self._home.keys_folder,
             loop=loop,
-            on_durable=lambda number: self._runner.on_durable(number),
-            on_failure=lambda error: self._runner.on_failure(error),
+            on_durable=self._on_durable,
+            on_failure=self._on_failure,
             secrets=known,
         )
         hub = Hub(
@@ -154,6 +154,12 @@ class Exchange:
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload_on_signal)
 
+    def _on_durable(self, number: int) -> None:
+        self._runner.on_durable(number)
+
+    def _on_failure(self, error: LedgerError) -> None:
+        self._runner.on_failure(error)
+
     def _fatal(self, _why: str) -> None:
         self._exit_code = EXIT_FAILED
         self._stop.set()
@@ -162,14 +168,16 @@ class Exchange:
         try:
             self._reload_now()
         except ConfigError as error:
-            log.error("the configuration was not changed: %s", error)
+            log.warning("the configuration was not changed: %s", error)
 
     def _reload_now(self) -> None:
         """Read the file again. A file that cannot be used changes nothing."""
         config = load(self._home, self._config_path, os.environ)
         for name in ("http", "opensentience"):
             if getattr(config, name) != getattr(self._config, name):
-                raise ConfigError(f"[{name}] cannot change while the exchange runs; restart it", str(self._config_path or ""))
+                raise ConfigError(
+                    f"[{name}] cannot change while the exchange runs; restart it", str(self._config_path or "")
+                )
         self._config = config
         self._runner.feed([_in_force(config)])
         self._supervisor.reload([_spec(agent) for agent in config.agents])
@@ -185,7 +193,9 @@ class Exchange:
             if low is not is_low:
                 is_low = low
                 self._runner.feed([events.StorageChanged(low=low)])
-                log.warning("the disk is nearly full: new calls are refused" if low else "there is room on the disk again")
+                log.warning(
+                    "the disk is nearly full: new calls are refused" if low else "there is room on the disk again"
+                )
             if self._runner.hub.state.last >= self._next_snapshot:
                 self._take_snapshot()
             if self._config.ledger.retention_days and time.monotonic() >= retention_at:
@@ -216,7 +226,8 @@ class Exchange:
         if self._exit_code == 0:
             runner.feed([events.DrainStarted()])
             deadline = time.monotonic() + DRAIN_S
-            while time.monotonic() < deadline and self._has_running():
+            # Nothing in the hub calls back when a call ends.
+            while time.monotonic() < deadline and self._has_running():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         await opensentience.stop("shutdown")
         await http.stop()
@@ -235,7 +246,9 @@ class Exchange:
             "pid": os.getpid(),
             "http": http,
             "socket": str(opensentience.path),
-            "tcp": None if opensentience.tcp is None else f"tcp://{_bracketed(opensentience.tcp[0])}:{opensentience.tcp[1]}",
+            "tcp": None
+            if opensentience.tcp is None
+            else f"tcp://{_bracketed(opensentience.tcp[0])}:{opensentience.tcp[1]}",
             # Edges that this release does not have.
             "pylon": None,
             "relay": None,
@@ -244,8 +257,8 @@ class Exchange:
         }
         path = self._home.ready_file
         part = path.with_suffix(".part")
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(ready, file)
+        part.touch(0o600)
+        part.write_text(json.dumps(ready))
         part.replace(path)
         self._say_ready(http, opensentience)
 
@@ -312,8 +325,8 @@ def _operator_token(home: Home) -> str:
         return path.read_text().strip()
     except FileNotFoundError:
         token = f"tlk_{secrets.token_urlsafe(32)}"
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(token + "\n")
+        path.touch(0o600, exist_ok=False)
+        path.write_text(token + "\n")
         return token
 
 
@@ -328,4 +341,3 @@ def _bracketed(host: str) -> str:
 
 def _new_id() -> str:
     return str(uuid.uuid4())
-

@@ -205,13 +205,3 @@ def _exact(name: str, spelling: bytes) -> Rule:
         return None if inside_escape(data, start) else Finding(start, end)
 
     return Rule(name, b"".join(b"\\x%02x" % byte for byte in spelling), find)
-
-
-@functools.cache
-def _with_rules_alone() -> Masker:
-    return Masker()
-
-
-def mask_line(line: bytes) -> bytes:
-    """What an agent printed, without the secrets that the rules know."""
-    return _with_rules_alone().mask(line)

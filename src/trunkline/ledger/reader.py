@@ -235,7 +235,8 @@ class Reader:
         last = through
         try:
             for last, data, _ in verified(self._after(through), through + 1, before):
-                if last in held or (len(data) > 4096 and b'"moved":[' in data):
+                # `moved` is the last field of an entry.
+                if last in held or data.endswith(b'"]}'):
                     yield self._decoded(last, data, original=True)
                 else:
                     yield decode(data)

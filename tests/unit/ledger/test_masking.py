@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 import time
 import urllib.parse
@@ -21,7 +20,6 @@ from trunkline.model import Decision
 
 NAMES = sorted({rule.name for rule in RULES})
 MASKER = Masker()
-EXAMPLES = int(os.environ.get("EXAMPLES", "400"))
 
 
 def body(text: str) -> bytes:
@@ -182,7 +180,7 @@ def same_shape(masked: object, value: object) -> bool:
     return masked == value
 
 
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=400)
 @given(JSONS, st.booleans(), st.sampled_from([None, 2]))
 def test_masked_json_is_json_of_the_same_shape(value: object, ascii_only: bool, indent: int | None) -> None:
     data = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode("utf-8", "surrogatepass")
@@ -193,7 +191,7 @@ def test_masked_json_is_json_of_the_same_shape(value: object, ascii_only: bool, 
     assert same_shape(orjson.loads(MASKER.mask(data)), orjson.loads(data))
 
 
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=400)
 @given(JSONS, st.booleans())
 def test_the_gate_covers_the_rules(value: object, ascii_only: bool) -> None:
     """Python's own engine sees no seed of which a rule makes something and of which `mask` makes nothing."""
@@ -349,7 +347,7 @@ def test_a_masked_entry_decodes() -> None:
             fingerprint="f",
             sent=False,
             key=OURS,
-        )  # fmt: skip
+        )
     )
     entry = decode(MASKER.mask(data))
     assert isinstance(entry, CallAccepted)

@@ -14,6 +14,8 @@ from trunkline.errors import LedgerCorrupt, LedgerError, LedgerLocked
 from trunkline.ledger import store
 from trunkline.ledger.store import RESERVE_BYTES, Lock, Reserve, open_for_reading, open_for_writing
 
+TAKING = "from pathlib import Path; from trunkline.ledger.store import Lock; lock = Lock(Path({!r}))"
+
 
 def test_the_file_is_for_its_owner_only_and_says_what_it_is(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
@@ -80,7 +82,7 @@ def test_the_second_of_two_exchanges_is_turned_away_at_once(tmp_path: Path) -> N
 
 def test_a_lock_goes_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "ledger.lock"
-    code = f"from pathlib import Path; from trunkline.ledger.store import Lock; Lock(Path({str(path)!r})); print(1, flush=True); input()"
+    code = f"{TAKING.format(str(path))}; print(1, flush=True); input()"
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"1\n"
@@ -98,13 +100,7 @@ def test_whoever_inherits_the_lock_holds_it_and_is_waited_for_once_the_exchange_
     # As if this exchange had been killed: nobody alive is named in the file.
     os.pwrite(lock.descriptor, b"4194305\n", 0)
     lock.release()
-    waiter = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"from pathlib import Path; from trunkline.ledger.store import Lock; Lock(Path({str(path)!r}))",
-        ]
-    )
+    waiter = subprocess.Popen([sys.executable, "-c", TAKING.format(str(path))])
     with pytest.raises(subprocess.TimeoutExpired):
         waiter.wait(0.5)
     heir.communicate(b"\n")

@@ -151,10 +151,8 @@ class ScriptedExchange:
         return self.blobs.get(sha256)
 
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
-        return [b'{"kind":"call.accepted","n":42}'] if call_id == CALL_ID or correlation_id == "chat:1" else []
-
-    def replay(self, correlation_id: str) -> list[bytes]:
-        return [b'{"event":"a"}', b'{"event":"b"}'] if correlation_id in {"chat:1", "a/b"} else []
+        known = call_id == CALL_ID or correlation_id in {"chat:1", "a/b"}
+        return [b'{"kind":"call.accepted","n":42}', b'{"kind":"call.settled","n":43}'] if known else []
 
     def status(self) -> dict[str, object]:
         return self.figures
