@@ -133,6 +133,8 @@ def _text(error: jsonschema_rs.ValidationError) -> str:
         reason = f"unexpected properties: {', '.join(names)}" if names else "unexpected properties"
     elif isinstance(kind, jsonschema_rs.ValidationErrorKind.PropertyNames):
         reason = "a property has a name that is not allowed"
+    elif isinstance(kind, jsonschema_rs.ValidationErrorKind.FalseSchema):
+        reason = "nothing is allowed here"
     else:
         reason = error.message
     return f"{_path(error.instance_path)}: {reason}"[:_LONGEST_TEXT]

@@ -55,10 +55,18 @@ def verify(settings: Settings, head: str | None) -> None:
         {"status": "whole", **{name: getattr(report, name) for name in report.__struct_fields__}}
     ):
         return
-    say(f"whole: {report.entries:,} entries, {report.blobs:,} large bodies, {report.snapshots:,} snapshots")
+    bodies, snapshots = (
+        _count(report.blobs, "large bodies", "large body"),
+        _count(report.snapshots, "snapshots", "snapshot"),
+    )
+    say(f"whole: {report.entries:,} entries, {bodies}, {snapshots}")
     if report.removed:
         say(f"{report.removed:,} older entries were removed by the retention setting; their hash is in the chain")
     say(f"head {report.last}:{report.head}")
+
+
+def _count(number: int, many: str, one: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def _anchor(head: str | None) -> tuple[int, str] | None:

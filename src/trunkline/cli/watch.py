@@ -48,7 +48,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "agent.refused": lambda e: f"{e['claimed']}  {e['reason']} (from {e['origin']})",
     "agent.permissions": lambda e: f"{e['agent_id']}  {', '.join(e['permissions'])}",
     "agent.left": lambda e: f"{e['agent_id']}  {e['reason']}",
-    "agent.exited": lambda e: f"{e['agent_id']}  code {e['exit_code']} {e.get('note', '')}",
+    "agent.exited": lambda e: f"{e['agent_id']}  {e.get('note') or 'exit code ' + str(e['exit_code'])}",
     "agent.health": lambda e: f"{e['agent_id']}  {e['health']}",
     "tools.offered": lambda e: f"{e['agent_id']}  {', '.join(e['tool_ids'])}",
     "tools.withdrawn": lambda e: f"{e['agent_id']}  {', '.join(e['tool_ids'])}",

@@ -10,8 +10,6 @@ rules; ``Judge`` remembers their answers until something they depend on changes.
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -27,10 +25,25 @@ MAX_VERDICTS: Final = 1024
 Permissions = Callable[[str], tuple[str, ...]]
 
 
-@functools.lru_cache(maxsize=4096)
-def glob(pattern: str) -> Callable[[str], re.Match[str] | None]:
-    """A matcher in which ``*`` stands for any characters and nothing else is special."""
-    return re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL).fullmatch
+def matches(pattern: str, text: str) -> bool:
+    """Whether a text is what a pattern says, in which ``*`` stands for any characters and nothing else is special.
+
+    Each part is looked for once, from left to right: a manifest may ask for a permission with a hundred stars, and an
+    expression would try them all.
+    """
+    head, *rest = pattern.split("*")
+    if not rest:
+        return pattern == text
+    *middle, tail = rest
+    at, end = len(head), len(text) - len(tail)
+    if end < at or not text.startswith(head) or not text.endswith(tail):
+        return False
+    for part in middle:
+        at = text.find(part, at, end)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
 
 
 def first_match(policy: Policy, caller: str, definition: ToolDefinition, *, untrusted: bool) -> Rule | None:
@@ -40,7 +53,7 @@ def first_match(policy: Policy, caller: str, definition: ToolDefinition, *, untr
             continue
         if rule.when == "untrusted" and not untrusted:
             continue
-        if glob(rule.caller)(caller) and glob(rule.tool)(definition.tool_id):
+        if matches(rule.caller, caller) and matches(rule.tool, definition.tool_id):
             return rule
     return None
 
@@ -48,7 +61,7 @@ def first_match(policy: Policy, caller: str, definition: ToolDefinition, *, untr
 def missing_permission(required: tuple[str, ...], held: tuple[str, ...]) -> str | None:
     """The first required permission that no grant covers."""
     for permission in required:
-        if not any(glob(grant)(permission) for grant in held):
+        if not any(matches(grant, permission) for grant in held):
             return permission
     return None
 

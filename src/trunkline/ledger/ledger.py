@@ -89,6 +89,7 @@ class Ledger:
         self._outstanding = False
         self._urgent = False
         self._soon = False
+        self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         link.listen(self._acknowledged, self._fail)
 
@@ -289,6 +290,9 @@ class Ledger:
 
     def close(self) -> None:
         """Put everything on the disk, end the writer, let go of the lock. Blocks; ``LedgerError`` if that failed."""
+        if self._closed:
+            return
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

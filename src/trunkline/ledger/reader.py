@@ -34,6 +34,10 @@ PAGE_ROWS: Final = 20_000
 # So many entries go in one part: removing them takes 0.1 s, in which no other group is committed.
 PART_ENTRIES: Final = 20_000
 
+# What damage turned into text is no entry; without this, reading it could fail before it is judged.
+_LINE: Final = "SELECT iif(typeof(data) = 'blob', data, NULL) FROM entries WHERE n = ?"
+_LINES: Final = "SELECT n, iif(typeof(data) = 'blob', data, NULL) FROM entries WHERE n BETWEEN ? AND ? ORDER BY n"
+_HASH: Final = "SELECT iif(typeof(hash) = 'blob', hash, NULL) FROM entries WHERE n = ?"
 _ACCEPTED: Final = b'{"kind":"call.accepted"'
 _AT: Final = re.compile(rb'"at":([0-9]+)')
 _CALL_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[0-9a-f]{4}-([0-9a-f]{12})")
@@ -74,30 +78,30 @@ class Reader:
 
     def head(self) -> tuple[int, bytes]:
         """The last entry's number and hash: what to keep elsewhere if the end of the record must be provable too."""
-        rows = self._rows("SELECT n, hash FROM entries ORDER BY n DESC LIMIT 1")
-        if not rows:
+        number = self._value("SELECT max(n) FROM entries")
+        if not isinstance(number, int):
             return 0, GENESIS
-        number, stored = rows[0]
-        assert isinstance(number, int)
-        assert isinstance(stored, bytes)
+        stored = self.hash(number)
+        if stored is None:
+            raise LedgerCorrupt(number, "does not match its hash")
         return number, stored
 
     def line(self, number: int) -> bytes | None:
         """An entry as it is stored: masked JSON, large bodies as references."""
-        data = self._value("SELECT data FROM entries WHERE n = ?", number)
+        data = self._value(_LINE, number)
         return data if isinstance(data, bytes) else None
 
     def lines(self, first: int, last: int) -> Iterator[bytes]:
         """Entries ``first`` to ``last`` as they are stored."""
-        for (data,) in self._rows("SELECT data FROM entries WHERE n BETWEEN ? AND ? AND data IS NOT NULL", first, last):
-            assert isinstance(data, bytes)
-            yield data
+        for _, data in self._rows(_LINES, first, last):
+            if isinstance(data, bytes):
+                yield data
 
     def hash(self, number: int) -> bytes | None:
         """An entry's hash; also of one whose data a closed part left out."""
         if number == 0:
             return GENESIS
-        stored = self._value("SELECT hash FROM entries WHERE n = ?", number)
+        stored = self._value(_HASH, number)
         return stored if isinstance(stored, bytes) else None
 
     def entry(self, number: int, *, original: bool = False) -> AnyEntry | None:
@@ -107,13 +111,17 @@ class Reader:
 
     def entries(self, first: int, last: int) -> Iterator[AnyEntry]:
         """Entries ``first`` to ``last``, masked, with bodies whole."""
-        for data in self.lines(first, last):
-            yield self._decoded(0, data, original=False)
+        for number, data in self._rows(_LINES, first, last):
+            if isinstance(number, int) and isinstance(data, bytes):
+                yield self._decoded(number, data, original=False)
 
     def _decoded(self, number: int, data: bytes, *, original: bool) -> AnyEntry:
         if original and b'"masked_mac":' in data:
             data = self._held(number) or data
-        entry = decode(data)
+        try:
+            entry = decode(data)
+        except msgspec.DecodeError as exc:
+            raise LedgerCorrupt(number, f"is not an entry that this version knows: {exc}") from exc
         return self._whole(entry, data) if b'"moved":[' in data else entry
 
     def _whole(self, entry: AnyEntry, data: bytes) -> AnyEntry:
@@ -213,9 +221,9 @@ class Reader:
             return None
         number, data = rows[0]
         assert isinstance(number, int)
-        entry = self.entry(number)
+        entry = self._proved(number)
         if not isinstance(entry, SnapshotTaken):
-            raise LedgerCorrupt(number, "is missing or not the entry of its snapshot")
+            raise LedgerCorrupt(number, "is not the entry of its snapshot")
         if not isinstance(data, bytes) or hashlib.sha256(data).hexdigest() != entry.sha256:
             raise LedgerCorrupt(number, "its snapshot is damaged")
         return entry.through, msgspec.json.decode(data, type=list[int])
@@ -225,12 +233,20 @@ class Reader:
 
         Whole and unmasked where an original is held. ``LedgerCorrupt`` names the first entry that is damaged.
         """
+        try:
+            # One view, whatever is added meanwhile.
+            self._rows("BEGIN")
+            yield from self._recovery()
+        finally:
+            self._rows("ROLLBACK")
+
+    def _recovery(self) -> Iterator[AnyEntry]:
         through, numbers = self.snapshot() or (0, [])
         for number in numbers:
             yield self._proved(number)
         before = self.hash(through)
         if before is None:
-            raise LedgerCorrupt(through, "missing")
+            raise LedgerCorrupt(through, "is missing or does not match its hash")
         held = {number for (number,) in self._rows("SELECT n FROM held")}
         last = through
         try:
@@ -247,8 +263,8 @@ class Reader:
             raise
         except apsw.Error as exc:
             raise LedgerCorrupt(last + 1, f"cannot be read: {exc}") from exc
-        except msgspec.ValidationError as exc:
-            raise LedgerCorrupt(last, f"is not an entry this version knows: {exc}") from exc
+        except msgspec.DecodeError as exc:
+            raise LedgerCorrupt(last, f"is not an entry that this version knows: {exc}") from exc
         recorded = self._value("SELECT value FROM meta WHERE name = 'last'")
         if recorded is not None and recorded != last:
             raise LedgerCorrupt(last + 1, f"missing; {recorded} were recorded")
@@ -257,24 +273,19 @@ class Reader:
         return self._db.execute("SELECT n, data, hash FROM entries WHERE n > ? ORDER BY n", (number,))
 
     def _proved(self, number: int) -> AnyEntry:
-        rows = self._rows("SELECT data, hash FROM entries WHERE n = ?", number)
-        before = self.hash(number - 1)
-        if not rows or before is None:
-            raise LedgerCorrupt(number, "missing")
-        data, stored = rows[0]
-        if not isinstance(data, bytes) or link(before, data) != stored:
+        data, before = self.line(number), self.hash(number - 1)
+        if before is None:
+            raise LedgerCorrupt(number - 1, "is missing or does not match its hash")
+        if data is None or link(before, data) != self.hash(number):
             self._blame(number - 1)
-            raise LedgerCorrupt(number, "does not match its hash")
+            raise LedgerCorrupt(number, "is missing or does not match its hash")
         return self._decoded(number, data, original=True)
 
     def _blame(self, number: int) -> None:
         """Raise if entry ``number``, whose hash was taken on trust, is itself damaged."""
-        rows = self._rows("SELECT data, hash FROM entries WHERE n = ?", number)
-        before = self.hash(number - 1) if number else None
-        if rows and before is not None:
-            data, stored = rows[0]
-            if isinstance(data, bytes) and link(before, data) != stored:
-                raise LedgerCorrupt(number, "does not match its hash")
+        data, before = self.line(number), self.hash(number - 1) if number else None
+        if data is not None and before is not None and link(before, data) != self.hash(number):
+            raise LedgerCorrupt(number, "does not match its hash")
 
     # --- retention ----------------------------------------------------------------------------------------------------
 

@@ -90,6 +90,7 @@ def open_for_reading(path: Path, vfs: str | None = None) -> apsw.Connection:
         raise LedgerError(f"{path} does not exist: no exchange has run here")
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         # A page that an attacker wrote is still judged before it is followed.
         connection.execute("PRAGMA cell_size_check = ON")
         # A checkpoint that empties the log takes a lock for a moment.

@@ -93,13 +93,17 @@ class _Walk:
         bare = ({n - 1 for n in kept if n > 1} | {last}) - kept.keys()
         before: tuple[int, bytes] = (0, GENESIS)
         found = set()
-        for n, data, stored in self._db.execute("SELECT n, data, hash FROM entries WHERE n <= ? ORDER BY n", (last,)):
+        for n, data, kind, stored in self._db.execute(
+            "SELECT n, iif(typeof(data) = 'blob', data, NULL), typeof(data), iif(typeof(hash) = 'blob', hash, x'')"
+            " FROM entries WHERE n <= ? ORDER BY n",
+            (last,),
+        ):
             if n in kept:
                 follows = before[0] == n - 1 and type(data) is bytes and link(before[1], data) == stored
                 if not follows or stored != kept[n]:
                     raise LedgerCorrupt(n, "does not match its hash")
                 found.add(n)
-            elif n not in bare or data is not None or type(stored) is not bytes:
+            elif n not in bare or kind != "null":
                 raise LedgerCorrupt(n, "is there although its part was closed")
             before = (n, stored)
         if missing := kept.keys() - found:
@@ -111,6 +115,8 @@ class _Walk:
     def _chain(self, removed: int, before: bytes, anchor: tuple[int, str] | None) -> tuple[int, int, bytes]:
         self._number = removed
         head = before
+        if self._db.execute("SELECT 1 FROM entries WHERE n < 1").get is not None:
+            raise LedgerCorrupt(1, "an entry stands before the first")
         settled = iter(self._db.execute("SELECT n, call FROM settled WHERE n > ? ORDER BY n", (removed,)).fetchall())
         rows: Iterator[Row] = self._db.execute("SELECT n, data, hash FROM entries WHERE n > ? ORDER BY n", (removed,))
         for n, data, head in verified(rows, removed + 1, before):

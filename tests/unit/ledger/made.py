@@ -66,6 +66,27 @@ def settled(n: int, call: int, body: bytes | Raw = BODY, **more: object) -> Call
     return CallSettled(n=n, at=AT + n, call=call, call_id=call_id(call), **{**values, **more})  # type: ignore[arg-type]
 
 
+def question(n: int, call: int, body: bytes | None = None) -> QuestionOpened:
+    return QuestionOpened(
+        n=n,
+        at=AT + n,
+        approval_id=f"a{n}",
+        subject="call",
+        asked_by="operator",
+        expires_ms=AT,
+        reason="asks",
+        call=call,
+        input=None if body is None else Raw(body),
+    )
+
+
+def change(path: Path, sql: str, *values: object) -> None:
+    """What somebody with a database tool might do to a ledger. Without `CAST`, `||` makes text."""
+    connection = apsw.Connection(str(path))
+    connection.execute(sql, values)
+    connection.close()
+
+
 def noticed(n: int, detail: str = "", at: int | None = None) -> Noticed:
     return Noticed(n=n, at=AT + n if at is None else at, code="test", place="here", detail=detail)
 

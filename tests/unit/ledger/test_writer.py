@@ -3,11 +3,12 @@ from __future__ import annotations
 import hashlib
 import json
 import marshal
+import tempfile
 from pathlib import Path
 
 import apsw
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from msgspec import Raw
 
 from tests.requirement import requirement
@@ -44,14 +45,11 @@ def files(folder: Path) -> bytes:
 # --- what goes in comes out -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(histories())
-def test_any_entries_are_read_back_masked_and_the_chain_is_whole(
-    tmp_path_factory: pytest.TempPathFactory, history: list[AnyEntry]
-) -> None:
-    folder = tmp_path_factory.mktemp("ledger")
+def test_any_entries_are_read_back_masked_and_the_chain_is_whole(history: list[AnyEntry]) -> None:
     masker = Masker()
-    with in_process(folder, keys=KEYS) as made:
+    with tempfile.TemporaryDirectory() as folder, in_process(Path(folder), keys=KEYS) as made:
         for entry in history:
             made.ledger.append(entry)
             if entry.n % 3 == 0:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import traceback
 from typing import Any, Final
 
@@ -202,7 +203,7 @@ class HttpListener:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> tuple[str, int]:
-        """Listen; the address in use (port 0 takes a free one). ``OSError`` if it is taken."""
+        """Listen; the address in use (port 0 takes a free one). ``ConfigError`` if it is taken."""
         self._session = HttpSession(self._exchange)
         connections = self._connections = Connections()
         config = Config(
@@ -228,7 +229,7 @@ class HttpListener:
         except OSError as error:
             self._session.forget()
             place = f"{self._host}:{self._port}"
-            problem = f"cannot listen here: {error.strerror or error}; choose another address in [http] listen"
+            problem = f"cannot listen here: {os.strerror(error.errno or 0)}; choose another address in [http] listen"
             raise ConfigError(problem, place) from None
         host, port = self._server.sockets[0].getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -148,7 +148,8 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def _peer(self) -> Peer | None:
-        if len(self._listener.connections) >= MAX_CONNECTIONS:
+        # One that was accepted while the listener stopped finds nobody who would say goodbye to it.
+        if self._listener.is_stopping or len(self._listener.connections) >= MAX_CONNECTIONS:
             return None
         if not self._is_local:
             address = self._transport.get_extra_info("peername")
@@ -260,6 +261,7 @@ class OpenSentienceListener:
         self._servers: list[asyncio.AbstractServer] = []
         self._identity: tuple[int, int] | None = None
         self._gone: asyncio.Event | None = None
+        self.is_stopping = False
 
     async def start(self) -> None:
         """Listen; ``ConfigError`` if that cannot be done safely."""
@@ -279,6 +281,7 @@ class OpenSentienceListener:
 
     async def stop(self, reason: str) -> None:
         """Say goodbye to everybody and stop listening."""
+        self.is_stopping = True
         for server in self._servers:
             server.close()
         self._servers.clear()

@@ -14,6 +14,7 @@ from tests.unit.edges.http.conftest import Server, wait_until
 from tests.unit.edges.http.scripted import OPERATOR_TOKEN, SHA256, ScriptedExchange
 from trunkline.edges.http import routes, serve
 from trunkline.edges.http.serve import HttpListener
+from trunkline.errors import ConfigError
 
 BOUND_S = 5
 
@@ -187,10 +188,12 @@ async def test_a_taken_address_is_an_error_and_leaves_no_session() -> None:
     first = HttpListener(ScriptedExchange(), "127.0.0.1", 0)
     _, port = await first.start()
     exchange = ScriptedExchange()
-    with pytest.raises(OSError, match="in use"):
-        await HttpListener(exchange, "127.0.0.1", port).start()
+    try:
+        with pytest.raises(ConfigError, match=r"127\.0\.0\.1:.*in use; choose another address in \[http\] listen"):
+            await HttpListener(exchange, "127.0.0.1", port).start()
+    finally:
+        await first.stop()
     assert not exchange.sinks
-    await first.stop()
 
 
 def test_a_defect_is_logged_without_its_text() -> None:

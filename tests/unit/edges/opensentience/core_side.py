@@ -173,7 +173,7 @@ def result(call_id: str = CALL, **fields: Any) -> dict[str, Any]:
     return {name: value for name, value in payload.items() if value is not ...}
 
 
-def chunk(seq: Any, call_id: str = CALL, **fields: Any) -> dict[str, Any]:
+def chunk(seq: Any = 1, call_id: str = CALL, **fields: Any) -> dict[str, Any]:
     payload = {"call_id": call_id, "seq": seq, "channel": "stdout", "data": {"text": "x"}, **fields}
     return {name: value for name, value in payload.items() if value is not ...}
 

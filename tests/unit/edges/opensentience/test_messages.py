@@ -42,7 +42,8 @@ CALL_EXAMPLE = """
       "payload": {
         "call_id": "9b1a2c3d-4e5f-6789-abcd-ef0123456789",
         "tool_id": "com.graphonomous.core/graph_search",
-        "input": { "query": "foo", "collections": ["project:my_project:customer_docs"], "top_k": 5, "graph_mode": true },
+        "input": { "query": "foo", "collections": ["project:my_project:customer_docs"], "top_k": 5,
+                   "graph_mode": true },
         "timeout_ms": 30000
       }
     }
@@ -169,7 +170,8 @@ WRONG_ENVELOPES = [
 @pytest.mark.parametrize("type_", ["agent.pong", "agent.later"])
 @pytest.mark.parametrize("fields", [wrong[1] for wrong in WRONG_ENVELOPES], ids=[wrong[0] for wrong in WRONG_ENVELOPES])
 def test_a_wrong_envelope_is_refused_with_the_field_named(type_: str, fields: dict[str, Any]) -> None:
-    body = json.dumps(envelope(type_, {}, **{"id": "x", **fields})).encode()
+    given = {**envelope(type_, {}), **fields}
+    body = json.dumps({name: value for name, value in given.items() if value is not ...}).encode()
     with pytest.raises(RemoteProtocolError) as caught:
         wire.read_agent(body)
     assert caught.value.code == "protocol.invalid_message"

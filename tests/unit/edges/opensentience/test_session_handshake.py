@@ -17,6 +17,7 @@ from tests.unit.edges.opensentience.core_side import (
     SESSION,
     TOKEN,
     Talk,
+    deliver,
     envelope,
     frame,
     framed,
@@ -365,8 +366,6 @@ def test_frames_before_the_end_of_the_stream_still_count() -> None:
 
 
 def test_what_the_state_forbids_to_say_is_our_own_error() -> None:
-    from tests.unit.edges.opensentience.core_side import deliver
-
     with pytest.raises(LocalProtocolError):
         Talk().session.send(deliver(), NOW)
     with pytest.raises(LocalProtocolError):
@@ -378,8 +377,6 @@ def test_what_the_state_forbids_to_say_is_our_own_error() -> None:
 
 
 def test_what_is_said_after_the_end_is_dropped() -> None:
-    from tests.unit.edges.opensentience.core_side import deliver
-
     talk = ready()
     talk.receive(b"")
     talk.session.send(deliver(input=Raw(b"{}")), NOW)

@@ -1,0 +1,150 @@
+"""``trunkline ledger`` and ``token list`` read the record's file; no exchange runs here."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Said, trunkline
+from tests.unit.ledger.made import AT, accepted, call_id, change, in_process, noticed, settled
+from trunkline.entries import TokenIssued, TokenRevoked
+
+NASTY = "\x1b[31m\u202eevil\u200b"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home whose exchange has stopped: two calls of one conversation, two tokens."""
+    folder = tmp_path_factory.mktemp("home")
+    body = json.dumps({"text": NASTY}, ensure_ascii=False).encode()
+    with in_process(folder) as made:
+        made.add(
+            lambda n: accepted(n, body, correlation_id="chat:1"),
+            lambda n: settled(n, 1, body),
+            lambda n: accepted(n, correlation_id="chat:1"),
+            lambda n: TokenIssued(n=n, at=AT, token_id="t4", edge="http", agent=NASTY, sha256="ab" * 32),
+            lambda n: TokenIssued(
+                n=n, at=AT, token_id="t5", edge="http", agent="bob", sha256="cd" * 32, permissions=("p",)
+            ),
+            lambda n: TokenRevoked(n=n, at=AT, token_id="t4"),
+            lambda n: noticed(n, NASTY),
+        )
+    return folder
+
+
+@pytest.fixture
+def home(recorded: Path, short_path: Path) -> Path:
+    shutil.copy(recorded / "ledger.sqlite", short_path)
+    return short_path
+
+
+def run(home: Path, *arguments: str) -> Said:
+    return trunkline("ledger", *arguments, "--home", str(home))
+
+
+def test_a_whole_record_is_proved_and_its_head_printed(home: Path) -> None:
+    said = run(home, "verify")
+    assert said.code == 0
+    assert said.out.startswith("whole: 7 entries, ")
+    head = said.out.splitlines()[-1].removeprefix("head ")
+    assert head.startswith("7:")
+    assert run(home, "verify", "--head", head).code == 0
+    assert run(home, "verify", "--json").json["last"] == 7
+
+
+def test_damage_is_named_with_its_number_and_ends_with_1(home: Path) -> None:
+    head = run(home, "verify").out.splitlines()[-1].removeprefix("head ")
+    change(home / "ledger.sqlite", "UPDATE entries SET data = CAST(replace(data, 'bob', 'eve') AS BLOB) WHERE n = 5")
+    said = run(home, "verify")
+    assert said.code == 1
+    assert said.err.startswith("ledger.corrupt: entry 5: ")
+    assert run(home, "verify", "--head", head).code == 1
+
+
+@pytest.mark.parametrize("head", ["7", "x:y", "7:abc", ":" + "a" * 64])
+def test_a_head_that_is_none_is_bad_usage(home: Path, head: str) -> None:
+    assert run(home, "verify", "--head", head).code == 2
+
+
+def test_the_story_of_a_call_has_its_bodies(home: Path) -> None:
+    said = run(home, "show", "--call", call_id(1))
+    assert said.code == 0
+    assert [line.split()[0] for line in said.out.splitlines() if line[:7].strip().isdigit()] == ["1", "2"]
+    assert "input:" in said.out
+    assert "output:" in said.out
+    assert said.out.replace("\n", "").isprintable()
+    assert "\\u202eevil" in said.out
+
+
+def test_the_story_of_a_conversation_has_all_its_calls(home: Path) -> None:
+    shown = run(home, "show", "--correlation", "chat:1", "--json").json
+    assert [entry["n"] for entry in shown["entries"]] == [1, 2, 3]
+
+
+def test_without_a_name_the_latest_entries_are_shown(home: Path) -> None:
+    said = run(home, "show", "--last", "3")
+    assert [int(line.split()[0]) for line in said.out.splitlines()] == [5, 6, 7]
+    assert said.out.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "--call", "nope"),
+        ("show", "--correlation", "nope"),
+        ("show", "--call", "a", "--correlation", "b"),
+        ("export", "--correlation", "nope"),
+        ("export",),
+        ("export", "--correlation", "chat:1", "--format", "pdf"),
+        ("export", "--correlation", "chat:1", "--out", "/nowhere/x"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_not_there_or_cannot_be_ends_with_2(home: Path, arguments: tuple[str, ...]) -> None:
+    said = run(home, *arguments)
+    assert said.code == 2
+    assert said.out == ""
+
+
+def test_a_replay_is_one_entry_a_line_as_stored(home: Path, tmp_path: Path) -> None:
+    said = run(home, "export", "--correlation", "chat:1")
+    assert [json.loads(line)["n"] for line in said.out.splitlines()] == [1, 2, 3]
+    file = tmp_path / "replay.jsonl"
+    assert run(home, "export", "--correlation", "chat:1", "--out", str(file)).out == ""
+    assert file.read_text() == said.out
+
+
+def test_a_bundle_is_a_zip(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chat.zip"
+    said = run(home, "export", "--correlation", "chat:1", "--format", "bundle", "--out", str(file))
+    assert said.code == 0
+    names = zipfile.ZipFile(io.BytesIO(file.read_bytes())).namelist()
+    assert "MANIFEST.json" in names
+    assert "entries/3.json" in names
+
+
+@pytest.mark.parametrize("arguments", [("verify",), ("show",), ("export", "--correlation", "x")], ids=" ".join)
+def test_a_home_without_a_record_says_so(short_path: Path, arguments: tuple[str, ...]) -> None:
+    said = run(short_path, *arguments)
+    assert said.code == 1
+    assert said.err.startswith("ledger.unreadable: ")
+    assert "no exchange has run here" in said.err
+
+
+def test_tokens_are_listed_from_the_record(home: Path) -> None:
+    said = trunkline("token", "list", "--home", str(home))
+    assert said.code == 0
+    rows = [line.split() for line in said.out.splitlines()[1:]]
+    assert [(row[0], row[-1] if row[-1] in {"revoked", "p"} else "") for row in rows] == [
+        ("t4", "revoked"),
+        ("t5", "p"),
+    ]
+    assert said.out.replace("\n", "").isprintable()
+    shown = trunkline("token", "list", "--home", str(home), "--json").json
+    assert [token["revoked"] for token in shown["tokens"]] == [True, False]
+    assert "ab" * 32 not in json.dumps(shown)

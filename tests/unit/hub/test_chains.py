@@ -1,0 +1,199 @@
+"""``hub.chains``: depth, circles and confused deputies (decision 7, P-F2, P-C11)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.unit.hub.kit import ALL, BOSS, Asked, Kit, rules, tool
+from trunkline import entries
+from trunkline.hub.chains import MAX_DEPTH
+from trunkline.model import Policy, Principal, Status
+
+GUEST = Principal("http:guest")
+
+
+def three(policy: Policy) -> Kit:
+    kit = Kit(policy)
+    for agent in ("com.a", "com.b", "com.c"):
+        kit.attach(agent, "x", tool(f"{agent}/read", side_effects=False))
+    return kit
+
+
+def test_a_call_that_an_agent_makes_while_it_works_carries_the_chain_of_callers() -> None:
+    kit = three(ALL)
+    first = kit.call("com.a/x", by=GUEST)
+    second = kit.call("com.b/x", by="com.a", causation_id=first.call_id)
+    third = kit.call("com.c/x", by="com.b", causation_id=second.call_id)
+    assert [a.accepted.chain for a in (first, second, third)] == [
+        (),
+        ("http:guest",),
+        ("http:guest", "opensentience:com.a"),
+    ]
+    assert [a.accepted.depth for a in (first, second, third)] == [1, 2, 3]
+    assert third.accepted.cause == second.accepted.n
+
+
+def test_an_idle_agent_acts_for_nobody_but_itself() -> None:
+    kit = three(ALL)
+    kit.finish(kit.call("com.a/x", by=GUEST), {})
+    assert kit.call("com.b/x", by="com.a").accepted.chain == ()
+
+
+# Who may do what: the guest may only read, com.a and the operator may do everything, com.b is asked, com.c is denied.
+DEPUTIES = rules(
+    ("http:guest", "*/read", "allow"),
+    ("http:guest", "com.a/x", "allow"),
+    ("opensentience:com.a", "*", "allow"),
+    ("opensentience:com.b", "*", "ask"),
+    ("operator", "*", "allow"),
+)
+OF = {
+    "guest": {"read": "allow", "x": "deny"},
+    "operator": {"read": "allow", "x": "allow"},
+    "com.a": {"read": "allow", "x": "allow"},
+    "com.b": {"read": "ask", "x": "ask"},
+    "com.c": {"read": "deny", "x": "deny"},
+}
+
+
+@pytest.mark.parametrize("first", ["guest", "operator"])
+@pytest.mark.parametrize("deputy", ["com.a", "com.b", "com.c"])
+@pytest.mark.parametrize("name", ["read", "x"])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_every_caller_in_the_chain_must_be_allowed_whatever_its_deputy_may(
+    first: str, deputy: str, name: str, is_named: bool
+) -> None:
+    kit = three(ALL)
+    work = kit.call(f"{deputy}/x", by=GUEST if first == "guest" else BOSS)
+    kit.in_force(Policy(DEPUTIES.rules, "v2"))
+    target = "com.b" if deputy == "com.a" else "com.a"
+    asked = kit.call(f"{target}/{name}", by=deputy, causation_id=work.call_id if is_named else None)
+    answers = {OF[first][name], OF[deputy][name]}
+    # The one exception in the rules: the guest may call com.a/x himself.
+    if first == "guest" and target == "com.a" and name == "x":
+        answers = {"allow", OF[deputy][name]}
+    if "deny" in answers:
+        assert asked.code == "policy.denied"
+        assert kit.log_of(entries.CallRefused)[-1].chain == (work.accepted.caller,)
+    elif "ask" in answers:
+        assert asked.approval_id
+        assert asked.deliveries == []
+    else:
+        assert len(asked.deliveries) == 1
+
+
+def test_a_guest_three_agents_back_still_counts() -> None:
+    kit = three(ALL)
+    first = kit.call("com.a/x", by=GUEST)
+    second = kit.call("com.b/x", by="com.a", causation_id=first.call_id)
+    kit.in_force(rules(("http:guest", "*/read", "allow"), ("opensentience:*", "*", "allow"), version="v2"))
+    assert kit.call("com.c/x", by="com.b", causation_id=second.call_id).code == "policy.denied"
+    assert len(kit.call("com.c/read", by="com.b", causation_id=second.call_id).deliveries) == 1
+
+
+@pytest.mark.parametrize("named", [None, "nonsense", "a call of another agent", "a settled call"])
+def test_a_call_that_names_no_running_call_of_its_own_is_judged_against_all_of_them(named: str | None) -> None:
+    kit = three(ALL)
+    for_guest = kit.call("com.a/x", by=GUEST)
+    for_boss = kit.call("com.a/x", {"n": 1})
+    settled = kit.call("com.a/x", {"n": 2})
+    kit.finish(settled, {})
+    elsewhere = kit.call("com.c/x")
+    cause = {
+        "a call of another agent": elsewhere.call_id,
+        "a settled call": settled.call_id,
+    }.get(named or "", named)
+    kit.in_force(rules(("http:guest", "*", "deny"), ("*", "*", "allow"), version="v2"))
+    assert kit.call("com.b/x", by="com.a", causation_id=cause).code == "policy.denied"
+    # Named, the operator's call does not suffer for the guest's.
+    assert len(kit.call("com.b/x", by="com.a", causation_id=for_boss.call_id).deliveries) == 1
+    kit.finish(for_guest, {})
+    assert len(kit.call("com.b/x", {"n": 3}, by="com.a").deliveries) == 1
+
+
+def test_a_call_that_only_waits_is_not_one_the_agent_works_on() -> None:
+    kit = Kit(rules(("http:guest", "*", "ask"), ("*", "*", "allow")))
+    kit.attach("com.a", "x")
+    kit.attach("com.b", "x")
+    waiting = kit.call("com.a/x", by=GUEST)
+    assert kit.call("com.b/x", by="com.a", causation_id=waiting.call_id).accepted.chain == ()
+
+
+def test_nobody_calls_themselves_nor_anybody_who_waits_for_them() -> None:
+    kit = three(ALL)
+    assert kit.call("com.a/x", by="com.a").code == "chain.refused"
+    first = kit.call("com.b/x", by="com.a")
+    second = kit.call("com.c/x", by="com.b", causation_id=first.call_id)
+    for target in ("com.a", "com.b"):
+        asked = kit.call(f"{target}/x", by="com.c", causation_id=second.call_id)
+        assert (asked.code, asked.refused) == ("chain.refused", True)
+    assert len(kit.deliveries) == 2
+
+
+def test_a_circle_is_seen_through_the_operator_and_without_a_named_cause() -> None:
+    kit = three(ALL)
+    first = kit.call("com.a/x")
+    kit.call("com.b/x", by="com.a", causation_id=first.call_id)
+    assert kit.call("com.a/x", by="com.b").code == "chain.refused"
+
+
+def chain_through(kit: Kit, length: int) -> list[Asked]:
+    made = [kit.call("com.n1/x")]
+    for number in range(2, length + 1):
+        made.append(kit.call(f"com.n{number}/x", by=f"com.n{number - 1}", causation_id=made[-1].call_id))
+    return made
+
+
+def test_a_chain_may_be_eight_calls_deep_and_no_deeper(kit: Kit) -> None:
+    for number in range(1, MAX_DEPTH + 2):
+        kit.attach(f"com.n{number}", "x")
+    made = chain_through(kit, MAX_DEPTH + 1)
+    assert [len(asked.deliveries) for asked in made] == [1] * MAX_DEPTH + [0]
+    assert made[-1].code == "chain.refused"
+
+
+def test_depth_is_counted_in_calls_and_not_in_the_callers_an_agent_serves_at_once(kit: Kit) -> None:
+    for agent in ("com.a", "com.b", "com.c"):
+        kit.attach(agent, "x")
+    for number in range(MAX_DEPTH + 2):
+        kit.call("com.a/x", by=Principal(f"http:{number}"))
+    second = kit.call("com.b/x", by="com.a")
+    assert len(second.accepted.chain) == MAX_DEPTH + 2
+    assert second.accepted.depth == 2
+    third = kit.call("com.c/x", by="com.b", causation_id=second.call_id)
+    assert (third.accepted.depth, len(third.deliveries)) == (3, 1)
+
+
+def test_chain_and_depth_survive_a_crash() -> None:
+    kit = Kit()
+    for agent in ("com.a", "com.b", "com.c"):
+        kit.attach(agent, tool(f"{agent}/read", side_effects=False))
+    first = kit.call("com.a/read", by=GUEST)
+    second = kit.call("com.b/read", by="com.a", causation_id=first.call_id)
+    kit.snapshot()
+    kit.crash()
+    for agent in ("com.a", "com.b", "com.c"):
+        kit.attach(agent, tool(f"{agent}/read", side_effects=False))
+    kit.advance(1.1)
+    assert kit.state.calls[second.call_id].status is Status.RUNNING
+    third = kit.call("com.c/read", by="com.b", causation_id=second.call_id)
+    assert third.accepted.chain == ("http:guest", "opensentience:com.a")
+    assert third.accepted.depth == 3
+
+
+def test_a_chain_shows_each_caller_once_however_many_calls_it_joins() -> None:
+    kit = three(ALL)
+    for number in range(3):
+        kit.call("com.a/x", {"n": number}, by=GUEST)
+    assert kit.call("com.b/x", by="com.a").accepted.chain == ("http:guest",)
+
+
+def test_the_order_in_which_an_agent_took_its_calls_on_changes_no_verdict() -> None:
+    for order in itertools.permutations([GUEST, BOSS, Principal("http:other")]):
+        kit = three(ALL)
+        for caller in order:
+            kit.call("com.a/x", by=caller)
+        kit.in_force(rules(("http:guest", "*", "deny"), ("*", "*", "allow"), version="v2"))
+        assert kit.call("com.b/x", by="com.a").code == "policy.denied"

@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import uvloop
+
+from tests.requirement import requirement
+from tests.unit.ledger.made import InProcess, accepted, in_process, noticed, settled
+from tests.unit.ledger.masking_examples import OURS
+from trunkline.errors import LedgerError, LedgerFailed, LedgerLocked
+from trunkline.ledger import ledger as ledger_module
+from trunkline.ledger.ledger import Ledger
+from trunkline.ledger.link import ProcessLink
+from trunkline.ledger.reader import Reader
+from trunkline.ledger.verify import verify
+
+PATIENCE_S = 20.0
+
+
+class Attended:
+    """A ledger with its writer process, and what it reported."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "ledger.sqlite"
+        self.acknowledged: list[int] = []
+        self.failures: list[LedgerError] = []
+        self._changed = asyncio.Event()
+        self.ledger = Ledger.open(
+            self.path,
+            folder / "keys",
+            loop=asyncio.get_running_loop(),
+            on_durable=self._durable,
+            on_failure=self._failed,
+        )
+
+    def _durable(self, number: int) -> None:
+        self.acknowledged.append(number)
+        self._changed.set()
+
+    def _failed(self, error: LedgerError) -> None:
+        self.failures.append(error)
+        self._changed.set()
+
+    @property
+    def writer(self) -> int:
+        link = self.ledger._link
+        assert isinstance(link, ProcessLink)
+        return link._process.pid
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def wait_durable(self, number: int) -> None:
+        self.ledger.need(number)
+        await self.wait_until(lambda: self.ledger.durable >= number or bool(self.failures))
+        assert not self.failures
+
+
+@contextlib.asynccontextmanager
+async def attended(folder: Path) -> AsyncIterator[Attended]:
+    made = Attended(folder)
+    writer = made.writer
+    try:
+        yield made
+    finally:
+        with contextlib.suppress(LedgerError):
+            made.ledger.close()
+        assert not psutil.pid_exists(writer)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[..., None]:
+    return asyncio.run if request.param == "asyncio" else uvloop.run
+
+
+def test_entries_become_durable_through_the_writer_process(tmp_path: Path, run: Callable[..., None]) -> None:
+    async def scenario() -> None:
+        async with attended(tmp_path) as made:
+            for n in range(1, 101):
+                made.ledger.append(accepted(n) if n % 2 else settled(n, n - 1))
+            assert made.ledger.backlog == 100
+            await made.wait_durable(100)
+            assert made.ledger.backlog == 0
+            assert made.acknowledged == sorted(made.acknowledged)
+            # Read here, while it is being written there.
+            assert made.ledger.reader.call(99) == (accepted(99), settled(100, 99))
+            made.ledger.append(noticed(101))
+            await made.wait_durable(101)
+
+    run(scenario())
+    assert verify(tmp_path / "ledger.sqlite").entries == 101
+
+
+async def test_what_nobody_waits_for_is_written_all_the_same(tmp_path: Path) -> None:
+    async with attended(tmp_path) as made:
+        made.ledger.append(noticed(1))
+        made.ledger.append(noticed(2))
+        await made.wait_until(lambda: made.ledger.durable == 2)
+        # Gathered into one commit.
+        assert made.acknowledged == [2]
+
+
+async def test_entries_of_one_turn_of_the_loop_are_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "GATHER_S", 3600.0)
+    async with attended(tmp_path) as made:
+        for n in range(1, 11):
+            made.ledger.append(noticed(n))
+            made.ledger.need(n)
+        await made.wait_until(lambda: made.ledger.durable == 10)
+        assert made.acknowledged == [10]
+
+
+async def test_one_group_is_on_its_way_and_one_gathers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "GATHER_S", 3600.0)
+    async with attended(tmp_path) as made:
+        os.kill(made.writer, signal.SIGSTOP)
+        made.ledger.append(noticed(1))
+        made.ledger.flush()
+        for n in range(2, 8):
+            made.ledger.append(noticed(n))
+            made.ledger.need(n)
+            await asyncio.sleep(0)
+        assert made.ledger._sent == 1
+        os.kill(made.writer, signal.SIGCONT)
+        await made.wait_until(lambda: made.ledger.durable == 7)
+        # The second went off as soon as the first was answered, with all that had gathered.
+        assert made.acknowledged == [1, 7]
+
+
+async def test_much_that_gathers_is_sent_before_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "GATHER_S", 3600.0)
+    monkeypatch.setattr(ledger_module, "GATHER_BYTES", 10_000)
+    async with attended(tmp_path) as made:
+        for n in range(1, 41):
+            made.ledger.append(accepted(n))
+        await made.wait_until(lambda: made.ledger.durable > 0)
+
+
+async def test_large_groups_and_blobs_go_through_a_small_pipe(tmp_path: Path) -> None:
+    output = json.dumps({"text": "b" * 8_000_000, "password": "hunter2"}).encode()
+    digest = hashlib.sha256(output).hexdigest()
+    async with attended(tmp_path) as made:
+        made.ledger.append(accepted(1, b'"' + b"a" * 900_000 + b'"'))
+        made.ledger.append_blob(digest, output)
+        made.ledger.append(settled(2, 1, b'{"$ref":"sha256:%s","bytes":1,"head":""}' % digest.encode()))
+        for n in range(3, 12):
+            made.ledger.append(accepted(n, json.dumps(f"{n}" * 400_000).encode()))
+        await made.wait_durable(11)
+        assert made.ledger.reader.blob(digest) == output
+        assert made.ledger.reader.entry(1) == accepted(1, b'"' + b"a" * 900_000 + b'"')
+    assert verify(tmp_path / "ledger.sqlite").blobs == 11
+
+
+@requirement("OS-136")
+async def test_secrets_reach_the_writer_and_no_command_line(tmp_path: Path) -> None:
+    async with attended(tmp_path) as made:
+        made.ledger.add_secret("gateway", "plainwords")
+        made.ledger.append(noticed(1, f"plainwords {OURS}"))
+        await made.wait_durable(1)
+        line = made.ledger.reader.line(1) or b""
+        assert b"[masked:gateway] [masked:trunkline-token]" in line
+        process = psutil.Process(made.writer)
+        shown = " ".join(process.cmdline()) + str(process.environ())
+        assert "plainwords" not in shown
+        assert (tmp_path / "keys" / "ledger.key").read_bytes().hex() not in shown
+
+
+async def test_the_writer_ignores_what_a_terminal_or_supervisor_sends_to_everybody(tmp_path: Path) -> None:
+    async with attended(tmp_path) as made:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(made.writer, number)
+        made.ledger.append(noticed(1))
+        await made.wait_durable(1)
+        assert os.getpgid(made.writer) != os.getpgid(0)
+
+
+async def test_a_writer_that_dies_is_a_failure_and_nothing_is_acknowledged_after_it(tmp_path: Path) -> None:
+    async with attended(tmp_path) as made:
+        made.ledger.append(noticed(1))
+        await made.wait_durable(1)
+        os.kill(made.writer, signal.SIGKILL)
+        made.ledger.append(noticed(2))
+        made.ledger.need(2)
+        await made.wait_until(lambda: bool(made.failures))
+        assert isinstance(made.failures[0], LedgerFailed)
+        assert "SIGKILL" in str(made.failures[0])
+        # The hub may go on talking; nobody is told that it is recorded.
+        made.ledger.append(noticed(3))
+        made.ledger.append_blob("ab" * 32, b"1")
+        made.ledger.need(3)
+        made.ledger.flush()
+        made.ledger.erase_expired(1)
+        assert made.ledger.durable == 1
+        assert made.acknowledged == [1]
+        assert len(made.failures) == 1
+        with pytest.raises(LedgerFailed):
+            made.ledger.close()
+    assert verify(tmp_path / "ledger.sqlite").last in {1, 2}
+
+
+async def test_closing_waits_for_everything(tmp_path: Path) -> None:
+    async with attended(tmp_path) as made:
+        for n in range(1, 2001):
+            made.ledger.append(accepted(n))
+            if n == 1000:
+                made.ledger.flush()
+        made.ledger.close()
+        assert made.ledger.durable == 2000
+        assert made.acknowledged == [1000, 2000]
+    wal = tmp_path / "ledger.sqlite-wal"
+    assert not wal.exists() or wal.stat().st_size == 0
+    assert verify(tmp_path / "ledger.sqlite").last == 2000
+
+
+async def test_a_second_exchange_is_turned_away_while_the_first_or_its_writer_lives(tmp_path: Path) -> None:
+    async with attended(tmp_path) as made:
+        with pytest.raises(LedgerLocked):
+            Attended(tmp_path)
+        with pytest.raises(LedgerLocked):
+            InProcess(tmp_path)
+        made.ledger.append(noticed(1))
+        await made.wait_durable(1)
+    with in_process(tmp_path) as again:
+        assert again.ledger.last == 1
+
+
+async def test_what_the_writer_cannot_open_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "ledger.sqlite").write_bytes(b"this is no database at all, but it is long enough" * 20)
+    with in_process(
+        tmp_path / "keys-come-from-here" if (tmp_path / "keys-come-from-here").mkdir() is None else tmp_path
+    ):
+        pass
+    (tmp_path / "keys-come-from-here" / "keys").rename(tmp_path / "keys")
+    with pytest.raises(LedgerFailed, match="the file itself is damaged"):
+        Attended(tmp_path)
+    # And the lock is free again.
+    (tmp_path / "ledger.sqlite").unlink()
+    async with attended(tmp_path):
+        pass
+
+
+def test_the_writer_needs_little_memory(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with attended(tmp_path) as made:
+            made.ledger.append(accepted(1))
+            await made.wait_durable(1)
+            # 25 MB on CPython 3.11, more than half of it the pages of shared libraries.
+            assert psutil.Process(made.writer).memory_info().rss < 45_000_000
+            loaded = Path(f"/proc/{made.writer}/maps").read_text(encoding="utf-8")
+            for heavy in ("msgspec", "cryptography", "uvloop", "orjson"):
+                assert heavy not in loaded
+
+    asyncio.run(scenario())
+
+
+# --- the exchange is killed -------------------------------------------------------------------------------------------
+
+EXCHANGE = """
+import asyncio, sys
+from pathlib import Path
+from tests.unit.ledger.made import accepted, settled
+from trunkline.ledger.ledger import Ledger
+
+async def main():
+    folder = Path(sys.argv[1])
+    def durable(n):
+        sys.stdout.write(f"{n}\\n")
+        sys.stdout.flush()
+    ledger = Ledger.open(folder / "ledger.sqlite", folder / "keys", loop=asyncio.get_running_loop(),
+                         on_durable=durable, on_failure=print)
+    while True:
+        n = ledger.last + 1
+        ledger.append(accepted(n, b'{"password":"hunter2"}') if n % 2 else settled(n, n - 1))
+        ledger.need(n)
+        await asyncio.sleep(0)
+
+asyncio.run(main())
+"""
+
+
+def alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("after", [1, 7, 40, 150])
+def test_kill_9_of_the_exchange_loses_nothing_that_was_acknowledged(tmp_path: Path, after: int) -> None:
+    child = subprocess.Popen([sys.executable, "-c", EXCHANGE, str(tmp_path)], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    seen = 0
+    for _ in range(after):
+        seen = int(child.stdout.readline())
+    writers = psutil.Process(child.pid).children()
+    assert len(writers) == 1
+    child.kill()
+    rest, _ = child.communicate(timeout=PATIENCE_S)
+    # What it said with its last breath counts as well; a cut last line does not.
+    told = [int(line) for line in rest.decode().split("\n")[:-1]]
+    seen = max([seen, *told])
+    # At once, while the writer may still be busy: the next exchange waits for it and takes up what it left.
+    with in_process(tmp_path) as made:
+        assert made.ledger.last >= seen
+        recovered = list(made.ledger.reader.recovery())
+        assert [entry.n for entry in recovered] == list(range(1, made.ledger.last + 1))
+        still_open = made.ledger.last if made.ledger.last % 2 else None
+        if still_open:
+            assert recovered[-1] == accepted(still_open, b'{"password":"hunter2"}')
+        assert verify(made.path).last == made.ledger.last
+    deadline = time.monotonic() + PATIENCE_S
+    while alive(writers[0]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_writer_ends_when_the_exchange_does_without_a_word(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", EXCHANGE, str(tmp_path)], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    (writer,) = psutil.Process(child.pid).children()
+    child.kill()
+    child.communicate(timeout=PATIENCE_S)
+    writer.wait(PATIENCE_S)
+    reader = Reader(tmp_path / "ledger.sqlite")
+    assert reader.head()[0] > 0
+    reader.close()

@@ -1,0 +1,287 @@
+"""Schemas of strangers: which are taken, what they say about a body, and that none of them can be used as a weapon."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from tests.requirement import requirement
+from trunkline import schemas
+
+
+def judge(schema: Any) -> str | None:
+    return schemas.judge(json.dumps(schema).encode())
+
+
+def error(schema: Any, body: Any) -> str | None:
+    return schemas.compile(json.dumps(schema).encode()).error(json.dumps(body).encode())
+
+
+GOOD: list[tuple[str, Any]] = [
+    ("empty", {}),
+    ("the usual", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}),
+    ("all of the subset", {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://example.com/tool.json",
+        "title": "T",
+        "type": "object",
+        "properties": {
+            "a": {"type": ["string", "null"], "minLength": 1, "maxLength": 5, "pattern": "^[a-z]+$", "default": "x"},
+            "b": {"type": "array", "items": {"$ref": "#/$defs/n"}, "minItems": 1, "uniqueItems": True},
+            "c": {"enum": [1, "x", None]},
+            "d": {"const": {"k": 1}},
+            "e": {"anyOf": [{"type": "integer"}, {"not": {"type": "number"}}], "examples": [1]},
+            "f": {"allOf": [{"minimum": 0}, {"exclusiveMaximum": 9, "multipleOf": 2}]},
+            "g": {"oneOf": [{"required": ["x"]}, {"required": ["y"]}]},
+            "h": {"if": {"type": "string"}, "then": {"minLength": 1}, "else": {"type": "number"}},
+            "i": {"type": "string", "format": "date-time"},
+            "j": {"patternProperties": {"^x-": {"type": "string"}}, "propertyNames": {"maxLength": 9}},
+        },
+        "additionalProperties": False,
+        "$defs": {"n": {"type": "integer"}},
+    }),
+    ("draft 7", {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "definitions": {"n": {"type": "integer"}},
+        "properties": {"a": {"$ref": "#/definitions/n"}, "b": {"items": [{"type": "string"}]}},
+    }),
+    ("a tree", {"type": "object", "properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}),
+    ("a list of itself", {"type": "array", "items": {"$ref": "#"}}),
+    ("a reference with escapes", {"$defs": {"a/b~c d": {"type": "string"}}, "$ref": "#/$defs/a~1b~0c%20d"}),
+    ("a reference into a list", {"anyOf": [{"type": "string"}, {"$ref": "#/anyOf/0"}]}),
+    ("an unknown keyword", {"x-ui": {"widget": "slider"}, "type": "object"}),
+    ("an emoji", {"description": "❤️ works"}),
+]  # fmt: skip
+
+
+@requirement("OS-081")
+@pytest.mark.parametrize("schema", [row[1] for row in GOOD], ids=[row[0] for row in GOOD])
+def test_the_safe_subset_is_taken(schema: Any) -> None:
+    assert judge(schema) is None
+
+
+BAD: list[tuple[str, Any, str]] = [
+    ("not an object", [], "not a JSON object"),
+    ("true", True, "not a JSON object"),
+    ("no such type", {"type": "strng"}, "$.type"),
+    ("a type in a property", {"properties": {"a": {"type": 5}}}, "$.properties.a.type"),
+    ("required as text", {"required": "a"}, "$.required"),
+    ("minLength of a word", {"minLength": "x"}, "$.minLength"),
+    ("remote reference", {"properties": {"a": {"$ref": "https://example.com/s.json"}}}, "$.a: $ref must be local"),
+    ("file reference", {"$ref": "file:///etc/passwd"}, "$ref must be local"),
+    ("relative reference", {"$ref": "other.json"}, "$ref must be local"),
+    ("anchor reference", {"$ref": "#name", "$defs": {"a": {"$anchor": "name"}}}, "$ref must be local"),
+    ("reference of a number", {"$ref": 5}, "$ref must be local"),
+    ("reference to nothing", {"$ref": "#/$defs/none"}, "points to nothing"),
+    ("reference to a far index", {"$ref": "#/anyOf/7", "anyOf": [{}]}, "points to nothing"),
+    ("reference to itself", {"$ref": "#"}, "leads back to itself"),
+    ("circle of references", {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#"}]}}}, "leads back to itself"),
+    ("dynamic reference", {"$dynamicRef": "#x"}, "$dynamicRef is not supported"),
+    ("a vocabulary", {"$vocabulary": {}}, "not supported"),
+    ("unevaluated", {"items": {"unevaluatedProperties": False}}, "$.items: unevaluatedProperties"),
+    ("a nested id", {"properties": {"a": {"$id": "http://x/"}}}, "$.a: $id"),
+    ("an unknown draft", {"$schema": "http://example.com/draft"}, "$"),
+    ("look-ahead", {"pattern": "(?=x)"}, "$.pattern"),
+    ("back reference", {"pattern": "(a)\\1"}, "$.pattern"),
+    ("broken expression", {"pattern": "("}, "$.pattern"),
+    ("an expression that explodes", {"pattern": "(a{1000}){1000}"}, "$.pattern"),
+    ("a long expression", {"pattern": "a" * 513}, "longer than 512"),
+    ("a long expression as a name", {"patternProperties": {"a" * 513: {}}}, "longer than 512"),
+    ("many expressions", {"allOf": [{"pattern": "a"}] * 33}, "more than 32 patterns"),
+    ("a hidden text", {"properties": {"a": {"description": "x\u200by"}}}, "invisible"),
+    ("a hidden name", {"properties": {"a\u202e": {}}}, "invisible"),
+    ("an escape sequence", {"title": "\x1b[31m"}, "invisible"),
+    ("too deep", json.loads('{"not":' * 33 + "{}" + "}" * 33), "deeper than 32"),
+    ("too large", {"description": "x" * 65_536}, "larger than 65536"),
+]
+
+
+@requirement("OS-081", "OS-091")
+@pytest.mark.parametrize(("schema", "reason"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
+def test_what_is_outside_the_subset_is_refused_with_its_place(schema: Any, reason: str) -> None:
+    fault = judge(schema)
+    assert fault is not None
+    assert reason in fault
+
+
+def test_duplicate_keys_in_a_schema_are_refused() -> None:
+    assert schemas.judge(b'{"type":"object","type":"string"}') is not None
+
+
+def test_compile_refuses_what_judge_refuses() -> None:
+    with pytest.raises(schemas.BadSchema):
+        schemas.compile(b'{"$ref":"https://example.com/"}')
+
+
+# --- as a weapon ------------------------------------------------------------------------------------------------------
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """2^levels rules at one place, by references."""
+    step = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(levels)}
+    return {"$ref": "#/$defs/a0", "$defs": {**step, f"a{levels}": {"type": "string"}}}
+
+
+WEAPONS: list[tuple[str, Any]] = [
+    ("doubling references", doubling(60)),
+    ("doubling at each level of the body", {"allOf": [{"properties": {"a": {"$ref": "#"}}}] * 2}),
+    ("doubling below a list", {"items": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}),
+    ("doubling by a wildcard", {"properties": {"a": {"$ref": "#"}}, "additionalProperties": {"$ref": "#"},
+                                "patternProperties": {".": {"$ref": "#"}}}),
+    ("binomial growth", {"$ref": "#/$defs/a0", "$defs": {
+        **{f"a{n}": {"properties": {"x": {"allOf": [{"$ref": f"#/$defs/a{n}"}, {"$ref": f"#/$defs/a{n + 1}"}]}}}
+           for n in range(40)}, "a40": {}}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", [row[1] for row in WEAPONS], ids=[row[0] for row in WEAPONS])
+def test_a_schema_whose_work_explodes_is_refused(schema: Any) -> None:
+    fault = judge(schema)
+    assert fault is not None
+    assert "rules would meet at one place" in fault
+
+
+def test_references_that_only_chain_are_taken() -> None:
+    chain = {f"a{n}": {"properties": {"x": {"$ref": f"#/$defs/a{n + 1}"}}} for n in range(300)}
+    assert judge({"$ref": "#/$defs/a0", "$defs": {**chain, "a300": {"type": "string"}}}) is None
+
+
+def test_a_body_too_large_for_a_heavy_schema_is_refused_unread() -> None:
+    heavy = schemas.compile(json.dumps({"items": {"allOf": [{"minimum": 0}] * 3000}}).encode())
+    assert heavy.error(b"[1,2,3]") is None
+    assert heavy.error(b"[" + b"1," * 200_000 + b"1]") == "$: too many values for a schema of this complexity"
+
+
+def test_a_long_text_is_one_value_however_heavy_the_schema() -> None:
+    heavy = schemas.compile(json.dumps({"properties": {"t": {"allOf": [{"type": "string"}] * 500}}}).encode())
+    assert heavy.error(json.dumps({"t": "x" * 1_000_000}).encode()) is None
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "^(([a-z])+.)+[A-Z]([a-z])+$", "(x+x+)+y"])
+def test_expressions_run_in_linear_time(pattern: str) -> None:
+    began = time.process_time()
+    validator = schemas.compile(json.dumps({"properties": {"a": {"pattern": pattern}}}).encode())
+    validator.error(json.dumps({"a": "a" * 100_000 + "!"}).encode())
+    validator.error(json.dumps({"a": "x" * 100_000}).encode())
+    assert time.process_time() - began < 2.0
+
+
+def test_nothing_is_ever_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_sockets(*_args: object, **_kwargs: object) -> None:
+        raise AssertionError("a schema opened a socket")
+
+    monkeypatch.setattr("socket.socket.connect", no_sockets)
+    assert judge({"$schema": "http://127.0.0.1:9/x"}) is not None
+    assert judge({"$ref": "http://127.0.0.1:9/x"}) is not None
+    assert (
+        judge({"$id": "http://127.0.0.1:9/x", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {}}}) is None
+    )
+
+
+# --- what they say ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "text"),
+    [
+        ({"type": "object"}, {}, None),
+        ({"type": "object"}, [], '$: the value is not of type "object"'),
+        ({"properties": {"a": {"type": "string"}}}, {"a": 1}, '$.a: the value is not of type "string"'),
+        ({"required": ["q"]}, {}, '$: "q" is a required property'),
+        ({"properties": {"a": {"items": {"maximum": 3}}}}, {"a": [1, 2, 9]}, "$.a[2]: the value is greater"),
+        ({"additionalProperties": False}, {"x": 1}, "$: nothing is allowed here"),
+        ({"properties": {"a": {}}, "additionalProperties": False}, {"x": 1}, "$: unexpected properties: x"),
+        ({"additionalProperties": {"type": "string"}}, {"hunter2 x": 1}, "$.*: the value is not"),
+        ({"properties": {"a": {"enum": ["x", "y"]}}}, {"a": "hunter2"}, '$.a: the value is not one of "x" or "y"'),
+    ],
+)
+def test_the_first_fault_is_told_with_its_place(schema: Any, body: Any, text: str | None) -> None:
+    told = error(schema, body)
+    assert told == text or (told is not None and text is not None and told.startswith(text))
+
+
+@pytest.mark.parametrize(
+    ("schema", "body"),
+    [
+        ({"type": "object"}, "hunter2"),
+        ({"properties": {"a": {"type": "integer"}}}, {"a": "hunter2"}),
+        ({"properties": {"a": {"pattern": "^x"}}}, {"a": "hunter2"}),
+        ({"properties": {"a": {"const": "x"}}}, {"a": "hunter2"}),
+        ({"properties": {"a": {"maxLength": 1}}}, {"a": "hunter2"}),
+        ({"properties": {"a": {"not": {"type": "string"}}}}, {"a": "hunter2"}),
+        ({"anyOf": [{"type": "string"}, {"properties": {"a": {"type": "integer"}}}]}, {"a": "hunter2"}),
+        ({"oneOf": [{"required": ["b"]}, {"required": ["c"]}]}, {"a": "hunter2"}),
+        ({"items": {"type": "integer"}}, ["hunter2"]),
+        ({"contains": {"type": "integer"}}, ["hunter2"]),
+        ({"uniqueItems": True}, ["hunter2", "hunter2"]),
+        ({"propertyNames": {"maxLength": 1}}, {"hunter2": 1}),
+        ({"additionalProperties": False}, {"hunter2 with spaces": 1}),
+        ({"additionalProperties": {"type": "string"}}, {"hunter2 with spaces": 1}),
+        ({"maxProperties": 0}, {"hunter2 with spaces": 1}),
+        ({"dependentRequired": {"a": ["b"]}}, {"a": "hunter2"}),
+        ({"if": {"type": "object"}, "then": {"required": ["z"]}}, {"a": "hunter2"}),
+    ],
+)
+def test_a_fault_never_quotes_the_body(schema: Any, body: Any) -> None:
+    told = error(schema, body)
+    assert told is not None
+    assert "hunter2" not in told
+    assert len(told) <= 300
+
+
+def test_a_body_may_be_bytes_or_raw() -> None:
+    validator = schemas.compile(b'{"required":["a"]}')
+    assert validator.error(b'{"a":1}') is validator.error(Raw(b'{"a":1}')) is None
+    assert validator.error(Raw(b"{}")) is not None
+
+
+def test_integers_beyond_64_bits_are_integers() -> None:
+    assert schemas.compile(b'{"properties":{"a":{"type":"integer"}}}').error(b'{"a":123456789012345678901234}') is None
+
+
+@pytest.mark.parametrize("text", ["plain", "line\nline\ttab\r\n", "é ü 漢字 עברית", "❤️👍🏽", "naïve"])
+def test_ordinary_text_hides_nothing(text: str) -> None:
+    assert not schemas.hides_something(text)
+
+
+HIDDEN = [
+    *(0x200B, 0x200C, 0x200D, 0x200E, 0x200F, 0x202A, 0x202E, 0x2060, 0x2066, 0x2069, 0xFEFF, 0x00AD, 0x034F, 0x061C),
+    *(0x115F, 0x3164, 0x180E, 0xE0001, 0xE0041, 0xE01EF, 0xFE00, 0xFFF9, 0x00, 0x07, 0x1B, 0x7F, 0x85, 0x2028, 0x2029),
+    0xE000,
+]
+
+
+@pytest.mark.parametrize("code", HIDDEN, ids=hex)
+def test_invisible_and_direction_changing_characters_are_found(code: int) -> None:
+    assert schemas.hides_something(f"a{chr(code)}b")
+
+
+simple = st.recursive(
+    st.sampled_from([{}, {"type": "string"}, {"type": "object"}, {"minimum": 1}, {"enum": [1, "a"]}, {"$ref": "#"},
+                     {"$ref": "#/$defs/d"}, {"pattern": "a+"}, True, False]),
+    lambda inner: st.fixed_dictionaries({}, optional={
+        "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+        "items": inner, "additionalProperties": inner, "not": inner, "allOf": st.lists(inner, min_size=1, max_size=3),
+        "anyOf": st.lists(inner, min_size=1, max_size=3), "if": inner, "then": inner,
+        "$defs": st.fixed_dictionaries({"d": inner})}),
+    max_leaves=12,
+)  # fmt: skip
+bodies = st.recursive(
+    st.none() | st.integers(0, 3) | st.sampled_from(["a", "b"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(simple, bodies)
+def test_whatever_is_judged_good_compiles_and_judges_any_body(schema: Any, body: Any) -> None:
+    data = json.dumps(schema).encode()
+    if schemas.judge(data) is None:
+        told = schemas.compile(data).error(json.dumps(body).encode())
+        assert told is None or told.startswith("$")
