@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.requirement import requirement
-from trunkline.strictjson import MAX_DEPTH, NotStrictJson, check, load
+from trunkline.strictjson import MAX_CONTAINERS, MAX_DEPTH, NotStrictJson, check, load
 
 # name, bytes, a word of the fault
 TRAPS: list[tuple[str, bytes, str]] = [
@@ -218,6 +218,14 @@ def test_four_mebibytes_made_to_be_slow_are_judged_in_linear_time(data: bytes) -
     with contextlib.suppress(NotStrictJson):
         check(data)
     assert time.process_time() - began < 5.0
+
+
+def test_the_number_of_arrays_and_objects_is_bounded_exactly() -> None:
+    text = json.dumps("[{" * 300_000).encode()
+    most = b"[" + text + b"," + b"[]," * (MAX_CONTAINERS - 2) + b"[]]"
+    check(most)
+    with pytest.raises(NotStrictJson, match="arrays and objects"):
+        check(most[:-1] + b",{}]")
 
 
 def test_the_collector_is_left_as_it_was_found() -> None:

@@ -159,7 +159,7 @@ class Runner:
             log.warning("session %d could not be told of %s: %s", effect.session, type(effect).__name__, exc)
         self._dirty[effect.session] = sink
         if self._watchers and type(effect) is Progress:
-            self._show(msgspec.json.encode({"kind": "progress", "call_id": effect.call_id, "data": effect.data}))
+            self._show(_progress_line(effect))
 
     def on_durable(self, number: int) -> None:
         """Entries up to ``number`` are on disk: what waited for them leaves."""
@@ -358,6 +358,18 @@ def _stored_view(accepted: CallAccepted, settled: CallSettled | None) -> CallVie
     if settled is not None:
         return views.settled_call(accepted, settled)
     return views.open_call(Call(accepted, Status.RUNNING))
+
+
+def _progress_line(effect: Progress) -> bytes:
+    return msgspec.json.encode(
+        {
+            "kind": "progress",
+            "call_id": effect.call_id,
+            "seq": effect.seq,
+            "channel": effect.channel,
+            "data": effect.data,
+        }
+    )
 
 
 def _where(exc: BaseException) -> str:

@@ -32,6 +32,7 @@ from trunkline.edges.http.serve import HttpListener
 from trunkline.edges.opensentience.serve import OpenSentienceListener
 from trunkline.edges.opensentience.session import Settings
 from trunkline.errors import ConfigError, LedgerError
+from trunkline.host import processes
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
@@ -244,6 +245,8 @@ class Exchange:
         """Say where everything is, to programs (``ready.json``) and to the person who looks on."""
         ready = {
             "pid": os.getpid(),
+            # Tells a reused pid apart, so that nobody sends the operator's token to a stranger on our old port.
+            "start_time": process.start_time if (process := processes.read(os.getpid())) is not None else 0,
             "http": http,
             "socket": str(opensentience.path),
             "tcp": None

@@ -65,11 +65,14 @@ class FrameDecoder:
 
     def feed(self, data: bytes) -> None:
         """These bytes arrived."""
-        if self._at == len(self._chunk):
-            self._chunk = data
-        else:
-            self._chunk = self._chunk[self._at :] + data
+        self._chunk = self._chunk[self._at :] + data if self._at < len(self._chunk) else data
         self._at = 0
+
+    def drop_consumed(self) -> None:
+        """Let go of the bytes that were handed out: they may be large, or secret."""
+        if self._at:
+            self._chunk = self._chunk[self._at :]
+            self._at = 0
 
     def next_frame(self) -> bytes | None:
         """The next whole frame, or ``None`` if more bytes are needed; ``FrameTooLarge`` as soon as a prefix says so."""
@@ -78,6 +81,7 @@ class FrameDecoder:
         chunk, at = self._chunk, self._at
         start = at + PREFIX_BYTES
         if len(chunk) < start:
+            self.drop_consumed()
             return None
         size: int = _LENGTH.unpack_from(chunk, at)[0]
         if size > self.limit:  # OS-023

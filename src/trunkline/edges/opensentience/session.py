@@ -368,6 +368,8 @@ class CoreSession:
             self._fail("protocol.unexpected_type", "agent.hello must come first", now, in_reply_to=message.id)
             return
         hello: Hello = message.payload
+        # With it goes the last copy of the token, once this returns.
+        self._decoder.drop_consumed()
         problem = translate.hello_fault(hello)
         if problem is not None:
             text = f"agent.hello: {problem}"

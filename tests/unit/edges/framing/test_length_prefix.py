@@ -99,6 +99,17 @@ def test_the_limit_may_change_between_two_frames() -> None:
     assert decoder.next_frame() == b"abc"
 
 
+def test_nothing_that_was_handed_out_is_kept() -> None:
+    decoder = FrameDecoder(100_000)
+    decoder.feed(frame(b"s3cr3t" * 10_000) + b"\x00\x00")
+    decoder.next_frame()
+    decoder.drop_consumed()
+    assert decoder._chunk == b"\x00\x00"
+    decoder.feed(b"\x00\x01x")
+    assert take_all(decoder) == [b"x"]
+    assert decoder._chunk == b""
+
+
 def test_a_frame_is_bytes_of_its_own() -> None:
     decoder = FrameDecoder(100)
     decoder.feed(frame(b"abc") + frame(b"def")[:5])

@@ -129,21 +129,36 @@ async def test_a_reader_who_does_not_read_is_dropped(server: Server, monkeypatch
     sock.close()
 
 
-async def test_a_slow_reader_is_not_dropped_while_it_reads(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "WRITE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(routes, "PIECE_BYTES", 20_000_000)
-    server.exchange.blobs[SHA256] = b"x" * 20_000_000
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=65_536)
-    writer.write(head(server, path=f"/v1/blobs/{SHA256}", more="Connection: close\r\n"))
-    taken = 0
-    async with asyncio.timeout(BOUND_S * 2):
-        started = asyncio.get_running_loop().time()
-        while piece := await reader.read(200_000):
-            taken += len(piece)
-            # Slow for several deadlines, without ever standing still for one.
-            if asyncio.get_running_loop().time() - started < 0.5:
-                await asyncio.sleep(0.01)
-    assert taken > 20_000_000
+class Draining:
+    """A transport whose write buffer has these sizes, one look after the other."""
+
+    def __init__(self, *sizes: int) -> None:
+        self._sizes = iter(sizes)
+        self.aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return next(self._sizes)
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+async def test_a_slow_reader_is_not_dropped_while_it_reads(server: Server) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    connections = server.listener._connections
+    assert connections is not None
+    await wait_until(lambda: bool(connections.connections))
+    connection = next(iter(connections.connections))
+    assert isinstance(connection, serve.Connection)
+    real, fake = connection.transport, Draining(1000, 999, 10, 10)
+    connection.transport = fake  # type: ignore[assignment]
+    connection.pause_writing()
+    for _ in range(2):
+        connection._judge_reader()
+        assert not fake.aborted, "it took something since the last look"
+    connection._judge_reader()
+    assert fake.aborted, "it took nothing"
+    connection.transport = real
     writer.close()
 
 

@@ -424,11 +424,8 @@ async def test_stop_says_goodbye_to_everybody_and_removes_the_socket(rig: Rig) -
         await client.greet(f"agent-{n}")
     silent = await rig.connect()
     await rig.exchange.until(lambda: rig.exchange.opened == 3)
-    late = await rig.connect()
     async with asyncio.timeout(PATIENCE_S):
         await rig.listener.stop("shutdown")
-    # Accepted or not, it does not hang.
-    await late.ended()
     for client in (*clients, silent):
         assert (await client.read())["payload"] == {"reason": "shutdown"}
         assert await client.ended()
@@ -436,6 +433,12 @@ async def test_stop_says_goodbye_to_everybody_and_removes_the_socket(rig: Rig) -
     assert rig.exchange.sinks == {}
     with pytest.raises(OSError):
         await rig.connect()
+
+
+async def test_one_who_is_accepted_while_the_listener_stops_is_cut_off(rig: Rig) -> None:
+    rig.listener.is_stopping = True
+    assert await (await rig.connect()).ended()
+    assert rig.exchange.opened == 0
 
 
 async def test_stop_does_not_wait_for_one_who_does_not_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

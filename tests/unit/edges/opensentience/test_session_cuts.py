@@ -114,7 +114,7 @@ mutants = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(mutants | st.binary(max_size=30), max_size=6), st.booleans())
 def test_no_message_raises_and_the_agent_leaves_at_most_once(sent: list[Any], welcomed: bool) -> None:
     talk = ready() if welcomed else Talk()
@@ -131,7 +131,7 @@ def test_no_message_raises_and_the_agent_leaves_at_most_once(sent: list[Any], we
     assert left == (1 if welcomed or any(type(event) is AgentArrived for event in talk.events) else 0)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.lists(st.binary(max_size=60), max_size=8))
 def test_no_bytes_raise(pieces: list[bytes]) -> None:
     for talk in (ready(), Talk()):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import uuid
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -189,6 +191,22 @@ def test_the_token_appears_in_no_event_and_no_answer(fields: dict[str, Any]) -> 
     assert TOKEN not in repr(events)
     assert TOKEN.encode() not in talk.session.take_output()
     assert TOKEN not in repr(vars(talk.session))
+
+
+@requirement("OS-066", "OS-136")
+def test_the_session_keeps_no_copy_of_the_token() -> None:
+    talk = Talk()
+    talk.receive(frame(envelope("agent.hello", hello())) + b"\x00\x00")
+    talk.events.clear()
+    reached, waiting = set(), [talk.session]
+    while waiting:
+        held = waiting.pop()
+        if id(held) in reached or isinstance(held, type | ModuleType):
+            continue
+        reached.add(id(held))
+        assert not isinstance(held, bytes) or TOKEN.encode() not in held
+        assert held != TOKEN
+        waiting += [inner for inner in gc.get_referents(held) if not isinstance(inner, FunctionType | FrameType)]
 
 
 @requirement("OS-055")
