@@ -356,7 +356,9 @@ class Kit:
     def new_session(self) -> int:
         return next(self._numbers)
 
-    def launch(self, agent_id: str, *, token: str | None = None, pid: int = 100, manifest: Manifest | None = None) -> str:
+    def launch(
+        self, agent_id: str, *, token: str | None = None, pid: int = 100, manifest: Manifest | None = None
+    ) -> str:
         """A run of an agent; the name of the run."""
         run_id = f"run-{next(self._ids)}"
         process = ProcessIdentity(pid, 1)
@@ -442,9 +444,7 @@ class Kit:
         session = terms.pop("session", session)
         ref = ref or f"r{next(self._refs)}"
         before = len(self.log)
-        said = self.feed(
-            events.CallRequested(session, ref, by, tool_id, body({} if value is None else value), **terms)
-        )
+        said = self.feed(events.CallRequested(session, ref, by, tool_id, body({} if value is None else value), **terms))
         named = [e.call_id for e in said if isinstance(e, effects.Wait | effects.Answer) and e.ref == ref]
         named += [e.call_id for e in self.log[before:] if isinstance(e, entries.CallAccepted)]
         call_id = named[0] if named else self._joined_call(session, ref)
@@ -482,7 +482,9 @@ class Kit:
 
     # -- people --------------------------------------------------------------------------------------------------------
 
-    def answer(self, approval_id: str, *, approved: bool = True, by: Principal = BOSS, reason: str = "") -> effects.Reply:
+    def answer(
+        self, approval_id: str, *, approved: bool = True, by: Principal = BOSS, reason: str = ""
+    ) -> effects.Reply:
         ref = f"a{next(self._refs)}"
         self.feed(events.ApprovalAnswered(DESK, ref, by, approval_id, approved, reason))
         return self.replies[DESK, ref][0]
@@ -497,7 +499,9 @@ class Kit:
         self.feed(events.DirectiveStated(DESK, ref, by, tool_id, stated, "because"))
         return self.replies[DESK, ref][0]
 
-    def token(self, edge: str, agent: str, secret: str, *, by: Principal = BOSS, permissions: tuple[str, ...] = ()) -> str:
+    def token(
+        self, edge: str, agent: str, secret: str, *, by: Principal = BOSS, permissions: tuple[str, ...] = ()
+    ) -> str:
         """A standing token; its id."""
         ref = f"t{next(self._refs)}"
         self.feed(events.TokenIssued(DESK, ref, by, edge, agent, secret, permissions))
@@ -534,7 +538,9 @@ def dump(state: State, now: Now) -> dict[str, object]:
         "last": state.last,
         "calls": calls,
         "numbers": sorted(state.by_number),
-        "keys": {call.entry.key_id: state.keys[call.entry.key_id] for call in state.calls.values() if call.entry.key_id},
+        "keys": {
+            call.entry.key_id: state.keys[call.entry.key_id] for call in state.calls.values() if call.entry.key_id
+        },
         "questions": {name: (q.entry, list(q.calls), q.trail) for name, q in state.questions.items()},
         "directives": {name: d for name, d in state.directives.items() if d.expires_ms > now.ms},
         "tokens": state.tokens,

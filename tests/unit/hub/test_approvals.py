@@ -159,7 +159,8 @@ def test_an_answer_does_not_cover_a_definition_that_changed_since(kit: Kit) -> N
 
 
 @pytest.mark.parametrize(
-    ("after_s", "code", "sent"), [(3599.999, None, 1), (3600.0, "approval.expired", 0), (3600.001, "approval.expired", 0)]
+    ("after_s", "code", "sent"),
+    [(3599.999, None, 1), (3600.0, "approval.expired", 0), (3600.001, "approval.expired", 0)],
 )
 def test_a_question_lives_an_hour(kit: Kit, after_s: float, code: str | None, sent: int) -> None:
     asked = kit.call("com.a/x", by=GUEST)

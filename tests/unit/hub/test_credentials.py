@@ -210,7 +210,9 @@ def test_all_refusals_are_alike_and_the_reason_is_for_the_record_only(kit: Kit) 
         kit.arrive("com.a", run_id="another", origin="o4"),
         kit.arrive("com.a", token="", origin="o5"),
     ]
-    assert {(type(a), a.after, a.ref[:5], getattr(a, "delay_s", 0)) for a in answers} == {(effects.Refuse, 0, "hello", 0.0)}
+    assert {(type(a), a.after, a.ref[:5], getattr(a, "delay_s", 0)) for a in answers} == {
+        (effects.Refuse, 0, "hello", 0.0)
+    }
     refused = kit.log_of(entries.AgentRefused)
     assert [r.origin for r in refused] == ["o1", "o2", "o3", "o4", "o5"]
     assert len({r.reason for r in refused}) >= 3
@@ -258,7 +260,9 @@ def test_an_id_that_equals_another_but_for_case_is_refused(kit: Kit, look_alike:
     assert not is_in(kit.arrive(look_alike, token="secret"))
 
 
-@pytest.mark.parametrize("agent_id", ["space.x", "chiffon.infra", "mcp.files", "nostr.n", "a2a.a", "trunkline.hub", "MCP.x"])
+@pytest.mark.parametrize(
+    "agent_id", ["space.x", "chiffon.infra", "mcp.files", "nostr.n", "a2a.a", "trunkline.hub", "MCP.x"]
+)
 def test_reserved_names_are_for_their_own_edges(kit: Kit, agent_id: str) -> None:
     kit.token("opensentience", agent_id, "secret")
     assert not is_in(kit.arrive(agent_id, token="secret"))

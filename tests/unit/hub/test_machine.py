@@ -260,5 +260,5 @@ class HubMachine(RuleBasedStateMachine):
         kit.crash()
 
 
-HubMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50)
+HubMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
 TestHubMachine = HubMachine.TestCase

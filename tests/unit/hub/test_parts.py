@@ -198,7 +198,13 @@ def test_tokens_are_shown_without_their_secret(shown: Kit) -> None:
     token_id = shown.token("http", "guest", "sha", permissions=("p",))
     shown.revoke(token_id)
     (seen,) = views.tokens(shown.hub)
-    assert (seen.token_id, seen.edge, seen.agent, seen.permissions, seen.revoked) == (token_id, "http", "guest", ("p",), True)
+    assert (seen.token_id, seen.edge, seen.agent, seen.permissions, seen.revoked) == (
+        token_id,
+        "http",
+        "guest",
+        ("p",),
+        True,
+    )
 
 
 @pytest.mark.parametrize(

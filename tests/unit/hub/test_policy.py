@@ -67,7 +67,7 @@ permissions = st.lists(st.sampled_from(["files:read", "files:write", "net:*", "*
 
 
 @requirement("OS-103", "OS-104")
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(
     random_rules,
     st.lists(st.sampled_from(CALLERS), min_size=1, max_size=3),
@@ -93,7 +93,7 @@ def test_policy_agrees_with_its_plain_reading(
     assert (verdict.fault is not None) == (verdict.decision is Decision.DENY)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.text("ab**?.[", max_size=7), st.text("ab?.[\n", max_size=7))
 def test_in_a_pattern_only_the_star_is_special(pattern: str, text: str) -> None:
     assert matches(pattern, text) == plainly(pattern, text)

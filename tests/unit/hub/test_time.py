@@ -50,7 +50,9 @@ def test_a_call_that_waits_for_a_person_is_not_sent_at_or_after_its_expiry(left_
 
 
 @pytest.mark.parametrize(("left_ms", "code"), BOUNDARY)
-def test_a_call_whose_agent_is_away_is_not_sent_at_or_after_its_expiry(kit: Kit, left_ms: int, code: str | None) -> None:
+def test_a_call_whose_agent_is_away_is_not_sent_at_or_after_its_expiry(
+    kit: Kit, left_ms: int, code: str | None
+) -> None:
     kit.attach("com.a", "x", max_inflight=1)
     kit.call("com.a/x")
     asked = kit.call("com.a/x", {"n": 1}, expires_ms=kit.now.ms + 5000)
@@ -125,7 +127,9 @@ def story(jump: random.Random | None) -> list[tuple[object, ...]]:
                 name = plan.choice(["x", "read", "stop"])
                 caller = plan.choice([GUEST, None])
                 terms = {"by": caller} if caller else {}
-                asked.append(kit.call(f"com.a/{name}", {"n": plan.randrange(3)}, timeout_ms=plan.choice([500, 5000]), **terms))
+                asked.append(
+                    kit.call(f"com.a/{name}", {"n": plan.randrange(3)}, timeout_ms=plan.choice([500, 5000]), **terms)
+                )
             case 3:
                 directives.append(kit.directive("com.a/meant").id)
             case 4 if directives:
