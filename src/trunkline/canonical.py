@@ -4,7 +4,7 @@ It does not judge JSON: ``strictjson`` refuses duplicate keys, NaN and lone surr
 
 One deliberate difference from the RFC, which reads every number as a double: an integer stays the integer that was
 written. Two ids that differ only beyond 2^53 would otherwise have one hash, and one approval would cover both.
-``1.0`` and ``1`` are equal, as in the RFC; ``1e30`` and 1 with thirty zeros are not.
+So no two integers have one form; a float has the form of an integer where the RFC writes it so (``1.0`` is ``1``).
 
 Invariant: ``canonical(canonical(x)) == canonical(x)``.
 """

@@ -1,6 +1,7 @@
 """What the hub asks for: imperative, immutable, carried out in order by ``host.runner``.
 
-``after`` is the number of the last entry that must be on disk before the effect leaves; 0 waits for nothing (decision 26).
+``after`` is the number of the last entry that must be on disk before the effect leaves; 0 waits for nothing
+(decision 26).
 """
 
 from __future__ import annotations

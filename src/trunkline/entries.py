@@ -9,7 +9,7 @@ An old entry stays readable for ever: fields are added with defaults, never rena
 
 from __future__ import annotations
 
-from typing import Union, dataclass_transform
+from typing import dataclass_transform
 
 import msgspec
 from msgspec import Raw, Struct
@@ -132,7 +132,7 @@ class ToolPinned(Entry, tag="tool.pinned"):
 
 
 class CallAccepted(Entry, tag="call.accepted"):
-    """A call was taken on. With ``sent`` its delivery follows this entry; without, a ``call.sent`` precedes each delivery."""
+    """A call was taken on. With ``sent`` its delivery follows this entry; else a ``call.sent`` precedes each delivery."""
 
     call_id: str
     caller: str
@@ -208,7 +208,7 @@ class CallRefused(Entry, tag="call.refused"):
 
 
 class CallNoted(Entry, tag="call.noted"):
-    """Something about a call that changes nothing: a late result, a second one, a gap in its stream, a cancel request."""
+    """Something about a call that changes nothing: a late or second result, a gap in its stream, a cancel request."""
 
     call_id: str
     note: str
@@ -309,35 +309,35 @@ class PartClosed(Entry, tag="ledger.part_closed"):
     kept: dict[str, str] = {}
 
 
-AnyEntry = Union[
-    ExchangeStarted,
-    ExchangeStopped,
-    PolicyChanged,
-    AgentLaunched,
-    AgentExited,
-    AgentAdmitted,
-    AgentRefused,
-    AgentLeft,
-    AgentHealthChanged,
-    PermissionsGranted,
-    ToolsOffered,
-    ToolsWithdrawn,
-    ToolPinned,
-    CallAccepted,
-    CallSent,
-    CallSettled,
-    CallRefused,
-    CallNoted,
-    QuestionOpened,
-    QuestionJoined,
-    QuestionClosed,
-    DirectiveStated,
-    TokenIssued,
-    TokenRevoked,
-    Noticed,
-    SnapshotTaken,
-    PartClosed,
-]
+AnyEntry = (
+    ExchangeStarted
+    | ExchangeStopped
+    | PolicyChanged
+    | AgentLaunched
+    | AgentExited
+    | AgentAdmitted
+    | AgentRefused
+    | AgentLeft
+    | AgentHealthChanged
+    | PermissionsGranted
+    | ToolsOffered
+    | ToolsWithdrawn
+    | ToolPinned
+    | CallAccepted
+    | CallSent
+    | CallSettled
+    | CallRefused
+    | CallNoted
+    | QuestionOpened
+    | QuestionJoined
+    | QuestionClosed
+    | DirectiveStated
+    | TokenIssued
+    | TokenRevoked
+    | Noticed
+    | SnapshotTaken
+    | PartClosed
+)
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(AnyEntry).decode

@@ -1,4 +1,4 @@
-"""Every exception Trunkline raises. A *fault* (``model.Fault``) is a value that travels; an exception is a Python stack.
+"""Every exception Trunkline raises. A *fault* (``model.Fault``) is a value that travels, an exception a Python stack.
 
 ::
 
@@ -23,7 +23,10 @@ It does not own the texts that reach a peer: those come from the table of faults
 
 from __future__ import annotations
 
-from trunkline.model import Fault, Status
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trunkline.model import Fault, Status
 
 __all__ = [
     "ConfigError",
@@ -65,7 +68,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the protocol. ``code`` is a wire code of that protocol, ``message`` a text that is safe to send."""
+    """The peer broke the protocol. ``code`` is one of that protocol's, ``message`` a text that is safe to send."""
 
     def __init__(self, code: str, message: str, *, in_reply_to: str | None = None) -> None:
         super().__init__(f"{code}: {message}")
@@ -123,6 +126,9 @@ class ToolError(TrunklineError):
         details: dict[str, object] | None = None,
     ) -> None:
         super().__init__(message)
+        # Here, not above: the ledger's writer and the keeper need errors but not the model, which costs them 5 MB each.
+        from trunkline.model import Fault
+
         self.fault = Fault(code, message, retryable, details)
 
 

@@ -2,8 +2,8 @@
 
 Past tense, immutable, without secrets: a token arrives as the hash of itself. Owns no behaviour.
 
-``session`` is the number of a conversation, given by the runner; ``ref`` is the edge's own name for a request in it, which
-comes back unread in the effect that answers.
+``session`` is the number of a conversation, given by the runner; ``ref`` is the edge's own name for a request in it,
+which comes back unread in the effect that answers.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class Earlier(Struct, frozen=True, gc=False):
 class CallRequested(Event):
     """Somebody asks for one run of a tool.
 
-    With ``announce`` the hub answers a call it took on with ``Wait`` (``running`` or ``queued``) at once, so that the caller
-    knows its id before the outcome.
+    With ``announce`` the hub answers a call it took on with ``Wait`` (``running`` or ``queued``) at once, so that the
+    caller knows its id before the outcome.
     """
 
     session: int

@@ -113,7 +113,7 @@ class FaultRow(Struct, frozen=True):
 FAULTS: Final[dict[str, FaultRow]] = {
     "tool.not_found": FaultRow(404, False, 2, "no such tool; `trunkline tools` lists them"),
     "tool.unavailable": FaultRow(503, True, 1, "the tool's agent is not connected or not healthy"),
-    "tool.suspended": FaultRow(403, False, 2, "the tool's definition changed and waits for approval; see `trunkline approvals`"),
+    "tool.suspended": FaultRow(403, False, 2, "the tool's definition changed; `trunkline approvals` shows how"),
     "tool.invalid_input": FaultRow(400, False, 2, "the input does not match the tool's schema"),
     "tool.invalid_output": FaultRow(200, False, 1, "the agent's result is not valid"),
     "tool.output_too_large": FaultRow(200, False, 1, "the agent's result is larger than the limit"),
@@ -122,7 +122,7 @@ FAULTS: Final[dict[str, FaultRow]] = {
     "tool.canceled": FaultRow(200, False, 3, "the call was canceled"),
     "agent.lost": FaultRow(200, False, 3, "the agent was lost after the call was sent; whether it ran is not known"),
     "policy.denied": FaultRow(403, False, 2, "policy does not allow this call; `trunkline policy check` says why"),
-    "policy.directive_required": FaultRow(403, False, 2, "this tool needs a directive; `trunkline directive new` states one"),
+    "policy.directive_required": FaultRow(403, False, 2, "needs a directive; `trunkline directive new` states one"),
     "approval.expired": FaultRow(403, False, 2, "nobody answered the question in time"),
     "chain.refused": FaultRow(403, False, 2, "the chain of calls is too deep or runs in a circle"),
     "idempotency.conflict": FaultRow(409, False, 2, "this key was used before with another tool or input"),
@@ -138,7 +138,9 @@ FAULTS: Final[dict[str, FaultRow]] = {
 }
 
 
-def fault(code: str, message: str = "", *, retryable: bool | None = None, details: dict[str, object] | None = None) -> Fault:
+def fault(
+    code: str, message: str = "", *, retryable: bool | None = None, details: dict[str, object] | None = None
+) -> Fault:
     """A fault from the table; ``message`` adds what was wrong, without ever quoting a payload."""
     row = FAULTS[code]
     return Fault(code, message or row.text, row.retryable if retryable is None else retryable, details)
@@ -266,9 +268,9 @@ def tool_agent(tool_id: str) -> str:
 
 def stamp(ms: int) -> str:
     """Wall milliseconds as an RFC 3339 string."""
-    import datetime
+    import datetime as dt
 
-    moment = datetime.datetime.fromtimestamp(ms / 1000, tz=datetime.UTC)
+    moment = dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -307,7 +309,7 @@ class ToolView(Struct, frozen=True, omit_defaults=True):
 
 
 class AgentView(Struct, frozen=True, omit_defaults=True):
-    """An agent as it is listed. ``state`` is ``ready``, ``unhealthy``, ``lost``, or what the supervisor says of its process."""
+    """An agent as it is listed. ``state`` is ``ready``, ``unhealthy``, or what the supervisor says of its process."""
 
     agent_id: str
     edge: str

@@ -1,6 +1,6 @@
 """JSON Schemas that strangers send us: which we take, and what they say about a body.
 
-Owns the safe subset (silent point 23), the judging of a definition and the compiled validator. It does not own tools or
+Owns the safe subset, the judging of a definition and the compiled validator. It does not own tools or
 faults: it answers in texts that name the place and never quote a value, which may be a secret.
 
 Invariant: no schema can make us fetch anything, run an expression in more than linear time, or do more work on one
@@ -21,7 +21,7 @@ from msgspec import Raw, Struct
 
 from trunkline import strictjson
 
-# Silent point 19: a page of fields has 2 to 4 KiB.
+# A page of fields has 2 to 4 KiB.
 MAX_SCHEMA_BYTES: Final = 65_536
 MAX_SCHEMA_DEPTH: Final = 32
 # Longer ones are generated, and nobody can see what they accept.

@@ -35,7 +35,8 @@ def test_every_value_of_the_rfc_is_written_as_the_reference_writes_it(value: obj
 def test_the_canonical_form_of_a_canonical_form_is_itself(value: object) -> None:
     once = canonical(json.dumps(value).encode())
     assert canonical(once) == once
-    assert json.loads(once) == value
+    # A double may be written like an integer that is not equal to it, but always reads back as that double.
+    assert json.loads(once, parse_int=float) == json.loads(json.dumps(value), parse_int=float)
 
 
 @given(st.dictionaries(TEXT, ANY), st.randoms())

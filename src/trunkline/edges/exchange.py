@@ -36,7 +36,7 @@ class Sink(Protocol):
         """Write what was gathered."""
 
     def pause_reading(self) -> None:
-        """The disk is behind: take nothing more in. A rim whose requests wait for their answers has nothing to do here."""
+        """The disk is behind: take nothing more in. A rim whose requests wait for answers has nothing to do here."""
 
     def resume_reading(self) -> None:
         """Go on."""
@@ -76,7 +76,9 @@ class Exchange(Protocol):
     def call(self, call_id: str) -> CallView | None:
         """One call, open or settled."""
 
-    def calls(self, limit: int, before: int | None, correlation_id: str | None = None) -> tuple[list[CallView], int | None]:
+    def calls(
+        self, limit: int, before: int | None, correlation_id: str | None = None
+    ) -> tuple[list[CallView], int | None]:
         """Calls, newest first, and where the next page starts."""
 
     def questions(self) -> list[Question]:

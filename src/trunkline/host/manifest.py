@@ -1,6 +1,6 @@
 """An agent's manifest, ``opensentience.agent.json``: read, judged, hashed.
 
-Owns what may stand in the file (silent point 25 of the OpenSentience requirements) and turns it into a
+Owns what may stand in the file (docs/protocols/opensentience.md, Permissions) and turns it into a
 ``model.Manifest``. Does not own approval: the permissions in it are asked for, not granted.
 
 Invariant: the hash is that of the bytes that were judged, read once through one descriptor.
@@ -24,7 +24,7 @@ from trunkline.errors import ConfigError
 from trunkline.model import Manifest
 
 FILE_NAME: Final = "opensentience.agent.json"
-# Silent point 25.
+# More than any real manifest; read whole, so bounded.
 MAX_BYTES: Final = 256_000
 MAX_PERMISSIONS: Final = 500
 MAX_PERMISSION_BYTES: Final = 300

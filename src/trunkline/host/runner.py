@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import logging
 import time
-from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -25,7 +24,6 @@ from trunkline.effects import Effect, Progress, Record, ToSession
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.errors import LedgerError, LocalProtocolError
 from trunkline.events import CallRequested, Event
-from trunkline.host.supervisor import Supervisor
 from trunkline.hub import views
 from trunkline.hub.hub import Hub
 from trunkline.hub.state import Call
@@ -57,22 +55,53 @@ BACKLOG_HIGH: Final = 8192
 BACKLOG_LOW: Final = 2048
 
 
+class Alarm(Protocol):
+    """Something that will be done later."""
+
+    def cancel(self) -> None:
+        """Do not do it."""
+
+
+class Loop(Protocol):
+    """What the runner needs of an event loop."""
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> Alarm:
+        """Do this in so many seconds."""
+
+
+class Processes(Protocol):
+    """What the runner asks about launched agents: the supervisor, or a test's idea of one."""
+
+    def peer_of(self, pid: int, uid: int) -> Peer:
+        """Who a connecting local process is."""
+
+    def views(self) -> list[AgentView]:
+        """What is to be said of each agent's process."""
+
+
+def both_clocks() -> Now:
+    """The machine's clocks."""
+    return Now(time.monotonic(), time.time())
+
+
 class Runner:
-    """The exchange's loop."""
+    """The exchange's loop. ``now`` is asked for both clocks."""
 
     def __init__(
         self,
         hub: Hub,
         ledger: Ledger,
         masker: Masker,
-        supervisor: Supervisor,
-        loop: AbstractEventLoop,
+        supervisor: Processes,
+        loop: Loop,
         *,
         instance: str,
         fatal: Callable[[str], None],
         reload: Callable[[], None],
+        now: Callable[[], Now] = both_clocks,
     ) -> None:
         self.instance = instance
+        self.now = now
         self.hub = hub
         self._supervisor = supervisor
         self._ledger = ledger
@@ -85,20 +114,16 @@ class Runner:
         self._last_session = 0
         self._held: deque[tuple[int, ToSession]] = deque()
         self._dirty: dict[int, Sink] = {}
-        self._timer: TimerHandle | None = None
+        self._timer: Alarm | None = None
         self._timer_at = 0.0
         self._watchers: list[WatchSink] = []
         self._is_feeding = False
         self._waiting: deque[Event] = deque()
         self._dead = False
         self._paused = False
-        self.started = time.time()
+        self.started = now().wall
 
     # -- the loop ------------------------------------------------------------------------------------------------------
-
-    def now(self) -> Now:
-        """Both clocks."""
-        return Now(time.monotonic(), time.time())
 
     def feed(self, happened: Sequence[Event]) -> None:
         """Hand events to the hub and carry out what follows.
@@ -325,7 +350,7 @@ class Runner:
         """Figures for a person and for /metrics."""
         return {
             "instance": self.instance,
-            "uptime_s": round(time.time() - self.started, 3),
+            "uptime_s": round(self.now().wall - self.started, 3),
             "entries": self.hub.state.last,
             "entries_on_disk": self._ledger.durable,
             "backlog": self._ledger.backlog,

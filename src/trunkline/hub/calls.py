@@ -39,7 +39,7 @@ from trunkline.model import (
     tool_agent,
 )
 
-# How long an agent has to stop after it was asked to (silent point 9 of the protocol's page).
+# How long an agent has to stop after it was asked to.
 GRACE_S: Final = 5.0
 # A caller whose connection broke is usually back within this time (decision 5).
 CALLER_GONE_S: Final = 10.0
@@ -238,7 +238,9 @@ class Calls:
             self._timers.disarm(entry.n, call.wake_at)
         if call.status is Status.QUEUED:
             self._forget_waiting(call)
-        untrusted = call.attempt > 0 and tool_agent(entry.tool_id) in self.untrusted_agents
+        untrusted = False
+        if self.untrusted_agents:
+            untrusted = call.attempt > 0 and tool_agent(entry.tool_id) in self.untrusted_agents
         number = book.write(
             entries.CallSettled(
                 n=book.next,
@@ -257,7 +259,7 @@ class Calls:
             )
         )
         self.settled[status] += 1
-        self._loads.give_back(entry.caller, body_size(entry.input))
+        self._loads.give_back(entry.caller, call.size)
         if call.waiters:
             shown = output if output is None or body_size(output) <= INLINE_OUTPUT_BYTES else reference(output)
             after = number if waits_for_disk(call) or call.joined else 0

@@ -162,7 +162,7 @@ class Hub:
         correlation_id = event.correlation_id
         if correlation_id is None and chain.cause is not None:
             correlation_id = chain.cause.correlation_id
-        untrusted = self._is_untrusted(correlation_id, chain, now)
+        untrusted = bool(self.state.tainted or chain.causes) and self._is_untrusted(correlation_id, chain, now)
         verdict = self.judge.verdict(tool, (*chain.callers, caller), untrusted)
         if verdict.fault is not None:  # OS-103, OS-104
             self._refuse(event, verdict.fault, now, rule=verdict.rule, chain=chain.callers)
@@ -190,34 +190,35 @@ class Hub:
             return
 
         number = self.state.last + 1
+        # By position, in the order of the fields: by keyword it takes a microsecond more, a tenth of the whole way.
         self.book.write(
             entries.CallAccepted(
-                n=number,
-                at=now.ms,
-                call_id=f"{self._call_prefix}{number:012x}",
-                caller=caller,
-                tool_id=event.tool_id,
-                input=event.input,
-                decision=verdict.decision,
-                rule=verdict.rule,
-                policy=self.judge.rules.version,
-                fingerprint=tool.fingerprint,
-                sent=not asks and len(agent.running) < agent.max_inflight,
-                side_effects=tool.definition.side_effects,
-                dedupes=tool.dedupes,
-                chain=chain.callers,
-                cause=None if chain.cause is None else chain.cause.entry.n,
-                key=event.key,
-                key_id=key_id,
-                input_mac=mac,
-                correlation_id=correlation_id,
-                causation_id=event.causation_id,
-                directive_id=directive,
-                timeout_ms=event.timeout_ms,
-                expires_ms=event.expires_ms,
-                untrusted=untrusted,
-                warning=warning,
-                depth=chain.depth,
+                number,
+                now.ms,
+                f"{self._call_prefix}{number:012x}",
+                caller,
+                event.tool_id,
+                event.input,
+                verdict.decision,
+                verdict.rule,
+                self.judge.rules.version,
+                tool.fingerprint,
+                not asks and len(agent.running) < agent.max_inflight,
+                tool.definition.side_effects,
+                tool.dedupes,
+                chain.callers,
+                None if chain.cause is None else chain.cause.entry.n,
+                event.key,
+                key_id,
+                mac,
+                correlation_id,
+                event.causation_id,
+                directive,
+                event.timeout_ms,
+                event.expires_ms,
+                untrusted,
+                warning,
+                chain.depth,
             )
         )
         self._set_out(self.state.by_number[number], event, agent, verdict.reason, now)
@@ -361,13 +362,10 @@ class Hub:
 
         The calls it was made for count as well: an agent does not shake it off by naming another correlation.
         """
-        if not self.state.tainted:
-            return any(cause.entry.untrusted for cause in chain.causes)
-        if correlation_id is not None and self.state.is_tainted(correlation_id, now.ms):
+        tainted = self.state.is_tainted
+        if correlation_id is not None and tainted(correlation_id, now.ms):
             return True
-        return any(
-            cause.entry.untrusted or self.state.is_tainted(cause.correlation_id, now.ms) for cause in chain.causes
-        )
+        return any(cause.entry.untrusted or tainted(cause.correlation_id, now.ms) for cause in chain.causes)
 
     def _unfit(self, event: CallRequested, tool: Tool, size: int, now: Now) -> Fault | None:
         """Why this tool cannot be called with this now, whoever asks."""
@@ -486,7 +484,7 @@ class Hub:
         )
         self.people.policy_in_force(now)
         for call in self.state.calls.values():
-            self.loads.take(call.entry.caller, body_size(call.entry.input))
+            self.loads.take(call.entry.caller, call.size)
             if call.entry.expires_ms is not None:
                 call.expires_at = now.mono + (call.entry.expires_ms / 1000 - now.wall)
         self.people.take_up(now)

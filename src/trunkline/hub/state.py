@@ -40,6 +40,8 @@ class Call(Struct, gc=False):
     approval_id: str | None = None
     # Numbers of later entries without which a fold would not bring the call here.
     trail: tuple[int, ...] = ()
+    # Of its input, in bytes.
+    size: int = 0
     # -- live only; moments are monotonic seconds, 0.0 is none --
     session: int = 0
     waiters: tuple[tuple[int, str], ...] = ()
@@ -163,6 +165,7 @@ class State:
             call = Call(entry, Status.RUNNING, 1)
         else:
             call = Call(entry, Status.WAITING_APPROVAL if entry.decision is Decision.ASK else Status.QUEUED)
+        call.size = body_size(entry.input)
         self.calls[entry.call_id] = call
         self.by_number[entry.n] = call
         if entry.key_id is not None:
@@ -191,7 +194,7 @@ class State:
             if question is not None:
                 question.calls.remove(accepted.n)
         del self.calls[accepted.call_id]
-        size = body_size(accepted.input) + body_size(entry.output)
+        size = call.size + body_size(entry.output)
         self.recent[accepted.call_id] = Settled(accepted, entry)
         self._recent_order.append((accepted.call_id, accepted.key_id, entry.n, size))
         self._recent_bytes += size
@@ -207,7 +210,7 @@ class State:
     def _forget_recent(self) -> None:
         """Drop the oldest, but never one that is not on disk yet: a repeat of its key would run it again."""
         order = self._recent_order
-        while order and (len(order) > RECENT_CALLS or self._recent_bytes > RECENT_BYTES) and order[0][2] <= self.stored:
+        while (len(order) > RECENT_CALLS or self._recent_bytes > RECENT_BYTES) and order[0][2] <= self.stored:
             call_id, key_id, _, size = order.popleft()
             self._recent_bytes -= size
             self.recent.pop(call_id, None)

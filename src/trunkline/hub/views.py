@@ -9,13 +9,14 @@ from trunkline.hub.calls import reference
 from trunkline.hub.hub import Hub
 from trunkline.hub.policy import judge_one
 from trunkline.hub.registry import Agent
-from trunkline.hub.state import Call, body_size
+from trunkline.hub.state import Call, Settled, body_size
 from trunkline.model import (
     INLINE_OUTPUT_BYTES,
     AgentView,
     CallView,
     Decision,
     Now,
+    Status,
     TokenView,
     ToolView,
     Verdict,
@@ -62,7 +63,15 @@ def call(hub: Hub, call_id: str) -> CallView | None:
     if found is not None:
         return open_call(found)
     recent = hub.state.recent.get(call_id)
-    return None if recent is None else settled_call(recent.accepted, recent.settled)
+    return None if recent is None else _recent_call(hub, recent)
+
+
+def _recent_call(hub: Hub, recent: Settled) -> CallView:
+    """An outcome is shown once it is on disk; until then a crash could still change it (decision 26)."""
+    accepted, settled = recent.accepted, recent.settled
+    if settled.n > hub.state.stored:
+        return open_call(Call(accepted, Status.RUNNING, started_ms=settled.started_ms))
+    return settled_call(accepted, settled)
 
 
 def agent(hub: Hub, found: Agent) -> AgentView:
@@ -161,7 +170,7 @@ def calls_in_memory(hub: Hub, correlation_id: str | None) -> list[tuple[int, Cal
     """Open and recently settled calls with their numbers; of one correlation, if it is given."""
     state = hub.state
     found = [(call.entry, open_call(call)) for call in state.calls.values()]
-    found += [(done.accepted, settled_call(done.accepted, done.settled)) for done in state.recent.values()]
+    found += [(done.accepted, _recent_call(hub, done)) for done in state.recent.values()]
     return [
         (entry.n, view)
         for entry, view in found

@@ -61,7 +61,7 @@ def run(agent: Agent, grace_s: float) -> None:
 
 
 def take_token() -> str | None:
-    """The token, removed from the environment so that nothing started from here inherits it (silent point 27)."""
+    """The token, removed from the environment so that nothing started from here inherits it."""
     return os.environ.pop("OPENSENTIENCE_SESSION_TOKEN", None) or None
 
 

@@ -170,6 +170,14 @@ def test_a_call_is_shown_in_each_of_its_states(shown: Kit) -> None:
     shown.finish(running, {"ok": 1})
     seen = views.call(shown.hub, running.call_id)
     assert seen is not None
+    assert (seen.status, seen.output) == (Status.RUNNING, None), "its outcome is not on disk yet"
+    assert [view.status for _, view in views.calls_in_memory(shown.hub, None)] == [
+        Status.WAITING_APPROVAL,
+        Status.RUNNING,
+    ]
+    shown.hub.stored(shown.state.last)
+    seen = views.call(shown.hub, running.call_id)
+    assert seen is not None
     assert (seen.status, seen.output, seen.finished_at) == (
         Status.SUCCEEDED,
         body({"ok": 1}),

@@ -49,7 +49,7 @@ WHERE: Final = "agent.runtime"
 WELCOME_WITHIN_S: Final = 30.0
 # After a goodbye Core closes. An agent whose Core forgot to is free to go after this.
 CLOSE_WITHIN_S: Final = 5.0
-# What one call may stream in total (silent point 19); the rest is dropped and the stream says so.
+# What one call may stream in total; the rest is dropped and the stream says so.
 STREAM_BYTES: Final = 8_388_608
 # One chunk: small enough that a flood of text never delays a heartbeat or another call's result by much.
 CHUNK_BYTES: Final = 262_144
@@ -349,7 +349,7 @@ class AgentSession:
 
     def _read_greeting(self, message: Envelope, now: Now, events: list[AgentEvent]) -> None:
         if message.type in {"core.welcome", "core.error"} and message.error is not None:
-            # The error first: with one, a welcome's payload may be empty (contradiction 4).
+            # The error first: with one, a welcome's payload may be empty.
             self._close()
             events.append(Refused(message.error.code, message.error.message))
         elif message.type == "core.welcome":
@@ -433,7 +433,7 @@ class AgentSession:
         result = messages.payload(messages.ToolResult, message)
         if self._asked.pop(result.call_id, None) is None:
             return
-        # In the payload or at top level; the payload's is meant if there are two (contradiction 2).
+        # In the payload or at top level; the payload's is meant if there are two.
         error = _fault(result.error or message.error)
         status = Status(result.status)
         if error is not None and error.details and error.details.get("outcome") == Status.UNKNOWN:

@@ -30,7 +30,7 @@ from trunkline.model import Now, Principal, Status, fault
 
 # Calls that were sent and never answered are forgotten, the oldest first; only their streams are lost by it.
 MAX_REMEMBERED_CALLS: Final = 4_096
-# Of one call, all chunks together (silent point 19).
+# Of one call, all chunks together: two full frames; more belongs into a result or a file.
 MAX_STREAM_BYTES: Final = 8_388_608
 
 # code, what it is about, detail: put on record once for each thing it is about.
@@ -79,7 +79,7 @@ class GivenCalls:
         self._open[call_id] = GivenCall(effect.correlation_id, effect.causation_id, is_cancelable)
 
     def cancel(self, effect: Cancel, now: Now) -> None:
-        """Ask for the end of a call, if that would be heard (contradiction 5)."""
+        """Ask for the end of a call, if that would be heard."""
         given = self._open.get(effect.call_id)
         if given is not None and given.is_cancelable:
             cancel = CancelTool(effect.call_id, effect.reason or None, effect.deadline_ms)

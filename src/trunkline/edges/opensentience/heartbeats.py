@@ -1,4 +1,4 @@
-"""An agent's silence, measured in heartbeat intervals (silent point 10). Pure arithmetic over monotonic time.
+"""An agent's silence, measured in heartbeat intervals. Pure arithmetic over monotonic time.
 
 Owns when something follows from silence, not what: the session says and does it.
 """

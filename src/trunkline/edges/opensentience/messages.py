@@ -30,7 +30,7 @@ VERSION: Final = 1
 
 # Spec §2.2. Both sides enforce it; core.welcome carries the value in force.
 MAX_FRAME_BYTES: Final = 4_194_304
-# Before core.welcome nobody is known: a stranger cannot make us hold more than this (silent point 11).
+# Before core.welcome nobody is known: a stranger cannot make us hold more than this.
 MAX_HELLO_FRAME_BYTES: Final = 65_536
 
 # Ids are opaque (the spec's own examples are no valid UUIDs): only their length is judged. 128 holds a UUID, a URN or
@@ -141,7 +141,7 @@ class Server(Struct, frozen=True):
 
 
 class Welcome(Struct, frozen=True, omit_defaults=True):
-    """``core.welcome``. On failure the payload is empty: test the envelope's ``error`` first (contradiction 4).
+    """``core.welcome``. On failure the payload is empty: test the envelope's ``error`` first.
 
     ``capabilities`` is ours: which of v1's open additions this Core takes (``calls``, ``directives``).
     """
@@ -475,7 +475,7 @@ def invalid(message: Message[Any], reason: str) -> RemoteProtocolError:
 
 
 def expects_reply(message: Message[Any]) -> bool:
-    """Whether a message of a type we do not know wants an answer (silent point 4)."""  # OS-148
+    """Whether a message of a type we do not know wants an answer."""  # OS-148
     return message.request_id is not None and message.in_reply_to is None
 
 

@@ -73,7 +73,11 @@ class Connection(asyncio.Protocol):
         self._listener.connections.add(self)
         self._number = self._exchange.open_session(self)
         self._session = CoreSession(
-            self._number, self._listener.settings, peer, seed=os.urandom(ID_SEED_BYTES), now=self._exchange.now()
+            self._number,
+            self._listener.settings,
+            peer,
+            seed=self._listener.entropy(ID_SEED_BYTES),
+            now=self._exchange.now(),
         )
         self._set_timer()
 
@@ -247,12 +251,20 @@ class OpenSentienceListener:
     """The Unix socket, and loopback TCP where it is wanted."""
 
     def __init__(
-        self, exchange: Exchange, settings: Settings, *, path: Path, tcp: tuple[str, int] | None = None
+        self,
+        exchange: Exchange,
+        settings: Settings,
+        *,
+        path: Path,
+        tcp: tuple[str, int] | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         if tcp is not None and not _is_loopback(tcp[0]):  # OS-004
             raise ConfigError("agents are only served on loopback addresses, such as 127.0.0.1", f"{tcp[0]}:{tcp[1]}")
         self.exchange = exchange
         self.settings = settings
+        # Where the ids of our messages come from; a simulation hands in its own.
+        self.entropy = entropy
         self.path = path
         # The address in use, once it listens: port 0 becomes the one that was free.
         self.tcp = tcp

@@ -91,7 +91,7 @@ from trunkline.events import (
 )
 from trunkline.model import Health, Now, Peer, Principal
 
-# Silent point 11.
+# An agent that is there says so at once; a stranger holds a connection no longer.
 HELLO_WITHIN_S: Final = 5.0
 # Sent ahead of the welcome: as much as the one frame a stranger may send. An agent with more has to wait for it.
 MAX_SENT_AHEAD_BYTES: Final = 65_536
@@ -179,7 +179,7 @@ class CoreSession:
         # By the id of the message that asked.
         self._offers: dict[str, dict[str, bool]] = {}
         self._wishes: dict[str, str] = {}
-        # The agent's types that READY takes; agent.hello is not among them (silent point 12).
+        # The agent's types that READY takes; agent.hello is not among them.
         self._handlers: dict[str, Callable[[Message[Any], Now], Event | None]] = {
             "agent.tool.result": self._given.finished,
             "agent.tool.stream": self._given.progressed,

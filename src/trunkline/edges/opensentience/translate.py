@@ -269,7 +269,7 @@ def call_finished(session: int, message: Message[ToolResult]) -> CallFinished:
     status = _STATUS[result.status]
     problem = None
     if status is not _SUCCEEDED:
-        # v1 has errors at the top level everywhere but here: both are read, the payload's wins (contradiction 2).
+        # v1 has errors at the top level everywhere but here: both are read, the payload's wins.
         default = "tool.canceled" if status is Status.CANCELED else "tool.failed"
         problem = agent_fault(result.error or message.error, default)
     return CallFinished(session, result.call_id, status, output, problem, started_at, finished_at, metrics)

@@ -1,0 +1,170 @@
+"""Who is measured: how each is brought up, in processes of its own, until its caller takes loads.
+
+Owns the list, which is the order of the table's rows. It does not measure.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from bench.children import START_S, Child, Children, Failed
+from bench.exchange import CALLER, PROVIDER, Exchange
+from bench.loads import Attach, Attached, Done
+
+_POLL_S: Final = 0.02
+
+
+class Running(Struct):
+    """A contender that is up."""
+
+    caller: Child
+    # The processes that a call goes through, by what they are.
+    pids: dict[str, int]
+    # Waits until it has nothing left to do; for how long that was.
+    wait_quiet: Callable[[], float] = lambda: 0.0
+
+
+class Contender(Struct, frozen=True):
+    """One row of the table."""
+
+    name: str
+    title: str
+    # How many times a request changes from process to process, and what becomes of it.
+    path: str
+    start: Callable[[Children], Running]
+
+
+def start_ends(children: Children, name: str) -> tuple[Child, Child]:
+    """A provider and a caller that are not connected yet."""
+    provider = children.python(f"{name}-provider", "bench.ends", "provider")
+    caller = children.python(f"{name}-caller", "bench.ends", "caller")
+    for end in (provider, caller):
+        end.wait(Done)
+    return provider, caller
+
+
+def start_relay(children: Children) -> Running:
+    """The bare relay between the raw ends."""
+    path = str(children.folder / "relay.sock")
+    relay = children.python("relay", "bench.relay", path)
+    provider, caller = start_ends(children, "relay")
+    relay.wait(Done)
+    # The relay takes the first to connect for the provider.
+    provider.ask(Attach(path), Attached)
+    caller.ask(Attach(path), Attached)
+    return Running(caller, {"relay": relay.pid, "caller": caller.pid, "provider": provider.pid})
+
+
+def start_trunkline(children: Children, *, side_effects: bool) -> Running:
+    """A new exchange between the raw ends."""
+    name = "durable" if side_effects else "read-only"
+    exchange = Exchange(children, children.folder / name, name)
+    return attach_ends(children, exchange, name, side_effects=side_effects)
+
+
+def attach_ends(children: Children, exchange: Exchange, name: str, *, side_effects: bool) -> Running:
+    """The raw ends at an exchange that is up."""
+    provider, caller = start_ends(children, name)
+    identity = exchange.identity(PROVIDER)
+    provider.ask(Attach(exchange.socket, (identity,), tool="echo", side_effects=side_effects), Attached)
+    caller.ask(Attach(exchange.socket, (exchange.identity(CALLER),)), Attached)
+    pids = {"exchange": exchange.pid, "writer": exchange.writer_pid, "caller": caller.pid, "provider": provider.pid}
+    return Running(caller, pids, exchange.wait_quiet)
+
+
+def start_nats(children: Children) -> Running:
+    """A server between requester and responder."""
+    port = free_port()
+    command = [_program("nats-server"), "--addr", "127.0.0.1", "--port", str(port)]
+    server = children.start("nats-server", command)
+    _wait_listening(server, port)
+    address = f"nats://127.0.0.1:{port}"
+    provider = children.python("nats-provider", "bench.peers.nats_ends", "provider", address)
+    provider.wait(Done)
+    caller = children.python("nats-caller", "bench.peers.nats_ends", "caller", address)
+    caller.wait(Done)
+    return Running(caller, {"nats-server": server.pid, "caller": caller.pid, "provider": provider.pid})
+
+
+def start_grpc(children: Children) -> Running:
+    """A server and its client."""
+    path = str(children.folder / "grpc.sock")
+    provider = children.python("grpc-provider", "bench.peers.grpc_ends", "provider", path)
+    provider.wait(Done)
+    caller = children.python("grpc-caller", "bench.peers.grpc_ends", "caller", path)
+    caller.wait(Done)
+    return Running(caller, {"caller": caller.pid, "provider": provider.pid})
+
+
+def start_mcp_stdio(children: Children) -> Running:
+    """A client that starts its server."""
+    caller = children.python("mcp-stdio", "bench.peers.mcp_ends", "stdio-caller")
+    caller.wait(Done)
+    return Running(caller, {"caller": caller.pid})
+
+
+def start_mcp_http(children: Children) -> Running:
+    """A server on loopback and its client."""
+    port = free_port()
+    server = children.python("mcp-http-server", "bench.peers.mcp_ends", "http-server", str(port))
+    server.wait(Done)
+    caller = children.python("mcp-http", "bench.peers.mcp_ends", "http-caller", f"http://127.0.0.1:{port}/mcp")
+    caller.wait(Done)
+    return Running(caller, {"caller": caller.pid, "provider": server.pid})
+
+
+RELAY: Final = Contender("relay", "Bare relay", "2 hops, nothing checked or kept", start_relay)
+CONTENDERS: Final = (
+    RELAY,
+    Contender(
+        "read-only",
+        "Trunkline, read-only call",
+        "2 hops, checked, recorded",
+        lambda children: start_trunkline(children, side_effects=False),
+    ),
+    Contender(
+        "durable",
+        "Trunkline, call with side effects",
+        "2 hops, checked, on disk before each hop",
+        lambda children: start_trunkline(children, side_effects=True),
+    ),
+    Contender("nats", "NATS request-reply", "2 hops, nothing kept", start_nats),
+    Contender("grpc", "grpc.aio", "1 hop, nothing kept", start_grpc),
+    Contender("mcp-stdio", "MCP SDK, stdio", "1 hop, nothing kept", start_mcp_stdio),
+    Contender("mcp-http", "MCP SDK, streamable HTTP", "1 hop, nothing kept", start_mcp_http),
+)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
+    if found is None:
+        raise Failed(f"{name} is not installed: `make bench` installs it")
+    return found
+
+
+def _wait_listening(child: Child, port: int) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if child.has_ended() or time.monotonic() > deadline:
+            raise child.failure("it does not listen")
+        time.sleep(_POLL_S)

@@ -1,0 +1,124 @@
+"""A real exchange for the run: ``trunkline up`` in a home of its own, with all checks on.
+
+Owns the home and the exchange's process; speaks HTTP with it as the operator. The rules let the run's own caller call
+tools with side effects; everything else is as it comes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from bench.children import START_S, Child, Children, child_of
+from bench.loads import Identity
+
+CALLER: Final = "bench.caller"
+PROVIDER: Final = "bench.provider"
+# An exchange that folds a million entries without a snapshot, on a busy machine.
+READY_S: Final = 180.0
+QUIET_S: Final = 60.0
+_POLL_S: Final = 0.005
+
+_CONFIG: Final = """\
+[http]
+listen = "127.0.0.1:0"
+
+[[policy.rule]]
+caller = "agent:bench.caller"
+tool = "bench.*"
+decision = "allow"
+"""
+
+
+class Exchange:
+    """One running exchange."""
+
+    def __init__(self, children: Children, home: Path, name: str = "exchange") -> None:
+        self.home = home
+        home.mkdir(mode=0o700, exist_ok=True)
+        (home / "trunkline.toml").write_text(_CONFIG)
+        begun = time.monotonic()
+        self.child: Child = children.python(name, "trunkline", "up", "--home", str(home))
+        self._ready = self._wait_ready()
+        # From the start of the process until it can be called.
+        self.start_s: Final = time.monotonic() - begun
+        self.writer_pid: Final = child_of(self.pid, "trunkline.ledger.writer")
+
+    def _wait_ready(self) -> dict[str, Any]:
+        deadline = time.monotonic() + READY_S
+        file = self.home / "ready.json"
+        while not file.exists():
+            if self.child.has_ended() or time.monotonic() > deadline:
+                raise self.child.failure("it did not come up")
+            time.sleep(_POLL_S)
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+
+    @property
+    def pid(self) -> int:
+        """The exchange's process, without its writer."""
+        return self.child.pid
+
+    @property
+    def socket(self) -> str:
+        """Where agents connect."""
+        return str(self._ready["socket"])
+
+    def identity(self, agent: str) -> Identity:
+        """A standing token for an agent."""
+        return self.identities([agent])[0]
+
+    def identities(self, agents: list[str]) -> tuple[Identity, ...]:
+        """Standing tokens, over one connection."""
+        connection = self._connection()
+        try:
+            return tuple(
+                Identity(agent, self._request(connection, "POST", "/v1/tokens", {"edge": "opensentience", "agent": agent})["token"])
+                for agent in agents
+            )
+        finally:
+            connection.close()
+
+    def status(self) -> dict[str, Any]:
+        """Its own figures."""
+        connection = self._connection()
+        try:
+            return self._request(connection, "GET", "/v1/status")
+        finally:
+            connection.close()
+
+    def wait_quiet(self) -> float:
+        """Wait until everything is on the disk; for how long."""
+        begun = time.monotonic()
+        while self.status()["backlog"]:
+            if time.monotonic() > begun + QUIET_S:
+                raise self.child.failure("its entries do not reach the disk")
+            time.sleep(_POLL_S)
+        return time.monotonic() - begun
+
+    def wait_open_calls(self, count: int) -> None:
+        """Wait until so many calls are in flight."""
+        deadline = time.monotonic() + START_S
+        while (found := sum(self.status()["open_calls"].values())) != count:
+            if time.monotonic() > deadline:
+                raise self.child.failure(f"{found} calls are open instead of {count}")
+            time.sleep(_POLL_S)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self._ready["http"].removeprefix("http://"), timeout=START_S)
+
+    def _request(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: object = None
+    ) -> dict[str, Any]:
+        token = (self.home / "operator.token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.status >= 300:
+            raise self.child.failure(f"{method} {path}: {answer.status} {text.decode(errors='replace')}")
+        found: dict[str, Any] = json.loads(text)
+        return found

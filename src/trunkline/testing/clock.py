@@ -1,0 +1,121 @@
+"""Time that passes only when a test says so.
+
+``ManualClock`` is both clocks: ``mono`` only moves forward, ``wall`` can jump. ``ManualLoop`` is the part of an event
+loop that the exchange uses (``time``, ``call_soon``, ``call_later``), run by hand on such a clock, in one thread.
+
+Invariant: what is due first is done first, and of two things due at the same moment the one that was asked for first;
+so a run depends on nothing but what was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Any, cast
+
+from trunkline.model import Now
+
+# Some day in 2027. A fixed one: what is recorded must not depend on the day a test is run.
+SOME_DAY = 1_800_000_000.0
+
+
+class ManualClock:
+    """Both clocks, in seconds."""
+
+    def __init__(self, mono: float = 1000.0, wall: float = SOME_DAY) -> None:
+        self.mono = mono
+        self.wall = wall
+
+    def now(self) -> Now:
+        """One reading of both."""
+        return Now(self.mono, self.wall)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        if seconds < 0:
+            raise ValueError("the monotonic clock does not go back; `jump` moves the wall clock")
+        self.mono += seconds
+        self.wall += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Somebody sets the wall clock."""
+        self.wall += seconds
+
+
+class Timer:
+    """Something that will be done; what asyncio calls a handle."""
+
+    __slots__ = ("_args", "_callback", "at")
+
+    def __init__(self, at: float, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self.at = at
+        self._callback: Callable[..., object] | None = callback
+        self._args = args
+
+    def cancel(self) -> None:
+        """Do not do it."""
+        self._callback = None
+        self._args = ()
+
+    def cancelled(self) -> bool:
+        """Whether it was called off, or is done."""
+        return self._callback is None
+
+    def run(self) -> bool:
+        """Do it, if it was not called off."""
+        callback, args = self._callback, self._args
+        if callback is None:
+            return False
+        self.cancel()
+        callback(*args)
+        return True
+
+
+class ManualLoop:
+    """An event loop without events: callbacks on a clock that stands still in between."""
+
+    def __init__(self, clock: ManualClock | None = None) -> None:
+        self.clock = clock or ManualClock()
+        self._due: list[tuple[float, int, Timer]] = []
+        self._count = 0
+
+    @property
+    def as_asyncio(self) -> asyncio.AbstractEventLoop:
+        """The same, for code that names asyncio's loop and uses only these methods of it."""
+        return cast("asyncio.AbstractEventLoop", self)
+
+    def time(self) -> float:
+        """The monotonic clock."""
+        return self.clock.mono
+
+    def call_soon(self, callback: Callable[..., object], *args: object) -> Timer:
+        """Do this after everything that is due now."""
+        return self.call_at(self.clock.mono, callback, *args)
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Timer:
+        """Do this in so many seconds."""
+        return self.call_at(self.clock.mono + delay, callback, *args)
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: object) -> Timer:
+        """Do this at a moment of the monotonic clock."""
+        timer = Timer(max(when, self.clock.mono), callback, args)
+        self._count += 1
+        heapq.heappush(self._due, (timer.at, self._count, timer))
+        return timer
+
+    def run_until(self, moment: float) -> None:
+        """Do everything that is due until then, in order, each at its time; then it is that time."""
+        due, clock = self._due, self.clock
+        while due and due[0][0] <= moment:
+            at, _, timer = heapq.heappop(due)
+            if not timer.cancelled():
+                if at > clock.mono:
+                    clock.advance(at - clock.mono)
+                timer.run()
+        if moment > clock.mono:
+            clock.advance(moment - clock.mono)
+
+    def run_for(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.run_until(self.clock.mono + seconds)

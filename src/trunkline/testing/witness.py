@@ -1,0 +1,191 @@
+"""What was seen from outside: who asked for what, who was told what, and what ran how often.
+
+The witness believes nothing that the exchange keeps in memory. It writes down what reached a caller or an agent, so
+that ``promises`` can hold the record against it in the end. It judges nothing itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from msgspec import Struct
+
+from trunkline.ledger.reader import call_number
+from trunkline.model import Status, ToolDefinition
+from trunkline.testing.clock import ManualClock
+
+
+class Line(Struct, frozen=True):
+    """Something that happened, for the story."""
+
+    at: float
+    who: str
+    what: str
+    call_id: str = ""
+
+    def __str__(self) -> str:
+        about = f"  [{short(self.call_id)}]" if self.call_id else ""
+        return f"{self.at:10.4f}  {self.who:<22} {self.what}{about}"
+
+
+class Outcome(Struct, frozen=True):
+    """The end of a call as somebody was told it. ``crashes`` is how many there had been by then."""
+
+    at: float
+    crashes: int
+    call_id: str
+    status: Status
+    code: str
+    output_sha256: str
+    refused: bool = False
+
+
+class Request(Struct, eq=False):
+    """One request for a call and what came back. ``is_waiting`` while its caller is there to be answered."""
+
+    ref: str
+    caller: str
+    tool_id: str
+    input: bytes
+    key: str | None = None
+    call_id: str = ""
+    outcome: Outcome | None = None
+    is_waiting: bool = True
+    # The call that the caller worked on, if it named one.
+    cause: str = ""
+    canceled: bool = False
+
+
+class Execution(Struct, frozen=True):
+    """A tool ran: the effect, if it has one, took place."""
+
+    at: float
+    crashes: int
+    call_id: str
+    tool_id: str
+    by: str
+    caller: str
+    key: str | None
+    side_effects: bool
+    dedupes: bool
+
+
+class Witness:
+    """Everything seen in one simulation."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.lines: list[Line] = []
+        self.requests: list[Request] = []
+        self.outcomes: list[Outcome] = []
+        self.executions: list[Execution] = []
+        # Calls that agents were given, each time, executed or recognised as a repeat.
+        self.deliveries: dict[str, int] = {}
+        # Approvals somebody was told to wait for, and the calls that waited.
+        self.waits: list[tuple[str, str]] = []
+        # Requests of people that were confirmed: what it was, and the id it was about.
+        self.confirmed: list[tuple[str, str]] = []
+        # How often each agent was welcomed.
+        self.welcomes: dict[str, int] = {}
+        self.crashes = 0
+        self.defects: list[str] = []
+
+    def note(self, who: str, what: str, call_id: str = "") -> None:
+        """Something for the story."""
+        self.lines.append(Line(self._clock.mono, who, what, call_id))
+
+    def defect(self, what: str) -> None:
+        """Something that must never happen, wherever it is seen."""
+        self.defects.append(what)
+        self.note("witness", what)
+
+    def asked(self, request: Request) -> Request:
+        """Somebody asks for a call."""
+        self.requests.append(request)
+        key = f", key {request.key}" if request.key is not None else ""
+        self.note(request.caller, f"asks {request.ref} for {request.tool_id}{key}")
+        return request
+
+    def answered(
+        self,
+        request: Request,
+        call_id: str,
+        status: Status,
+        code: str,
+        output: bytes | None,
+        *,
+        refused: bool,
+    ) -> None:
+        """Somebody is told how a call ended."""
+        outcome = Outcome(
+            self._clock.mono,
+            self.crashes,
+            call_id,
+            status,
+            code,
+            digest(output),
+            refused,
+        )
+        how = f"{'refused' if refused else status.value}{f' {code}' if code else ''}"
+        self.note(request.caller, f"hears of {request.ref}: {how}", call_id)
+        if request.outcome is not None:
+            self.defect(f"{request.ref} of {request.caller} was answered twice")
+        request.outcome = outcome
+        request.is_waiting = False
+        request.call_id = call_id
+        if not refused:
+            self.outcomes.append(outcome)
+
+    def read(self, who: str, call_id: str, status: Status, code: str, output: bytes | None) -> None:
+        """Somebody looks a call up and reads its outcome: that is being told as well."""
+        self.note(who, f"reads {status.value}{f' {code}' if code else ''}", call_id)
+        self.outcomes.append(Outcome(self._clock.mono, self.crashes, call_id, status, code, digest(output)))
+
+    def waits_for(self, request: Request, call_id: str, approval_id: str) -> None:
+        """Somebody is told that a call waits for a person."""
+        request.call_id = call_id
+        self.note(request.caller, f"hears of {request.ref}: waits for {approval_id}", call_id)
+        self.waits.append((call_id, approval_id))
+
+    def confirm(self, who: str, what: str, named: str) -> None:
+        """Somebody is told that what they said is done."""
+        self.note(who, f"hears that {named} is {what}")
+        self.confirmed.append((what, named))
+
+    def delivered(self, by: str, call_id: str, attempt_note: str = "") -> None:
+        """An agent is given a call."""
+        self.deliveries[call_id] = self.deliveries.get(call_id, 0) + 1
+        self.note(by, f"is given a call{attempt_note}", call_id)
+
+    def executed(self, by: str, call_id: str, tool: ToolDefinition, caller: str, key: str | None) -> None:
+        """A tool runs."""
+        self.note(by, f"runs {tool.name}", call_id)
+        self.executions.append(
+            Execution(
+                self._clock.mono,
+                self.crashes,
+                call_id,
+                tool.tool_id,
+                by,
+                caller,
+                key,
+                tool.side_effects,
+                "idempotency" in tool.capabilities,
+            )
+        )
+
+    def welcomed(self, agent_id: str) -> None:
+        """An agent is let in."""
+        self.welcomes[agent_id] = self.welcomes.get(agent_id, 0) + 1
+        self.note(agent_id, "is welcome")
+
+
+def digest(output: bytes | None) -> str:
+    """A body in short."""
+    return "" if output is None else hashlib.sha256(output).hexdigest()
+
+
+def short(call_id: str) -> str:
+    """A call id as a story prints it: the run of the exchange it is of, and its number."""
+    number = call_number(call_id)
+    return call_id if number is None else f"{int(call_id[:8], 16)}:{number}"
