@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 UV     := uv==0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint requirements fmt lock clean
+.PHONY: help install run test lint requirements bench fmt lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -35,6 +35,9 @@ lint: $(VENV)/.test ## ruff, mypy --strict, the layer rule
 requirements: $(VENV)/.installed ## which rows of each protocol have a test
 	@$(BIN)/python tools/requirements.py
 
+bench: $(VENV)/.bench ## side by side with the bare relay and with peers; ARGS="--quick" for a short look
+	$(BIN)/python -m bench $(ARGS)
+
 fmt: $(VENV)/.test ## format, and fix what can be fixed
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
@@ -46,11 +49,14 @@ lock: $(VENV)/.made ## pin the newest versions that pyproject.toml allows
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
 		--no-emit-index-url --group build --group test --constraint requirements/base.txt pyproject.toml \
 		--output-file requirements/test.txt
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-emit-index-url --group build --group bench --constraint requirements/test.txt pyproject.toml \
+		--output-file requirements/bench.txt
 
 clean: ## remove what make made
 	rm -rf $(VENV) build dist .coverage .coverage.* htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache \
 		.ruff_cache src/*.egg-info
-	find src tests tools -type d -name __pycache__ -prune -exec rm -rf {} +
+	find src tests tools bench -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
@@ -72,4 +78,8 @@ $(VENV)/.installed: pyproject.toml $(VENV)/.base
 
 $(VENV)/.test: requirements/test.txt $(VENV)/.installed
 	$(PIP) install --require-hashes -r requirements/test.txt
+	@touch $@
+
+$(VENV)/.bench: requirements/bench.txt $(VENV)/.installed
+	$(PIP) install --require-hashes -r requirements/bench.txt
 	@touch $@

@@ -30,7 +30,6 @@ ROOT: Final = Path(__file__).parents[1]
 START_S: Final = 60.0
 # What a process may take to end by itself: an exchange puts its last entries on the disk.
 STOP_S: Final = 15.0
-_POLL_S: Final = 0.005
 
 
 class Failed(Exception):
@@ -40,8 +39,9 @@ class Failed(Exception):
 class Child:
     """One process."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str], log: Path, *, is_ours: bool) -> None:
         self.name = name
+        self._is_ours = is_ours
         self._log = log
         self._heard = b""
         with log.open("ab") as output:
@@ -90,6 +90,14 @@ class Child:
         said = self._log.read_text(errors="replace")[-2000:].strip()
         return Failed(f"{self.name}: {why}" + (f"\n{said}" if said else ""))
 
+    def leave(self) -> None:
+        """Tell it to end: ours do when their standard input is closed, and end what they started themselves."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        if not self._is_ours:
+            self.signal(signal.SIGTERM)
+
     def signal(self, number: signal.Signals) -> None:
         """To the process and those it started in its session's group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -113,22 +121,31 @@ class Children:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop(*self._children)
+        # Whoever is impatient would leave processes behind; it takes STOP_S at the most.
+        impatient = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.stop(*tuple(self._children))
+        for number, handler in impatient.items():
+            signal.signal(number, handler)
 
-    def python(self, name: str, *words: str) -> Child:
-        """Start ``python -m words``."""
-        return self.start(name, [sys.executable, "-m", *words])
+    def ours(self, name: str, *words: str) -> Child:
+        """Start one of the run's own programs: ``python -m words``."""
+        return self._start(Child(name, [sys.executable, "-m", *words], self._log(name), is_ours=True))
 
-    def start(self, name: str, command: Sequence[str]) -> Child:
-        """Start a program."""
-        child = Child(name, command, self.folder / f"{name}.log")
+    def start(self, name: str, *command: str) -> Child:
+        """Start another program."""
+        return self._start(Child(name, command, self._log(name), is_ours=False))
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def _start(self, child: Child) -> Child:
         self._children.append(child)
         return child
 
     def stop(self, *children: Child) -> None:
         """End these: told to first, all at once; killed if they do not."""
         for child in children:
-            child.signal(signal.SIGTERM)
+            child.leave()
         deadline = time.monotonic() + STOP_S
         for child in children:
             try:
@@ -138,10 +155,8 @@ class Children:
                 child.process.wait()
             # What it started and left behind.
             child.signal(signal.SIGKILL)
-            for pipe in (child.process.stdin, child.process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        pipe.close()
+            assert child.process.stdout is not None
+            child.process.stdout.close()
             self._children.remove(child)
 
 

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import shutil
 import socket
-import sys
 import sysconfig
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
-from bench.children import START_S, Child, Children, Failed
-from bench.exchange import CALLER, PROVIDER, Exchange
+from bench.children import START_S, Child, Children, Failed, child_of
+from bench.exchange import Exchange
 from bench.loads import Attach, Attached, Done
 
 _POLL_S: Final = 0.02
@@ -29,6 +27,8 @@ class Running(Struct):
     caller: Child
     # The processes that a call goes through, by what they are.
     pids: dict[str, int]
+    # What its caller calls.
+    tools: tuple[str, ...] = ("bench.provider/echo",)
     # Waits until it has nothing left to do; for how long that was.
     wait_quiet: Callable[[], float] = lambda: 0.0
 
@@ -45,8 +45,8 @@ class Contender(Struct, frozen=True):
 
 def start_ends(children: Children, name: str) -> tuple[Child, Child]:
     """A provider and a caller that are not connected yet."""
-    provider = children.python(f"{name}-provider", "bench.ends", "provider")
-    caller = children.python(f"{name}-caller", "bench.ends", "caller")
+    provider = children.ours(f"{name}-provider", "bench.ends", "provider")
+    caller = children.ours(f"{name}-caller", "bench.ends", "caller")
     for end in (provider, caller):
         end.wait(Done)
     return provider, caller
@@ -55,7 +55,7 @@ def start_ends(children: Children, name: str) -> tuple[Child, Child]:
 def start_relay(children: Children) -> Running:
     """The bare relay between the raw ends."""
     path = str(children.folder / "relay.sock")
-    relay = children.python("relay", "bench.relay", path)
+    relay = children.ours("relay", "bench.relay", path)
     provider, caller = start_ends(children, "relay")
     relay.wait(Done)
     # The relay takes the first to connect for the provider.
@@ -74,23 +74,23 @@ def start_trunkline(children: Children, *, side_effects: bool) -> Running:
 def attach_ends(children: Children, exchange: Exchange, name: str, *, side_effects: bool) -> Running:
     """The raw ends at an exchange that is up."""
     provider, caller = start_ends(children, name)
-    identity = exchange.identity(PROVIDER)
-    provider.ask(Attach(exchange.socket, (identity,), tool="echo", side_effects=side_effects), Attached)
-    caller.ask(Attach(exchange.socket, (exchange.identity(CALLER),)), Attached)
+    agent, calling = f"bench.{name}", f"bench.{name}.caller"
+    offer = Attach(exchange.socket, exchange.identities(agent), tool="echo", side_effects=side_effects)
+    provider.ask(offer, Attached)
+    caller.ask(Attach(exchange.socket, exchange.identities(calling)), Attached)
     pids = {"exchange": exchange.pid, "writer": exchange.writer_pid, "caller": caller.pid, "provider": provider.pid}
-    return Running(caller, pids, exchange.wait_quiet)
+    return Running(caller, pids, (f"{agent}/echo",), exchange.wait_quiet)
 
 
 def start_nats(children: Children) -> Running:
     """A server between requester and responder."""
     port = free_port()
-    command = [_program("nats-server"), "--addr", "127.0.0.1", "--port", str(port)]
-    server = children.start("nats-server", command)
+    server = children.start("nats-server", _program("nats-server"), "--addr", "127.0.0.1", "--port", str(port))
     _wait_listening(server, port)
     address = f"nats://127.0.0.1:{port}"
-    provider = children.python("nats-provider", "bench.peers.nats_ends", "provider", address)
+    provider = children.ours("nats-provider", "bench.peers.nats_ends", "provider", address)
     provider.wait(Done)
-    caller = children.python("nats-caller", "bench.peers.nats_ends", "caller", address)
+    caller = children.ours("nats-caller", "bench.peers.nats_ends", "caller", address)
     caller.wait(Done)
     return Running(caller, {"nats-server": server.pid, "caller": caller.pid, "provider": provider.pid})
 
@@ -98,26 +98,26 @@ def start_nats(children: Children) -> Running:
 def start_grpc(children: Children) -> Running:
     """A server and its client."""
     path = str(children.folder / "grpc.sock")
-    provider = children.python("grpc-provider", "bench.peers.grpc_ends", "provider", path)
+    provider = children.ours("grpc-provider", "bench.peers.grpc_ends", "provider", path)
     provider.wait(Done)
-    caller = children.python("grpc-caller", "bench.peers.grpc_ends", "caller", path)
+    caller = children.ours("grpc-caller", "bench.peers.grpc_ends", "caller", path)
     caller.wait(Done)
     return Running(caller, {"caller": caller.pid, "provider": provider.pid})
 
 
 def start_mcp_stdio(children: Children) -> Running:
     """A client that starts its server."""
-    caller = children.python("mcp-stdio", "bench.peers.mcp_ends", "stdio-caller")
+    caller = children.ours("mcp-stdio", "bench.peers.mcp_ends", "stdio-caller")
     caller.wait(Done)
-    return Running(caller, {"caller": caller.pid})
+    return Running(caller, {"caller": caller.pid, "provider": child_of(caller.pid, "stdio-server")})
 
 
 def start_mcp_http(children: Children) -> Running:
     """A server on loopback and its client."""
     port = free_port()
-    server = children.python("mcp-http-server", "bench.peers.mcp_ends", "http-server", str(port))
+    server = children.ours("mcp-http-server", "bench.peers.mcp_ends", "http-server", str(port))
     server.wait(Done)
-    caller = children.python("mcp-http", "bench.peers.mcp_ends", "http-caller", f"http://127.0.0.1:{port}/mcp")
+    caller = children.ours("mcp-http", "bench.peers.mcp_ends", "http-caller", f"http://127.0.0.1:{port}/mcp")
     caller.wait(Done)
     return Running(caller, {"caller": caller.pid, "provider": server.pid})
 

@@ -1,7 +1,7 @@
 """The caller and the provider on the two sides of the exchange and of the bare relay: one code for both.
 
-Raw frames, typed decoding of what an end needs, no SDK. ``python -m bench.ends provider`` or ``caller``; everything else
-comes on standard input (``loads``). A caller has one connection, a provider as many as it is given identities.
+Raw frames, typed decoding of what an end needs, no SDK. ``python -m bench.ends provider`` or ``caller``; everything
+else comes on standard input (``loads``). A caller has one connection, a provider as many as it has identities.
 
 Invariant: what an end does for a call does not depend on what is between the ends.
 """
@@ -189,10 +189,14 @@ async def _attach(socket: str, lines: list[Line]) -> Attached:
     loop = asyncio.get_running_loop()
     begun = time.perf_counter()
     async with asyncio.timeout(CONNECT_WITHIN_S):
-        await asyncio.gather(*(loop.create_unix_connection(lambda line=line: line, socket) for line in lines))
+        await asyncio.gather(*(loop.create_unix_connection(_made(line), socket) for line in lines))
         welcomed = await asyncio.gather(*(line.welcomed for line in lines))
         ready = await asyncio.gather(*(line.ready for line in lines))
     return Attached(max(welcomed) - begun, max(ready) - begun)
+
+
+def _made(line: Line) -> Callable[[], Line]:
+    return lambda: line
 
 
 async def _beat(lines: list[Line]) -> None:

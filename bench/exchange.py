@@ -1,13 +1,14 @@
 """A real exchange for the run: ``trunkline up`` in a home of its own, with all checks on.
 
-Owns the home and the exchange's process; speaks HTTP with it as the operator. The rules let the run's own caller call
-tools with side effects; everything else is as it comes.
+Owns the home and the exchange's process; speaks HTTP with it as the operator. One rule lets the run's own agents
+call tools with side effects; everything else is as it comes.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -15,8 +16,6 @@ from typing import Any, Final
 from bench.children import START_S, Child, Children, child_of
 from bench.loads import Identity
 
-CALLER: Final = "bench.caller"
-PROVIDER: Final = "bench.provider"
 # An exchange that folds a million entries without a snapshot, on a busy machine.
 READY_S: Final = 180.0
 QUIET_S: Final = 60.0
@@ -27,7 +26,7 @@ _CONFIG: Final = """\
 listen = "127.0.0.1:0"
 
 [[policy.rule]]
-caller = "agent:bench.caller"
+caller = "agent:bench.*"
 tool = "bench.*"
 decision = "allow"
 """
@@ -41,7 +40,7 @@ class Exchange:
         home.mkdir(mode=0o700, exist_ok=True)
         (home / "trunkline.toml").write_text(_CONFIG)
         begun = time.monotonic()
-        self.child: Child = children.python(name, "trunkline", "up", "--home", str(home))
+        self.child: Child = children.start(name, sys.executable, "-m", "trunkline", "up", "--home", str(home))
         self._ready = self._wait_ready()
         # From the start of the process until it can be called.
         self.start_s: Final = time.monotonic() - begun
@@ -67,20 +66,17 @@ class Exchange:
         """Where agents connect."""
         return str(self._ready["socket"])
 
-    def identity(self, agent: str) -> Identity:
-        """A standing token for an agent."""
-        return self.identities([agent])[0]
-
-    def identities(self, agents: list[str]) -> tuple[Identity, ...]:
-        """Standing tokens, over one connection."""
+    def identities(self, *agents: str) -> tuple[Identity, ...]:
+        """Standing tokens for agents of these names."""
         connection = self._connection()
         try:
-            return tuple(
-                Identity(agent, self._request(connection, "POST", "/v1/tokens", {"edge": "opensentience", "agent": agent})["token"])
-                for agent in agents
-            )
+            return tuple(self._identity(connection, agent) for agent in agents)
         finally:
             connection.close()
+
+    def _identity(self, connection: http.client.HTTPConnection, agent: str) -> Identity:
+        made = self._request(connection, "POST", "/v1/tokens", {"edge": "opensentience", "agent": agent})
+        return Identity(agent, made["token"])
 
     def status(self) -> dict[str, Any]:
         """Its own figures."""
@@ -93,6 +89,8 @@ class Exchange:
     def wait_quiet(self) -> float:
         """Wait until everything is on the disk; for how long."""
         begun = time.monotonic()
+        if not self.status()["backlog"]:
+            return 0.0
         while self.status()["backlog"]:
             if time.monotonic() > begun + QUIET_S:
                 raise self.child.failure("its entries do not reach the disk")

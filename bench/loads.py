@@ -1,10 +1,10 @@
 """What a caller is asked to do, and what it says of it: the words between the run and its processes.
 
-Owns the loads, the bodies, the counting of calls and the line protocol on a process's standard input and output. It does
-not know how a call is made; each contender does.
+Owns the loads, the bodies, the counting of calls and the line protocol on a process's standard input and output. It
+does not know how a call is made; each contender does.
 
-Invariant: a window opens and closes with the end of a call, so its length is that of whole calls, and every contender is
-counted by the same code.
+Invariant: a window opens and closes with the end of a call, so its length is that of whole calls, and every contender
+is counted by the same code.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Run(Struct, frozen=True, tag=True):
     load: Load
     warm_s: float
     measure_s: float
-    # The tools that are called in turn.
-    tools: tuple[str, ...] = ("bench.provider/echo",)
+    # Called in turn.
+    tools: tuple[str, ...]
 
 
 class Open(Struct, frozen=True, tag=True):

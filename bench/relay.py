@@ -1,8 +1,8 @@
 """The bare two-hop relay, 1.00 of the table: frames from the one connection to the other, and nothing else.
 
 It finds where a frame ends, as anything must that can send two of them to two places, and writes every few frames, as
-the exchange does. No JSON, no checks, no record. ``python -m bench.relay SOCKET``: the first to connect is the provider,
-the second the caller.
+the exchange does. No JSON, no checks, no record. ``python -m bench.relay SOCKET``: the first to connect is the
+provider, the second the caller.
 """
 
 from __future__ import annotations

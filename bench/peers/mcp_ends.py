@@ -19,7 +19,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from bench import wire
-from bench.loads import Done, Texts, answer, obey
+from bench.loads import Texts, obey, wait_for_end
 
 
 def _server() -> Any:
@@ -41,13 +41,14 @@ async def serve_stdio() -> None:
 
 
 async def serve_http(port: str) -> None:
-    """Serve on loopback until we are ended."""
+    """Serve on loopback until the run ends us."""
     config = uvicorn.Config(_server().streamable_http_app(), port=int(port), log_level="warning", access_log=False)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0.01)
-    answer(Done())
+    await wait_for_end()
+    server.should_exit = True
     await serving
 
 

@@ -206,6 +206,7 @@ class Middle:
 
     def abandon(self) -> None:
         """The process is gone: nothing more is written, and its descriptors are closed."""
+        self.ledger._closed = True
         self.ledger.reader.close()
         self.ledger._link.abandon()
 

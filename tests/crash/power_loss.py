@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from random import Random
 from tests.crash.middle import TOOLS, WORKER, Middle, load
 from trunkline.effects import Answer, Deliver
 from trunkline.entries import CallSettled, decode
+from trunkline.errors import LedgerError, TrunklineError
 from trunkline.hub.retry import may_resend
 from trunkline.ledger import writer
 from trunkline.ledger.reader import Reader
@@ -25,6 +27,7 @@ from trunkline.model import Status
 from trunkline.testing.disk import FaultyDisk, Image, write_image
 
 LEDGER = "ledger.sqlite"
+NEVER = sys.maxsize
 # Small, so that a short run has several checkpoints among its steps.
 CHECKPOINT_PAGES = 60
 
@@ -32,22 +35,16 @@ CHECKPOINT_PAGES = 60
 class Recorded:
     """What a run did to its disk, and what it let others know of it, each with its step."""
 
-    def __init__(self, seed: int, rounds: int = 30) -> None:
-        rng = Random(seed)
-        self.disk = FaultyDisk(seed)
+    def __init__(self, seed: int, rounds: int = 30, disk: FaultyDisk | None = None) -> None:
+        self.disk = disk or FaultyDisk(seed)
         # Entry by number as stored, and the numbers at which a commit ended, with the step of its acknowledgement.
         self.lines: dict[int, bytes | None] = {}
         self.commits: list[tuple[int, int]] = [(0, 0)]
         self.runs: list[Middle] = []
+        # Why an exchange did not come up, or could not stop.
+        self.errors: list[LedgerError] = []
         with small_checkpoints():
-            # The second run takes up what the first left after a clean stop; it ends in the middle of things.
-            for run in (1, 2):
-                middle = self._start(run)
-                load(middle, rng, rounds)
-                if run == 1:
-                    middle.stop()
-                else:
-                    middle.abandon()
+            self._run(Random(seed), rounds)
         # The entry that settled a call, by the call's id.
         self.settled = {
             entry.call_id: n
@@ -56,6 +53,24 @@ class Recorded:
         }
         self.left = [left for middle in self.runs for left in middle.left]
         self.shown = [shown for middle in self.runs for shown in middle.shown]
+
+    def _run(self, rng: Random, rounds: int) -> None:
+        """Two runs: the second takes up what the first left after a clean stop, and ends in the middle of things."""
+        for run in (1, 2):
+            try:
+                middle = self._start(run)
+                load(middle, rng, rounds)
+                if run == 1:
+                    middle.stop()
+            except LedgerError as error:
+                self.errors.append(error)
+            if self.errors or run == 2:
+                break
+        for middle in self.runs:
+            if middle.failures:
+                # What it was about to write may be there, or not.
+                self.commits.append((NEVER, middle.ledger._sent))
+            middle.abandon()
 
     @property
     def steps(self) -> int:
@@ -172,3 +187,42 @@ def _judge_next_start(recorded: Recorded, middle: Middle, step: int) -> None:
         # Nothing hangs: it was sent in this run, waits for a person, or has an alarm (an agent to come, a pause to end).
         assert call.session or call.approval_id or call.wake_at, f"{call.entry.call_id} waits for nothing"
     assert WORKER not in middle.sessions or middle.hub.registry.agents[WORKER].is_usable
+
+
+def prefixes(seed: int, rounds: int = 30) -> int:
+    """Judge the disk after every single step of a run; how many disks that were."""
+    with recording(seed, rounds) as recorded, scratch() as folder:
+        for step, image in enumerate(recorded.disk.states()):
+            with named(seed, step, None):
+                judge(recorded, image, step, folder)
+        return recorded.steps + 1
+
+
+def losses(seed: int, count: int, rounds: int = 30) -> int:
+    """Judge so many disks after a power loss at random steps of a run; how many disks that were."""
+    with recording(seed, rounds) as recorded, scratch() as folder:
+        for number in range(count):
+            rng = Random(f"{seed}-{number}")
+            step = rng.randint(0, recorded.steps)
+            with named(seed, step, number):
+                judge(recorded, recorded.disk.after_power_loss(rng, at=step), step, folder)
+    return count
+
+
+@contextmanager
+def recording(seed: int, rounds: int) -> Iterator[Recorded]:
+    recorded = Recorded(seed, rounds)
+    try:
+        yield recorded
+    finally:
+        recorded.close()
+
+
+@contextmanager
+def named(seed: int, step: int, number: int | None) -> Iterator[None]:
+    """Say which disk it was: the same three numbers make it again."""
+    try:
+        yield
+    except (AssertionError, TrunklineError) as exc:
+        exc.add_note(f"the run of seed {seed}, after step {step}, loss {number}")
+        raise

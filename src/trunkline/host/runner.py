@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from trunkline import entries, events
 from trunkline.edges.exchange import Sink, WatchSink
-from trunkline.effects import Effect, Progress, Record, ToSession
+from trunkline.effects import Answer, Effect, Progress, Record, ToSession
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.errors import LedgerError, LocalProtocolError
 from trunkline.events import CallRequested, Event
@@ -120,6 +120,7 @@ class Runner:
         self._is_feeding = False
         self._waiting: deque[Event] = deque()
         self._dead = False
+        self._is_refusing = False
         self._paused = False
         self.started = now().wall
 
@@ -130,8 +131,12 @@ class Runner:
 
         A sink may feed again while it is sent something; such events wait, so that the hub never meets itself.
         """
+        if self._dead:
+            if self._is_refusing:
+                self._refuse(happened)
+            return
         self._waiting.extend(happened)
-        if self._is_feeding or self._dead:
+        if self._is_feeding:
             return
         self._is_feeding = True
         now = self.now()
@@ -204,10 +209,23 @@ class Runner:
             self._pause(paused=False)
 
     def on_failure(self, error: LedgerError) -> None:
-        """The record cannot be written: nothing more is acknowledged, and the process ends."""
+        """The record cannot be written: nothing more is acknowledged, new calls are refused, and the process ends."""
         self._held.clear()
-        self.feed([events.StorageChanged(low=True, failed=True)])
+        self._waiting.clear()
+        if not self._dead:
+            self.hub.handle(events.StorageChanged(low=True, failed=True), self.now())
+            self._is_refusing = True
         self._die(f"the ledger failed: {error}")
+
+    def _refuse(self, happened: Sequence[Event]) -> None:
+        """Who still asks hears no. Nothing else leaves: the hub goes on in memory only, and ends with the process."""
+        now = self.now()
+        for event in happened:
+            if type(event) is CallRequested:
+                for effect in self.hub.handle(event, now):
+                    if isinstance(effect, Answer) and effect.refused:
+                        self._send(effect, now)
+        self._flush()
 
     def _die(self, why: str) -> None:
         if not self._dead:

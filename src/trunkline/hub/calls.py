@@ -81,6 +81,8 @@ class Calls:
         if timeout_ms is not None:
             call.deadline = now.mono + timeout_ms / 1000
         self.rearm(call)
+        # Who promised to recognise a key needs one, even if the caller gave none: ours, the same each time it is sent.
+        key = entry.call_id if entry.key is None and entry.dedupes else entry.key
         self._book.effects.append(
             effects.Deliver(
                 agent.session,
@@ -91,7 +93,7 @@ class Calls:
                 entry.caller,
                 entry.correlation_id or entry.call_id,
                 timeout_ms,
-                entry.key,
+                key,
                 entry.causation_id,
                 call.actor,
                 call.context,

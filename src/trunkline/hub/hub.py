@@ -283,8 +283,6 @@ class Hub:
         waiter = (event.session, event.ref)
         call.waiters = (*call.waiters, waiter)
         call.joined = True
-        call.gone_at = 0.0
-        self.calls.rearm(call)
         if call.approval_id is not None:
             self.approvals.say_waiting(call, self.state.questions[call.approval_id], (waiter,))
         elif event.announce:

@@ -106,25 +106,29 @@ class Ledger:
         vfs: str | None = None,
         keys: LedgerKeys | None = None,
     ) -> Ledger:
-        """Open the record, making it if there is none; blocks until the writer is ready.
+        """Open the record, making it if there is none; blocks until the writer is ready. ``LedgerError`` says why not.
 
         Without a ``loop`` there is no process: everything happens in ``flush``, in this thread. ``vfs`` names an apsw
         file system, which only this process has; ``keys`` replaces those of ``keys_dir``, for a simulation.
         """
+        known = list(secrets)
+        masker = Masker(known)
         lock = None if vfs is not None else Lock(path.with_name("ledger.lock"))
+        link: Link | None = None
         try:
             if keys is None:
                 # A new key beside an old record would lose the originals that the old one opens.
                 keys = LedgerKeys.load(keys_dir, create=not path.exists() or not path.stat().st_size)
-            link: Link
-            if loop is None or vfs is not None or lock is None:
-                link = InlineLink(Writer(path, keys, Masker(), vfs=vfs))
+            if loop is None or lock is None:
+                link = InlineLink(Writer(path, keys, masker, vfs=vfs))
             else:
                 link = ProcessLink(path, keys_dir, lock=lock.descriptor, loop=loop)
-            for name, secret in secrets:
-                link.send_secret(name, secret)
+                for name, secret in known:
+                    link.send_secret(name, secret)
             reader = Reader(path, keys, vfs=vfs)
         except LedgerError:
+            if link is not None:
+                link.abandon()
             if lock is not None:
                 lock.release()
             raise
@@ -169,7 +173,9 @@ class Ledger:
             case CallSent() | QuestionJoined():
                 self._steps.append((str(entry.call), number))
             case CallNoted():
-                self._steps.append((str(call_number(entry.call_id) or 0), number))
+                call = call_number(entry.call_id)
+                if call is not None:
+                    self._steps.append((str(call), number))
             case QuestionOpened():
                 self._steps.append((entry.approval_id, number))
                 if entry.call is not None:
@@ -179,7 +185,9 @@ class Ledger:
             case CallRefused() if entry.correlation_id is not None:
                 self._correlations.append((entry.correlation_id, number))
             case SnapshotTaken():
-                self._snapshot = (number, entry.through, self._made.pop(entry.sha256))
+                if entry.sha256 not in self._made:
+                    raise InvariantBroken(f"entry {number} names a snapshot that was not made")
+                self._snapshot = (number, entry.through, self._made[entry.sha256])
                 self._made.clear()
             case PartClosed():
                 self._part = (number, entry.last, [int(kept) for kept in entry.kept])

@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from trunkline.errors import LedgerError, LedgerFailed, LedgerFull
-from trunkline.ledger.writer import ANSWER, BLOB, DURABLE, FRAME, FULL, GROUP, SECRET, Writer
+from trunkline.errors import LedgerCorrupt, LedgerError, LedgerFailed, LedgerFull
+from trunkline.ledger.writer import ANSWER, BLOB, CORRUPT, DURABLE, FRAME, FULL, GROUP, SECRET, Writer
 
 __all__ = ["InlineLink", "Link", "ProcessLink"]
 
@@ -203,7 +203,7 @@ class ProcessLink:
             if kind == DURABLE:
                 self._on_durable(number)
             else:
-                self._fail(_failure(kind, text))
+                self._fail(_failure(kind, number, text))
 
     def _fail(self, error: LedgerError) -> None:
         self._failed = True
@@ -252,5 +252,7 @@ class ProcessLink:
             self._process.wait()
 
 
-def _failure(kind: bytes, text: str) -> LedgerError:
+def _failure(kind: bytes, number: int, text: str) -> LedgerError:
+    if kind == CORRUPT:
+        return LedgerCorrupt(number, text)
     return LedgerFull(text) if kind == FULL else LedgerFailed(text)

@@ -170,15 +170,16 @@ def _is_alive(process: int) -> bool:
 
 
 class Reserve:
-    """Disk space that nobody else can take."""
+    """Disk space that nobody else can take. ``is_there`` is False once it was given back, or could not be had."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.is_there = path.exists()
         self.take()
 
     def take(self) -> None:
         """Set the space aside if it is not, and there is plenty."""
-        if self._path.exists():
+        if self.is_there:
             return
         room = os.statvfs(self._path.parent)
         if room.f_bavail * room.f_frsize < 4 * RESERVE_BYTES:
@@ -186,6 +187,7 @@ class Reserve:
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+            self.is_there = True
         except OSError as exc:
             self._path.unlink()
             if exc.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
@@ -195,6 +197,7 @@ class Reserve:
 
     def give_back(self) -> bool:
         """Free the space; False if there was none left."""
+        self.is_there = False
         try:
             self._path.unlink()
         except FileNotFoundError:

@@ -31,7 +31,7 @@ from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.store import CHECKPOINT_PAGES, Reserve, as_ledger_error, open_for_writing
 
-__all__ = ["ANSWER", "DURABLE", "FAILED", "FRAME", "FULL", "Group", "Writer", "packed"]
+__all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "Group", "Writer", "packed"]
 
 # A body above this is stored once, in `blobs` (decision 27).
 INLINE_BODY_BYTES: Final = 65_536
@@ -48,7 +48,7 @@ MOST_RENAMED: Final = 64
 FRAME: Final = struct.Struct(">cI")
 ANSWER: Final = struct.Struct(">cQI")
 GROUP, BLOB, SECRET = b"g", b"b", b"s"
-DURABLE, FAILED, FULL = b"d", b"f", b"n"
+DURABLE, FAILED, FULL, CORRUPT = b"d", b"f", b"n", b"c"
 
 
 class Group(NamedTuple):
@@ -92,9 +92,13 @@ class Writer:
             raise as_ledger_error(exc) from exc
 
     def _begin_where_it_ended(self, path: Path) -> None:
-        row = self._execute("SELECT n, hash FROM entries ORDER BY n DESC LIMIT 1").fetchone()
+        row = self._execute(
+            "SELECT n, iif(typeof(hash) = 'blob', hash, NULL) FROM entries ORDER BY n DESC LIMIT 1"
+        ).fetchone()
         self.last: int = row[0] if row else 0
         self._head: bytes = row[1] if row else GENESIS
+        if self._head is None:
+            raise LedgerCorrupt(self.last, "does not match its hash")
         recorded = self._execute("SELECT value FROM meta WHERE name = 'last'").get
         if recorded is not None and recorded != self.last:
             raise LedgerCorrupt(min(int(recorded), self.last) + 1, f"missing or not ours; {recorded} were recorded")
@@ -335,8 +339,9 @@ class Writer:
             # While somebody reads, the log cannot begin anew and grows: no sense in a checkpoint after every group.
             self._checkpoint_at = self._wal_pages + CHECKPOINT_PAGES
             self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
-            if self._reserve is not None:
-                self._reserve.take()
+        if self._reserve is not None and not self._reserve.is_there:
+            # It was needed. The disk may be filled a second time before the log has grown.
+            self._reserve.take()
 
     def _checkpoint(self, mode: int) -> None:
         try:
@@ -421,6 +426,9 @@ def main() -> None:
     try:
         keys = LedgerKeys.load(Path(sys.argv[3]), create=False)
         serve(channel, Writer(path, keys, Masker()))
+    except LedgerCorrupt as exc:
+        _answer(channel, CORRUPT, exc.number, exc.reason)
+        os._exit(70)
     except (LedgerError, InvariantBroken) as exc:
         _answer(channel, FULL if isinstance(exc, LedgerFull) else FAILED, 0, str(exc))
         # Not even SQLite may try the failed sync once more on its way out.

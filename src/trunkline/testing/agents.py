@@ -30,7 +30,7 @@ from trunkline.edges.opensentience.agent_events import (
 )
 from trunkline.edges.opensentience.agent_session import AgentSession, HealthWord, Offer, State
 from trunkline.model import Fault, Status, ToolDefinition, fault
-from trunkline.testing.clock import ManualLoop, Timer
+from trunkline.testing.clock import ManualLoop, ProcessLoop, Timer
 from trunkline.testing.network import Network, Wire
 from trunkline.testing.witness import Request, Witness
 
@@ -45,6 +45,10 @@ GARBAGE: Final = (
     b"\xff\xff\xff\xff",
     frame(b"\x80\x81"),
 )
+
+
+# What a call that was taken on can end with, and a refusal cannot.
+OF_CALLS_THAT_RAN: Final = frozenset({"tool.failed", "tool.timeout", "tool.invalid_output", "tool.output_too_large"})
 
 
 class Deed(enum.Enum):
@@ -118,7 +122,7 @@ class ScriptedAgent:
         self._wire: Wire | None = None
         self._unread: list[bytes] | None = None
         self._lost_meanwhile = False
-        self._timers: list[Timer] = []
+        self._process = ProcessLoop(loop)
         self._wake: Timer | None = None
         self._work: dict[str, _Work] = {}
         self._by_ref: dict[str, Request] = {}
@@ -142,7 +146,8 @@ class ScriptedAgent:
         """A process of it starts."""
         self.pid = pid
         self._token = token
-        self._later(self._rng.uniform(0.0, 0.2), self._connect)
+        self._process = ProcessLoop(self._loop)
+        self._process.call_later(self._rng.uniform(0.0, 0.2), self._connect)
 
     def kill(self) -> None:
         """Its process dies. What it had written may still arrive."""
@@ -150,16 +155,12 @@ class ScriptedAgent:
             return
         self._witness.note(self.agent_id, "dies")
         self.pid = 0
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
+        self._process.kill()
         self._work.clear()
         self._unread = None
+        self._lost_meanwhile = False
         if self._wire is not None:
-            if self._rng.random() < 0.5:
-                self._wire.reset()
-            else:
-                self._wire.close()
+            self._wire.close(abruptly=self._rng.random() < 0.5)
         self._forget_connection()
         self._died(self)
 
@@ -168,7 +169,7 @@ class ScriptedAgent:
         if self.is_alive and self._unread is None:
             self._witness.note(self.agent_id, f"hangs for {seconds:.1f} s")
             self._unread = []
-            self._later(seconds, self._go_on)
+            self._process.call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
         unread, self._unread = self._unread or [], None
@@ -178,12 +179,6 @@ class ScriptedAgent:
             self.lost()
         self._set_alarm()
 
-    def _later(self, seconds: float, callback: Callable[..., None], *args: object) -> Timer:
-        timer = self._loop.call_later(seconds, callback, *args)
-        self._timers = [known for known in self._timers if not known.cancelled()]
-        self._timers.append(timer)
-        return timer
-
     # -- its connection ------------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
@@ -191,7 +186,7 @@ class ScriptedAgent:
             return
         self._wire = self._network.connect(self, self.pid)
         if self._wire is None:
-            self._later(self._rng.uniform(*RECONNECT_S), self._connect)
+            self._process.call_later(self._rng.uniform(*RECONNECT_S), self._connect)
             return
         offers = [Offer(tool, _arguments) for tool in self.tools.values()]
         seed = self._rng.randbytes(messages.ID_SEED_BYTES)
@@ -207,7 +202,7 @@ class ScriptedAgent:
         if self._wire is not None:
             self._witness.note(self.agent_id, "is cut off without a word")
             self._wire.vanish(up=up, down=down)
-            self._later(notice_after_s, self._give_up, self._wire)
+            self._process.call_later(notice_after_s, self._give_up, self._wire)
 
     def _give_up(self, wire: Wire) -> None:
         if wire is self._wire:
@@ -243,7 +238,7 @@ class ScriptedAgent:
             self._session.receive(b"", self._loop.clock.now())
             self._forget_connection()
             if self.is_alive:
-                self._later(self._rng.uniform(*RECONNECT_S), self._connect)
+                self._process.call_later(self._rng.uniform(*RECONNECT_S), self._connect)
 
     def _hang_up(self) -> None:
         if self._wire is not None:
@@ -273,7 +268,7 @@ class ScriptedAgent:
             self._wake = None
         at = self._session.wake_at() if self._session is not None else None
         if at is not None:
-            self._wake = self._loop.call_at(at, self._woke)
+            self._wake = self._process.call_at(at, self._woke)
 
     def _woke(self) -> None:
         self._wake = None
@@ -316,9 +311,11 @@ class ScriptedAgent:
             return
         code = answer.fault.code if answer.fault is not None else ""
         output = None if answer.output is None else bytes(answer.output)
-        # This wire has no word for a refusal: the exchange's own ledger will have to say that it took the call on.
-        call_id = answer.exchange_call_id or ""
-        self._witness.answered(request, call_id, answer.status, code, output, refused=answer.status is not Status.SUCCEEDED)
+        # This wire says in the same words that a call failed and that it was not taken on.
+        doubtful = answer.status is Status.FAILED and code not in OF_CALLS_THAT_RAN
+        self._witness.answered(
+            request, answer.exchange_call_id or "", answer.status, code, output, refused=None if doubtful else False
+        )
         cause = self._chained.pop(answer.ref, None)
         work = self._work.get(cause or "")
         if work is not None:
@@ -348,8 +345,8 @@ class ScriptedAgent:
         work = self._work[call_id] = _Work(called, job, session)
         for number, text in enumerate(job.chunks, start=1):
             delay = job.after_s * number / (len(job.chunks) + 1)
-            self._later(delay, self._show, work, text)
-        work.timer = self._later(job.after_s, self._do, work)
+            self._process.call_later(delay, self._show, work, text)
+        work.timer = self._process.call_later(job.after_s, self._do, work)
 
     def _show(self, work: _Work, text: str) -> None:
         if work.session is self._session and work.session.is_open(work.called.call_id) and self._unread is None:
@@ -360,7 +357,7 @@ class ScriptedAgent:
     def _do(self, work: _Work) -> None:
         call_id, job = work.called.call_id, work.job
         if self._unread is not None:
-            work.timer = self._later(1.0, self._do, work)
+            work.timer = self._process.call_later(1.0, self._do, work)
             return
         self._witness.note(self.agent_id, job.deed.value, call_id)
         match job.deed:

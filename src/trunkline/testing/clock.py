@@ -2,6 +2,7 @@
 
 ``ManualClock`` is both clocks: ``mono`` only moves forward, ``wall`` can jump. ``ManualLoop`` is the part of an event
 loop that the exchange uses (``time``, ``call_soon``, ``call_later``), run by hand on such a clock, in one thread.
+``ProcessLoop`` is one process's share of it, and ends with the process.
 
 Invariant: what is due first is done first, and of two things due at the same moment the one that was asked for first;
 so a run depends on nothing but what was asked for.
@@ -80,11 +81,6 @@ class ManualLoop:
         self._due: list[tuple[float, int, Timer]] = []
         self._count = 0
 
-    @property
-    def as_asyncio(self) -> asyncio.AbstractEventLoop:
-        """The same, for code that names asyncio's loop and uses only these methods of it."""
-        return cast("asyncio.AbstractEventLoop", self)
-
     def time(self) -> float:
         """The monotonic clock."""
         return self.clock.mono
@@ -119,3 +115,41 @@ class ManualLoop:
     def run_for(self, seconds: float) -> None:
         """Let so much time pass."""
         self.run_until(self.clock.mono + seconds)
+
+
+class ProcessLoop:
+    """The callbacks of one process: after ``kill`` none of them is called any more."""
+
+    def __init__(self, loop: ManualLoop) -> None:
+        self.clock = loop.clock
+        self._loop = loop
+        self._is_alive = True
+
+    @property
+    def as_asyncio(self) -> asyncio.AbstractEventLoop:
+        """The same, for code that names asyncio's loop and uses only these methods of it."""
+        return cast("asyncio.AbstractEventLoop", self)
+
+    def time(self) -> float:
+        """The monotonic clock."""
+        return self.clock.mono
+
+    def call_soon(self, callback: Callable[..., object], *args: object) -> Timer:
+        """Do this after everything that is due now."""
+        return self._loop.call_soon(self._call, callback, *args)
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Timer:
+        """Do this in so many seconds."""
+        return self._loop.call_later(delay, self._call, callback, *args)
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: object) -> Timer:
+        """Do this at a moment of the monotonic clock."""
+        return self._loop.call_at(when, self._call, callback, *args)
+
+    def _call(self, callback: Callable[..., object], *args: object) -> None:
+        if self._is_alive:
+            callback(*args)
+
+    def kill(self) -> None:
+        """The process is gone."""
+        self._is_alive = False

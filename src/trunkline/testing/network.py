@@ -109,10 +109,12 @@ class Wire:
         if self.is_open:
             self.up.send(data)
 
-    def close(self) -> None:
-        """The client closes, or its process dies: what it wrote arrives first."""
+    def close(self, *, abruptly: bool = False) -> None:
+        """The client closes, or its process dies: what it wrote arrives first, or is lost with it."""
         self.is_open = False
         self._client = None
+        if abruptly:
+            self.up.close()
         self.up.end(self._server_lost)
 
     def reset(self) -> None:
@@ -142,6 +144,7 @@ class Wire:
     def server_died(self, *, keep_in_flight: bool) -> None:
         """The exchange's process is gone, and hears nothing of it; the kernel may still deliver what it had written."""
         self._protocol = None
+        self.transport.is_lost = True
         self.server_closed(flush=keep_in_flight)
 
     def _to_server(self, data: bytes) -> None:

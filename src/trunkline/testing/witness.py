@@ -29,15 +29,18 @@ class Line(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """The end of a call as somebody was told it. ``crashes`` is how many there had been by then."""
+    """The end of a call as somebody was told it. ``crashes`` is how many there had been by then.
+
+    ``refused`` is None where the wire does not tell a refusal from a failure.
+    """
 
     at: float
     crashes: int
     call_id: str
+    tool_id: str
     status: Status
-    code: str
     output_sha256: str
-    refused: bool = False
+    refused: bool | None = False
 
 
 class Request(Struct, eq=False):
@@ -83,6 +86,8 @@ class Witness:
         self.deliveries: dict[str, int] = {}
         # Approvals somebody was told to wait for, and the calls that waited.
         self.waits: list[tuple[str, str]] = []
+        # Calls somebody was told were taken on, with their tool and how many crashes there had been.
+        self.taken_on: list[tuple[str, str, int]] = []
         # Requests of people that were confirmed: what it was, and the id it was about.
         self.confirmed: list[tuple[str, str]] = []
         # How often each agent was welcomed.
@@ -114,15 +119,15 @@ class Witness:
         code: str,
         output: bytes | None,
         *,
-        refused: bool,
+        refused: bool | None,
     ) -> None:
         """Somebody is told how a call ended."""
         outcome = Outcome(
             self._clock.mono,
             self.crashes,
             call_id,
+            request.tool_id,
             status,
-            code,
             digest(output),
             refused,
         )
@@ -133,19 +138,25 @@ class Witness:
         request.outcome = outcome
         request.is_waiting = False
         request.call_id = call_id
-        if not refused:
+        if refused is not True:
             self.outcomes.append(outcome)
 
-    def read(self, who: str, call_id: str, status: Status, code: str, output: bytes | None) -> None:
+    def read(self, who: str, call_id: str, tool_id: str, status: Status, output: bytes | None) -> None:
         """Somebody looks a call up and reads its outcome: that is being told as well."""
-        self.note(who, f"reads {status.value}{f' {code}' if code else ''}", call_id)
-        self.outcomes.append(Outcome(self._clock.mono, self.crashes, call_id, status, code, digest(output)))
+        self.note(who, f"reads {status.value}", call_id)
+        self.outcomes.append(Outcome(self._clock.mono, self.crashes, call_id, tool_id, status, digest(output)))
 
     def waits_for(self, request: Request, call_id: str, approval_id: str) -> None:
         """Somebody is told that a call waits for a person."""
         request.call_id = call_id
         self.note(request.caller, f"hears of {request.ref}: waits for {approval_id}", call_id)
         self.waits.append((call_id, approval_id))
+
+    def announced(self, request: Request, call_id: str) -> None:
+        """Somebody is told that a call was taken on."""
+        request.call_id = call_id
+        self.note(request.caller, f"hears of {request.ref}: taken on", call_id)
+        self.taken_on.append((call_id, request.tool_id, self.crashes))
 
     def confirm(self, who: str, what: str, named: str) -> None:
         """Somebody is told that what they said is done."""

@@ -87,15 +87,32 @@ def test_an_answer_does_not_cover_another_input(kit: Kit) -> None:
 
 
 def test_an_answer_does_not_cover_another_caller_nor_another_tool_nor_another_chain(kit: Kit) -> None:
-    first = kit.call("com.a/x", by=GUEST)
-    other_caller = kit.call("com.a/x", by=Principal("http:other"))
-    other_tool = kit.call("com.a/y", by=GUEST)
     kit.attach("com.b", "work")
-    kit.call("com.b/work")
-    other_chain = kit.call("com.a/x", by="com.b")
-    kit.answer(first.approval_id)
-    assert [len(a.deliveries) for a in (first, other_caller, other_tool, other_chain)] == [1, 0, 0, 0]
-    assert len({a.approval_id for a in (first, other_caller, other_tool, other_chain)}) == 4
+    for_boss = kit.call("com.b/work")
+    kit.in_force(rules(("operator", "*", "allow"), ("http:*", "com.b/*", "allow"), ("*", "*", "ask"), version="v2"))
+    for_guest = kit.call("com.b/work", by=GUEST)
+    asked = [
+        kit.call("com.a/x", by=GUEST),
+        kit.call("com.a/x", by=Principal("http:other")),
+        kit.call("com.a/y", by=GUEST),
+        kit.call("com.a/x", by="com.b", causation_id=for_boss.call_id),
+        kit.call("com.a/x", by="com.b", causation_id=for_guest.call_id),
+    ]
+    questions = [each.approval_id for each in asked]
+    assert len(set(questions)) == 5
+    for number, question in enumerate(questions, start=1):
+        kit.answer(question)
+        assert [len(each.deliveries) for each in asked] == [1] * number + [0] * (5 - number)
+
+
+def test_a_call_under_another_definition_has_a_question_of_its_own(kit: Kit) -> None:
+    kit.in_force(unpinned_agents=frozenset({"com.a"}))
+    old = kit.call("com.a/x", by=GUEST)
+    kit.offer("com.a", tool("com.a/x", description="changed"), replace=True)
+    new = kit.call("com.a/x", by=GUEST)
+    assert new.approval_id != old.approval_id
+    kit.answer(new.approval_id)
+    assert (len(old.deliveries), len(new.deliveries)) == (0, 1)
 
 
 def test_an_answer_is_used_once(kit: Kit) -> None:
@@ -257,6 +274,7 @@ def test_the_operator_may_answer_what_he_started_and_the_record_says_so() -> Non
 
 
 def test_one_agent_has_five_open_questions_and_the_next_call_is_denied(kit: Kit) -> None:
+    assert MAX_OPEN_BY_ONE == 5
     kit.attach("com.b")
     asked = [kit.call("com.a/x", {"n": n}, by="com.b") for n in range(100)]
     assert [a.code for a in asked] == [None] * MAX_OPEN_BY_ONE + ["policy.denied"] * 95
@@ -389,6 +407,28 @@ def test_identical_calls_are_still_behind_one_question_after_a_crash(kit: Kit) -
     kit.answer(question)
     assert [len(a.deliveries) for a in asked] == [0, 1, 0]
     assert len(kit.questions("call")) == 1
+
+
+def test_the_second_call_behind_a_question_is_still_let_through_after_a_crash() -> None:
+    kit = Kit(ASK)
+    kit.attach("com.a", tool("com.a/x", side_effects=False))
+    first, second = kit.call("com.a/x", by=GUEST), kit.call("com.a/x", by=GUEST)
+    kit.cancel(first)
+    kit.answer(second.approval_id)
+    kit.snapshot()
+    kit.crash()
+    kit.attach("com.a", tool("com.a/x", side_effects=False))
+    kit.advance(1.1)
+    assert len(second.deliveries) == 2
+
+
+def test_a_question_whose_call_ended_just_before_the_crash_is_withdrawn(kit: Kit) -> None:
+    asked = kit.call("com.a/x", by=GUEST)
+    kit.cancel(asked)
+    settled = kit.outcomes[asked.accepted.n].n
+    assert kit.step[1] > settled
+    kit.crash(settled)
+    assert kit.questions("call") == []
 
 
 @pytest.mark.parametrize("approved", [True, False])

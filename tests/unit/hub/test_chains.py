@@ -147,6 +147,7 @@ def chain_through(kit: Kit, length: int) -> list[Asked]:
 
 
 def test_a_chain_may_be_eight_calls_deep_and_no_deeper(kit: Kit) -> None:
+    assert MAX_DEPTH == 8
     for number in range(1, MAX_DEPTH + 2):
         kit.attach(f"com.n{number}", "x")
     made = chain_through(kit, MAX_DEPTH + 1)

@@ -138,6 +138,8 @@ def in_process(folder: Path, **more: object) -> Iterator[InProcess]:
             made.ledger._link.abandon()
             if made.ledger._lock:
                 made.ledger._lock.release()
+        # pytest keeps the folders of three runs.
+        (folder / "ledger.reserve").unlink(missing_ok=True)
 
 
 # --- any entries ------------------------------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from trunkline.ledger.export import bundle, replay, story, verify_bundle
 LARGE = b'{"text":"' + b"a" * 70_000 + b'"}'
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[InProcess]:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
     """Two calls of correlation c, with a question, a second delivery and a late result; others in between."""
-    with in_process(tmp_path) as ledger:
+    with in_process(tmp_path_factory.mktemp("ledger")) as ledger:
         ledger.add(
             accepted(1, b'{\n "password": "hunter2"\n}', correlation_id="c", sent=False),
             question(2, 1),

@@ -16,9 +16,10 @@ import pytest
 import uvloop
 
 from tests.requirement import requirement
-from tests.unit.ledger.made import InProcess, accepted, in_process, noticed, settled
+from tests.unit.ledger.made import InProcess, accepted, change, in_process, noticed, settled
 from tests.unit.ledger.masking_examples import OURS
-from trunkline.errors import LedgerError, LedgerFailed, LedgerLocked
+from trunkline.entries import SnapshotTaken
+from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError, LedgerFailed, LedgerLocked
 from trunkline.ledger import ledger as ledger_module
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.ledger import Ledger
@@ -242,12 +243,36 @@ async def test_a_second_exchange_is_turned_away_while_the_first_or_its_writer_li
 async def test_what_the_writer_cannot_open_is_told_at_the_start(tmp_path: Path) -> None:
     LedgerKeys.load(tmp_path / "keys", create=True)
     (tmp_path / "ledger.sqlite").write_bytes(b"this is no database at all, but it is long enough" * 20)
-    with pytest.raises(LedgerFailed, match="the file itself is damaged"):
+    with pytest.raises(LedgerCorrupt, match="the file itself is damaged"):
         Attended(tmp_path)
     # And the lock is free again.
     (tmp_path / "ledger.sqlite").unlink()
     async with attended(tmp_path):
         pass
+
+
+async def test_a_damaged_end_is_told_at_the_start_with_its_number(tmp_path: Path) -> None:
+    with in_process(tmp_path) as made:
+        made.add(noticed(1), noticed(2))
+    change(made.path, "UPDATE entries SET hash = CAST(x'ff00ff' AS TEXT) WHERE n = 2")
+    with pytest.raises(LedgerCorrupt) as caught:
+        Attended(tmp_path)
+    assert caught.value.number == 2
+    change(made.path, "DELETE FROM entries WHERE n = 2")
+    with pytest.raises(LedgerCorrupt) as caught:
+        Attended(tmp_path)
+    assert caught.value.number == 2
+
+
+def test_a_secret_too_short_to_mask_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the secret gateway has fewer than 8 bytes"):
+        InProcess(tmp_path, secrets=[("gateway", "short")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_snapshot_that_was_not_made_cannot_be_recorded(tmp_path: Path) -> None:
+    with in_process(tmp_path) as made, pytest.raises(InvariantBroken, match="a snapshot that was not made"):
+        made.ledger.append(SnapshotTaken(n=1, at=1, through=0, sha256="ab" * 32))
 
 
 async def test_the_writer_needs_little_memory(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""How long and how large a run is: the standard one and the quick one, and the lines that show how far it has come."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from bench.loads import LARGE, SMALL, Load
+
+# The columns of the table. A small body is new each time: nothing can be gained from having seen it.
+LOADS: Final = (
+    Load(1, SMALL),
+    Load(64, SMALL),
+    Load(1, LARGE, fresh=False),
+    Load(64, LARGE, fresh=False),
+    Load(1, LARGE),
+    Load(64, LARGE),
+)
+# What everything else is measured with.
+USUAL: Final = Load(64, SMALL)
+
+
+class Plan(Struct, frozen=True):
+    """The figures of a run. Times were chosen so that the standard one ends within ten minutes on two cores."""
+
+    name: str
+    # Each measures every contender under every load once; the median needs at least five.
+    rounds: int = 5
+    # Long enough for pools and caches to fill, and for a log that is written behind to fall behind.
+    warm_s: float = 0.2
+    measure_s: float = 0.8
+    # Of each growing figure, beside the relay each time.
+    growth_rounds: int = 3
+    agents: tuple[int, ...] = (1, 10, 50, 100, 200, 500)
+    entries: tuple[int, ...] = (10_000, 100_000, 1_000_000)
+    # Connections and calls in flight between which memory is compared. The exchange takes 1,024 connections and 4,096
+    # open calls of one caller.
+    idle_connections: tuple[int, int] = (200, 1000)
+    open_calls: tuple[int, int] = (400, 4000)
+    herd: int = 500
+    # Calls through the pure path.
+    piece_calls: int = 20_000
+    # Calls after which memory is looked at, ten times.
+    flat_calls: int = 1_000_000
+
+
+STANDARD: Final = Plan("standard")
+QUICK: Final = Plan(
+    "quick",
+    rounds=1,
+    warm_s=0.1,
+    measure_s=0.3,
+    growth_rounds=1,
+    agents=(1, 50, 500),
+    entries=(10_000, 100_000),
+    piece_calls=4_000,
+    flat_calls=20_000,
+)
+
+
+class Stage(Struct, frozen=True):
+    """Where a section works, and how it tells of it."""
+
+    plan: Plan
+    folder: Path
+    begun: float
+
+    def say(self, text: str) -> None:
+        """One line of progress."""
+        sys.stderr.write(f"{time.monotonic() - self.begun:6.1f} s  {text}\n")
+        sys.stderr.flush()
+
+    def room(self, name: str) -> Path:
+        """A new folder."""
+        made = self.folder / name
+        made.mkdir()
+        return made

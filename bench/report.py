@@ -1,0 +1,229 @@
+"""A run as text: tables that read well in a terminal and are Markdown, so that ``docs/performance.md`` can take them.
+
+Pure. A section that was not measured leaves no table; a cell that was not measured is a dash.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from bench.contenders import CONTENDERS
+from bench.loads import KIB, LARGE, SMALL, Load
+from bench.plan import LOADS, USUAL
+from bench.results import Results, Spread, Step
+
+MISSING: Final = "–"
+_MIB: Final = KIB * KIB
+
+
+class Goal(Struct, frozen=True):
+    """A ratio that was set as a goal."""
+
+    contender: str
+    load: Load
+    to: str
+    least: float
+
+
+GOALS: Final = (
+    Goal("read-only", Load(64, SMALL), "relay", 0.50),
+    Goal("read-only", Load(64, SMALL), "nats", 3.0),
+    Goal("read-only", Load(64, SMALL), "mcp-stdio", 30.0),
+    Goal("durable", Load(64, SMALL), "relay", 0.35),
+    Goal("durable", Load(64, SMALL), "nats", 2.0),
+    Goal("read-only", Load(1, SMALL), "relay", 0.60),
+    Goal("read-only", Load(1, SMALL), "nats", 1.5),
+    Goal("read-only", Load(64, LARGE, fresh=False), "relay", 0.60),
+)
+
+_TITLES: Final = {contender.name: contender.title for contender in CONTENDERS}
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Aligned columns: the first to the left, figures to the right."""
+    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
+    yield _line(head, widths)
+    yield (
+        "|"
+        + "|".join(f":{'-' * (width + 1)}" if at == 0 else f"{'-' * (width + 1)}:" for at, width in enumerate(widths))
+        + "|"
+    )
+    for row in rows:
+        yield _line(row, widths)
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = (
+        text.ljust(width) if at == 0 else text.rjust(width)
+        for at, (text, width) in enumerate(zip(row, widths, strict=True))
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def lines(results: Results) -> Iterator[str]:
+    """Everything that was found."""
+    yield from _machine(results)
+    for part in (_ratios, _rates, _goals, _pieces, _memory, _starts, _agents, _entries):
+        shown = list(part(results))
+        if shown:
+            yield ""
+            yield from shown
+
+
+def ratio(found: Spread | None) -> str:
+    """A ratio with its lowest and highest round; two significant digits below a tenth."""
+    if found is None:
+        return MISSING
+    digits = 2 if found.median >= 0.095 else 3
+    if found.low == found.high:
+        return f"{found.median:.{digits}f}"
+    return f"{found.median:.{digits}f} ({found.low:.{digits}f}–{found.high:.{digits}f})"
+
+
+def _machine(results: Results) -> Iterator[str]:
+    machine = results.machine
+    yield (
+        f"{machine.date} UTC, {results.plan} run of {results.seconds / 60:.1f} minutes, load of the machine "
+        f"{machine.load_before:.1f} before and {machine.load_after:.1f} after. {machine.cores} × {machine.cpu}, "
+        f"{machine.memory_bytes / KIB**3:.0f} GiB, {machine.kernel}, {machine.disk} (4 KiB and its sync: "
+        f"{machine.sync_us:.0f} µs). Python {machine.python}, "
+        f"{', '.join(f'{name} {version}' for name, version in machine.packages.items())}."
+    )
+
+
+def _ratios(results: Results) -> Iterator[str]:
+    rows = _rows(results)
+    if rows:
+        rounds = max(len(cell.rates) for cell in results.cells)
+        yield f"Calls a second as a ratio to the bare relay in the same round: median of {rounds} (lowest–highest)."
+        yield ""
+        body = [[title, *(ratio(results.ratio(name, load)) for load in LOADS)] for name, title in rows]
+        yield from table(["calls in flight × text", *(load.title for load in LOADS)], body)
+
+
+def _rates(results: Results) -> Iterator[str]:
+    rows = _rows(results)
+    if rows:
+        yield "Calls a second, medians."
+        yield ""
+        body = [[title, *(_median(results.rates(name, load)) for load in LOADS)] for name, title in rows]
+        yield from table(["calls in flight × text", *(load.title for load in LOADS)], body)
+
+
+def _rows(results: Results) -> list[tuple[str, str]]:
+    measured = {cell.contender for cell in results.cells}
+    return [(contender.name, contender.title) for contender in CONTENDERS if contender.name in measured]
+
+
+def _median(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):,.0f}" if values else MISSING
+
+
+def _goals(results: Results) -> Iterator[str]:
+    rows: list[list[str]] = []
+    for goal in GOALS:
+        found = results.ratio(goal.contender, goal.load, goal.to)
+        if found is not None:
+            what = f"{_TITLES[goal.contender]}, {goal.load.title}, of {_TITLES[goal.to]}"
+            rows.append([what, f"{goal.least:.2f}", ratio(found), "yes" if found.median >= goal.least else "no"])
+    if rows:
+        yield "The goals."
+        yield ""
+        yield from table(["ratio", "at least", "measured", "reached"], rows)
+
+
+def _pieces(results: Results) -> Iterator[str]:
+    if not results.pieces:
+        return
+    yield f"CPU µs for a call, {USUAL.title}."
+    yield ""
+    pure = list(results.pieces[0].pure)
+    others = list(results.pieces[0].others)
+    rows = []
+    for found in results.pieces:
+        parts = [
+            *(found.pure[name] for name in pure),
+            found.rest,
+            found.exchange,
+            *(found.others[name] for name in others),
+        ]
+        rows.append([_TITLES[found.contender], *(f"{part:.1f}" for part in parts)])
+    yield from table(["", *pure, "sockets, loop", "exchange in all", *others], rows)
+
+
+def _memory(results: Results) -> Iterator[str]:
+    memory, flat = results.memory, results.flat
+    if memory is not None:
+        yield "Memory of the exchange's process (resident)."
+        yield ""
+        body = [
+            ["idle connection", _kib(memory.idle_connection)],
+            ["connection with a tool", _kib(memory.connection_with_tool)],
+            ["call in flight", _kib(memory.open_call)],
+            ["before anybody connects", f"{memory.empty / _MIB:.0f} MiB"],
+        ]
+        yield from table(["one more", "costs"], body)
+    if flat is not None:
+        yield from ["", "Memory as calls go by.", ""] if memory is not None else ["Memory as calls go by.", ""]
+        body = [[f"{calls:,}", f"{rss / _MIB:.1f} MiB"] for calls, rss in zip(flat.calls, flat.rss, strict=True)]
+        yield from table(["calls", "resident"], body)
+
+
+def _kib(size: float) -> str:
+    return f"{size / KIB:.1f} KiB"
+
+
+def _starts(results: Results) -> Iterator[str]:
+    if results.starts:
+        yield "Seconds from the start of the process until it can be called."
+        yield ""
+        body = [
+            [
+                f"{start.entries:,}",
+                f"{start.file_bytes / _MIB:,.0f} MiB",
+                f"{start.folded_s:.2f}",
+                f"{start.snapshot_s:.2f}",
+            ]
+            for start in results.starts
+        ]
+        yield from table(["entries", "file", "every entry folded and verified", "from a snapshot"], body)
+
+
+def _agents(results: Results) -> Iterator[str]:
+    if results.by_agents:
+        yield f"Read-only calls a second as agents grow, {USUAL.title}."
+        yield ""
+        yield from _growth("agents", {"read-only": results.by_agents})
+    if results.herd is not None:
+        if results.by_agents:
+            yield ""
+        herd = results.herd
+        yield (
+            f"{herd.agents} agents that connect at once: all are welcomed after {herd.welcomed_s:.2f} s, "
+            f"all have their tool confirmed after {herd.ready_s:.2f} s."
+        )
+
+
+def _entries(results: Results) -> Iterator[str]:
+    if results.by_entries:
+        yield f"Calls a second as the ledger grows, {USUAL.title}."
+        yield ""
+        yield from _growth("entries", results.by_entries)
+
+
+def _growth(what: str, series: dict[str, tuple[Step, ...]]) -> Iterator[str]:
+    head = [what]
+    for name in series:
+        head += [f"{name}, calls/s", "of the relay"]
+    rows = []
+    for steps in zip(*series.values(), strict=True):
+        row = [f"{steps[0].size:,}"]
+        for step in steps:
+            beside = [rate / relay for rate, relay in zip(step.rates, step.relay, strict=True)]
+            row += [_median(step.rates), ratio(Spread.of(beside))]
+        rows.append(row)
+    yield from table(head, rows)

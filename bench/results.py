@@ -1,0 +1,137 @@
+"""What a run found, as plain values: saved as JSON, shown by ``report`` and ``picture``.
+
+Owns the shapes and the few lines of statistics. Everything that was measured is kept, round by round, so that another
+median or another table can be made of a saved run.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from bench.loads import Load
+
+
+class Spread(Struct, frozen=True):
+    """The median of some rounds, and how far they lie apart."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of at least one value."""
+        return cls(statistics.median(values), min(values), max(values))
+
+
+class Cell(Struct, frozen=True):
+    """One contender under one load: calls a second in each round, CPU of each of its processes for a call."""
+
+    contender: str
+    load: Load
+    rates: tuple[float, ...]
+    cpu_us: dict[str, float] = {}
+
+
+class Step(Struct, frozen=True):
+    """Calls a second at one size of something that grows, and those of the bare relay in the same rounds."""
+
+    size: int
+    rates: tuple[float, ...]
+    relay: tuple[float, ...]
+
+
+class Start(Struct, frozen=True):
+    """From the start of the process until it can be called."""
+
+    entries: int
+    file_bytes: int
+    # Every entry folded and verified; and from the snapshot that a clean stop leaves.
+    folded_s: float
+    snapshot_s: float
+
+
+class Memory(Struct, frozen=True):
+    """Bytes of the exchange's process, for one more of each."""
+
+    idle_connection: float
+    connection_with_tool: float
+    open_call: float
+    # The process before anybody connected.
+    empty: int
+
+
+class Herd(Struct, frozen=True):
+    """Agents that connect at once: seconds until the last is welcomed, and until the last has its tool confirmed."""
+
+    agents: int
+    welcomed_s: float
+    ready_s: float
+
+
+class Pieces(Struct, frozen=True):
+    """CPU µs for a call, by piece. ``exchange`` and ``others`` are whole processes in a live run at 64 in flight."""
+
+    contender: str
+    pure: dict[str, float]
+    exchange: float
+    others: dict[str, float]
+
+    @property
+    def rest(self) -> float:
+        """What the exchange's process uses beyond the pure pieces: sockets, the loop, the pipe to the writer."""
+        return max(0.0, self.exchange - sum(self.pure.values()))
+
+
+class Flat(Struct, frozen=True):
+    """Memory of the exchange's process as calls go by."""
+
+    calls: tuple[int, ...]
+    rss: tuple[int, ...]
+
+
+class Machine(Struct, frozen=True):
+    """What the run ran on."""
+
+    date: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    kernel: str
+    python: str
+    disk: str
+    # An append of 4 KiB and its fdatasync: what a durable call at least waits for, twice.
+    sync_us: float
+    load_before: float
+    load_after: float = 0.0
+    packages: dict[str, str] = {}
+
+
+class Results(Struct, omit_defaults=True):
+    """One run. A section that was not asked for is empty."""
+
+    machine: Machine
+    plan: str
+    seconds: float = 0.0
+    cells: tuple[Cell, ...] = ()
+    pieces: tuple[Pieces, ...] = ()
+    memory: Memory | None = None
+    starts: tuple[Start, ...] = ()
+    by_agents: tuple[Step, ...] = ()
+    # By the contender's name.
+    by_entries: dict[str, tuple[Step, ...]] = {}
+    herd: Herd | None = None
+    flat: Flat | None = None
+
+    def rates(self, contender: str, load: Load) -> tuple[float, ...]:
+        """Calls a second in each round; nothing if it was not measured."""
+        return next((cell.rates for cell in self.cells if (cell.contender, cell.load) == (contender, load)), ())
+
+    def ratio(self, contender: str, load: Load, to: str = "relay") -> Spread | None:
+        """Of the other's rate in the same round, so that a slow minute of the machine counts for both."""
+        pairs = zip(self.rates(contender, load), self.rates(to, load), strict=False)
+        ratios = [rate / other for rate, other in pairs]
+        return Spread.of(ratios) if ratios else None

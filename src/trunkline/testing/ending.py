@@ -1,0 +1,157 @@
+"""The end of a simulation: everything that can be found out about it, once nothing happens any more."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import apsw
+from msgspec import Raw
+
+from trunkline.errors import LedgerError
+from trunkline.hub.hub import Hub
+from trunkline.hub.state import TAINT_MS, State
+from trunkline.ledger import export
+from trunkline.ledger.reader import Reader
+from trunkline.ledger.store import open_for_reading
+from trunkline.ledger.verify import verify
+from trunkline.testing.exchange import Setup
+from trunkline.testing.promises import Breach, Promises, Record, secrets_in
+from trunkline.testing.world import POLICIES, World
+
+# In the order of their making, each by its key.
+TABLES = {
+    "entries": "n",
+    "settled": "call",
+    "keys": "key_id",
+    "correlations": "correlation, n",
+    "steps": "subject, n",
+    "blobs": "sha256",
+    "held": "n",
+    "held_blobs": "name",
+    "snapshots": "n",
+    "meta": "name",
+}
+
+
+def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
+    """Everything that is not as it should be, in a world that has fallen silent."""
+    yield from (Breach(text) for text in world.witness.defects)
+    yield from (Breach(f"the exchange complained: {text}") for text in complaints)
+    exchange = world.exchange
+    assert exchange is not None
+    hub = exchange.hub
+    if exchange.ledger.backlog:
+        yield Breach(f"{exchange.ledger.backlog} entries never reached the disk")
+    if hub.state.questions:
+        yield Breach(f"questions stay open for ever: {', '.join(hub.state.questions)}")
+    if len(hub.timers):
+        yield Breach(f"{len(hub.timers)} alarms are set for nobody")
+    live = dump(hub.state, world.setup.now().ms)
+    exchange.kill(power_loss=False)
+    world.exchange = None
+    yield from _record_is_whole(world.setup, live)
+    with_reader = Reader(world.setup.path, world.setup.keys, vfs=world.setup.disk.vfs)
+    try:
+        record = Record(with_reader)
+    finally:
+        with_reader.close()
+    policies = {policy.version: policy for policy in POLICIES}
+    yield from Promises(world.witness, record, policies, world.tools).breaches()
+    for canary in secrets_in(world.setup.disk.folder, world.canaries):
+        yield Breach(f"a secret can be read in the files: {canary}")
+
+
+def _record_is_whole(setup: Setup, live: dict[str, object]) -> Iterator[Breach]:
+    """The chain holds, and its fold, from the last snapshot or from the first entry, is the state that was live."""
+    try:
+        verify(setup.path, vfs=setup.disk.vfs)
+    except LedgerError as exc:
+        yield Breach(f"the record does not verify: {exc}")
+        return
+    reader = Reader(setup.path, setup.keys, vfs=setup.disk.vfs)
+    try:
+        now_ms = setup.now().ms
+        recovered = _folded(setup, list(reader.recovery()), now_ms)
+        everything = [entry for n in range(1, reader.head()[0] + 1) if (entry := reader.entry(n, original=True))]
+        for how, state in (("recovery", recovered), ("the fold of all entries", _folded(setup, everything, now_ms))):
+            for name, value in state.items():
+                if value != live[name]:
+                    yield Breach(f"{how} gives other {name} than were live: {value} instead of {live[name]}")
+    finally:
+        reader.close()
+
+
+def _folded(setup: Setup, remembered: list[object], now_ms: int) -> dict[str, object]:
+    hub = Hub(
+        mac_key=setup.keys.mac_key,
+        call_prefix="",
+        new_id=setup.new_id,
+        operator_sha256="",
+        rules=setup.in_force.policy,
+    )
+    hub.fold(remembered)  # type: ignore[arg-type]
+    return dump(hub.state, now_ms)
+
+
+def dump(state: State, now_ms: int) -> dict[str, object]:
+    """What must be equal after any fold that has all it needs. Secrets apart: what is masked is masked for good."""
+    return {
+        "last": state.last,
+        "calls": {
+            call_id: ("sent" if call.attempt else call.status.value, call.attempt, call.approval_id, call.trail)
+            for call_id, call in state.calls.items()
+        },
+        "questions": {name: (list(q.calls), q.trail) for name, q in state.questions.items()},
+        "directives": sorted(name for name, d in state.directives.items() if d.expires_ms > now_ms),
+        "tokens": sorted(state.tokens),
+        "revoked": sorted(state.revoked),
+        "grants": {name: grant.permissions for name, grant in state.grants.items()},
+        "pins": {name: pin.fingerprint for name, pin in state.pins.items()},
+        "tainted": {name: mark for name, mark in state.tainted.items() if mark[1] + TAINT_MS > now_ms},
+    }
+
+
+def ledger_sha256(setup: Setup) -> str:
+    """A hash of every row of the ledger."""
+    hasher = hashlib.sha256()
+    connection = open_for_reading(setup.path, setup.disk.vfs)
+    try:
+        for table, key in TABLES.items():
+            for row in connection.execute(f"SELECT * FROM {table} ORDER BY {key}"):  # noqa: S608 - names from above
+                hasher.update(repr(row).encode())
+    finally:
+        connection.close()
+    return hasher.hexdigest()
+
+
+def lines_by_call(setup: Setup) -> dict[str, list[str]]:
+    """What the ledger has of each call, as it is stored."""
+    reader = Reader(setup.path, setup.keys, vfs=setup.disk.vfs)
+    try:
+        found = {}
+        for number in range(1, reader.head()[0] + 1):
+            line = reader.line(number) or b""
+            if line.startswith(b'{"kind":"call.accepted"'):
+                entry = reader.entry(number)
+                call_id = getattr(entry, "call_id", "")
+                found[call_id] = [data.decode() for data in export.replay(reader, call_id=call_id)]
+        return found
+    finally:
+        reader.close()
+
+
+def figures(world: World) -> dict[str, int]:
+    """How much happened."""
+    witness = world.witness
+    return {
+        "runs": world.setup.runs,
+        "crashes": witness.crashes,
+        "requests": len(witness.requests),
+        "executions": len(witness.executions),
+        "told": len(witness.outcomes),
+        "agents": len(world.agents),
+    }
+
+
+__all__ = ["Raw", "apsw", "dump", "figures", "findings", "ledger_sha256", "lines_by_call"]

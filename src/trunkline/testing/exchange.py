@@ -1,0 +1,299 @@
+"""One run of the real exchange on a fake clock, disk and network: started from a ledger, killed or stopped.
+
+The same parts as ``host.up`` joins (``Runner``, ``Hub``, ``Ledger`` with its ``Writer``, the OpenSentience rim), in one
+thread. The writer is no process here: a group takes fake time to reach it and its answer takes time to come back, so
+that a crash can fall between. HTTP is left out: ``people`` speaks to the runner as that edge does.
+
+Invariant: nothing random in it but what ``Random`` it is given.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from trunkline import events
+from trunkline.edges.opensentience.serve import Connection, OpenSentienceListener
+from trunkline.edges.opensentience.session import Settings
+from trunkline.errors import LedgerError
+from trunkline.host.runner import Processes, Runner
+from trunkline.hub import invariants
+from trunkline.hub.hub import Hub
+from trunkline.ledger.keys import LedgerKeys
+from trunkline.ledger.ledger import Ledger
+from trunkline.ledger.link import Blob
+from trunkline.ledger.masking import Masker
+from trunkline.ledger.reader import Reader
+from trunkline.ledger.writer import Writer
+from trunkline.model import Now, Status
+from trunkline.testing.clock import ManualLoop, ProcessLoop, Timer
+from trunkline.testing.disk import FaultyDisk
+from trunkline.testing.network import Network
+
+LEDGER: Final = "ledger.sqlite"
+# A quick disk, and one that makes everybody wait.
+COMMIT_S: Final = (0.0002, 0.004)
+SLOW_COMMIT_S: Final = (0.05, 2.0)
+SLOW_SHARE: Final = 0.05
+# As in ``host.up`` and the rim.
+DRAIN_S: Final = 10.0
+GOODBYE_S: Final = 2.5
+HEARTBEAT_MS: Final = 10_000
+
+
+class PowerCut(BaseException):  # noqa: N818 - not an error of anybody's, and no `except Exception` may stop it
+    """The process ends here, in the middle of whatever it does."""
+
+
+class Setup:
+    """What outlives a run of the exchange: the machine, and what its operator configured."""
+
+    def __init__(self, loop: ManualLoop, network: Network, rng: Random, processes: Processes, secret: bytes) -> None:
+        self.loop = loop
+        self.network = network
+        self.rng = rng
+        self.processes = processes
+        self.keys = LedgerKeys(secret, rng.randbytes)
+        self.secrets: list[tuple[str, str]] = []
+        self.operator_sha256 = ""
+        self.max_inflight = 256
+        self.in_force: events.PolicyChanged
+        self.disk = FaultyDisk(rng.getrandbits(32))
+        self.runs = 0
+        # Between the machine's clock and that of the loop: another one after each boot.
+        self.booted = 0.0
+        self.ids = 0
+
+    @property
+    def path(self) -> Path:
+        """The record."""
+        return self.disk.path(LEDGER)
+
+    def now(self) -> Now:
+        """Both clocks of the machine."""
+        clock = self.loop.clock
+        return Now(clock.mono - self.booted, clock.wall)
+
+    def new_id(self) -> str:
+        """An id that nobody had before."""
+        self.ids += 1
+        return f"00000000-0000-4000-8000-{self.ids:012x}"
+
+
+class SlowLink:
+    """The way to the writer and back, in fake time. ``heard`` is told when an answer arrives."""
+
+    def __init__(self, writer: Writer, loop: ProcessLoop, rng: Random, heard: Callable[[], None]) -> None:
+        self.last = writer.last
+        self._writer = writer
+        self._loop = loop
+        self._rng = rng
+        self._heard = heard
+        self._next: Timer | None = None
+        self._step: Callable[[], None] | None = None
+
+    def listen(self, on_durable: Callable[[int], None], on_failure: Callable[[LedgerError], None]) -> None:
+        """Who hears the answers."""
+        self._on_durable = on_durable
+        self._on_failure = on_failure
+
+    def send(self, group: bytes, blobs: Sequence[Blob]) -> None:
+        """A group is on its way."""
+        kept = list(blobs)
+        self._then(lambda: self._commit(group, kept))
+
+    def _then(self, step: Callable[[], None]) -> None:
+        self._step = step
+        latency = SLOW_COMMIT_S if self._rng.random() < SLOW_SHARE else COMMIT_S
+        self._next = self._loop.call_later(self._rng.uniform(*latency) / 2, self._go)
+
+    def _go(self) -> None:
+        step, self._step, self._next = self._step, None, None
+        if step is not None:
+            step()
+
+    def _commit(self, group: bytes, blobs: Sequence[Blob]) -> None:
+        try:
+            last = self._writer.commit(group, blobs)
+        except LedgerError as exc:
+            failed = exc
+            self._then(lambda: self._on_failure(failed))
+            return
+        self._then(lambda: self._answer(last))
+        try:
+            self._writer.rest()
+        except LedgerError as exc:
+            self.cut()
+            self._on_failure(exc)
+
+    def _answer(self, last: int) -> None:
+        self._heard()
+        self._on_durable(last)
+
+    def send_secret(self, name: str, secret: str) -> None:
+        """Mask this from here on."""
+        self._writer.add_secret(name, secret)
+
+    def wait(self) -> None:
+        """Until the group that was sent is answered."""
+        while self._step is not None:
+            if self._next is not None:
+                self._next.cancel()
+            self._go()
+
+    def cut(self) -> None:
+        """Nothing more comes through."""
+        if self._next is not None:
+            self._next.cancel()
+        self._step = self._next = None
+
+    def close(self) -> None:
+        """Checkpoint and close the file."""
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """Close the file as it is."""
+        self.cut()
+        self._writer.abandon()
+
+
+class SimulatedExchange:
+    """One process of the exchange. ``LedgerError`` if it cannot start."""
+
+    def __init__(self, setup: Setup) -> None:
+        setup.runs += 1
+        self._setup = setup
+        self._loop = ProcessLoop(setup.loop)
+        # Why it died by itself, if it did, with the stack of it.
+        self.died: str | None = None
+        self.stack = ""
+        writer = Writer(setup.path, setup.keys, Masker(), vfs=setup.disk.vfs)
+        # How much was done to the disk when the last answer of the writer was heard: all of that has to last.
+        self._promised = len(setup.disk.steps)
+        self._link = SlowLink(writer, self._loop, setup.rng, self._heard)
+        try:
+            reader = Reader(setup.path, setup.keys, vfs=setup.disk.vfs)
+        except LedgerError:
+            self._link.abandon()
+            raise
+        self.ledger = Ledger(
+            self._link,
+            reader,
+            setup.keys,
+            lock=None,
+            loop=self._loop.as_asyncio,
+            on_durable=self._on_durable,
+            on_failure=self._on_failure,
+        )
+        for name, secret in setup.secrets:
+            self.ledger.add_secret(name, secret)
+        self.hub = Hub(
+            mac_key=self.ledger.mac_key,
+            call_prefix=f"{setup.runs:08x}-0000-8000-a000-",
+            new_id=setup.new_id,
+            operator_sha256=setup.operator_sha256,
+            rules=setup.in_force.policy,
+        )
+        try:
+            self.hub.fold(reader.recovery())
+        except LedgerError:
+            self.abandon()
+            raise
+        self.hub.stored(self.ledger.durable)
+        instance = f"run-{setup.runs}"
+        self.runner = Runner(
+            self.hub,
+            self.ledger,
+            Masker(setup.secrets),
+            setup.processes,
+            self._loop,
+            instance=instance,
+            fatal=self._fatal,
+            reload=lambda: None,
+            now=setup.now,
+        )
+        settings = Settings("0.0.0", instance, HEARTBEAT_MS, max_inflight=setup.max_inflight)
+        self._listener = OpenSentienceListener(
+            self.runner, settings, path=Path("agents.sock"), entropy=setup.rng.randbytes
+        )
+        self._listener.loop = self._loop.as_asyncio
+        self._connections: list[Connection] = []
+        setup.network.listener = self._accept
+        self.runner.feed([setup.in_force, events.ExchangeStarted("0.0.0", instance)])
+
+    def _accept(self) -> Connection:
+        connection = Connection(self._listener, is_local=True)
+        self._connections.append(connection)
+        return connection
+
+    def _heard(self) -> None:
+        self._promised = len(self._setup.disk.steps)
+
+    def _on_durable(self, number: int) -> None:
+        self.runner.on_durable(number)
+
+    def _on_failure(self, error: LedgerError) -> None:
+        self.runner.on_failure(error)
+
+    def _fatal(self, why: str) -> None:
+        self.died = why
+        self.stack = "" if sys.exc_info()[0] is None else traceback.format_exc()
+
+    def check(self) -> None:
+        """``InvariantBroken`` if the hub contradicts itself."""
+        if self.died is None:
+            invariants.check(self.hub)
+
+    def snapshot(self) -> None:
+        """Store the open state, as the exchange does from time to time."""
+        state = self.hub.state
+        through = state.last
+        _, sha256 = self.ledger.snapshot(state.open_entries(self._setup.now().ms))
+        self.runner.feed([events.SnapshotTaken(through, sha256)])
+
+    def kill(self, *, power_loss: bool) -> None:
+        """The process is gone; with ``power_loss`` so is what the disk had not promised to keep."""
+        setup = self._setup
+        setup.network.server_died()
+        self.abandon()
+        if power_loss:
+            # A commit that nobody heard of may have been under way: the power goes at any of its steps.
+            at = setup.rng.randint(self._promised, len(setup.disk.steps))
+            old, setup.disk = setup.disk, setup.disk.crash(setup.rng, at=at)
+            old.close()
+            setup.booted = setup.loop.time() - setup.rng.uniform(1.0, 100.0)
+        setup.disk.heal()
+
+    def abandon(self) -> None:
+        """Let go of the file as a process does that ends: nothing more is written."""
+        self._loop.kill()
+        self._link.abandon()
+        self.ledger.reader.close()
+
+    def stop(self) -> None:
+        """The orderly end: what runs may finish, everybody hears of it, the record is closed."""
+        self.runner.feed([events.DrainStarted()])
+        loop = self._setup.loop
+        deadline = loop.time() + DRAIN_S
+        while loop.time() < deadline and self._has_running() and self.died is None:
+            loop.run_for(0.02)
+        self._setup.network.listener = None
+        now = self._setup.now()
+        for connection in self._connections:
+            if connection in self._listener.connections:
+                connection.say_goodbye("shutdown", now)
+        loop.run_for(GOODBYE_S)
+        if self.died is None:
+            self.snapshot()
+            self.runner.feed([events.ExchangeStopped()])
+            self.ledger.close()
+            self._loop.kill()
+        else:
+            self.abandon()
+
+    def _has_running(self) -> bool:
+        return any(call.status is Status.RUNNING for call in self.hub.state.calls.values())

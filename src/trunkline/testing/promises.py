@@ -1,0 +1,315 @@
+"""What must hold in the end: the record against what was seen from outside, one function for each promise.
+
+Everything here is judged from the ledger as it is on the disk and from ``witness``; nothing from the exchange's memory.
+Each function gives the breaches it found, with the calls they are about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline import entries
+from trunkline.entries import CallAccepted, CallSettled
+from trunkline.ledger.reader import Reader, call_number
+from trunkline.model import OPERATOR, RESEND, Decision, Policy, Rule, Status, ToolDefinition
+from trunkline.testing.witness import Outcome, Witness, digest
+
+_STRICTNESS: Final = (Decision.ALLOW, Decision.ASK, Decision.DENY)
+
+
+class Breach(Struct, frozen=True):
+    """A promise that was not kept, and the calls it was not kept to."""
+
+    what: str
+    calls: tuple[str, ...] = ()
+
+
+class Record:
+    """Everything on record, read from the disk and ordered."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.last = reader.head()[0]
+        self.accepted: dict[int, CallAccepted] = {}
+        self.settled: dict[int, list[CallSettled]] = {}
+        self.refused: set[str] = set()
+        self.opened: dict[str, entries.QuestionOpened] = {}
+        # The calls that ever waited behind a question, and the questions with a yes.
+        self.behind: dict[int, list[str]] = {}
+        self.closed: dict[str, str] = {}
+        self.noted: set[tuple[str, str]] = set()
+        self.directives: dict[str, str] = {}
+        self.tokens: set[str] = set()
+        self.revoked: set[str] = set()
+        self.admitted: dict[str, int] = {}
+        self.masked: set[int] = set()
+        for number in range(1, self.last + 1):
+            entry = reader.entry(number)
+            if entry is not None:
+                self._take(entry)
+                if b'"masked_mac":' in (reader.line(number) or b""):
+                    self.masked.add(number)
+
+    def _take(self, entry: entries.AnyEntry) -> None:
+        match entry:
+            case CallAccepted():
+                self.accepted[entry.n] = entry
+            case CallSettled():
+                self.settled.setdefault(entry.call, []).append(entry)
+            case entries.CallRefused():
+                self.refused.add(entry.call_id)
+            case entries.QuestionOpened():
+                self.opened[entry.approval_id] = entry
+                if entry.call is not None:
+                    self.behind.setdefault(entry.call, []).append(entry.approval_id)
+            case entries.QuestionJoined():
+                self.behind.setdefault(entry.call, []).append(entry.approval_id)
+            case entries.QuestionClosed():
+                self.closed[entry.approval_id] = entry.how
+            case entries.CallNoted():
+                self.noted.add((entry.call_id, entry.note))
+            case entries.DirectiveStated():
+                self.directives[entry.directive_id] = entry.tool_id
+            case entries.TokenIssued():
+                self.tokens.add(entry.token_id)
+            case entries.TokenRevoked():
+                self.revoked.add(entry.token_id)
+            case entries.AgentAdmitted():
+                self.admitted[entry.agent_id] = self.admitted.get(entry.agent_id, 0) + 1
+            case _:
+                pass
+
+    def call(self, call_id: str) -> CallAccepted | None:
+        """A call by its id: its number may belong to another one, after a crash that nobody was promised anything of."""
+        found = self.accepted.get(call_number(call_id) or 0)
+        return found if found is not None and found.call_id == call_id else None
+
+    def outcome(self, accepted: CallAccepted) -> CallSettled | None:
+        """How a call ended."""
+        return next(iter(self.settled.get(accepted.n, ())), None)
+
+
+class Promises:
+    """All promises about one simulation."""
+
+    def __init__(
+        self, witness: Witness, record: Record, policies: dict[str, Policy], tools: dict[str, ToolDefinition]
+    ) -> None:
+        self._witness = witness
+        self._record = record
+        self._policies = policies
+        self._tools = tools
+
+    def breaches(self) -> Iterator[Breach]:
+        """Everything that was not kept."""
+        yield from self.every_call_has_one_outcome()
+        yield from self.what_was_told_is_on_record()
+        yield from self.what_waits_or_was_taken_on_is_on_record()
+        yield from self.what_people_did_is_on_record()
+        yield from self.whoever_waits_is_answered()
+        yield from self.what_could_do_harm_twice_runs_once()
+        yield from self.a_key_names_one_call()
+        yield from self.what_runs_was_allowed()
+        yield from self.a_person_said_yes_to_each_call()
+        yield from self.a_chain_keeps_all_its_callers()
+
+    def every_call_has_one_outcome(self) -> Iterator[Breach]:
+        """P-A1, and that nothing stays open for ever."""
+        for number, accepted in self._record.accepted.items():
+            ends = self._record.settled.get(number, ())
+            if len(ends) != 1:
+                yield Breach(f"a call has {len(ends)} outcomes", (accepted.call_id,))
+
+    def what_was_told_is_on_record(self) -> Iterator[Breach]:
+        """P-A1: an outcome that somebody was told is the one on record, but for a read-only call before a crash."""
+        for outcome in self._witness.outcomes:
+            problem = self._contradiction(outcome)
+            if problem is None:
+                continue
+            # Decision 26: a read-only call is recorded without waiting.
+            if self._is_at_stake(outcome.call_id, outcome.tool_id) or outcome.crashes == self._witness.crashes:
+                yield Breach(f"somebody was told {outcome.status.value}, {problem}", (outcome.call_id,))
+
+    def _contradiction(self, outcome: Outcome) -> str | None:
+        accepted = self._record.call(outcome.call_id)
+        if accepted is None:
+            # This may have been a refusal, which is told without waiting.
+            return None if outcome.refused is None else "and the call is not on record"
+        settled = self._record.outcome(accepted)
+        if settled is None:
+            return "and no outcome is on record"
+        if settled.status is not outcome.status:
+            return f"and the record says {settled.status.value}"
+        output = None if settled.output is None else bytes(settled.output)
+        if outcome.output_sha256 and settled.n not in self._record.masked and digest(output) != outcome.output_sha256:
+            return "with another output than the one on record"
+        return None
+
+    def _is_at_stake(self, call_id: str, tool_id: str) -> bool:
+        accepted = self._record.call(call_id)
+        if accepted is not None and accepted.decision is Decision.ASK:
+            return True
+        tool = self._tools.get(tool_id)
+        return tool is not None and (tool.side_effects or tool.requires_directive)
+
+    def what_waits_or_was_taken_on_is_on_record(self) -> Iterator[Breach]:
+        """Somebody who was told to wait waits for something."""
+        record = self._record
+        for call_id, approval_id in self._witness.waits:
+            accepted = record.call(call_id)
+            if approval_id not in record.opened:
+                yield Breach(f"somebody was told to wait for {approval_id}, which is not on record", (call_id,))
+            elif call_id and (accepted is None or approval_id not in record.behind.get(accepted.n, ())):
+                yield Breach(f"somebody was told to wait for {approval_id}, which is about another call", (call_id,))
+        for call_id, tool_id, crashes in self._witness.taken_on:
+            is_bound = self._is_at_stake(call_id, tool_id) or crashes == self._witness.crashes
+            if is_bound and record.call(call_id) is None:
+                yield Breach("somebody was told that a call was taken on, and it is not on record", (call_id,))
+
+    def what_people_did_is_on_record(self) -> Iterator[Breach]:
+        """An answer, a directive, a token, a cancel, an agent's welcome: confirmed means recorded."""
+        record = self._record
+        for what, named in self._witness.confirmed:
+            match what:
+                case "approved" | "denied":
+                    kept = record.closed.get(named) == what
+                case "stated":
+                    kept = named in record.directives
+                case "issued":
+                    kept = named in record.tokens
+                case "revoked":
+                    kept = named in record.revoked
+                case "canceling":
+                    kept = (named, "cancel.requested") in record.noted
+                case _:
+                    kept = True
+            if not kept:
+                calls = (named,) if call_number(named) is not None else ()
+                yield Breach(f"somebody was told that {named} is {what}, and it is not on record", calls)
+        for agent_id, count in self._witness.welcomes.items():
+            if count > record.admitted.get(agent_id, 0):
+                yield Breach(f"{agent_id} was welcomed {count} times, admitted {record.admitted.get(agent_id, 0)}")
+
+    def whoever_waits_is_answered(self) -> Iterator[Breach]:
+        """In the end nobody waits."""
+        for request in self._witness.requests:
+            if request.is_waiting:
+                yield Breach(f"{request.caller} still waits for {request.ref}", (request.call_id,))
+
+    def what_could_do_harm_twice_runs_once(self) -> Iterator[Breach]:
+        """P-B11 and decision 1: an effect takes place at most once, and never for a call that is not on record."""
+        runs: dict[str, int] = {}
+        for execution in self._witness.executions:
+            if not execution.side_effects:
+                continue
+            call_id = execution.call_id
+            runs[call_id] = runs.get(call_id, 0) + 1
+            if runs[call_id] == 2:
+                yield Breach(f"{execution.tool_id} ran twice for one call", (call_id,))
+            if self._record.call(call_id) is None:
+                yield Breach(f"{execution.tool_id} ran for a call that is not on record", (call_id,))
+        for call_id, count in self._witness.deliveries.items():
+            accepted = self._record.call(call_id)
+            if accepted is not None and accepted.side_effects and count > RESEND.deliveries:
+                yield Breach(f"a call was sent {count} times", (call_id,))
+
+    def a_key_names_one_call(self) -> Iterator[Breach]:
+        """P-B1: one execution for a caller's key, and one outcome."""
+        ran: dict[tuple[str, str], set[str]] = {}
+        for execution in self._witness.executions:
+            if execution.key is not None and execution.side_effects:
+                ran.setdefault((execution.caller, execution.key), set()).add(execution.call_id)
+        told: dict[tuple[str, str], set[str]] = {}
+        for request in self._witness.requests:
+            outcome = request.outcome
+            if request.key is None or outcome is None or outcome.refused:
+                continue
+            if self._is_at_stake(outcome.call_id, request.tool_id) and self._record.call(outcome.call_id) is not None:
+                told.setdefault((request.caller, request.key), set()).add(outcome.call_id)
+        for what, groups in (("ran as", ran), ("was answered with", told)):
+            for (caller, key), calls in groups.items():
+                if len(calls) > 1:
+                    yield Breach(f"the key {key} of {caller} {what} {len(calls)} calls", tuple(sorted(calls)))
+
+    def what_runs_was_allowed(self) -> Iterator[Breach]:
+        """P-F1, P-F2: what policy says to every caller of the chain, by another evaluator than the hub's."""
+        for call_id in sorted({execution.call_id for execution in self._witness.executions}):
+            accepted = self._record.call(call_id)
+            if accepted is None:
+                continue
+            tool = self._tools[accepted.tool_id]
+            policy = self._policies[accepted.policy]
+            said = max(
+                (_says(policy.rules, caller, tool, untrusted=accepted.untrusted) for caller in _callers(accepted)),
+                key=_STRICTNESS.index,
+            )
+            if said is not accepted.decision:
+                yield Breach(f"policy says {said.value} and the record {accepted.decision.value}", (call_id,))
+            if said is Decision.DENY:
+                yield Breach("a denied call ran", (call_id,))
+
+    def a_person_said_yes_to_each_call(self) -> Iterator[Breach]:
+        """P-F3: one answer, one call; one directive, one call."""
+        ran = sorted({execution.call_id for execution in self._witness.executions}, key=lambda c: call_number(c) or 0)
+        used: set[str] = set()
+        for call_id in ran:
+            accepted = self._record.call(call_id)
+            if accepted is None:
+                continue
+            if accepted.decision is Decision.ASK:
+                asked = self._record.behind.get(accepted.n, ())
+                free = [name for name in asked if self._record.closed.get(name) == "approved" and name not in used]
+                if free:
+                    used.add(free[0])
+                else:
+                    yield Breach("a call ran that nobody said yes to, or by an answer that was used before", (call_id,))
+            if self._tools[accepted.tool_id].requires_directive:
+                directive = accepted.directive_id or ""
+                if self._record.directives.get(directive) != accepted.tool_id or directive in used:
+                    yield Breach("a call ran without a directive, or with a used one", (call_id,))
+                used.add(directive)
+
+    def a_chain_keeps_all_its_callers(self) -> Iterator[Breach]:
+        """Decision 7: whoever calls for somebody acts for all who stand behind that somebody."""
+        for request in self._witness.requests:
+            accepted = self._record.call(request.call_id)
+            cause = self._record.call(request.cause)
+            if accepted is None or cause is None or request.key is not None:
+                continue
+            missing = set(_callers(cause)) - set(accepted.chain)
+            # The cause may have ended before the call arrived; then it is nobody's business any more.
+            ended = self._record.outcome(cause)
+            if missing and (ended is None or ended.n > accepted.n):
+                yield Breach(f"a call hides {', '.join(sorted(missing))}", (request.call_id, request.cause))
+
+
+def _callers(accepted: CallAccepted) -> tuple[str, ...]:
+    return (*accepted.chain, accepted.caller)
+
+
+def _says(rules: tuple[Rule, ...], caller: str, tool: ToolDefinition, *, untrusted: bool) -> Decision:
+    for rule in rules:
+        if rule.side_effects is not None and rule.side_effects is not tool.side_effects:
+            continue
+        if rule.when == "untrusted" and not untrusted:
+            continue
+        if _fits(rule.caller, caller) and _fits(rule.tool, tool.tool_id):
+            return rule.decision
+    return Decision.DENY
+
+
+def _fits(pattern: str, text: str) -> bool:
+    return re.fullmatch(".*".join(re.escape(part) for part in pattern.split("*")), text, re.DOTALL) is not None
+
+
+def secrets_in(folder: Path, canaries: list[str]) -> list[str]:
+    """P-H1: the planted secrets that can be read in the files of a folder."""
+    data = b"".join(file.read_bytes() for file in sorted(folder.iterdir()))
+    return [canary for canary in canaries if canary.encode() in data]
+
+
+__all__ = ["OPERATOR", "Breach", "Promises", "Record", "Status", "secrets_in"]

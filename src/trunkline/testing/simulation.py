@@ -1,0 +1,399 @@
+"""``simulate(seed)``: the whole system on a fake clock, disk and network, with everything that can go wrong.
+
+Agents and people call, repeat, cancel and answer; agents die, hang and misbehave; connections break; rules, clocks and
+definitions change; the exchange is killed, loses its power in the middle of a write, finds its disk broken, and is
+started again. After each step the hub's own invariants are checked. In the end everything falls silent, and the record
+is held against what was seen from outside (``promises``).
+
+Invariant: everything random comes from one ``Random(seed)``: same seed, same ledger, byte for byte.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from trunkline.edges.opensentience.agent_events import Called
+from trunkline.effects import Reply
+from trunkline.errors import InvariantBroken, LedgerError
+from trunkline.model import Principal
+from trunkline.testing.agents import Deed, Job, ScriptedAgent
+from trunkline.testing.disk import Failure
+from trunkline.testing.ending import figures, findings, ledger_sha256, lines_by_call
+from trunkline.testing.promises import Breach
+from trunkline.testing.story import SimulationFailed, Story
+from trunkline.testing.witness import Request
+from trunkline.testing.world import BOSS, CHECKER, PEOPLE, POLICIES, World, tools_of
+
+__all__ = ["STEPS", "simulate"]
+
+# Enough for several crashes and policies, few enough for several simulations in a second.
+STEPS: Final = 120
+# Longer than any deadline, patience, question or silence lasts.
+QUIET_S: Final = 150.0
+# What an agent does with a call, and how often.
+DEEDS: Final = {
+    Deed.ANSWER: 60,
+    Deed.CHAIN: 14,
+    Deed.FAIL: 6,
+    Deed.CRASH: 5,
+    Deed.TWO_RESULTS: 4,
+    Deed.NEVER: 3,
+    Deed.BAD_RESULT: 2,
+    Deed.GARBAGE: 2,
+    Deed.HANG: 2,
+}
+# How long a step is followed by nothing new: most are close to each other, some far apart.
+PAUSES_S: Final = (((0.0, 0.0), 3), ((0.0, 0.02), 8), ((0.0, 0.5), 6), ((0.5, 6.0), 3), ((6.0, 35.0), 1))
+# A body that is stored apart from its entry.
+LARGE_BYTES: Final = 70_000
+
+
+def simulate(seed: int, steps: int = STEPS) -> Story:
+    """Run one simulation; ``SimulationFailed``, whose text is the story, if a promise was broken."""
+    simulation = Simulation(seed, steps)
+    try:
+        return simulation.run()
+    finally:
+        simulation.close()
+
+
+class Simulation:
+    """One run. ``actions`` are what can happen, and how often."""
+
+    def __init__(self, seed: int, steps: int) -> None:
+        self._seed = seed
+        self._steps = steps
+        self.world = World(seed, self._job)
+        self.rng: Random = self.world.rng
+        self._is_quiet = False
+        self._directives: list[tuple[str, str]] = []
+        self._complaints = _Complaints()
+        self.actions: dict[Callable[[], None], float] = {
+            self._person_calls: 30,
+            self._agent_calls: 16,
+            self._somebody_repeats: 10,
+            self._somebody_cancels: 6,
+            self._somebody_leaves: 2,
+            self._somebody_looks: 6,
+            self._person_answers: 14,
+            self._person_states_intent: 3,
+            self._agent_wishes: 1,
+            self._agent_dies: 3,
+            self._agent_hangs: 1,
+            self._agent_changes: 5,
+            self._connection_breaks: 3,
+            self._rules_change: 3,
+            self._token_is_revoked: 0.7,
+            self._clock_jumps: 2,
+            self._snapshot_is_taken: 2,
+            self._exchange_crashes: 3,
+            self._disk_breaks: 1,
+            self._exchange_stops: 0.7,
+        }
+
+    def close(self) -> None:
+        """Let go of the disk."""
+        exchange = self.world.exchange
+        if exchange is not None:
+            exchange.abandon()
+        self.world.setup.disk.close()
+
+    def run(self) -> Story:
+        """All of it."""
+        with self._complaints:
+            try:
+                self._play()
+            except (InvariantBroken, LedgerError) as exc:
+                raise SimulationFailed(self._story(), [Breach(f"{type(exc).__name__}: {exc}")]) from exc
+            breaches = list(findings(self.world, self._complaints.texts))
+        story = self._story()
+        if breaches:
+            raise SimulationFailed(story, breaches)
+        return story
+
+    def _play(self) -> None:
+        world = self.world
+        world.start_exchange()
+        world.loop.run_for(self.rng.uniform(0.0, 1.0))
+        actions, weights = list(self.actions), list(self.actions.values())
+        for _ in range(self._steps):
+            with world.under_power():
+                if world.exchange is not None:
+                    self.rng.choices(actions, weights)[0]()
+            self._pass_time()
+        self._fall_silent()
+
+    def _pass_time(self) -> None:
+        (bounds,) = self.rng.choices([bounds for bounds, _ in PAUSES_S], [weight for _, weight in PAUSES_S])
+        self._run_until(self.world.loop.time() + self.rng.uniform(*bounds))
+
+    def _run_until(self, moment: float) -> None:
+        world = self.world
+        while True:
+            with world.under_power():
+                world.loop.run_until(moment)
+                world.look()
+                return
+            # The power went: what is left of this time passes without it.
+
+    def _fall_silent(self) -> None:
+        """Nothing new happens, nothing breaks any more, and everybody does what they should."""
+        world = self.world
+        self._is_quiet = True
+        world.cut_power_after(0)
+        world.setup.disk.heal()
+        self._run_until(world.loop.time() + QUIET_S)
+        if world.exchange is None:
+            raise InvariantBroken("the exchange did not come back")
+
+    def _story(self) -> Story:
+        world = self.world
+        return Story(
+            self._seed,
+            self._steps,
+            ledger_sha256(world.setup),
+            figures(world),
+            world.witness.lines,
+            lines_by_call(world.setup),
+        )
+
+    # -- what agents do with a call ------------------------------------------------------------------------------------
+
+    def _job(self, agent: ScriptedAgent, called: Called) -> Job:
+        rng = self.rng
+        if self._is_quiet:
+            return Job(Deed.ANSWER, 0.01)
+        (deed,) = rng.choices(list(DEEDS), list(DEEDS.values()))
+        after_s = rng.choice([rng.uniform(0.0, 0.05), rng.uniform(0.0, 0.05), rng.uniform(0.1, 3.0)])
+        if rng.random() < 0.08:
+            after_s = rng.uniform(10.0, 45.0)
+        others = [tool_id for tool_id in self.world.tools if not tool_id.startswith(f"{agent.agent_id}/")]
+        return Job(
+            deed,
+            after_s,
+            output=self._body(f"done by {agent.agent_id}"),
+            chunks=self._chunks() if rng.random() < 0.2 else (),
+            obeys_cancel=rng.random() < 0.6,
+            other=rng.choice(others) if called.tool_id else "",
+            names_cause=rng.random() < 0.7,
+        )
+
+    def _chunks(self) -> tuple[str, ...]:
+        """Some text, in which a secret may be cut in two."""
+        if self.rng.random() < 0.3:
+            secret = self.world.canary()
+            cut = self.rng.randint(1, len(secret) - 1)
+            return ("here: " + secret[:cut], secret[cut:] + " so far")
+        return tuple(f"line {number}\n" for number in range(self.rng.randint(1, 4)))
+
+    def _body(self, text: str = "") -> bytes:
+        """A JSON object: one of a few, so that equal ones meet; sometimes with a secret, sometimes large."""
+        kind = self.rng.random()
+        if kind < 0.06:
+            return b'{"n":0,"note":"%s use %s"}' % (text.encode(), self.world.canary().encode())
+        if kind < 0.08:
+            return b'{"n":0,"password":"%s"}' % self.world.canary().encode()
+        if kind < 0.09:
+            return b'{"n":0,"large":"%s"}' % (b"x" * LARGE_BYTES)
+        return b'{"n":%d}' % self.rng.randrange(3)
+
+    # -- what people and programs do -----------------------------------------------------------------------------------
+
+    def _person_calls(self) -> None:
+        rng, world = self.rng, self.world
+        who = rng.choice(PEOPLE)
+        tool_id = rng.choice(list(world.tools))
+        causation_id = None
+        if tool_id.endswith("/intended") and self._directives:
+            tool_id, causation_id = rng.choice(self._directives)
+        wall_ms = int(world.clock.wall * 1000)
+        world.desk.call(
+            who,
+            tool_id,
+            self._body(),
+            key=f"k{rng.randrange(12)}" if rng.random() < 0.3 else None,
+            timeout_ms=rng.choice([None, None, 200, 2000, 20_000]),
+            expires_ms=wall_ms + rng.choice([-5, 1, 300, 5000, 30_000]) if rng.random() < 0.15 else None,
+            correlation_id=self._correlation(),
+            causation_id=causation_id,
+            announce=rng.random() < 0.4,
+        )
+
+    def _correlation(self) -> str | None:
+        kind = self.rng.random()
+        if kind < 0.02:
+            return f"about {self.world.canary()}"
+        return self.rng.choice(["c1", "c2", "c3"]) if kind < 0.3 else None
+
+    def _agent_calls(self) -> None:
+        rng = self.rng
+        agent = self._ready_agent()
+        if agent is not None:
+            agent.ask(
+                rng.choice(list(self.world.tools)),
+                self._body(),
+                key=f"k{rng.randrange(12)}" if rng.random() < 0.3 else None,
+                timeout_ms=rng.choice([None, None, 200, 2000]),
+                correlation_id=self._correlation(),
+            )
+
+    def _ready_agent(self) -> ScriptedAgent | None:
+        ready = [agent for agent in self.world.agents.values() if agent.is_ready]
+        return self.rng.choice(ready) if ready else None
+
+    def _somebody_repeats(self) -> None:
+        """The same request once more: the answer got lost, or a program is impatient."""
+        keyed = [request for request in self.world.witness.requests if request.key is not None]
+        if not keyed:
+            return
+        request = self.rng.choice(keyed[-20:])
+        agent = self.world.agents.get(request.caller.removeprefix("opensentience:"))
+        if agent is not None:
+            agent.ask(request.tool_id, request.input, key=request.key)
+        else:
+            who = next(person for person in PEOPLE if person.identity == request.caller)
+            self.world.desk.call(who, request.tool_id, request.input, key=request.key)
+
+    def _waiting_request(self) -> Request | None:
+        waiting = [request for request in self.world.witness.requests[-40:] if request.is_waiting]
+        return self.rng.choice(waiting) if waiting else None
+
+    def _somebody_cancels(self) -> None:
+        request = self._waiting_request()
+        if request is None:
+            return
+        agent = self.world.agents.get(request.caller.removeprefix("opensentience:"))
+        if agent is not None:
+            agent.cancel(request)
+        elif request.call_id:
+            # The caller, the operator, or somebody who has no business with it.
+            who = self.rng.choice([*PEOPLE, Principal(request.caller)])
+            self.world.desk.cancel(who, request.call_id, f"enough of {self.world.canary()}")
+
+    def _somebody_leaves(self) -> None:
+        request = self._waiting_request()
+        if request is not None:
+            self.world.desk.leave(request)
+
+    def _somebody_looks(self) -> None:
+        known = [request.call_id for request in self.world.witness.requests[-30:] if request.call_id]
+        if known:
+            self.world.desk.look_up(BOSS, self.rng.choice(known))
+
+    def _person_answers(self) -> None:
+        exchange = self.world.exchange
+        questions = exchange.runner.questions() if exchange is not None else []
+        if questions:
+            who = self.rng.choice([BOSS, BOSS, CHECKER, self.rng.choice(PEOPLE)])
+            question = self.rng.choice(questions)
+            approved = self.rng.random() < 0.7
+            self.world.desk.answer(who, question.approval_id, approved=approved, reason="as seen")
+
+    def _person_states_intent(self) -> None:
+        agent = self.rng.choice(list(self.world.agents))
+        tool_id = f"{agent}/intended"
+
+        def stated(reply: Reply) -> None:
+            self._directives.append((tool_id, reply.id or ""))
+
+        self.world.desk.state(BOSS, tool_id, stated, "it is needed")
+
+    def _agent_wishes(self) -> None:
+        agent = self._ready_agent()
+        if agent is not None:
+            agent.wish(f"{self.rng.choice(list(self.world.agents))}/intended")
+
+    # -- what goes wrong -----------------------------------------------------------------------------------------------
+
+    def _agent_dies(self) -> None:
+        self.rng.choice(list(self.world.agents.values())).kill()
+
+    def _agent_hangs(self) -> None:
+        self.rng.choice(list(self.world.agents.values())).hang(self.rng.uniform(1.0, 80.0))
+
+    def _agent_changes(self) -> None:
+        """It says how it is, takes a tool back, offers it again, or describes it differently."""
+        rng = self.rng
+        agent = self._ready_agent()
+        if agent is None:
+            return
+        match rng.randrange(4):
+            case 0:
+                agent.report(rng.choice(["ok", "ok", "degraded", "unhealthy"]))
+            case 1:
+                agent.withdraw(rng.choice(list(agent.tools)))
+            case 2:
+                agent.offer(tools_of(agent.agent_id), replace=rng.random() < 0.5)
+            case _:
+                changed = rng.choice(tools_of(agent.agent_id, f"does something else {rng.randrange(3)}"))
+                agent.offer([changed], replace=rng.random() < 0.2)
+
+    def _connection_breaks(self) -> None:
+        rng = self.rng
+        agent = rng.choice(list(self.world.agents.values()))
+        if rng.random() < 0.5:
+            agent.reset()
+        else:
+            up, down = rng.choice([(True, True), (True, False), (False, True)])
+            agent.cut(up=up, down=down, notice_after_s=rng.uniform(5.0, 90.0))
+
+    def _rules_change(self) -> None:
+        world = self.world
+        policy = self.rng.choice(POLICIES)
+        world.witness.note("exchange", f"has other rules: {policy.version}")
+        world.setup.in_force = world.in_force(policy)
+        if world.exchange is not None:
+            world.exchange.runner.feed([world.setup.in_force])
+
+    def _token_is_revoked(self) -> None:
+        self.world.revoke_token()
+
+    def _clock_jumps(self) -> None:
+        seconds = self.rng.choice([-3600.0, -60.0, -0.5, 0.5, 60.0, 3600.0])
+        self.world.witness.note("exchange", f"sees its wall clock jump by {seconds:g} s")
+        self.world.clock.jump(seconds)
+
+    def _snapshot_is_taken(self) -> None:
+        if self.world.exchange is not None:
+            self.world.exchange.snapshot()
+
+    def _exchange_crashes(self) -> None:
+        """Now, or in the middle of the next thing it says."""
+        if self.rng.random() < 0.5:
+            self.world.crash(power_loss=self.rng.random() < 0.6)
+        else:
+            self.world.cut_power_after(self.rng.randint(1, 6))
+
+    def _disk_breaks(self) -> None:
+        kind = self.rng.choice(list(Failure))
+        self.world.setup.disk.fail_at(self.rng.randint(1, 40), kind, persistent=self.rng.random() < 0.5)
+        self.world.witness.note("exchange", f"has a disk that will fail: {kind.value}")
+
+    def _exchange_stops(self) -> None:
+        self.world.stop()
+
+
+class _Complaints(logging.Handler):
+    """What the exchange logs as wrong while a simulation runs: none of it may be its own doing."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+        self._log = logging.getLogger("trunkline")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a warning; a death is judged where it is seen."""
+        if record.levelno == logging.WARNING:
+            self.texts.append(record.getMessage())
+
+    def __enter__(self) -> None:
+        self._was = self._log.propagate
+        self._log.propagate = False
+        self._log.addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._log.removeHandler(self)
+        self._log.propagate = self._was

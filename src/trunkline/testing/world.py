@@ -1,0 +1,326 @@
+"""The machine that a simulation happens on: the exchange that runs there or does not, its agents, its operator.
+
+Owns what starts, ends and comes back: processes of agents (launched by the exchange, or started by hand with a standing
+token), runs of the exchange, and what survives them. Does not choose what happens (``simulation``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Final
+
+from msgspec import Raw, Struct
+
+from trunkline import events
+from trunkline.effects import Reply
+from trunkline.errors import InvariantBroken, LedgerError
+from trunkline.model import (
+    OPERATOR,
+    AgentView,
+    Decision,
+    Limits,
+    Manifest,
+    Peer,
+    Policy,
+    Principal,
+    ProcessIdentity,
+    Rule,
+    ToolDefinition,
+)
+from trunkline.testing.agents import Script, ScriptedAgent
+from trunkline.testing.clock import ManualLoop
+from trunkline.testing.exchange import PowerCut, Setup, SimulatedExchange
+from trunkline.testing.network import Network
+from trunkline.testing.people import Desk
+from trunkline.testing.witness import Witness
+
+BOSS: Final = Principal(OPERATOR)
+SCRIPT: Final = Principal("http:script")
+CHECKER: Final = Principal("http:checker", ("approve",))
+PEOPLE: Final = (BOSS, SCRIPT, CHECKER)
+
+ANYTHING: Final = Raw(b'{"type":"object"}')
+# What each agent offers. Behaviour differs by agent and by day; what a tool promises does not.
+TOOLS: Final = (
+    ("read", {"side_effects": False}),
+    ("look", {"side_effects": False, "capabilities": ("cancellation",)}),
+    ("write", {}),
+    ("make", {"capabilities": ("cancellation",)}),
+    ("once", {"capabilities": ("idempotency",)}),
+    ("intended", {"requires_directive": True}),
+    ("guarded", {"side_effects": False, "required_permissions": ("files:read",)}),
+)
+# The one whose results are other people's words.
+UNTRUSTED: Final = "com.c"
+# Short, so that a quiet minute at the end sees everything expire.
+APPROVAL_S: Final = 40.0
+
+
+def _policy(version: str, *lines: tuple[str, str, str] | Rule) -> Policy:
+    made = (
+        line if isinstance(line, Rule) else Rule(f"{version}-{number}", line[0], line[1], Decision(line[2]))
+        for number, line in enumerate(lines, start=1)
+    )
+    return Policy(tuple(made), version)
+
+
+POLICIES: Final = (
+    _policy(
+        "builtin",
+        Rule("builtin-untrusted", "*", "*", Decision.ASK, side_effects=True, when="untrusted"),
+        ("operator", "*", "allow"),
+        Rule("builtin-read-only", "*", "*", Decision.ALLOW, side_effects=False),
+        Rule("builtin-side-effects", "*", "*", Decision.ASK, side_effects=True),
+    ),
+    _policy("open", ("*", "*", "allow")),
+    _policy("careful", ("operator", "*/read", "allow"), ("*", "*", "ask")),
+    _policy("closed", ("*", "com.a/*", "deny"), ("http:script", "*/write", "deny"), ("operator", "*", "allow"), ("*", "*", "ask")),
+    _policy("distrust", Rule("distrust", "*", "*", Decision.DENY, when="untrusted"), ("opensentience:*", "*/once", "deny"), ("*", "*", "allow")),
+)
+
+
+def tools_of(agent_id: str, wording: str = "does what it says") -> list[ToolDefinition]:
+    """The tools of one agent; another wording is another definition."""
+    return [ToolDefinition(f"{agent_id}/{name}", wording, ANYTHING, **terms) for name, terms in TOOLS]  # type: ignore[arg-type]
+
+
+class Run(Struct):
+    """A launched process, as the exchange's supervisor knows it."""
+
+    agent_id: str
+    run_id: str
+    process: ProcessIdentity
+
+
+class World:
+    """Everything there is."""
+
+    def __init__(self, seed: int, script: Script) -> None:
+        self.rng = Random(seed)
+        self.loop = ManualLoop()
+        self.clock = self.loop.clock
+        self.witness = Witness(self.clock)
+        self.network = Network(self.loop, self.rng, self._something_left)
+        self.desk = Desk(self.witness, self._something_left)
+        self.setup = Setup(self.loop, self.network, self.rng, self, self.rng.randbytes(32))
+        self.setup.max_inflight = self.rng.choice([1, 2, 8, 256])
+        self.setup.in_force = self.in_force(POLICIES[0])
+        self.exchange: SimulatedExchange | None = None
+        self.canaries: list[str] = []
+        self._runs: dict[int, Run] = {}
+        self._pids = 100
+        # Writes and answers until the power goes; 0: it stays.
+        self._cut_in = 0
+        token = self.new_token()
+        self.setup.operator_sha256 = hashlib.sha256(token.encode()).hexdigest()
+        self.setup.secrets = [("operator_token", token), ("configured", self._secret("plain-", 20))]
+        names = [f"com.{letter}" for letter in "abcdefghijkl"][: self.rng.randint(3, 12)]
+        self.agents = {name: self._new_agent(name, script) for name in names}
+        self.tools = {tool.tool_id: tool for name in names for tool in tools_of(name)}
+        # Standing tokens by agent: the others are launched by the exchange.
+        self._standing: dict[str, str] = {name: "" for name in names if self.rng.random() < 0.3}
+        self._token_ids: dict[str, str] = {}
+        self._manifests = {name: Manifest("ab" * 32, ("files:read",)) for name in names if self.rng.random() < 0.3}
+
+    def _new_agent(self, name: str, script: Script) -> ScriptedAgent:
+        return ScriptedAgent(
+            name,
+            tools_of(name),
+            script,
+            loop=self.loop,
+            network=self.network,
+            rng=self.rng,
+            witness=self.witness,
+            died=self._agent_died,
+            can_cancel=self.rng.random() < 0.7,
+        )
+
+    def in_force(self, policy: Policy) -> events.PolicyChanged:
+        """A configuration with this policy."""
+        strict = Limits(calls_per_s=5.0, open_calls=20, open_bytes=100_000)
+        return events.PolicyChanged(
+            policy,
+            strict if self.rng.random() < 0.15 else Limits(),
+            untrusted_agents=frozenset({UNTRUSTED}),
+            unpinned_agents=frozenset({"com.b"}) if self.rng.random() < 0.3 else frozenset(),
+            approval_expire_s=APPROVAL_S,
+        )
+
+    # -- secrets -------------------------------------------------------------------------------------------------------
+
+    def _secret(self, start: str, size: int) -> str:
+        letters = "abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+        secret = start + "".join(self.rng.choices(letters, k=size))
+        self.canaries.append(secret)
+        return secret
+
+    def new_token(self) -> str:
+        """A credential as the exchange makes them. It must never be on record."""
+        return self._secret("tlk_", 43)
+
+    def canary(self) -> str:
+        """A secret in somebody's words. It must never be readable on record."""
+        which = self.rng.randrange(4)
+        if which == 0:
+            return self.setup.secrets[1][1]
+        return self._secret(*(("tlk_", 43), ("ghp_", 36), ("sk-ant-api03-", 40))[which - 1])
+
+    # -- the exchange --------------------------------------------------------------------------------------------------
+
+    def start_exchange(self) -> None:
+        """Start it from what is on the disk; if that cannot be read because the disk is broken, try again later."""
+        if self.exchange is not None:
+            return
+        try:
+            self.exchange = SimulatedExchange(self.setup)
+        except LedgerError as exc:
+            if not self.setup.disk.has_failed:
+                raise
+            self.witness.note("exchange", f"cannot start: {exc}")
+            self.setup.disk.heal()
+            self.loop.call_later(1.0, self.start_exchange)
+            return
+        self.witness.note("exchange", f"starts, run {self.setup.runs}, from entry {self.exchange.ledger.durable}")
+        self.desk.open(self.exchange.runner)
+        for agent in self.agents.values():
+            self._start(agent)
+
+    def crash(self, *, power_loss: bool) -> None:
+        """The exchange is gone, from one moment to the next."""
+        exchange = self._gone()
+        if exchange is None:
+            return
+        on_record = exchange.ledger.durable
+        self.witness.note("exchange", f"{'loses power' if power_loss else 'is killed'}; {on_record} entries promised")
+        self.witness.crashes += 1
+        exchange.kill(power_loss=power_loss)
+        self._come_back()
+
+    def stop(self) -> None:
+        """The exchange is told to stop."""
+        exchange = self.exchange
+        if exchange is None:
+            return
+        self.witness.note("exchange", "is told to stop")
+        exchange.stop()
+        self._gone()
+        self.witness.note("exchange", "has stopped")
+        self.setup.disk.heal()
+        self._come_back()
+
+    def _gone(self) -> SimulatedExchange | None:
+        exchange, self.exchange = self.exchange, None
+        self._cut_in = 0
+        self.network.listener = None
+        self.desk.close()
+        return exchange
+
+    def _come_back(self) -> None:
+        """The keeper ends launched agents; somebody starts the exchange again."""
+        for name, agent in self.agents.items():
+            if name not in self._standing:
+                self.loop.call_later(self.rng.uniform(0.0, 0.5), agent.kill)
+        self.loop.call_later(self.rng.uniform(0.6, 3.0), self.start_exchange)
+
+    def cut_power_after(self, writes: int) -> None:
+        """Let the power go in the middle of a step: when so many more things have left the exchange."""
+        self._cut_in = writes
+
+    def _something_left(self) -> None:
+        if self._cut_in:
+            self._cut_in -= 1
+            if self._cut_in == 0:
+                raise PowerCut
+
+    @contextmanager
+    def under_power(self) -> Iterator[None]:
+        """Whatever happens inside may end with the exchange's death; what is left after it goes on."""
+        try:
+            yield
+        except PowerCut:
+            self.crash(power_loss=self.rng.random() < 0.7)
+
+    def look(self) -> None:
+        """After each step: the hub is whole, and whoever died had a reason."""
+        exchange = self.exchange
+        if exchange is None:
+            return
+        if exchange.died is not None:
+            if not self.setup.disk.has_failed:
+                raise InvariantBroken(f"the exchange died: {exchange.died}\n{exchange.stack}")
+            self.witness.note("exchange", f"dies: {exchange.died}")
+            self.crash(power_loss=self.rng.random() < 0.5)
+            return
+        exchange.check()
+
+    # -- processes of agents -------------------------------------------------------------------------------------------
+
+    def _start(self, agent: ScriptedAgent) -> None:
+        name = agent.agent_id
+        if agent.is_alive or self.exchange is None:
+            return
+        if name not in self._standing:
+            self._launch(agent)
+        elif self._standing[name]:
+            agent.start(self._new_pid(), self._standing[name])
+        else:
+            self._give_token(agent)
+
+    def _give_token(self, agent: ScriptedAgent) -> None:
+        """The operator makes a standing token and starts the agent with it, once he has been told that it is good."""
+        token = self.new_token()
+
+        def started(reply: Reply) -> None:
+            self._standing[agent.agent_id] = token
+            self._token_ids[agent.agent_id] = reply.id or ""
+            self.loop.call_soon(self._start, agent)
+
+        sha256 = hashlib.sha256(token.encode()).hexdigest()
+        self.desk.issue(BOSS, "opensentience", agent.agent_id, sha256, started)
+
+    def revoke_token(self) -> None:
+        """The operator takes a standing token back; its agent is started with another one, some day."""
+        if self._token_ids:
+            name = self.rng.choice(list(self._token_ids))
+            self.desk.revoke(BOSS, self._token_ids.pop(name))
+            self._standing[name] = ""
+            self.loop.call_later(self.rng.uniform(0.0, 10.0), self.agents[name].kill)
+
+    def _launch(self, agent: ScriptedAgent) -> None:
+        assert self.exchange is not None
+        name, pid, token = agent.agent_id, self._new_pid(), self.new_token()
+        process = ProcessIdentity(pid, pid * 7)
+        run = self._runs[pid] = Run(name, f"run-{pid}", process)
+        sha256 = hashlib.sha256(token.encode()).hexdigest()
+        self.exchange.runner.feed([events.AgentLaunched(name, run.run_id, process, sha256, self._manifests.get(name))])
+        agent.start(pid, token)
+
+    def _agent_died(self, agent: ScriptedAgent) -> None:
+        self.loop.call_soon(self._tell_of_death, agent)
+        self.loop.call_later(self.rng.uniform(0.1, 6.0), self._start, agent)
+
+    def _tell_of_death(self, agent: ScriptedAgent) -> None:
+        for pid, run in list(self._runs.items()):
+            if run.agent_id == agent.agent_id and pid != agent.pid:
+                del self._runs[pid]
+                if self.exchange is not None and self.exchange.died is None:
+                    self.exchange.runner.feed([events.AgentExited(run.agent_id, run.run_id, 1, 0.5)])
+
+    def _new_pid(self) -> int:
+        self._pids += 1
+        return self._pids
+
+    # -- what the runner asks the supervisor ---------------------------------------------------------------------------
+
+    def peer_of(self, pid: int, uid: int) -> Peer:
+        """Who a connecting process is."""
+        del uid
+        run = self._runs.get(pid)
+        return Peer(f"process {pid}", ProcessIdentity(pid, pid * 7), None if run is None else run.run_id)
+
+    def views(self) -> list[AgentView]:
+        """What is to be said of each agent's process."""
+        return [AgentView(run.agent_id, "opensentience", "running", pid=pid) for pid, run in self._runs.items()]
