@@ -1,7 +1,7 @@
 """``make bench``: one run, one table.
 
-    python -m bench [--quick] [--only NAME]... [--save] [--picture FILE]
-    python -m bench --show FILE [--picture FILE]
+    python -m bench [--quick] [--only NAME]... [--save] [--page] [--picture FILE]
+    python -m bench --show FILE [--page] [--picture FILE]
 
 ``--only`` takes a section (ratios, pieces, memory, agents, herd, entries, flat) or a row of the table (read-only, nats,
 …; the bare relay is always beside it) and may be repeated. ``flat``, a million calls, runs only when it is asked for.
@@ -25,12 +25,12 @@ import msgspec
 from msgspec.structs import replace
 
 from bench import growth, memory, pieces, ratios
-from bench.children import Failed
+from bench.children import ROOT, Failed
 from bench.contenders import CONTENDERS, RELAY
 from bench.machine import machine
 from bench.picture import svg
 from bench.plan import QUICK, STANDARD, Stage
-from bench.report import lines
+from bench.report import PICTURE, lines, page
 from bench.results import Results
 
 SECTIONS: Final = ("ratios", "pieces", "memory", "agents", "herd", "entries", "flat")
@@ -38,7 +38,8 @@ SECTIONS: Final = ("ratios", "pieces", "memory", "agents", "herd", "entries", "f
 ON_REQUEST: Final = frozenset({"flat"})
 # By the standard a place that outlives a restart, so a disk, where /tmp may be memory. Short: a socket's path is.
 WORK: Final = "/var/tmp"  # noqa: S108 - the folder below it has a name that nobody can foresee, and mode 0700
-SAVED: Final = Path(__file__).parent / "results"
+SAVED: Final = ROOT / "bench" / "results"
+PAGE: Final = ROOT / "docs" / "performance.md"
 # Above this the figures say more about the other programs than about ours.
 BUSY: Final = 0.5
 
@@ -56,7 +57,8 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
         metavar="NAME",
         help=f"a section ({', '.join(SECTIONS)}) or a row ({', '.join(rows)}); may be repeated",
     )
-    parser.add_argument("--save", action="store_true", help=f"write {SAVED.name}/<date>.json")
+    parser.add_argument("--save", action="store_true", help="keep the run as bench/results/<date>.json")
+    parser.add_argument("--page", action="store_true", help="keep it and put its figures into docs/performance.md")
     parser.add_argument("--show", type=Path, metavar="FILE", help="show a saved run instead of making one")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write the picture of the table, as SVG")
     return parser.parse_args(words)
@@ -112,8 +114,9 @@ def run(options: argparse.Namespace) -> tuple[Results, str]:
 def main(words: Sequence[str]) -> int:
     """The exit code: 0, or 1 if something could not be measured."""
     options = arguments(words)
-    if options.show is not None:
-        results, problem = msgspec.json.decode(options.show.read_bytes(), type=Results), ""
+    file: Path | None = options.show
+    if file is not None:
+        results, problem = msgspec.json.decode(file.read_bytes(), type=Results), ""
     else:
         # A thousand connections, in every process that will have them.
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
@@ -122,14 +125,26 @@ def main(words: Sequence[str]) -> int:
     print(*lines(results), sep="\n")
     if problem:
         print(f"error: {problem}", file=sys.stderr)
-    if options.save and not problem:
-        SAVED.mkdir(exist_ok=True)
-        file = SAVED / f"{results.machine.date.replace(' ', 'T').replace(':', '')}.json"
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
-        print(f"saved: {file}", file=sys.stderr)
-    if options.picture is not None and results.cells:
+        return 1
+    if file is None and (options.save or options.page):
+        file = save(results)
+    if options.page and file is not None:
+        name = file.resolve().relative_to(ROOT)
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), results, str(name)), encoding="utf-8")
+        if results.cells:
+            PAGE.with_name(PICTURE).write_text(svg(results), encoding="utf-8")
+    if options.picture is not None:
         options.picture.write_text(svg(results), encoding="utf-8")
-    return 1 if problem else 0
+    return 0
+
+
+def save(results: Results) -> Path:
+    """Keep a run; where."""
+    SAVED.mkdir(exist_ok=True)
+    file = SAVED / f"{results.machine.date.replace(' ', 'T').replace(':', '')}.json"
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
+    print(f"saved: {file}", file=sys.stderr)
+    return file
 
 
 if __name__ == "__main__":

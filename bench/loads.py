@@ -151,16 +151,16 @@ class Meter:
     def __init__(self, run: Run, now: float) -> None:
         self._warm_until = now + run.warm_s
         self._measure_s = run.measure_s
-        self._begun = 0.0
+        self._begun: float | None = None
+        self._ended: float | None = None
         self._end_at = 0.0
-        self._ended = 0.0
         self._calls = 0
 
     def count(self, now: float) -> bool:
         """One more call ended; whether another may begin."""
-        if self._ended:
+        if self._ended is not None:
             return False
-        if self._begun:
+        if self._begun is not None:
             self._calls += 1
             if now >= self._end_at:
                 self._ended = now
@@ -172,6 +172,8 @@ class Meter:
 
     def measured(self, total: int) -> Measured:
         """What was counted; ``total`` is what the caller made in all."""
+        assert self._begun is not None
+        assert self._ended is not None
         return Measured(self._calls, self._ended - self._begun, total)
 
 

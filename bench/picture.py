@@ -72,6 +72,8 @@ def _panel(results: Results, load: Load, names: list[str], left: int, top: int, 
     start = left + NAME_WIDTH
     scale = (width - NAME_WIDTH - FIGURE_WIDTH) / longest
     yield _text(left, top + 18, load.title, size=14, weight="600")
+    bottom = top + PANEL_HEAD + len(names) * ROW_HEIGHT - (ROW_HEIGHT - BAR_HEIGHT)
+    yield _rule(start + scale, top + PANEL_HEAD - 4, start + scale, bottom + 2, FAINT, dashed=True)
     for number, name in enumerate(names):
         found = ratios[name]
         y = top + PANEL_HEAD + number * ROW_HEIGHT
@@ -83,8 +85,6 @@ def _panel(results: Results, load: Load, names: list[str], left: int, top: int, 
             yield f'<rect x="{start}" y="{y}" width="{length}" height="{BAR_HEIGHT}" fill="{_fill(name)}"/>'
             yield _rule(start + found.low * scale, middle, start + found.high * scale, middle, INK)
             yield _text(start + found.high * scale + 6, middle + 4, ratio(found), size=11, fill=FAINT)
-    bottom = top + PANEL_HEAD + len(names) * ROW_HEIGHT - (ROW_HEIGHT - BAR_HEIGHT)
-    yield _rule(start + scale, top + PANEL_HEAD - 4, start + scale, bottom + 2, FAINT, dashed=True)
 
 
 def _fill(name: str) -> str:
@@ -98,7 +98,8 @@ def _text(
 ) -> str:
     return (
         f'<text x="{_px(x)}" y="{_px(y)}" font-size="{size}" font-weight="{weight}" fill="{fill}" '
-        f'text-anchor="{anchor}">{escape(text)}</text>'
+        # The white edge keeps a figure readable where a line goes through it.
+        f'text-anchor="{anchor}" stroke="#ffffff" stroke-width="3" paint-order="stroke">{escape(text)}</text>'
     )
 
 

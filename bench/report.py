@@ -17,6 +17,9 @@ from bench.plan import LOADS, USUAL
 from bench.results import Results, Spread, Step
 
 MISSING: Final = "–"
+# Of docs/performance.md: the section that a run writes, and the picture beside the page.
+FIGURES: Final = "## Figures"
+PICTURE: Final = "performance.svg"
 _MIB: Final = KIB * KIB
 
 
@@ -67,11 +70,23 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 def lines(results: Results) -> Iterator[str]:
     """Everything that was found."""
     yield from _machine(results)
-    for part in (_ratios, _rates, _goals, _pieces, _memory, _starts, _agents, _entries):
+    for part in (_ratios, _rates, _cpu, _goals, _pieces, _memory, _starts, _agents, _entries):
         shown = list(part(results))
         if shown:
             yield ""
             yield from shown
+
+
+def page(text: str, results: Results, name: str) -> str:
+    """The page with its figures replaced by those of this run, which is saved under ``name``."""
+    before, heading, rest = text.partition(f"{FIGURES}\n")
+    if not heading:
+        raise ValueError(f"the page has no line {FIGURES!r}")
+    at = rest.find("\n## ")
+    after = "" if at < 0 else rest[at:]
+    picture = ["", f"![The table as a picture]({PICTURE})"] if results.cells else []
+    shown = "\n".join([f"From `{name}`:", "", *lines(results), *picture])
+    return f"{before}{heading}\n{shown}\n{after}"
 
 
 def ratio(found: Spread | None) -> str:
@@ -111,6 +126,20 @@ def _rates(results: Results) -> Iterator[str]:
         yield "Calls a second, medians."
         yield ""
         body = [[title, *(_median(results.rates(name, load)) for load in LOADS)] for name, title in rows]
+        yield from table(["calls in flight × text", *(load.title for load in LOADS)], body)
+
+
+def _cpu(results: Results) -> Iterator[str]:
+    rows = _rows(results)
+    used = {(cell.contender, cell.load): sum(cell.cpu_us.values()) for cell in results.cells}
+    if rows:
+        yield "CPU µs for a call, all processes of a contender together: steadier than time on a busy machine."
+        yield ""
+        cells = [[used.get((name, load)) for load in LOADS] for name, _ in rows]
+        body = [
+            [title, *(MISSING if us is None else f"{us:,.0f}" for us in found)]
+            for (_, title), found in zip(rows, cells, strict=True)
+        ]
         yield from table(["calls in flight × text", *(load.title for load in LOADS)], body)
 
 

@@ -40,8 +40,12 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_
 class Running:
     """One exchange process in its own home folder."""
 
-    def __init__(self, home: Path, config: str = "", *, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, config: str = "", *, env: dict[str, str] | None = None, under: tuple[str, ...] = ()
+    ) -> None:
         self.home = home
+        # A command that runs the rest of its line in the same process: `strace -D …`, `nice …`.
+        self.under = under
         home.mkdir(mode=0o700, exist_ok=True)
         self.config_file = home / "trunkline.toml"
         self.config_file.write_text('[http]\nlisten = "127.0.0.1:0"\n' + config)
@@ -56,7 +60,7 @@ class Running:
         """Up and ready."""
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "trunkline", "up", "--home", str(self.home)],
+                [*self.under, sys.executable, "-m", "trunkline", "up", "--home", str(self.home)],
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

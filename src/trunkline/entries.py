@@ -132,7 +132,7 @@ class ToolPinned(Entry, tag="tool.pinned"):
 
 
 class CallAccepted(Entry, tag="call.accepted"):
-    """A call was taken on. With ``sent`` its delivery follows this entry; else a ``call.sent`` precedes each delivery."""
+    """A call was taken on. With ``sent`` its delivery follows at once; else a ``call.sent`` precedes each delivery."""
 
     call_id: str
     caller: str

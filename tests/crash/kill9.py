@@ -1,7 +1,7 @@
 """Kill the exchange with -9 under load, again and again, and hold what everybody saw against what it remembers.
 
-One ``Trial`` is a home folder with an exchange and a crowd; each ``Trial.run`` is one kill. Used by ``test_kill9`` for a few
-kills and by ``tools/soak.py`` for many.
+One ``Trial`` is a home folder with an exchange and a crowd; each ``Trial.run`` is one kill. ``test_kill9`` does a few,
+``tools/soak.py`` many.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Trial:
     def _compare_answer(self, answer: Answered, entry: dict[str, Any] | None) -> None:
         if entry is not None and answer.status == entry["status"] and answer.output == entry.get("output"):
             return
-        # Recorded without waiting: of what was answered after the last commit before a crash the record may have nothing,
-        # or the outcome of a second run.
+        # Recorded without waiting: of what was answered after the last commit before a crash the record may have
+        # nothing, or the outcome of a second run.
         assert answer.tool == "read", f"acknowledged and lost: {answer}, on record: {entry}"
         ran = sum(worker.ran[answer.call_id] for worker in self.crowd.workers)
         assert entry is None or ran > 1, f"{answer}, on record: {entry}"

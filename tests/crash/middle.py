@@ -75,7 +75,7 @@ class Middle:
             path,
             path.parent,
             loop=None,
-            on_durable=lambda number: self.runner.on_durable(number),
+            on_durable=self._durable,
             on_failure=self._failed,
             vfs=vfs,
             keys=KEYS,
@@ -108,6 +108,9 @@ class Middle:
         self.desk = self.runner.open_session(self)
         if start:
             self.start()
+
+    def _durable(self, number: int) -> None:
+        self.runner.on_durable(number)
 
     def _failed(self, error: LedgerError) -> None:
         self.failures.append(error)

@@ -1,4 +1,4 @@
-"""P-A1: `kill -9` of the exchange at a random moment under load. `make soak` does the same for as long as it is given."""
+"""P-A1: `kill -9` of the exchange at a random moment under load. `make soak` does it for as long as it is given."""
 
 from __future__ import annotations
 

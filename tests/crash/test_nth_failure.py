@@ -1,7 +1,7 @@
 """P-A3 and P-A4: the N-th operation of the disk fails, for N = 1, 2, 3 … until a run passes without meeting it.
 
-Four kinds of failure, each once and from there on. The runs hold creation, commits, checkpoints, snapshots, a clean stop
-and a second start. What a failing disk means for the process is in ``test_failing_disk``.
+Four kinds of failure, each once and from there on. The runs hold creation, commits, checkpoints, snapshots, a clean
+stop and a second start. What a failing disk means for the process is in ``test_failing_disk``.
 """
 
 from __future__ import annotations

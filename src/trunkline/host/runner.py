@@ -208,6 +208,11 @@ class Runner:
         if self._paused and self._ledger.backlog < BACKLOG_LOW:
             self._pause(paused=False)
 
+    @property
+    def is_waiting_for_disk(self) -> bool:
+        """Whether something will leave as soon as its entry is on disk."""
+        return bool(self._held)
+
     def on_failure(self, error: LedgerError) -> None:
         """The record cannot be written: nothing more is acknowledged, new calls are refused, and the process ends."""
         self._held.clear()

@@ -9,6 +9,7 @@ Invariant: ``ready.json`` exists only while every listener is up.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import json
@@ -54,6 +55,8 @@ SNAPSHOT_EVERY: Final = 50_000
 ERASE_CHECK_S: Final = 60.0
 RETENTION_CHECK_S: Final = 3600.0
 EXIT_FAILED: Final = 70
+# Ours have 47. What is shorter than this is a file that was cut off, or a word that can be guessed.
+MIN_TOKEN_CHARS: Final = 16
 # The example agents: in a clone, or where a wheel puts them.
 EXAMPLES: Final = (Path(__file__).parents[3] / "examples", Path(sys.prefix) / "share" / "trunkline" / "examples")
 
@@ -189,7 +192,7 @@ class Exchange:
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
 
     async def _keep_house(self) -> None:
-        """Five times a second: the room on the disk, and whether a snapshot is due. Now and then: what is to be forgotten."""
+        """Five times a second: the room on the disk, whether a snapshot is due. Now and then: what is to be forgotten."""
         is_low = False
         erase_at = retention_at = time.monotonic()
         while True:
@@ -241,7 +244,7 @@ class Exchange:
             runner.feed([events.DrainStarted()])
             deadline = time.monotonic() + DRAIN_S
             # Nothing in the hub calls back when a call ends.
-            while time.monotonic() < deadline and self._has_running():  # noqa: ASYNC110
+            while time.monotonic() < deadline and self._is_busy():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         await opensentience.stop("shutdown")
         await http.stop()
@@ -256,8 +259,10 @@ class Exchange:
                 log.critical("the ledger failed at the end: %s. The next start recovers from it.", error)
             self._exit_code = EXIT_FAILED
 
-    def _has_running(self) -> bool:
-        return any(call.status is Status.RUNNING for call in self._runner.hub.state.calls.values())
+    def _is_busy(self) -> bool:
+        """Whether a call runs, or the one who asked for it has not been told of its end."""
+        running = any(call.status is Status.RUNNING for call in self._runner.hub.state.calls.values())
+        return running or self._runner.is_waiting_for_disk
 
     def _write_ready(self, http: str, opensentience: OpenSentienceListener) -> None:
         """Say where everything is, to programs (``ready.json``) and to the person who looks on."""
@@ -278,8 +283,7 @@ class Exchange:
         }
         path = self._home.ready_file
         part = path.with_suffix(".part")
-        part.touch(0o600)
-        part.write_text(json.dumps(ready))
+        _write(part, json.dumps(ready))
         part.replace(path)
         self._say_ready(http, opensentience)
 
@@ -340,15 +344,30 @@ def _spec(agent: AgentProcess) -> AgentSpec:
 
 
 def _operator_token(home: Home) -> str:
-    """The operator's bearer token, made on the first start."""
+    """The operator's bearer token, made on the first start: whole or not at all, and once, whoever else starts now."""
     path = home.operator_token_file
+    if not path.exists():
+        started = path.with_name(f".{path.name}.{os.getpid()}")
+        _write(started, f"tlk_{secrets.token_urlsafe(32)}\n")
+        with contextlib.suppress(FileExistsError):
+            os.link(started, path)
+        started.unlink()
+    token = path.read_text().strip()
+    if len(token) < MIN_TOKEN_CHARS:
+        raise ConfigError("is damaged: remove it, and the next start makes another one", str(path))
+    return token
+
+
+def _write(path: Path, text: str) -> None:
+    """Make a file that only its owner can read, or say why that cannot be done."""
     try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        token = f"tlk_{secrets.token_urlsafe(32)}"
-        path.touch(0o600, exist_ok=False)
-        path.write_text(token + "\n")
-        return token
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", str(path)) from None
 
 
 def _call_prefix() -> str:

@@ -10,7 +10,7 @@ in its agent's queue for a slot, or is parked until its tool is back; never two 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
@@ -257,7 +257,7 @@ class Calls:
                 stream=None if call.stream is None else _summary(call.stream),
                 untrusted=untrusted,
                 metrics=metrics,
-                taints=self._taints(call) if untrusted else (),
+                taints=self._taints(call, now) if untrusted else (),
             )
         )
         self.settled[status] += 1
@@ -293,7 +293,7 @@ class Calls:
         if tool is not None and tool.agent is not None:
             tool.agent.queue.pop(call.entry.n, None)
 
-    def _taints(self, call: Call) -> tuple[str, ...]:
+    def _taints(self, call: Call, now: Now) -> tuple[str, ...]:
         """The correlations that an untrusted result becomes part of (decision 14).
 
         An agent that did not say for which of its calls it asked may use the answer for any of them.
@@ -304,9 +304,20 @@ class Calls:
         if call.entry.chain and call.entry.cause is None:
             for session, _ in call.waiters:
                 asking = self._registry.by_session.get(session)
-                for number in asking.running if asking is not None else ():
-                    found[self._state.by_number[number].correlation_id] = None
+                for cause in self.worked_on(asking, now) if asking is not None else ():
+                    found[cause.correlation_id] = None
         return tuple(found)
+
+    def worked_on(self, agent: Agent, now: Now) -> Iterator[Call]:
+        """The calls that an agent may be working on: those it runs, and those that ended without its word.
+
+        Else whoever cancels his call at once would have an agent act for him in its own name alone (P-F2).
+        """
+        for number in agent.running:
+            yield self._state.by_number[number]
+        for call, until in agent.abandoned.values():
+            if until > now.mono:
+                yield call
 
     # -- when things go wrong ------------------------------------------------------------------------------------------
 
@@ -354,6 +365,9 @@ class Calls:
 
     def _end(self, call: Call, now: Now) -> None:
         """The agent did not say how it ended in the time it had. With side effects nobody knows what it did."""
+        agent = self._registry.by_session.get(call.session)
+        if agent is not None:
+            agent.abandon(call, now.mono)
         timed_out = call.ending == "timeout"
         problem = _timeout_fault(call) if timed_out else fault("tool.canceled")
         if call.entry.side_effects:

@@ -151,10 +151,11 @@ class Hub:
             if self._joined(event, key_id, mac, now):
                 return
         tool = self.registry.tools.get(event.tool_id)
-        if self._closed is not None or tool is None:
-            self._refuse(event, self._closed or self._not_offered(event.tool_id), now)
+        problem = self._closed or self.loads.try_pace(caller, self.limits, now.mono)
+        if problem is not None or tool is None:
+            self._refuse(event, problem or self._not_offered(event.tool_id), now)
             return
-        chain = self._chain(event)
+        chain = self._chain(event, now)
         problem = self._unchainable(chain, caller, tool)
         if problem is not None:
             self._refuse(event, problem, now, chain=chain.callers)
@@ -184,7 +185,7 @@ class Hub:
             mac = self.fingerprints.input_mac(event.tool_id, event.input)
         agent = tool.agent
         assert agent is not None
-        problem = self._no_room(caller, chain.callers, mac if asks else None, tool, size, now)
+        problem = self._no_room(caller, chain.callers, mac if asks else None, tool, size)
         if problem is not None:
             self._refuse(event, problem, now, rule=verdict.rule, chain=chain.callers)
             return
@@ -338,14 +339,13 @@ class Hub:
         pinned = tool_id in self.state.pins and tool_id.partition("/")[0] not in self.registry.agents
         return _unavailable() if pinned else fault("tool.not_found")
 
-    def _chain(self, event: CallRequested) -> chains.Chain:
+    def _chain(self, event: CallRequested, now: Now) -> chains.Chain:
         agent = self.registry.by_session.get(event.session)
-        if agent is None or not agent.running:
+        if agent is None or not (agent.running or agent.abandoned):
             return chains.NO_CHAIN
-        named = self.state.calls.get(event.causation_id) if event.causation_id is not None else None
-        if named is not None and named.session != event.session:
-            named = None
-        return chains.chain_of(named, (self.state.by_number[number] for number in agent.running))
+        working = list(self.calls.worked_on(agent, now))
+        named = next((call for call in working if call.entry.call_id == event.causation_id), None)
+        return chains.chain_of(named, working)
 
     def _unchainable(self, chain: chains.Chain, caller: str, tool: Tool) -> Fault | None:
         agent = tool.agent
@@ -379,9 +379,7 @@ class Hub:
             return fault("call.expired")
         return None
 
-    def _no_room(
-        self, caller: str, chain: tuple[str, ...], mac: str | None, tool: Tool, size: int, now: Now
-    ) -> Fault | None:
+    def _no_room(self, caller: str, chain: tuple[str, ...], mac: str | None, tool: Tool, size: int) -> Fault | None:
         """Why there is no place for one more call; ``mac`` is given if a person would be asked. Else it is counted."""
         agent = tool.agent
         assert agent is not None
@@ -392,7 +390,7 @@ class Hub:
                 return problem
         elif len(agent.running) >= agent.max_inflight and len(agent.queue) >= MAX_QUEUED:  # OS-018
             return fault("limit.inflight", "the agent's queue is full")
-        return self.loads.try_take(caller, size, self.limits, now.mono)
+        return self.loads.try_take(caller, size, self.limits)
 
     def _own_call(self, session: int, call_id: str, what: str, now: Now) -> Call | None:
         """The running call that this session may speak about; anything else is noted and goes nowhere."""
@@ -400,6 +398,8 @@ class Hub:
         if call is not None and call.session == session and call.status is Status.RUNNING:
             return call
         agent = self.registry.by_session.get(session)
+        if agent is not None and what == "result":
+            agent.abandoned.pop(call_id, None)
         if agent is not None and what == "stream":
             if agent.ignored == call_id:
                 return None

@@ -32,8 +32,22 @@ class Loads:
     def __init__(self) -> None:
         self._loads: dict[str, Load] = {}
 
-    def try_take(self, caller: str, size: int, limits: Limits, now: float) -> Fault | None:
-        """Count one more call of ``size`` bytes, or say why not."""
+    def try_pace(self, caller: str, limits: Limits, now: float) -> Fault | None:
+        """Count one request against the rate, or say when to come back. What is refused later counts as well."""
+        if not limits.calls_per_s:
+            return None
+        load = self._loads.setdefault(caller, Load())
+        burst = max(1.0, limits.calls_per_s)
+        load.tokens = min(burst, load.tokens + (now - load.filled_at) * limits.calls_per_s)
+        load.filled_at = now
+        if load.tokens < _ONE:
+            wait_ms = math.ceil((1.0 - load.tokens) / limits.calls_per_s * 1000)
+            return fault("limit.rate", details={"retry_after_ms": wait_ms})
+        load.tokens -= 1.0
+        return None
+
+    def try_take(self, caller: str, size: int, limits: Limits) -> Fault | None:
+        """Count one more open call of ``size`` bytes, or say why not."""
         load = self._loads.get(caller)
         if load is None:
             load = self._loads[caller] = Load()
@@ -42,14 +56,6 @@ class Loads:
         if limits.open_bytes and load.bytes + size > limits.open_bytes:
             text = f"the inputs of {caller}'s open calls would exceed {limits.open_bytes} bytes"
             return fault("limit.inflight", text)
-        if limits.calls_per_s:
-            burst = max(1.0, limits.calls_per_s)
-            load.tokens = min(burst, load.tokens + (now - load.filled_at) * limits.calls_per_s)
-            load.filled_at = now
-            if load.tokens < _ONE:
-                wait_ms = math.ceil((1.0 - load.tokens) / limits.calls_per_s * 1000)
-                return fault("limit.rate", details={"retry_after_ms": wait_ms})
-            load.tokens -= 1.0
         load.calls += 1
         load.bytes += size
         return None

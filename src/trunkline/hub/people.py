@@ -21,7 +21,7 @@ from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Registry
 from trunkline.hub.state import Call, OpenQuestion
 from trunkline.hub.timers import seconds_left
-from trunkline.model import Decision, Fault, Now, Status, fault
+from trunkline.model import Decision, Fault, Manifest, Now, Status, fault
 
 # Decision 13: long enough to type the call, short enough that a forgotten intent is worth nothing tomorrow.
 DIRECTIVE_LIFE_S: Final = 3600.0
@@ -92,6 +92,19 @@ class People:
         if question is not None:
             self._approvals.close(question, "expired", now)
             self._turned_down(question, fault("approval.expired"), now)
+            self._ask_again(question.entry, now)
+
+    def _ask_again(self, entry: QuestionOpened, now: Now) -> None:
+        """What an agent still waits for would else be open to nobody's answer until the agent comes anew."""
+        if entry.definition is not None and entry.fingerprint is not None:
+            tool = self._registry.tools.get(entry.definition.tool_id)
+            if tool is not None and tool.agent is not None and tool.suspended and tool.fingerprint == entry.fingerprint:
+                self._approvals.ask_definition(entry.asked_by, entry.definition, entry.fingerprint, now)
+        elif entry.agent_id is not None and entry.manifest_sha256 is not None:
+            agent = self._registry.agents.get(entry.agent_id)
+            if agent is not None and agent.manifest_sha256 == entry.manifest_sha256:
+                manifest = Manifest(entry.manifest_sha256, entry.permissions)
+                self._approvals.ask_manifest(entry.asked_by, entry.agent_id, manifest, now)
 
     def _approved(self, question: OpenQuestion, now: Now) -> None:
         entry = question.entry

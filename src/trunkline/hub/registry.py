@@ -20,10 +20,14 @@ from msgspec.structs import replace
 from trunkline import schemas
 from trunkline.canonical import canonical
 from trunkline.entries import encode
+from trunkline.hub.state import Call
 from trunkline.model import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, Health, ToolDefinition, Verdict
 
 # Calls that wait for a free slot of one agent (decision 21); beyond it a caller is told at once.
 MAX_QUEUED: Final = 1024
+# Calls whose end an agent did not tell are remembered for so long, and so many: it may still work for those who asked.
+ABANDONED_S: Final = 3600.0
+MAX_ABANDONED: Final = 256
 # P-C7: more tools than any real agent has, few enough that a flood of them costs nothing.
 MAX_TOOLS: Final = 1000
 
@@ -55,6 +59,8 @@ class Agent(Struct):
     running: dict[int, None] = {}
     queue: OrderedDict[int, None] = field(default_factory=OrderedDict)
     tools: dict[str, None] = {}
+    # Calls that ended without its word, by id, and until when that matters.
+    abandoned: OrderedDict[str, tuple[Call, float]] = field(default_factory=OrderedDict)
     # The call it spoke about last although it is not its own or not open: noted once, not for each chunk of a stream.
     ignored: str = ""
 
@@ -62,6 +68,12 @@ class Agent(Struct):
     def is_usable(self) -> bool:
         """Whether it is given calls."""
         return self.health is Health.OK or self.health is Health.DEGRADED
+
+    def abandon(self, call: Call, now: float) -> None:
+        """A call ended, and the agent did not say so."""
+        self.abandoned[call.entry.call_id] = (call, now + ABANDONED_S)
+        if len(self.abandoned) > MAX_ABANDONED:
+            self.abandoned.popitem(last=False)
 
 
 class Tool(Struct):

@@ -35,7 +35,7 @@ __all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "Group", "Writer", "
 
 # A body above this is stored once, in `blobs` (decision 27).
 INLINE_BODY_BYTES: Final = 65_536
-# How long the original of a masked outcome can still be fetched (decisions 3 and 5).
+# How long the original of a masked outcome can still be fetched (decisions 3 and 5), and how long it taints (14).
 OUTCOME_KEPT_MS: Final = 24 * 3600 * 1000
 # What the fold needs whole: such an entry's original is held while the entry is open.
 FOLDED_KINDS: Final = frozenset(
@@ -205,7 +205,8 @@ class Writer:
         if kind == "call.settled":
             call = entry["call"]
             assert isinstance(call, int)
-            if self._is_keyed(call, rows):
+            # A repeat of its key returns it as it was; a fold needs the very names of the correlations it taints.
+            if entry.get("taints") or self._is_keyed(call, rows):
                 at = entry["at"]
                 assert isinstance(at, int)
                 self._hold(number, call, at + OUTCOME_KEPT_MS, data)

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from trunkline.model import Now
 
 # Some day in 2027. A fixed one: what is recorded must not depend on the day a test is run.
-SOME_DAY = 1_800_000_000.0
+SOME_DAY: Final = 1_800_000_000.0
+TICK_S: Final = 1e-6
 
 
 class ManualClock:
@@ -90,8 +91,8 @@ class ManualLoop:
         return self.call_at(self.clock.mono, callback, *args)
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Timer:
-        """Do this in so many seconds."""
-        return self.call_at(self.clock.mono + delay, callback, *args)
+        """Do this in so many seconds. What lies ahead lies a tick ahead at least, or floats might stop the clock."""
+        return self.call_at(self.clock.mono + (max(delay, TICK_S) if delay > 0 else 0.0), callback, *args)
 
     def call_at(self, when: float, callback: Callable[..., object], *args: object) -> Timer:
         """Do this at a moment of the monotonic clock."""

@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 
-import apsw
-from msgspec import Raw
-
 from trunkline.errors import LedgerError
 from trunkline.hub.hub import Hub
 from trunkline.hub.state import TAINT_MS, State
@@ -43,14 +40,18 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
     hub = exchange.hub
     if exchange.ledger.backlog:
         yield Breach(f"{exchange.ledger.backlog} entries never reached the disk")
-    if hub.state.questions:
-        yield Breach(f"questions stay open for ever: {', '.join(hub.state.questions)}")
-    if len(hub.timers):
-        yield Breach(f"{len(hub.timers)} alarms are set for nobody")
-    live = dump(hub.state, world.setup.now().ms)
+    # What an agent is asked about itself is asked again whenever it comes back.
+    asked = [name for name, question in hub.state.questions.items() if question.entry.subject == "call"]
+    if asked:
+        yield Breach(f"questions about calls stay open for ever: {', '.join(asked)}")
+    if len(hub.timers) > len(hub.state.questions):
+        yield Breach(f"{len(hub.timers)} alarms are set, for {len(hub.state.questions)} questions and no call")
+    # What had expired once is in no snapshot, even if the wall clock was set back since.
+    now_ms = int(max(world.latest_wall, world.clock.wall) * 1000)
+    live = dump(hub.state, now_ms)
     exchange.kill(power_loss=False)
     world.exchange = None
-    yield from _record_is_whole(world.setup, live)
+    yield from _record_is_whole(world.setup, live, now_ms)
     with_reader = Reader(world.setup.path, world.setup.keys, vfs=world.setup.disk.vfs)
     try:
         record = Record(with_reader)
@@ -62,7 +63,7 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
         yield Breach(f"a secret can be read in the files: {canary}")
 
 
-def _record_is_whole(setup: Setup, live: dict[str, object]) -> Iterator[Breach]:
+def _record_is_whole(setup: Setup, live: dict[str, object], now_ms: int) -> Iterator[Breach]:
     """The chain holds, and its fold, from the last snapshot or from the first entry, is the state that was live."""
     try:
         verify(setup.path, vfs=setup.disk.vfs)
@@ -71,7 +72,6 @@ def _record_is_whole(setup: Setup, live: dict[str, object]) -> Iterator[Breach]:
         return
     reader = Reader(setup.path, setup.keys, vfs=setup.disk.vfs)
     try:
-        now_ms = setup.now().ms
         recovered = _folded(setup, list(reader.recovery()), now_ms)
         everything = [entry for n in range(1, reader.head()[0] + 1) if (entry := reader.entry(n, original=True))]
         for how, state in (("recovery", recovered), ("the fold of all entries", _folded(setup, everything, now_ms))):
@@ -125,18 +125,14 @@ def ledger_sha256(setup: Setup) -> str:
     return hasher.hexdigest()
 
 
-def lines_by_call(setup: Setup) -> dict[str, list[str]]:
-    """What the ledger has of each call, as it is stored."""
+def on_record(setup: Setup, calls: Sequence[str]) -> Iterator[str]:
+    """What the ledger has of these calls, as it is stored."""
     reader = Reader(setup.path, setup.keys, vfs=setup.disk.vfs)
     try:
-        found = {}
-        for number in range(1, reader.head()[0] + 1):
-            line = reader.line(number) or b""
-            if line.startswith(b'{"kind":"call.accepted"'):
-                entry = reader.entry(number)
-                call_id = getattr(entry, "call_id", "")
-                found[call_id] = [data.decode() for data in export.replay(reader, call_id=call_id)]
-        return found
+        for call_id in calls:
+            yield f"on record of {call_id}:"
+            entries = [data.decode() for data in export.replay(reader, call_id=call_id)]
+            yield from (f"  {entry}" for entry in entries or ["nothing"])
     finally:
         reader.close()
 
@@ -152,6 +148,3 @@ def figures(world: World) -> dict[str, int]:
         "told": len(witness.outcomes),
         "agents": len(world.agents),
     }
-
-
-__all__ = ["Raw", "apsw", "dump", "figures", "findings", "ledger_sha256", "lines_by_call"]

@@ -21,9 +21,9 @@ from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.model import Principal
 from trunkline.testing.agents import Deed, Job, ScriptedAgent
 from trunkline.testing.disk import Failure
-from trunkline.testing.ending import figures, findings, ledger_sha256, lines_by_call
+from trunkline.testing.ending import figures, findings, ledger_sha256, on_record
 from trunkline.testing.promises import Breach
-from trunkline.testing.story import SimulationFailed, Story
+from trunkline.testing.story import SimulationFailed, Story, involved
 from trunkline.testing.witness import Request
 from trunkline.testing.world import BOSS, CHECKER, PEOPLE, POLICIES, World, tools_of
 
@@ -111,7 +111,7 @@ class Simulation:
             breaches = list(findings(self.world, self._complaints.texts))
         story = self._story()
         if breaches:
-            raise SimulationFailed(story, breaches)
+            raise SimulationFailed(story, breaches, list(on_record(self.world.setup, involved(breaches))))
         return story
 
     def _play(self) -> None:
@@ -157,7 +157,6 @@ class Simulation:
             ledger_sha256(world.setup),
             figures(world),
             world.witness.lines,
-            lines_by_call(world.setup),
         )
 
     # -- what agents do with a call ------------------------------------------------------------------------------------
@@ -280,8 +279,13 @@ class Simulation:
 
     def _somebody_looks(self) -> None:
         known = [request.call_id for request in self.world.witness.requests[-30:] if request.call_id]
-        if known:
+        if known and self.rng.random() < 0.5:
             self.world.desk.look_up(BOSS, self.rng.choice(known))
+        else:
+            self.world.desk.look_around(BOSS)
+        if self.rng.random() < 0.1:
+            # What was just read is what may not be forgotten.
+            self.world.crash(power_loss=True)
 
     def _person_answers(self) -> None:
         exchange = self.world.exchange
@@ -354,7 +358,7 @@ class Simulation:
     def _clock_jumps(self) -> None:
         seconds = self.rng.choice([-3600.0, -60.0, -0.5, 0.5, 60.0, 3600.0])
         self.world.witness.note("exchange", f"sees its wall clock jump by {seconds:g} s")
-        self.world.clock.jump(seconds)
+        self.world.jump(seconds)
 
     def _snapshot_is_taken(self) -> None:
         if self.world.exchange is not None:

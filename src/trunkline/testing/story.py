@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from trunkline.testing.promises import Breach
-from trunkline.testing.witness import Line
+from trunkline.testing.witness import Line, short
 
 # The end of a story without calls to tell of.
 LAST_LINES = 60
@@ -22,47 +22,41 @@ class Story(Struct):
     # How much happened, by what.
     figures: dict[str, int]
     lines: list[Line]
-    # The ledger's entries by call, and those of no call, as it stores them.
-    entries: dict[str, list[str]] = {}
 
-    def of(self, calls: Sequence[str]) -> list[str]:
-        """What happened to these calls, seen from outside, then what the ledger has of them."""
-        told = [str(line) for line in self.lines if line.call_id in calls or (not line.call_id and _is_turn(line))]
-        for call_id in calls:
-            told.append(f"on record of {call_id}:")
-            told += [f"  {entry}" for entry in self.entries.get(call_id, ["  nothing"])]
-        return told
+    def of(self, calls: Sequence[str]) -> list[Line]:
+        """What happened to these calls, and to the exchange meanwhile."""
+        return [line for line in self.lines if line.call_id in calls or (not line.call_id and line.who == "exchange")]
 
     def again(self) -> str:
         """The command that runs it again."""
         return f"python -m trunkline.testing {self.seed} --steps {self.steps}"
 
 
-def _is_turn(line: Line) -> bool:
-    """Whether a line about no call in particular changes the fate of all."""
-    return line.who == "exchange"
-
-
 class SimulationFailed(AssertionError):
-    """A promise was broken. The text is the story."""
+    """A promise was broken. The text is the story; ``on_record`` is what the ledger has of the calls involved."""
 
-    def __init__(self, story: Story, breaches: Sequence[Breach]) -> None:
+    def __init__(self, story: Story, breaches: Sequence[Breach], on_record: Sequence[str] = ()) -> None:
         self.story = story
         self.breaches = list(breaches)
-        super().__init__(story_of(story, breaches))
+        calls = involved(breaches)
+        told = story.of(calls) if calls else story.lines[-LAST_LINES:]
+        count = f"{len(breaches)} promise{'s' if len(breaches) != 1 else ''}"
+        super().__init__(
+            "\n".join(
+                [
+                    f"seed {story.seed} broke {count}:",
+                    *(f"  {breach.what}  {', '.join(short(call_id) for call_id in breach.calls)}" for breach in breaches),
+                    "",
+                    *map(str, told),
+                    "",
+                    *on_record,
+                    "",
+                    f"again: {story.again()}",
+                ]
+            )
+        )
 
 
-def story_of(story: Story, breaches: Sequence[Breach]) -> str:
-    """The text of a failed simulation."""
-    calls = list(dict.fromkeys(call_id for breach in breaches for call_id in breach.calls if call_id))
-    told = story.of(calls) if calls else [str(line) for line in story.lines[-LAST_LINES:]]
-    return "\n".join(
-        [
-            f"seed {story.seed} broke {len(breaches)} promise{'s' if len(breaches) != 1 else ''}:",
-            *(f"  {breach.what}" for breach in breaches),
-            "",
-            *told,
-            "",
-            f"again: {story.again()}",
-        ]
-    )
+def involved(breaches: Sequence[Breach]) -> list[str]:
+    """The calls that breaches are about, each once."""
+    return list(dict.fromkeys(call_id for breach in breaches for call_id in breach.calls if call_id))

@@ -53,6 +53,8 @@ TOOLS: Final = (
     ("intended", {"requires_directive": True}),
     ("guarded", {"side_effects": False, "required_permissions": ("files:read",)}),
 )
+# A secret that the exchange was told of. One for all seeds: the search for it is compiled once, in 70 ms.
+CONFIGURED: Final = "plain-Xq7vBn2mKp9sTr4w"
 # The one whose results are other people's words.
 UNTRUSTED: Final = "com.c"
 # Short, so that a quiet minute at the end sees everything expire.
@@ -110,13 +112,16 @@ class World:
         self.setup.in_force = self.in_force(POLICIES[0])
         self.exchange: SimulatedExchange | None = None
         self.canaries: list[str] = []
+        # The latest time the wall clock ever showed before it was set.
+        self.latest_wall = 0.0
         self._runs: dict[int, Run] = {}
         self._pids = 100
         # Writes and answers until the power goes; 0: it stays.
         self._cut_in = 0
         token = self.new_token()
         self.setup.operator_sha256 = hashlib.sha256(token.encode()).hexdigest()
-        self.setup.secrets = [("operator_token", token), ("configured", self._secret("plain-", 20))]
+        self.setup.secrets = [("operator_token", token), ("configured", CONFIGURED)]
+        self.canaries.append(CONFIGURED)
         names = [f"com.{letter}" for letter in "abcdefghijkl"][: self.rng.randint(3, 12)]
         self.agents = {name: self._new_agent(name, script) for name in names}
         self.tools = {tool.tool_id: tool for name in names for tool in tools_of(name)}
@@ -149,6 +154,11 @@ class World:
             approval_expire_s=APPROVAL_S,
         )
 
+    def jump(self, seconds: float) -> None:
+        """Somebody sets the wall clock."""
+        self.latest_wall = max(self.latest_wall, self.clock.wall)
+        self.clock.jump(seconds)
+
     # -- secrets -------------------------------------------------------------------------------------------------------
 
     def _secret(self, start: str, size: int) -> str:
@@ -165,7 +175,7 @@ class World:
         """A secret in somebody's words. It must never be readable on record."""
         which = self.rng.randrange(4)
         if which == 0:
-            return self.setup.secrets[1][1]
+            return CONFIGURED
         return self._secret(*(("tlk_", 43), ("ghp_", 36), ("sk-ant-api03-", 40))[which - 1])
 
     # -- the exchange --------------------------------------------------------------------------------------------------
@@ -205,7 +215,12 @@ class World:
         if exchange is None:
             return
         self.witness.note("exchange", "is told to stop")
-        exchange.stop()
+        try:
+            exchange.stop()
+        except LedgerError as exc:
+            if not self.setup.disk.has_failed:
+                raise
+            self.witness.note("exchange", f"cannot close its record: {exc}")
         self._gone()
         self.witness.note("exchange", "has stopped")
         self.setup.disk.heal()

@@ -1,9 +1,9 @@
 """A hub with a clock that stands still until told, a ledger that is a list, and a runner that checks everything.
 
 After each event the kit asserts what holds for every run: entries are numbered without gaps, no effect waits for an
-entry that was not written, nothing at stake leaves before its record, each call has at most one outcome, nobody gets two
-answers, what could do harm twice is sent once, a key names one call, an answer of a person lets one call through, and
-the hub's own invariants (``hub.invariants.check``).
+entry that was not written, nothing at stake leaves before its record, each call has at most one outcome, nobody gets
+two answers, what could do harm twice is sent once, a key names one call, an answer of a person lets one call through,
+and the hub's own invariants (``hub.invariants.check``).
 """
 
 from __future__ import annotations

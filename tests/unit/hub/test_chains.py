@@ -9,6 +9,7 @@ import pytest
 from tests.unit.hub.kit import ALL, BOSS, Asked, Kit, rules, tool
 from trunkline import entries
 from trunkline.hub.chains import MAX_DEPTH
+from trunkline.hub.registry import ABANDONED_S, MAX_ABANDONED
 from trunkline.model import Policy, Principal, Status
 
 GUEST = Principal("http:guest")
@@ -111,6 +112,44 @@ def test_a_call_that_names_no_running_call_of_its_own_is_judged_against_all_of_t
     assert len(kit.call("com.b/x", by="com.a", causation_id=for_boss.call_id).deliveries) == 1
     kit.finish(for_guest, {})
     assert len(kit.call("com.b/x", {"n": 3}, by="com.a").deliveries) == 1
+
+
+@pytest.mark.parametrize("end", ["canceled", "timed out"])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_whoever_lets_go_of_his_call_is_still_behind_what_its_agent_does_for_it(end: str, is_named: bool) -> None:
+    """Else a guest calls, cancels at once, and the deputy goes on in its own name alone."""
+    kit = three(ALL)
+    work = kit.call("com.a/x", by=GUEST, timeout_ms=1000, correlation_id="c")
+    kit.in_force(rules(("http:guest", "*", "deny"), ("*", "*", "allow"), version="v2"))
+    if end == "canceled":
+        kit.cancel(work, by=GUEST)
+    else:
+        kit.advance(1.1)
+    assert work.status is Status.UNKNOWN
+    cause = work.call_id if is_named else None
+    assert kit.call("com.b/x", by="com.a", causation_id=cause).code == "policy.denied"
+    kit.finish(work, {"at": "last"})
+    assert len(kit.call("com.b/x", by="com.a", causation_id=cause).deliveries) == 1
+
+
+def test_a_call_its_agent_never_spoke_of_again_is_forgotten_after_an_hour_or_with_the_session() -> None:
+    kit = three(ALL)
+    kit.cancel(kit.call("com.a/x", by=GUEST))
+    assert kit.call("com.b/x", by="com.a").accepted.chain == ("http:guest",)
+    kit.advance(ABANDONED_S)
+    assert kit.call("com.b/x", by="com.a").accepted.chain == ()
+    kit.cancel(kit.call("com.a/x", by=GUEST))
+    kit.leave("com.a")
+    kit.attach("com.a", "x")
+    assert kit.call("com.b/x", by="com.a").accepted.chain == ()
+
+
+def test_the_memory_of_calls_that_were_let_go_is_bounded() -> None:
+    kit = three(ALL)
+    with kit.in_bulk():
+        for _ in range(MAX_ABANDONED + 10):
+            kit.cancel(kit.call("com.a/x", by=GUEST))
+    assert len(kit.hub.registry.agents["com.a"].abandoned) == MAX_ABANDONED
 
 
 def test_a_call_that_only_waits_is_not_one_the_agent_works_on() -> None:

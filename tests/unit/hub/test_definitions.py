@@ -86,6 +86,21 @@ def test_the_old_definition_is_callable_again_at_once_and_the_question_is_withdr
     assert len(kit.call("com.a/x").deliveries) == 1
 
 
+def test_a_question_that_expired_is_asked_again_as_long_as_the_agent_offers_the_tool(kit: Kit) -> None:
+    kit.attach("com.a", "x")
+    kit.offer("com.a", tool("com.a/x", description="changed"), replace=True)
+    (first,) = kit.questions("definition")
+    kit.advance(3601)
+    (second,) = kit.questions("definition")
+    assert second != first
+    kit.leave("com.a")
+    kit.advance(3601)
+    assert kit.questions("definition") == []
+    kit.attach("com.a", tool("com.a/x", description="changed"))
+    kit.answer(kit.questions("definition")[0])
+    assert len(kit.call("com.a/x").deliveries) == 1
+
+
 def test_a_second_change_replaces_the_question_and_the_same_change_asks_once(kit: Kit) -> None:
     kit.attach("com.a", "x")
     for description in ("second", "second", "third"):
@@ -202,8 +217,8 @@ def test_replace_leaves_the_old_list_if_no_new_tool_is_taken(kit: Kit) -> None:
         "com.a/.x",
         "com.a/x\n",
         "com.a/x\x00",
-        "com.а/x",  # noqa: RUF001  a Cyrillic letter
-        "com.a/х",  # noqa: RUF001  another
+        "com.а/x",
+        "com.a/х",
         "com.a/\u200bx",
         "com.a/x\u202e",
         "com.a//x",

@@ -74,12 +74,19 @@ def test_a_flood_that_is_refused_for_a_limit_is_counted_and_not_written(kit: Kit
     assert kit.log_of(entries.CallRefused) == []
 
 
-def test_a_refused_call_takes_nothing(kit: Kit) -> None:
-    kit.in_force(rules(("http:quiet", "*", "allow"), version="v2"), limits=Limits(open_calls=1, calls_per_s=1.0))
+def test_a_refused_call_takes_no_place(kit: Kit) -> None:
+    kit.in_force(rules(("http:quiet", "*", "allow"), version="v2"), limits=Limits(open_calls=1))
     for _ in range(5):
         assert kit.call("com.a/x", by=NOISY).code == "policy.denied"
         assert kit.call("com.a/none", by=QUIET).code == "tool.not_found"
     assert kit.call("com.a/x", by=QUIET).answer is None
+
+
+def test_a_flood_of_calls_that_are_denied_anyway_is_bounded_by_the_rate(kit: Kit) -> None:
+    kit.in_force(rules(("http:quiet", "*", "allow"), version="v2"), limits=Limits(calls_per_s=5.0))
+    codes = [kit.call("com.a/x", by=NOISY).code for _ in range(100)]
+    assert codes == ["policy.denied"] * 5 + ["limit.rate"] * 95
+    assert len(kit.log_of(entries.CallRefused)) == 5
 
 
 def test_open_calls_are_counted_again_after_a_crash() -> None:
@@ -98,7 +105,7 @@ def test_in_any_window_no_more_calls_pass_than_the_rate_and_one_burst_allow(rate
     loads, limits, now, passed = Loads(), Limits(calls_per_s=rate), 1000.0, 0
     for wait in waits:
         now += wait
-        if loads.try_take("c", 0, limits, now) is None:
+        if loads.try_pace("c", limits, now) is None:
             passed += 1
     assert passed <= max(1.0, rate) + (now - 1000.0) * rate + 1e-3
 
@@ -108,12 +115,12 @@ def test_whoever_waits_as_long_as_told_gets_through(rate: float) -> None:
     loads, limits, now = Loads(), Limits(calls_per_s=rate), 1000.0
     refused = 0
     for _ in range(2000):
-        problem = loads.try_take("c", 0, limits, now)
+        problem = loads.try_pace("c", limits, now)
         if problem is not None:
             refused += 1
             assert problem.details is not None
             now += problem.details["retry_after_ms"] / 1000  # type: ignore[operator]
-            assert loads.try_take("c", 0, limits, now) is None
+            assert loads.try_pace("c", limits, now) is None
             if refused == 5:
                 return
     raise AssertionError("never limited")
@@ -121,7 +128,8 @@ def test_whoever_waits_as_long_as_told_gets_through(rate: float) -> None:
 
 def test_a_caller_without_open_calls_and_without_a_rate_is_forgotten() -> None:
     loads = Loads()
-    assert loads.try_take("c", 5, Limits(), 0.0) is None
+    assert loads.try_pace("c", Limits(), 0.0) is None
+    assert loads.try_take("c", 5, Limits()) is None
     assert (loads.of("c").calls, loads.of("c").bytes) == (1, 5)
     loads.give_back("c", 5)
     assert loads.of("c").calls == 0

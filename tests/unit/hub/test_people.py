@@ -81,6 +81,17 @@ def test_an_unanswered_question_is_replaced_when_the_manifest_changes(kit: Kit) 
     assert len(kit.questions("manifest")) == 1
 
 
+def test_a_manifest_is_asked_about_again_when_nobody_answered_in_time(kit: Kit) -> None:
+    kit.attach("com.a", manifest=FIRST)
+    kit.advance(3601)
+    kit.answer(kit.questions("manifest")[0])
+    assert may(kit, "com.a")
+    kit.attach("com.b", manifest=SECOND)
+    kit.leave("com.b")
+    kit.advance(3601)
+    assert kit.questions("manifest") == []
+
+
 def test_permissions_of_an_old_manifest_are_not_given_to_a_run_without_it(kit: Kit) -> None:
     kit.attach("com.a", manifest=FIRST)
     (old,) = kit.questions("manifest")

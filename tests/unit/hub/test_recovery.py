@@ -128,6 +128,7 @@ def test_a_snapshot_names_open_things_only() -> None:
     kinds = {type(e) for e in named}
     assert entries.ExchangeStarted not in kinds
     assert entries.AgentAdmitted not in kinds
+    kit.leave("com.a")
     kit.advance(5000)
     left = [kit.log[number - 1] for number in kit.state.open_entries(kit.now.ms)]
     assert {type(e) for e in left} == {

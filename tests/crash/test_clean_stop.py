@@ -1,0 +1,117 @@
+"""P-A10: told to stop under load. No new calls, what runs may finish, everybody hears goodbye, no process is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+import psutil
+import pytest
+
+from tests.crash.crowd import CONFIG, Crowd
+from tests.running import RawAgent, Running, wait_until
+from trunkline.host.up import DRAIN_S
+from trunkline.ledger.verify import verify
+
+RUNS = 5
+# The drain ends as soon as nothing runs; then goodbyes, agents' processes, and the ledger's last commit.
+STOPPED_WITHIN_S = DRAIN_S + 10
+# A launched agent with a child that does not want to end.
+FAMILY = """
+import subprocess, sys
+from trunkline import Agent
+deaf = "import signal as s, time; s.signal(15, s.SIG_IGN); time.sleep(600)"
+subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True)
+agent = Agent("com.test.family", version="1.0.0")
+
+@agent.tool(side_effects=False)
+def count() -> dict:
+    '''A tool.'''
+    return {}
+
+agent.run()
+"""
+
+
+@pytest.mark.timeout(180)
+def test_a_stop_under_load_loses_nothing_and_leaves_nobody(short_path: Path) -> None:
+    script = short_path / "family.py"
+    script.write_text(FAMILY)
+    launched = (
+        f'\n[[agent]]\nid = "com.test.family"\ncommand = ["python", {json.dumps(str(script))}]\nstop_grace_s = 0.5\n'
+    )
+    exchange = Running(short_path / "home", CONFIG + launched)
+    crowd: Crowd | None = None
+    for run in range(RUNS):
+        exchange.start()
+        exchange.wait_tool("com.test.family/count")
+        crowd = crowd or Crowd(exchange, Random(7), workers=4, callers=8, clients=2)
+        family = wait_until(lambda: _family(exchange, 4), "writer, keeper, agent and its child")
+        taken = asyncio.run(stop_under_load(exchange, crowd, Random(run).uniform(0.2, 1.0)))
+        assert taken < STOPPED_WITHIN_S
+        assert not [process for process in family if psutil.pid_exists(process)]
+        assert all(agent.heard_goodbye for agent in (*crowd.workers, *crowd.callers))
+        judge(exchange, crowd)
+    assert crowd is not None
+    assert len(crowd.answers) > 20 * RUNS
+    assert crowd.refused.keys() <= {"hub.unavailable", "tool.not_found", "tool.unavailable"}
+
+
+def _family(exchange: Running, least: int) -> list[int]:
+    assert exchange.process is not None
+    found = psutil.Process(exchange.process.pid).children(recursive=True)
+    return [process.pid for process in found] if len(found) >= least else []
+
+
+async def stop_under_load(exchange: Running, crowd: Crowd, seconds: float) -> float:
+    crowd.start(interval_s=0.04)
+    await asyncio.sleep(seconds)
+    started = time.monotonic()
+    assert await asyncio.to_thread(exchange.stop) == 0
+    taken = time.monotonic() - started
+    await crowd.wait_gone()
+    return taken
+
+
+def judge(exchange: Running, crowd: Crowd) -> None:
+    verify(exchange.home / "ledger.sqlite")
+    assert exchange.entries()[-1]["kind"] == "exchange.stopped"
+    assert "open_calls" not in exchange.entries()[-1], "calls were left"
+    accepted = {entry["call_id"] for entry in exchange.entries(kind="call.accepted")}
+    settled = {entry["call_id"]: entry for entry in exchange.entries(kind="call.settled")}
+    assert accepted == settled.keys()
+    told = {answer.call_id: answer for answer in crowd.answers}
+    assert told.keys() <= settled.keys(), "acknowledged and lost"
+    silent = [entry for call_id, entry in settled.items() if call_id not in told]
+    assert not silent, f"{len(silent)} calls ended and nobody was told, such as {silent[0]}"
+
+
+def test_a_call_that_does_not_end_holds_the_stop_for_ten_seconds_and_no_longer(short_path: Path) -> None:
+    exchange = Running(short_path / "home").start()
+    agent = RawAgent(exchange, "com.test.slow")
+    agent.hello()
+    agent.register({"name": "sleep"})
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(exchange.call, "com.test.slow/sleep")
+        call = agent.wait_for("core.tool.call")
+        started = time.monotonic()
+        stopping = pool.submit(exchange.stop)
+        late = wait_until(
+            lambda: (a := exchange.call("com.test.slow/sleep"))["http"] != 200 and a, "new calls are refused"
+        )
+        assert late["error"]["code"] == "hub.unavailable"
+        goodbye = agent.wait_for("core.goodbye")
+        assert goodbye["payload"]["reason"] == "shutdown"
+        assert time.monotonic() - started >= DRAIN_S
+        assert stopping.result(20) == 0
+        assert time.monotonic() - started < STOPPED_WITHIN_S
+        # It is on record and goes on being so; what becomes of it is said by the next start.
+        answer = asked.result(20)
+        assert (answer["http"], answer["status"]) == (202, "running")
+        assert answer["call_id"] == call["payload"]["call_id"]
+    agent.close()
+    assert exchange.entries()[-1]["open_calls"] == 1

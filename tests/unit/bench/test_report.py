@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from bench.contenders import CONTENDERS
+from bench.report import GOALS, lines, ratio, table
+from bench.results import Flat, Herd, Memory, Pieces, Results, Spread, Start, Step
+from tests.unit.bench.made import MACHINE, results
+
+
+def rows(made: Results, heading: str) -> list[list[str]]:
+    """The table below a heading, without its head."""
+    shown = list(lines(made))
+    at = next(number for number, line in enumerate(shown) if line.startswith(heading))
+    found: list[list[str]] = []
+    for line in shown[at + 2 :]:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split("|")])
+    return found[2:]
+
+
+def test_a_table_is_markdown_whose_columns_stand_below_each_other() -> None:
+    shown = list(table(["who", "calls/s"], [["relay", "1"], ["a longer name", "1,000"]]))
+    assert shown == [
+        "| who           | calls/s |",
+        "|:--------------|--------:|",
+        "| relay         |       1 |",
+        "| a longer name |   1,000 |",
+    ]
+
+
+def test_a_ratio_shows_its_rounds_only_where_they_differ() -> None:
+    assert ratio(Spread(0.5, 0.5, 0.5)) == "0.50"
+    assert ratio(Spread(0.5, 0.41, 0.62)) == "0.50 (0.41–0.62)"
+    assert ratio(None) == "–"
+
+
+def test_a_small_ratio_keeps_two_digits_that_say_something() -> None:
+    assert ratio(Spread(0.012, 0.012, 0.012)) == "0.012"
+    assert ratio(Spread(0.1, 0.1, 0.1)) == "0.10"
+
+
+def test_the_relay_is_1_in_every_round_and_others_are_beside_it() -> None:
+    found = rows(results(relay=(1000.0, 2000.0), nats=(100.0, 400.0)), "Calls a second as a ratio")
+    assert [(row[0], row[2]) for row in found] == [("Bare relay", "1.00"), ("NATS request-reply", "0.15 (0.10–0.20)")]
+    assert {row[1] for row in found} == {"–"}, "one call in flight was not measured"
+
+
+def test_rows_stand_in_the_order_of_the_contenders_whatever_order_they_ran_in() -> None:
+    made = results(mcp_http=(1.0,), durable=(3.0,), relay=(9.0,), read_only=(5.0,))
+    titles = [row[0] for row in rows(made, "Calls a second, medians")]
+    order = [contender.title for contender in CONTENDERS]
+    assert titles == sorted(titles, key=order.index)
+    assert len(titles) == 4
+
+
+def test_cpu_is_the_sum_of_a_contenders_processes() -> None:
+    made = results(relay=(1.0,))
+    (cell,) = made.cells
+    made.cells = (msgspec.structs.replace(cell, cpu_us={"relay": 5.0, "caller": 4.0, "provider": 3.4}),)
+    assert rows(made, "CPU µs for a call, all")[0][2] == "12"
+
+
+def test_a_goal_is_reached_by_its_median() -> None:
+    made = results(relay=(100.0, 100.0, 100.0), read_only=(49.0, 50.0, 90.0), durable=(34.0, 34.9, 90.0))
+    assert {(row[0].split(",")[1].strip(), row[1]): row[3] for row in rows(made, "The goals")} == {
+        ("read-only call", "0.50"): "yes",
+        ("call with side effects", "0.35"): "no",
+    }
+
+
+def test_each_goal_names_contenders_that_exist() -> None:
+    names = {contender.name for contender in CONTENDERS}
+    assert {goal.contender for goal in GOALS} | {goal.to for goal in GOALS} <= names
+
+
+def test_a_run_that_measured_nothing_shows_only_its_machine() -> None:
+    (shown,) = lines(Results(MACHINE, "quick"))
+    assert "load of the machine 0.1 before and 1.9 after" in shown
+    assert "uvloop 1.0" in shown
+
+
+def test_every_other_section_has_its_table() -> None:
+    made = Results(
+        MACHINE,
+        "standard",
+        pieces=(Pieces("read-only", {"decode": 10.0, "hub": 15.04}, exchange=40.0, others={"writer": 9.0}),),
+        memory=Memory(idle_connection=10_240, connection_with_tool=13_312, open_call=2048, empty=50 * 1024**2),
+        starts=(Start(10_000, 6 * 1024**2, folded_s=0.5, snapshot_s=0.25),),
+        by_agents=(Step(500, (900.0, 1000.0, 1100.0), (2000.0, 2000.0, 2000.0)),),
+        by_entries={"read-only": (Step(0, (100.0,), (200.0,)),), "durable": (Step(0, (50.0,), (200.0,)),)},
+        herd=Herd(500, welcomed_s=0.5, ready_s=0.75),
+        flat=Flat((100_000, 200_000), (60 * 1024**2, 61 * 1024**2)),
+    )
+    title = "Trunkline, read-only call"
+    assert rows(made, "CPU µs for a call, 64") == [[title, "10.0", "15.0", "15.0", "40.0", "9.0"]]
+    assert [row[1] for row in rows(made, "Memory of")] == ["10.0 KiB", "13.0 KiB", "2.0 KiB", "50 MiB"]
+    assert rows(made, "Memory as calls") == [["100,000", "60.0 MiB"], ["200,000", "61.0 MiB"]]
+    assert rows(made, "Seconds from the start") == [["10,000", "6 MiB", "0.50", "0.25"]]
+    assert rows(made, "Read-only calls a second as agents") == [["500", "1,000", "0.50 (0.45–0.55)"]]
+    assert rows(made, "Calls a second as the ledger") == [["0", "100", "0.50", "50", "0.25"]]
+    assert any(re.search(r"500 agents .* 0.50 s, .* 0.75 s", line) for line in lines(made))

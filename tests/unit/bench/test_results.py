@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from bench.loads import Load
+from bench.results import Pieces, Results, Spread
+from tests.unit.bench.made import SMALL_64, results
+
+
+def test_a_spread_is_the_median_with_the_lowest_and_the_highest() -> None:
+    assert Spread.of([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
+    assert Spread.of([4.0, 1.0, 3.0, 2.0]) == Spread(2.5, 1.0, 4.0)
+    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0)
+
+
+def test_a_ratio_is_taken_within_each_round() -> None:
+    # The machine was ten times slower in the second round: for both.
+    found = results(relay=(1000.0, 100.0, 1000.0), nats=(500.0, 50.0, 400.0)).ratio("nats", SMALL_64)
+    assert found == Spread(0.5, 0.4, 0.5)
+
+
+def test_a_ratio_to_another_than_the_relay() -> None:
+    found = results(relay=(100.0,), read_only=(60.0,), nats=(20.0,)).ratio("read-only", SMALL_64, to="nats")
+    assert found == Spread.of([3.0])
+
+
+@pytest.mark.parametrize(("contender", "load"), [("grpc", SMALL_64), ("nats", Load(1, 200))])
+def test_what_was_not_measured_has_no_ratio(contender: str, load: Load) -> None:
+    assert results(relay=(1.0,), nats=(1.0,)).ratio(contender, load) is None
+
+
+def test_what_the_pure_pieces_do_not_explain_is_sockets_and_the_loop() -> None:
+    found = Pieces("read-only", {"decode": 10.0, "hub": 15.0}, exchange=40.0, others={})
+    assert found.rest == 15.0
+    assert msgspec.structs.replace(found, exchange=20.0).rest == 0.0
+
+
+def test_a_saved_run_is_the_run() -> None:
+    made = results(relay=(1.0, 2.0), read_only=(0.5, 1.5))
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Results) == made
