@@ -38,8 +38,6 @@ class Contender(Struct, frozen=True):
 
     name: str
     title: str
-    # How many times a request changes from process to process, and what becomes of it.
-    path: str
     start: Callable[[Children], Running]
 
 
@@ -122,25 +120,26 @@ def start_mcp_http(children: Children) -> Running:
     return Running(caller, {"caller": caller.pid, "provider": server.pid})
 
 
-RELAY: Final = Contender("relay", "Bare relay", "2 hops, nothing checked or kept", start_relay)
+def start_read_only(children: Children) -> Running:
+    """A new exchange, and a tool without side effects."""
+    return start_trunkline(children, side_effects=False)
+
+
+def start_durable(children: Children) -> Running:
+    """A new exchange, and a tool with side effects."""
+    return start_trunkline(children, side_effects=True)
+
+
+# What each does with a request: docs/performance.md, "What is compared".
+RELAY: Final = Contender("relay", "Bare relay", start_relay)
 CONTENDERS: Final = (
     RELAY,
-    Contender(
-        "read-only",
-        "Trunkline, read-only call",
-        "2 hops, checked, recorded",
-        lambda children: start_trunkline(children, side_effects=False),
-    ),
-    Contender(
-        "durable",
-        "Trunkline, call with side effects",
-        "2 hops, checked, on disk before each hop",
-        lambda children: start_trunkline(children, side_effects=True),
-    ),
-    Contender("nats", "NATS request-reply", "2 hops, nothing kept", start_nats),
-    Contender("grpc", "grpc.aio", "1 hop, nothing kept", start_grpc),
-    Contender("mcp-stdio", "MCP SDK, stdio", "1 hop, nothing kept", start_mcp_stdio),
-    Contender("mcp-http", "MCP SDK, streamable HTTP", "1 hop, nothing kept", start_mcp_http),
+    Contender("read-only", "Trunkline, read-only call", start_read_only),
+    Contender("durable", "Trunkline, call with side effects", start_durable),
+    Contender("nats", "NATS request-reply", start_nats),
+    Contender("grpc", "grpc.aio", start_grpc),
+    Contender("mcp-stdio", "MCP SDK, stdio", start_mcp_stdio),
+    Contender("mcp-http", "MCP SDK, streamable HTTP", start_mcp_http),
 )
 
 

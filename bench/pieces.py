@@ -14,8 +14,8 @@ import msgspec
 from bench import wire
 from bench.children import Children
 from bench.contenders import CONTENDERS, Contender
-from bench.loads import Texts
-from bench.plan import USUAL, Stage
+from bench.loads import KIB, Load, Texts
+from bench.plan import TAKEN_APART, USUAL, Stage
 from bench.pure_path import PurePath
 from bench.ratios import run
 from bench.results import Cell, Pieces
@@ -26,20 +26,20 @@ from trunkline.host.runner import FLUSH_EVERY
 def measure(stage: Stage, cells: Sequence[Cell]) -> tuple[Pieces, ...]:
     """Of both kinds of call. The live figures are those of the table, if there is one."""
     found = []
-    for contender in CONTENDERS:
-        if contender.name not in {"read-only", "durable"}:
-            continue
-        pure = _pure(stage, contender)
-        stage.say(f"pieces of {contender.title}: {sum(pure.values()):.1f} µs without sockets")
-        live = dict(_live(stage, contender, cells))
-        found.append(Pieces(contender.name, pure, live.pop("exchange"), live))
+    for contender in (one for one in CONTENDERS if one.name in {"read-only", "durable"}):
+        live = _live(stage, contender, cells)
+        for load in TAKEN_APART:
+            pure = _pure(stage, contender, load)
+            stage.say(f"{contender.title}, {load.title}: {sum(pure.values()):.1f} µs without sockets")
+            others = dict(live[load])
+            found.append(Pieces(contender.name, load, pure, others.pop("exchange"), others))
     return tuple(found)
 
 
-def _pure(stage: Stage, contender: Contender) -> dict[str, float]:
-    path = PurePath(stage.folder / f"pure-{contender.name}", side_effects=contender.name == "durable")
-    path.use(USUAL)
-    turns = stage.plan.piece_calls // FLUSH_EVERY
+def _pure(stage: Stage, contender: Contender, load: Load) -> dict[str, float]:
+    path = PurePath(stage.room(f"pure-{contender.name}-{load.text_bytes}"), side_effects=contender.name == "durable")
+    path.use(load)
+    turns = stage.plan.piece_calls // FLUSH_EVERY // (1 if load.text_bytes < KIB else 10)
     for _ in range(turns // 4):
         path.turn()
     path.laps.clear()
@@ -47,7 +47,7 @@ def _pure(stage: Stage, contender: Contender) -> dict[str, float]:
         path.turn()
     path.close()
     us = {piece: ns / 1000 / (turns * FLUSH_EVERY) for piece, ns in path.laps.items()}
-    schema = _schema_us(stage.plan.piece_calls)
+    schema = _schema_us(load, turns)
     return {
         "decode": us["decode"],
         "schema": schema,
@@ -57,24 +57,25 @@ def _pure(stage: Stage, contender: Contender) -> dict[str, float]:
     }
 
 
-def _schema_us(calls: int) -> float:
+def _schema_us(load: Load, turns: int) -> float:
     """The check of one input, as the hub makes it."""
     validator = schemas.compile(msgspec.json.encode(wire.INPUT_SCHEMA))
     texts = Texts()
-    texts.use(USUAL)
-    bodies = [msgspec.Raw(texts.body()) for _ in range(64)]
+    texts.use(load)
+    bodies = [msgspec.Raw(texts.body()) for _ in range(FLUSH_EVERY)]
     begun = time.process_time_ns()
-    for _ in range(calls // 64):
+    for _ in range(turns):
         for body in bodies:
             assert validator.error(body) is None
-    return (time.process_time_ns() - begun) / 1000 / (calls // 64 * 64)
+    return (time.process_time_ns() - begun) / 1000 / (turns * FLUSH_EVERY)
 
 
-def _live(stage: Stage, contender: Contender, cells: Sequence[Cell]) -> dict[str, float]:
-    for cell in cells:
-        if (cell.contender, cell.load) == (contender.name, USUAL):
-            return cell.cpu_us
+def _live(stage: Stage, contender: Contender, cells: Sequence[Cell]) -> dict[Load, dict[str, float]]:
+    """CPU of each process for a call, by load."""
+    found = {cell.load: cell.cpu_us for cell in cells if cell.contender == contender.name}
+    if found:
+        return found
     with Children(stage.room(f"live-{contender.name}")) as children:
         running = contender.start(children)
         run(running, USUAL, stage.plan)
-        return run(running, USUAL, stage.plan)[1]
+        return {load: run(running, load, stage.plan)[1] for load in TAKEN_APART}

@@ -22,6 +22,8 @@ LOADS: Final = (
 )
 # What everything else is measured with.
 USUAL: Final = Load(64, SMALL)
+# Of which the pieces are told apart.
+TAKEN_APART: Final = (USUAL, Load(64, LARGE, fresh=False))
 
 
 class Plan(Struct, frozen=True):
@@ -42,7 +44,7 @@ class Plan(Struct, frozen=True):
     idle_connections: tuple[int, int] = (200, 1000)
     open_calls: tuple[int, int] = (400, 4000)
     herd: int = 500
-    # Calls through the pure path.
+    # Calls through the pure path; a tenth with large bodies.
     piece_calls: int = 20_000
     # Calls after which memory is looked at, ten times.
     flat_calls: int = 1_000_000

@@ -168,7 +168,7 @@ def _goals(results: Results) -> Iterator[str]:
 def _pieces(results: Results) -> Iterator[str]:
     if not results.pieces:
         return
-    yield f"CPU µs for a call, {USUAL.title}."
+    yield "CPU µs for a call, by piece of the exchange, and of the other processes."
     yield ""
     pure = list(results.pieces[0].pure)
     others = list(results.pieces[0].others)
@@ -180,8 +180,8 @@ def _pieces(results: Results) -> Iterator[str]:
             found.exchange,
             *(found.others[name] for name in others),
         ]
-        rows.append([_TITLES[found.contender], *(f"{part:.1f}" for part in parts)])
-    yield from table(["", *pure, "sockets, loop", "exchange in all", *others], rows)
+        rows.append([f"{_TITLES[found.contender]}, {found.load.title}", *(f"{part:.1f}" for part in parts)])
+    yield from table(["calls in flight × text", *pure, "sockets, loop", "exchange in all", *others], rows)
 
 
 def _memory(results: Results) -> Iterator[str]:

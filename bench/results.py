@@ -73,9 +73,10 @@ class Herd(Struct, frozen=True):
 
 
 class Pieces(Struct, frozen=True):
-    """CPU µs for a call, by piece. ``exchange`` and ``others`` are whole processes in a live run at 64 in flight."""
+    """CPU µs for a call, by piece. ``exchange`` and ``others`` are whole processes in a live run."""
 
     contender: str
+    load: Load
     pure: dict[str, float]
     exchange: float
     others: dict[str, float]

@@ -32,19 +32,22 @@ from trunkline.config import AgentProcess, Config, Home, host_and_port, load
 from trunkline.edges.http.serve import HttpListener
 from trunkline.edges.opensentience.serve import OpenSentienceListener
 from trunkline.edges.opensentience.session import Settings
-from trunkline.errors import ConfigError, LedgerError
+from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError
 from trunkline.host import processes
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
+from trunkline.ledger.verify import verify
 from trunkline.model import Status
 
 log = logging.getLogger("trunkline")
 
 # P-A10: how long a clean stop waits for calls that run.
 DRAIN_S: Final = 10.0
+# A commit takes a thousandth of that; a disk that needs longer keeps nobody.
+LAST_WORDS_S: Final = 1.0
 # P-A6: below this new calls are refused, so that open ones can finish.
 MIN_FREE_BYTES: Final = 67_108_864
 # 1,000 calls a second with 64 KiB each fill those 64 MiB in one second; to look costs some microseconds.
@@ -92,7 +95,13 @@ class Exchange:
     async def serve(self) -> int:
         """Start everything, wait for the end, stop everything."""
         config, loop = self._config, asyncio.get_running_loop()
-        self._open(loop)
+        try:
+            self._open(loop)
+        except LedgerCorrupt as damage:
+            if not damage.number:
+                # SQLite says what is damaged; which entry that is shows when all are read.
+                verify(self._home.ledger_file)
+            raise
         runner = self._runner
         http = HttpListener(runner, *host_and_port(config.http.listen))
         opensentience = OpenSentienceListener(
@@ -242,11 +251,10 @@ class Exchange:
         runner = self._runner
         if self._exit_code == 0:
             runner.feed([events.DrainStarted()])
-            deadline = time.monotonic() + DRAIN_S
-            # Nothing in the hub calls back when a call ends.
-            while time.monotonic() < deadline and self._is_busy():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+            await self._wait_idle(DRAIN_S)
         await opensentience.stop("shutdown")
+        # Calls whose agents have just left have ended too, and who asked over HTTP is still there to hear it.
+        await self._wait_idle(LAST_WORDS_S)
         await http.stop()
         await self._supervisor.stop_all()
         if self._exit_code == 0:
@@ -258,6 +266,12 @@ class Exchange:
             if self._exit_code == 0:
                 log.critical("the ledger failed at the end: %s. The next start recovers from it.", error)
             self._exit_code = EXIT_FAILED
+
+    async def _wait_idle(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        # Nothing in the hub calls back when a call ends.
+        while self._exit_code == 0 and self._is_busy() and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
     def _is_busy(self) -> bool:
         """Whether a call runs, or the one who asked for it has not been told of its end."""

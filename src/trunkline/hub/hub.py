@@ -141,7 +141,7 @@ class Hub:
         return None if key_id in self.state.keys else key_id
 
     def _call_requested(self, event: CallRequested, now: Now) -> None:
-        """Join, judge, take on, in this order. Nothing is counted or written before the last reason to say no."""
+        """Join, judge, take on, in this order. But for the rate nothing is counted before the last reason to say no."""
         caller = event.caller.identity
         size = body_size(event.input)
         mac = key_id = None

@@ -1,8 +1,8 @@
 """The file: its tables, how it is opened, who may open it, and the room kept for a full disk.
 
-It does not know what an entry means. ``ledger.sqlite`` is the record, ``ledger.lock`` says who writes it, and
-``ledger.reserve`` is 16 MiB that are given back to the file system when nothing else is left, so that open calls can
-end.
+It does not know what an entry means. ``ledger.sqlite`` is the record, ``ledger.lock`` says who writes it,
+``ledger.head`` how far it was written, and ``ledger.reserve`` is 16 MiB that are given back to the file system when
+nothing else is left, so that open calls can end.
 
 Invariant: one process group writes, many may read; a commit that returned is on the disk (WAL, synchronous FULL).
 """
@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import time
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,16 @@ import apsw
 
 from trunkline.errors import LedgerCorrupt, LedgerError, LedgerFailed, LedgerFull, LedgerLocked
 
-__all__ = ["Lock", "Reserve", "as_ledger_error", "open_for_reading", "open_for_writing"]
+__all__ = [
+    "HeadNote",
+    "Lock",
+    "Reserve",
+    "as_ledger_error",
+    "head_file",
+    "noted_head",
+    "open_for_reading",
+    "open_for_writing",
+]
 
 APPLICATION_ID: Final = 0x544C4B4C  # "TLKL", for file(1)
 VERSION: Final = 1
@@ -60,6 +70,7 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 def open_for_writing(path: Path, vfs: str | None = None) -> apsw.Connection:
     """The one connection that writes; makes the file (0600) and its tables if there are none."""
     if vfs is None:
+        _refuse_if_gone(path)
         # SQLite gives the WAL and its index the mode of the file.
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -88,8 +99,10 @@ def open_for_writing(path: Path, vfs: str | None = None) -> apsw.Connection:
 
 def open_for_reading(path: Path, vfs: str | None = None) -> apsw.Connection:
     """A connection that cannot write, for this or any other process, with or without a running exchange."""
-    if vfs is None and not path.exists():
-        raise LedgerError(f"{path} does not exist: no exchange has run here")
+    if vfs is None:
+        _refuse_if_gone(path)
+        if not path.exists():
+            raise LedgerError(f"{path} does not exist: no exchange has run here")
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -102,6 +115,13 @@ def open_for_reading(path: Path, vfs: str | None = None) -> apsw.Connection:
     except apsw.Error as exc:
         raise as_ledger_error(exc) from exc
     return connection
+
+
+def _refuse_if_gone(path: Path) -> None:
+    """SQLite would begin a new file, and throw the log of the old one away."""
+    noted = noted_head(path)
+    if noted is not None and not (path.exists() and path.stat().st_size):
+        raise LedgerCorrupt(1, f"missing: {path} is gone or empty, and {noted[0]} were recorded")
 
 
 def _version(connection: apsw.Connection, path: Path) -> int:
@@ -167,6 +187,43 @@ def _is_alive(process: int) -> bool:
         return False
     # A killed one that nobody has waited for yet still has a number, and no descriptors.
     return state not in {b"Z", b"X"}
+
+
+class HeadNote:
+    """The last acknowledged entry and its hash, beside the file: so that a log cut off or taken away is missed.
+
+    SQLite itself takes a shorter log for a shorter story. Written after each commit without a sync: a power loss may
+    leave it behind the record, nothing leaves it ahead.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def write(self, number: int, digest: bytes) -> None:
+        """Note it. On a disk that cannot even do this the record itself will say so."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, b"%020d:%s\n" % (number, digest.hex().encode()), 0)
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._descriptor)
+
+
+def head_file(path: Path) -> Path:
+    """Where the head of this ledger is noted."""
+    return path.with_name("ledger.head")
+
+
+def noted_head(path: Path) -> tuple[int, str] | None:
+    """The number and hash that were noted last, if there are any."""
+    try:
+        match = _HEAD.fullmatch(head_file(path).read_bytes())
+    except FileNotFoundError:
+        return None
+    return (int(match[1]), match[2].decode()) if match else None
+
+
+_HEAD: Final = re.compile(rb"([0-9]{20}):([0-9a-f]{64})\n")
 
 
 class Reserve:

@@ -1,7 +1,7 @@
 """Is the record whole? Walks everything: file structure, chain, closed parts, snapshots, blobs, indexes.
 
 Reads one consistent view, with or without a running exchange, and changes nothing: what is damaged is named, never
-repaired. It cannot see entries cut off at the end together with the note of how many there were; ``head`` is for that.
+repaired. It cannot see entries cut off at the end together with all notes of how many there were; ``head`` is for that.
 
 Invariant: a report means that every stored entry is the one that was written.
 """
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from trunkline.errors import LedgerCorrupt
 from trunkline.ledger.chain import GENESIS, Row, link, verified
-from trunkline.ledger.store import as_ledger_error, open_for_reading
+from trunkline.ledger.store import as_ledger_error, noted_head, open_for_reading
 
 __all__ = ["Report", "verify"]
 
@@ -43,15 +43,37 @@ class Report(Struct, frozen=True):
 
 def verify(path: Path, *, head: tuple[int, str] | None = None, vfs: str | None = None) -> Report:
     """Walk it all. ``LedgerCorrupt`` names the first damaged entry; ``head`` is an earlier report's number and hash."""
-    connection = open_for_reading(path, vfs)
+    # Before the view is taken: an exchange that writes meanwhile is never behind its note.
+    noted = noted_head(path) if vfs is None else None
+    try:
+        connection = open_for_reading(path, vfs)
+    except LedgerCorrupt as damage:
+        raise LedgerCorrupt(damage.number or _first_unreadable(path, vfs), damage.reason) from damage
     try:
         # One view, whatever an exchange adds meanwhile.
         connection.execute("BEGIN")
-        return _Walk(connection).report(head)
+        return _Walk(connection).report([anchor for anchor in (head, noted) if anchor is not None])
     except apsw.Error as exc:
         raise as_ledger_error(exc) from exc
     finally:
         connection.close()
+
+
+def _first_unreadable(path: Path, vfs: str | None) -> int:
+    """The entry at which reading ends, in a file that SQLite refuses as a whole."""
+    number = 0
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
+        try:
+            # Lets it look into a file that is shorter than it says it is.
+            connection.execute("PRAGMA writable_schema = ON")
+            for number, _ in connection.execute("SELECT n, data FROM entries ORDER BY n"):  # noqa: B007 - read so far
+                pass
+        finally:
+            connection.close()
+    except apsw.Error:
+        pass
+    return number + 1
 
 
 class _Walk:
@@ -59,17 +81,17 @@ class _Walk:
         self._db = connection
         self._number = 0
 
-    def report(self, anchor: tuple[int, str] | None) -> Report:
+    def report(self, anchors: list[tuple[int, str]]) -> Report:
         kept, removed, before = self._closed_part()
         try:
-            entries, last, head = self._chain(removed, before, anchor)
+            entries, last, head = self._chain(removed, before, anchors)
         except apsw.Error as exc:
             raise LedgerCorrupt(self._number + 1, f"cannot be read: {exc}") from exc
         recorded = self._db.execute("SELECT value FROM meta WHERE name = 'last'").get
         if recorded is not None and recorded != last:
             raise LedgerCorrupt(min(int(recorded), last) + 1, f"missing or not ours; {recorded} were recorded")
-        if anchor is not None and anchor[0] > last:
-            raise LedgerCorrupt(last + 1, f"missing; {anchor[0]} were there before")
+        if anchors and (were := max(anchors)[0]) > last:
+            raise LedgerCorrupt(last + 1, f"missing; {were} were there before")
         blobs = self._blobs()
         snapshots = self._snapshots()
         self._structure()
@@ -112,7 +134,7 @@ class _Walk:
             raise LedgerCorrupt(last, "the last hash of a closed part is missing or changed")
         return len(kept), last, before[1]
 
-    def _chain(self, removed: int, before: bytes, anchor: tuple[int, str] | None) -> tuple[int, int, bytes]:
+    def _chain(self, removed: int, before: bytes, anchors: list[tuple[int, str]]) -> tuple[int, int, bytes]:
         self._number = removed
         head = before
         if self._db.execute("SELECT 1 FROM entries WHERE n < 1").get is not None:
@@ -121,8 +143,9 @@ class _Walk:
         rows: Iterator[Row] = self._db.execute("SELECT n, data, hash FROM entries WHERE n > ? ORDER BY n", (removed,))
         for n, data, head in verified(rows, removed + 1, before):
             self._number = n
-            if anchor is not None and n == anchor[0] and head.hex() != anchor[1]:
-                raise LedgerCorrupt(n, "is not the entry that was last seen there")
+            for number, digest in anchors:
+                if n == number and head.hex() != digest:
+                    raise LedgerCorrupt(n, "is not the entry that was last seen there")
             if data.startswith(_SETTLED) and next(settled, None) != (n, _call_of(data)):
                 raise LedgerCorrupt(n, "is not what the index says settled its call")
             if len(data) < 65_536 and b'"moved":[' in data:

@@ -29,7 +29,15 @@ from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError, Ledger
 from trunkline.ledger.chain import GENESIS
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.masking import Masker
-from trunkline.ledger.store import CHECKPOINT_PAGES, Reserve, as_ledger_error, open_for_writing
+from trunkline.ledger.store import (
+    CHECKPOINT_PAGES,
+    HeadNote,
+    Reserve,
+    as_ledger_error,
+    head_file,
+    noted_head,
+    open_for_writing,
+)
 
 __all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "Group", "Writer", "packed"]
 
@@ -88,8 +96,11 @@ class Writer:
         self._db.set_wal_hook(self._count_pages)
         try:
             self._begin_where_it_ended(path)
+            if vfs is None:
+                self._compare_head(noted_head(path))
         except apsw.Error as exc:
             raise as_ledger_error(exc) from exc
+        self._note = HeadNote(head_file(path)) if vfs is None else None
 
     def _begin_where_it_ended(self, path: Path) -> None:
         row = self._execute(
@@ -108,6 +119,16 @@ class Writer:
         elif check != self._keys.check:
             raise LedgerError(f"the key does not belong to {path}: put back the one it was written with")
         self._read_held()
+
+    def _compare_head(self, noted: tuple[int, str] | None) -> None:
+        if noted is None:
+            return
+        number, digest = noted
+        if number > self.last:
+            raise LedgerCorrupt(self.last + 1, f"missing; {number} were recorded")
+        stored = self._execute("SELECT hash FROM entries WHERE n = ?", (number,)).get
+        if isinstance(stored, bytes) and stored.hex() != digest:
+            raise LedgerCorrupt(number, "is not the entry that was recorded there")
 
     def _read_held(self) -> None:
         self._held_calls = {call for (call,) in self._execute("SELECT call FROM held WHERE call > 0 AND expires = 0")}
@@ -184,6 +205,8 @@ class Writer:
         self._execute("COMMIT")
         self.last = last
         self._head = head
+        if self._note is not None:
+            self._note.write(last, head)
         return last
 
     def _shown(self, pairs: list[tuple[str, int]], clean: bool) -> Iterable[tuple[str, int]]:
@@ -356,10 +379,17 @@ class Writer:
         """Checkpoint and let go of the file."""
         self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
         self._db.close()
+        self._let_go_of_note()
 
     def abandon(self) -> None:
         """Let go of the file after a failure, writing nothing more."""
         self._db.close(True)
+        self._let_go_of_note()
+
+    def _let_go_of_note(self) -> None:
+        if self._note is not None:
+            self._note.close()
+            self._note = None
 
 
 _REFERENCE: Final = re.compile(rb'"\$(?:blob|ref)"\s*:\s*"sha256:([0-9a-f]{64})"')

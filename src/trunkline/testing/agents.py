@@ -51,6 +51,9 @@ GARBAGE: Final = (
 OF_CALLS_THAT_RAN: Final = frozenset({"tool.failed", "tool.timeout", "tool.invalid_output", "tool.output_too_large"})
 
 
+FORGED: Final = b'{"forged":true}'
+
+
 class Deed(enum.Enum):
     """What an agent does with a call once its time has come."""
 
@@ -63,6 +66,7 @@ class Deed(enum.Enum):
     HANG = "hangs"
     NEVER = "never answers"
     CHAIN = "calls another tool first"
+    FORGE = "sends a result of somebody else's call"
 
 
 class Job(Struct, frozen=True):
@@ -339,7 +343,7 @@ class ScriptedAgent:
             return
         job = self._script(self, called)
         caller = called.caller.id if called.caller is not None else ""
-        self._witness.executed(self.agent_id, call_id, tool, caller, called.key)
+        self._witness.executed(self.agent_id, call_id, tool, caller, called.key, bytes(called.input))
         if remembers:
             self._done[call_id] = job.output
         work = self._work[call_id] = _Work(called, job, session)
@@ -380,6 +384,10 @@ class ScriptedAgent:
                 self.hang(self._rng.uniform(1.0, 90.0))
             case Deed.CHAIN:
                 self._chain(work)
+            case Deed.FORGE:
+                overheard = [known for known in self._witness.deliveries if known not in self._work]
+                if overheard:
+                    self._say_result(self._rng.choice(overheard[-10:]), FORGED)
             case Deed.NEVER:
                 pass
 

@@ -280,7 +280,7 @@ class SimulatedExchange:
         self.runner.feed([events.DrainStarted()])
         loop = self._setup.loop
         deadline = loop.time() + DRAIN_S
-        while loop.time() < deadline and self._has_running() and self.died is None:
+        while loop.time() < deadline and self._is_busy() and self.died is None:
             loop.run_for(0.02)
         self._setup.network.listener = None
         now = self._setup.now()
@@ -296,5 +296,6 @@ class SimulatedExchange:
         else:
             self.abandon()
 
-    def _has_running(self) -> bool:
-        return any(call.status is Status.RUNNING for call in self.hub.state.calls.values())
+    def _is_busy(self) -> bool:
+        running = any(call.status is Status.RUNNING for call in self.hub.state.calls.values())
+        return running or self.runner.is_waiting_for_disk

@@ -16,8 +16,9 @@ from msgspec import Struct
 from trunkline import entries
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.ledger.reader import Reader, call_number
-from trunkline.model import OPERATOR, RESEND, Decision, Policy, Rule, Status, ToolDefinition
-from trunkline.testing.witness import Outcome, Witness, digest
+from trunkline.model import RESEND, Decision, Policy, Rule, ToolDefinition
+from trunkline.testing.agents import FORGED
+from trunkline.testing.witness import Outcome, Witness, digest, run_of
 
 _STRICTNESS: Final = (Decision.ALLOW, Decision.ASK, Decision.DENY)
 
@@ -110,9 +111,11 @@ class Promises:
         yield from self.what_was_told_is_on_record()
         yield from self.what_waits_or_was_taken_on_is_on_record()
         yield from self.what_people_did_is_on_record()
+        yield from self.nobody_ends_anothers_call()
         yield from self.whoever_waits_is_answered()
         yield from self.what_could_do_harm_twice_runs_once()
         yield from self.a_key_names_one_call()
+        yield from self.bodies_arrive_as_they_were_sent()
         yield from self.what_runs_was_allowed()
         yield from self.a_person_said_yes_to_each_call()
         yield from self.a_chain_keeps_all_its_callers()
@@ -130,8 +133,7 @@ class Promises:
             problem = self._contradiction(outcome)
             if problem is None:
                 continue
-            # Decision 26: a read-only call is recorded without waiting.
-            if self._is_at_stake(outcome.call_id, outcome.tool_id) or outcome.crashes == self._witness.crashes:
+            if self._is_bound(outcome.call_id, outcome.tool_id):
                 yield Breach(f"somebody was told {outcome.status.value}, {problem}", (outcome.call_id,))
 
     def _contradiction(self, outcome: Outcome) -> str | None:
@@ -149,6 +151,10 @@ class Promises:
             return "with another output than the one on record"
         return None
 
+    def _is_bound(self, call_id: str, tool_id: str) -> bool:
+        """Whether what was said of a call must be on record: a read-only one may be missing after a crash."""
+        return self._is_at_stake(call_id, tool_id) or run_of(call_id) > self._witness.crashed_run
+
     def _is_at_stake(self, call_id: str, tool_id: str) -> bool:
         accepted = self._record.call(call_id)
         if accepted is not None and accepted.decision is Decision.ASK:
@@ -165,9 +171,8 @@ class Promises:
                 yield Breach(f"somebody was told to wait for {approval_id}, which is not on record", (call_id,))
             elif call_id and (accepted is None or approval_id not in record.behind.get(accepted.n, ())):
                 yield Breach(f"somebody was told to wait for {approval_id}, which is about another call", (call_id,))
-        for call_id, tool_id, crashes in self._witness.taken_on:
-            is_bound = self._is_at_stake(call_id, tool_id) or crashes == self._witness.crashes
-            if is_bound and record.call(call_id) is None:
+        for call_id, tool_id in self._witness.taken_on:
+            if self._is_bound(call_id, tool_id) and record.call(call_id) is None:
                 yield Breach("somebody was told that a call was taken on, and it is not on record", (call_id,))
 
     def what_people_did_is_on_record(self) -> Iterator[Breach]:
@@ -193,6 +198,12 @@ class Promises:
         for agent_id, count in self._witness.welcomes.items():
             if count > record.admitted.get(agent_id, 0):
                 yield Breach(f"{agent_id} was welcomed {count} times, admitted {record.admitted.get(agent_id, 0)}")
+
+    def nobody_ends_anothers_call(self) -> Iterator[Breach]:
+        """P-B4: what an agent says of a call that it was not given goes nowhere."""
+        for settled in (end for ends in self._record.settled.values() for end in ends):
+            if settled.output is not None and bytes(settled.output) == FORGED:
+                yield Breach("a forged result is on record", (settled.call_id,))
 
     def whoever_waits_is_answered(self) -> Iterator[Breach]:
         """In the end nobody waits."""
@@ -234,6 +245,19 @@ class Promises:
             for (caller, key), calls in groups.items():
                 if len(calls) > 1:
                     yield Breach(f"the key {key} of {caller} {what} {len(calls)} calls", tuple(sorted(calls)))
+
+    def bodies_arrive_as_they_were_sent(self) -> Iterator[Breach]:
+        """Decision 28: what is masked on record is never masked on its way, also after a restart."""
+        given = {execution.call_id: execution.input_sha256 for execution in self._witness.executions}
+        told: dict[str, str] = {}
+        for request in self._witness.requests:
+            call_id, outcome = request.call_id, request.outcome
+            if call_id in given and given[call_id] != digest(request.input):
+                yield Breach("an agent was given another input than was asked for", (call_id,))
+            if outcome is None or outcome.refused or not self._is_bound(call_id, request.tool_id):
+                continue
+            if told.setdefault(call_id, outcome.output_sha256) != outcome.output_sha256:
+                yield Breach("two who asked were told different outputs", (call_id,))
 
     def what_runs_was_allowed(self) -> Iterator[Breach]:
         """P-F1, P-F2: what policy says to every caller of the chain, by another evaluator than the hub's."""
@@ -310,6 +334,3 @@ def secrets_in(folder: Path, canaries: list[str]) -> list[str]:
     """P-H1: the planted secrets that can be read in the files of a folder."""
     data = b"".join(file.read_bytes() for file in sorted(folder.iterdir()))
     return [canary for canary in canaries if canary.encode() in data]
-
-
-__all__ = ["OPERATOR", "Breach", "Promises", "Record", "Status", "secrets_in"]

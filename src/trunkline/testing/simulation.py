@@ -10,6 +10,7 @@ Invariant: everything random comes from one ``Random(seed)``: same seed, same le
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from random import Random
@@ -33,18 +34,23 @@ __all__ = ["STEPS", "simulate"]
 STEPS: Final = 120
 # Longer than any deadline, patience, question or silence lasts.
 QUIET_S: Final = 150.0
+# What is recorded last has so long to reach a slow disk.
+LAST_COMMIT_S: Final = 20.0
 # What an agent does with a call, and how often.
 DEEDS: Final = {
     Deed.ANSWER: 60,
-    Deed.CHAIN: 14,
+    Deed.CHAIN: 22,
     Deed.FAIL: 6,
     Deed.CRASH: 5,
     Deed.TWO_RESULTS: 4,
     Deed.NEVER: 3,
+    Deed.FORGE: 3,
     Deed.BAD_RESULT: 2,
     Deed.GARBAGE: 2,
     Deed.HANG: 2,
 }
+# Which tools are called, and how often.
+WANTED: Final = {"read": 5, "look": 4, "write": 5, "make": 4, "once": 4, "intended": 1.5, "guarded": 1}
 # How long a step is followed by nothing new: most are close to each other, some far apart.
 PAUSES_S: Final = (((0.0, 0.0), 3), ((0.0, 0.02), 8), ((0.0, 0.5), 6), ((0.5, 6.0), 3), ((6.0, 35.0), 1))
 # A body that is stored apart from its entry.
@@ -78,7 +84,7 @@ class Simulation:
             self._somebody_cancels: 6,
             self._somebody_leaves: 2,
             self._somebody_looks: 6,
-            self._person_answers: 14,
+            self._person_answers: 18,
             self._person_states_intent: 3,
             self._agent_wishes: 1,
             self._agent_dies: 3,
@@ -106,9 +112,9 @@ class Simulation:
         with self._complaints:
             try:
                 self._play()
+                breaches = list(findings(self.world, self._complaints.texts))
             except (InvariantBroken, LedgerError) as exc:
                 raise SimulationFailed(self._story(), [Breach(f"{type(exc).__name__}: {exc}")]) from exc
-            breaches = list(findings(self.world, self._complaints.texts))
         story = self._story()
         if breaches:
             raise SimulationFailed(story, breaches, list(on_record(self.world.setup, involved(breaches))))
@@ -148,6 +154,9 @@ class Simulation:
         self._run_until(world.loop.time() + QUIET_S)
         if world.exchange is None:
             raise InvariantBroken("the exchange did not come back")
+        give_up_at = world.loop.time() + LAST_COMMIT_S
+        while world.exchange.ledger.backlog and world.loop.time() < give_up_at:
+            world.loop.run_for(0.01)
 
     def _story(self) -> Story:
         world = self.world
@@ -161,7 +170,7 @@ class Simulation:
 
     # -- what agents do with a call ------------------------------------------------------------------------------------
 
-    def _job(self, agent: ScriptedAgent, called: Called) -> Job:
+    def _job(self, agent: ScriptedAgent, _called: Called) -> Job:
         rng = self.rng
         if self._is_quiet:
             return Job(Deed.ANSWER, 0.01)
@@ -169,14 +178,13 @@ class Simulation:
         after_s = rng.choice([rng.uniform(0.0, 0.05), rng.uniform(0.0, 0.05), rng.uniform(0.1, 3.0)])
         if rng.random() < 0.08:
             after_s = rng.uniform(10.0, 45.0)
-        others = [tool_id for tool_id in self.world.tools if not tool_id.startswith(f"{agent.agent_id}/")]
         return Job(
             deed,
             after_s,
             output=self._body(f"done by {agent.agent_id}"),
             chunks=self._chunks() if rng.random() < 0.2 else (),
             obeys_cancel=rng.random() < 0.6,
-            other=rng.choice(others) if called.tool_id else "",
+            other=self._some_tool(agent.agent_id),
             names_cause=rng.random() < 0.7,
         )
 
@@ -204,12 +212,12 @@ class Simulation:
     def _person_calls(self) -> None:
         rng, world = self.rng, self.world
         who = rng.choice(PEOPLE)
-        tool_id = rng.choice(list(world.tools))
-        causation_id = None
+        tool_id, causation_id = self._some_tool(), None
         if tool_id.endswith("/intended") and self._directives:
             tool_id, causation_id = rng.choice(self._directives)
         wall_ms = int(world.clock.wall * 1000)
-        world.desk.call(
+        call = functools.partial(
+            world.desk.call,
             who,
             tool_id,
             self._body(),
@@ -220,6 +228,16 @@ class Simulation:
             causation_id=causation_id,
             announce=rng.random() < 0.4,
         )
+        # Some people click twice.
+        for _ in range(2 if rng.random() < 0.15 else 1):
+            call()
+
+    def _some_tool(self, not_of: str = "") -> str:
+        """A tool, mostly of the few agents that everybody wants something of."""
+        agents = [name for name in self.world.agents if name != not_of]
+        agent = self.rng.choice(agents[:2] if self.rng.random() < 0.5 else agents)
+        (name,) = self.rng.choices(list(WANTED), list(WANTED.values()))
+        return f"{agent}/{name}"
 
     def _correlation(self) -> str | None:
         kind = self.rng.random()
@@ -232,7 +250,7 @@ class Simulation:
         agent = self._ready_agent()
         if agent is not None:
             agent.ask(
-                rng.choice(list(self.world.tools)),
+                self._some_tool("" if rng.random() < 0.05 else agent.agent_id),
                 self._body(),
                 key=f"k{rng.randrange(12)}" if rng.random() < 0.3 else None,
                 timeout_ms=rng.choice([None, None, 200, 2000]),
@@ -290,6 +308,8 @@ class Simulation:
     def _person_answers(self) -> None:
         exchange = self.world.exchange
         questions = exchange.runner.questions() if exchange is not None else []
+        if self.rng.random() < 0.8:
+            questions = [question for question in questions if question.subject == "call"] or questions
         if questions:
             who = self.rng.choice([BOSS, BOSS, CHECKER, self.rng.choice(PEOPLE)])
             question = self.rng.choice(questions)

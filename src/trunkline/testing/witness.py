@@ -29,18 +29,18 @@ class Line(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """The end of a call as somebody was told it. ``crashes`` is how many there had been by then.
+    """The end of a call as somebody was told it.
 
     ``refused`` is None where the wire does not tell a refusal from a failure.
     """
 
-    at: float
-    crashes: int
     call_id: str
     tool_id: str
     status: Status
     output_sha256: str
     refused: bool | None = False
+    # Read from the record, and so perhaps masked, rather than heard as an answer.
+    is_view: bool = False
 
 
 class Request(Struct, eq=False):
@@ -62,15 +62,13 @@ class Request(Struct, eq=False):
 class Execution(Struct, frozen=True):
     """A tool ran: the effect, if it has one, took place."""
 
-    at: float
-    crashes: int
     call_id: str
     tool_id: str
     by: str
     caller: str
     key: str | None
+    input_sha256: str
     side_effects: bool
-    dedupes: bool
 
 
 class Witness:
@@ -86,13 +84,15 @@ class Witness:
         self.deliveries: dict[str, int] = {}
         # Approvals somebody was told to wait for, and the calls that waited.
         self.waits: list[tuple[str, str]] = []
-        # Calls somebody was told were taken on, with their tool and how many crashes there had been.
-        self.taken_on: list[tuple[str, str, int]] = []
+        # Calls somebody was told were taken on, with their tool.
+        self.taken_on: list[tuple[str, str]] = []
         # Requests of people that were confirmed: what it was, and the id it was about.
         self.confirmed: list[tuple[str, str]] = []
         # How often each agent was welcomed.
         self.welcomes: dict[str, int] = {}
         self.crashes = 0
+        # The last run of the exchange that did not end in good order.
+        self.crashed_run = 0
         self.defects: list[str] = []
 
     def note(self, who: str, what: str, call_id: str = "") -> None:
@@ -122,15 +122,7 @@ class Witness:
         refused: bool | None,
     ) -> None:
         """Somebody is told how a call ended."""
-        outcome = Outcome(
-            self._clock.mono,
-            self.crashes,
-            call_id,
-            request.tool_id,
-            status,
-            digest(output),
-            refused,
-        )
+        outcome = Outcome(call_id, request.tool_id, status, digest(output), refused)
         how = f"{'refused' if refused else status.value}{f' {code}' if code else ''}"
         self.note(request.caller, f"hears of {request.ref}: {how}", call_id)
         if request.outcome is not None:
@@ -144,7 +136,7 @@ class Witness:
     def read(self, who: str, call_id: str, tool_id: str, status: Status, output: bytes | None) -> None:
         """Somebody looks a call up and reads its outcome: that is being told as well."""
         self.note(who, f"reads {status.value}", call_id)
-        self.outcomes.append(Outcome(self._clock.mono, self.crashes, call_id, tool_id, status, digest(output)))
+        self.outcomes.append(Outcome(call_id, tool_id, status, digest(output), is_view=True))
 
     def waits_for(self, request: Request, call_id: str, approval_id: str) -> None:
         """Somebody is told that a call waits for a person."""
@@ -156,7 +148,7 @@ class Witness:
         """Somebody is told that a call was taken on."""
         request.call_id = call_id
         self.note(request.caller, f"hears of {request.ref}: taken on", call_id)
-        self.taken_on.append((call_id, request.tool_id, self.crashes))
+        self.taken_on.append((call_id, request.tool_id))
 
     def confirm(self, who: str, what: str, named: str) -> None:
         """Somebody is told that what they said is done."""
@@ -168,27 +160,22 @@ class Witness:
         self.deliveries[call_id] = self.deliveries.get(call_id, 0) + 1
         self.note(by, f"is given a call{attempt_note}", call_id)
 
-    def executed(self, by: str, call_id: str, tool: ToolDefinition, caller: str, key: str | None) -> None:
+    def executed(self, by: str, call_id: str, tool: ToolDefinition, caller: str, key: str | None, body: bytes) -> None:
         """A tool runs."""
         self.note(by, f"runs {tool.name}", call_id)
         self.executions.append(
-            Execution(
-                self._clock.mono,
-                self.crashes,
-                call_id,
-                tool.tool_id,
-                by,
-                caller,
-                key,
-                tool.side_effects,
-                "idempotency" in tool.capabilities,
-            )
+            Execution(call_id, tool.tool_id, by, caller, key, digest(body), tool.side_effects)
         )
 
     def welcomed(self, agent_id: str) -> None:
         """An agent is let in."""
         self.welcomes[agent_id] = self.welcomes.get(agent_id, 0) + 1
         self.note(agent_id, "is welcome")
+
+
+def run_of(call_id: str) -> int:
+    """The run of the exchange that took a call on: a simulation's call ids begin with it."""
+    return int(call_id[:8], 16)
 
 
 def digest(output: bytes | None) -> str:
@@ -199,4 +186,4 @@ def digest(output: bytes | None) -> str:
 def short(call_id: str) -> str:
     """A call id as a story prints it: the run of the exchange it is of, and its number."""
     number = call_number(call_id)
-    return call_id if number is None else f"{int(call_id[:8], 16)}:{number}"
+    return call_id if number is None else f"{run_of(call_id)}:{number}"

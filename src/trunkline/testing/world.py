@@ -59,6 +59,8 @@ CONFIGURED: Final = "plain-Xq7vBn2mKp9sTr4w"
 UNTRUSTED: Final = "com.c"
 # Short, so that a quiet minute at the end sees everything expire.
 APPROVAL_S: Final = 40.0
+# How long an exchange that gave up still says no to everybody.
+DYING_S: Final = 2.0
 
 
 def _policy(version: str, *lines: tuple[str, str, str] | Rule) -> Policy:
@@ -77,10 +79,23 @@ POLICIES: Final = (
         Rule("builtin-read-only", "*", "*", Decision.ALLOW, side_effects=False),
         Rule("builtin-side-effects", "*", "*", Decision.ASK, side_effects=True),
     ),
-    _policy("open", ("*", "*", "allow")),
+    # Who may do little is not let through by those who may do everything.
+    _policy(
+        "open",
+        ("http:script", "*/read", "allow"),
+        ("http:script", "*/look", "allow"),
+        ("http:script", "*", "deny"),
+        ("*", "*", "allow"),
+    ),
     _policy("careful", ("operator", "*/read", "allow"), ("*", "*", "ask")),
-    _policy("closed", ("*", "com.a/*", "deny"), ("http:script", "*/write", "deny"), ("operator", "*", "allow"), ("*", "*", "ask")),
-    _policy("distrust", Rule("distrust", "*", "*", Decision.DENY, when="untrusted"), ("opensentience:*", "*/once", "deny"), ("*", "*", "allow")),
+    _policy("closed", ("*", "com.a/*", "deny"), ("http:*", "*/write", "deny"), ("operator", "*", "allow"), ("*", "*", "ask")),
+    _policy(
+        "distrust",
+        Rule("distrust-1", "*", "*", Decision.DENY, when="untrusted"),
+        ("opensentience:*", "*/once", "deny"),
+        ("http:checker", "*/make", "ask"),
+        ("*", "*", "allow"),
+    ),
 )
 
 
@@ -118,6 +133,7 @@ class World:
         self._pids = 100
         # Writes and answers until the power goes; 0: it stays.
         self._cut_in = 0
+        self._is_dying = False
         token = self.new_token()
         self.setup.operator_sha256 = hashlib.sha256(token.encode()).hexdigest()
         self.setup.secrets = [("operator_token", token), ("configured", CONFIGURED)]
@@ -205,7 +221,7 @@ class World:
             return
         on_record = exchange.ledger.durable
         self.witness.note("exchange", f"{'loses power' if power_loss else 'is killed'}; {on_record} entries promised")
-        self.witness.crashes += 1
+        self._count_crash()
         exchange.kill(power_loss=power_loss)
         self._come_back()
 
@@ -221,14 +237,20 @@ class World:
             if not self.setup.disk.has_failed:
                 raise
             self.witness.note("exchange", f"cannot close its record: {exc}")
+            self._count_crash()
         self._gone()
         self.witness.note("exchange", "has stopped")
         self.setup.disk.heal()
         self._come_back()
 
+    def _count_crash(self) -> None:
+        self.witness.crashes += 1
+        self.witness.crashed_run = self.setup.runs
+
     def _gone(self) -> SimulatedExchange | None:
         exchange, self.exchange = self.exchange, None
         self._cut_in = 0
+        self._is_dying = False
         self.network.listener = None
         self.desk.close()
         return exchange
@@ -266,10 +288,16 @@ class World:
         if exchange.died is not None:
             if not self.setup.disk.has_failed:
                 raise InvariantBroken(f"the exchange died: {exchange.died}\n{exchange.stack}")
-            self.witness.note("exchange", f"dies: {exchange.died}")
-            self.crash(power_loss=self.rng.random() < 0.5)
+            if not self._is_dying:
+                self._is_dying = True
+                self.witness.note("exchange", f"dies: {exchange.died}")
+                self.loop.call_later(self.rng.uniform(0.0, DYING_S), self._bury, exchange)
             return
         exchange.check()
+
+    def _bury(self, exchange: SimulatedExchange) -> None:
+        if exchange is self.exchange:
+            self.crash(power_loss=self.rng.random() < 0.5)
 
     # -- processes of agents -------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import msgspec
 from bench.contenders import CONTENDERS
 from bench.report import GOALS, lines, ratio, table
 from bench.results import Flat, Herd, Memory, Pieces, Results, Spread, Start, Step
-from tests.unit.bench.made import MACHINE, results
+from tests.unit.bench.made import MACHINE, SMALL_64, results
 
 
 def rows(made: Results, heading: str) -> list[list[str]]:
@@ -87,7 +87,7 @@ def test_every_other_section_has_its_table() -> None:
     made = Results(
         MACHINE,
         "standard",
-        pieces=(Pieces("read-only", {"decode": 10.0, "hub": 15.04}, exchange=40.0, others={"writer": 9.0}),),
+        pieces=(Pieces("read-only", SMALL_64, {"decode": 10.0, "hub": 15.04}, exchange=40.0, others={"writer": 9.0}),),
         memory=Memory(idle_connection=10_240, connection_with_tool=13_312, open_call=2048, empty=50 * 1024**2),
         starts=(Start(10_000, 6 * 1024**2, folded_s=0.5, snapshot_s=0.25),),
         by_agents=(Step(500, (900.0, 1000.0, 1100.0), (2000.0, 2000.0, 2000.0)),),
@@ -95,8 +95,8 @@ def test_every_other_section_has_its_table() -> None:
         herd=Herd(500, welcomed_s=0.5, ready_s=0.75),
         flat=Flat((100_000, 200_000), (60 * 1024**2, 61 * 1024**2)),
     )
-    title = "Trunkline, read-only call"
-    assert rows(made, "CPU µs for a call, 64") == [[title, "10.0", "15.0", "15.0", "40.0", "9.0"]]
+    title = "Trunkline, read-only call, 64 × 200 B"
+    assert rows(made, "CPU µs for a call, by piece") == [[title, "10.0", "15.0", "15.0", "40.0", "9.0"]]
     assert [row[1] for row in rows(made, "Memory of")] == ["10.0 KiB", "13.0 KiB", "2.0 KiB", "50 MiB"]
     assert rows(made, "Memory as calls") == [["100,000", "60.0 MiB"], ["200,000", "61.0 MiB"]]
     assert rows(made, "Seconds from the start") == [["10,000", "6 MiB", "0.50", "0.25"]]

@@ -31,7 +31,7 @@ def test_what_was_not_measured_has_no_ratio(contender: str, load: Load) -> None:
 
 
 def test_what_the_pure_pieces_do_not_explain_is_sockets_and_the_loop() -> None:
-    found = Pieces("read-only", {"decode": 10.0, "hub": 15.0}, exchange=40.0, others={})
+    found = Pieces("read-only", SMALL_64, {"decode": 10.0, "hub": 15.0}, exchange=40.0, others={})
     assert found.rest == 15.0
     assert msgspec.structs.replace(found, exchange=20.0).rest == 0.0
 

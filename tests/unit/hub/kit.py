@@ -18,6 +18,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from trunkline import effects, entries, events
+from trunkline.canonical import canonical
 from trunkline.hub import invariants
 from trunkline.hub.hub import Hub
 from trunkline.hub.idempotency import KEY_LIFE_MS
@@ -223,15 +224,15 @@ class Kit:
                 self.outcomes[entry.call] = entry
             case entries.CallSent():
                 self._sendings[entry.call] = entry.n
-            case entries.CallAccepted(key_id=str()):
-                earlier = self._keyed.get(entry.key_id)
+            case entries.CallAccepted(key_id=str() as key_id):
+                earlier = self._keyed.get(key_id)
                 if earlier is not None and earlier in self.outcomes:
                     assert self.outcomes[earlier].at + KEY_LIFE_MS <= entry.at, "a key names two calls"
                 else:
                     assert earlier is None, "a key names two open calls"
-                self._keyed[entry.key_id] = entry.n
-            case entries.QuestionOpened(call=int()):
-                self._asked_about.setdefault(entry.call, []).append(entry.approval_id)
+                self._keyed[key_id] = entry.n
+            case entries.QuestionOpened(call=int() as number):
+                self._asked_about.setdefault(number, []).append(entry.approval_id)
             case entries.QuestionJoined():
                 self._asked_about.setdefault(entry.call, []).append(entry.approval_id)
             case entries.QuestionClosed(how="approved"):
@@ -448,7 +449,13 @@ class Kit:
         named = [e.call_id for e in said if isinstance(e, effects.Wait | effects.Answer) and e.ref == ref]
         named += [e.call_id for e in self.log[before:] if isinstance(e, entries.CallAccepted)]
         call_id = named[0] if named else self._joined_call(session, ref)
-        return Asked(self, session, ref, said, call_id)
+        asked = Asked(self, session, ref, said, call_id)
+        if asked.answer is None or not asked.refused:
+            # Whatever it was joined to, it is the call that was asked for.
+            accepted = self._accepted(call_id)
+            assert (accepted.caller, accepted.tool_id) == (by.identity, tool_id)
+            assert canonical(accepted.input) == canonical(body({} if value is None else value))
+        return asked
 
     def _joined_call(self, session: int, ref: str) -> str:
         return next(c.entry.call_id for c in self.state.calls.values() if (session, ref) in c.waiters)

@@ -142,7 +142,11 @@ class HubMachine(RuleBasedStateMachine):
     def speak_out_of_turn(self, data: st.DataObject, session: int) -> None:
         """A result from any session about any call that was ever sent."""
         call_id = data.draw(st.sampled_from(self.kit.deliveries)).call_id
+        call = self.kit.state.calls.get(call_id)
+        is_its_turn = call is not None and call.session == session and call.status is Status.RUNNING
+        settled = len(self.kit.outcomes)
         self.kit.finish(call_id, {}, session=session)
+        assert len(self.kit.outcomes) == settled + is_its_turn
 
     @precondition(lambda self: self.kit.state.calls)
     @rule(data=st.data(), by=st.sampled_from([BOSS, Principal("http:script")]), reason=st.sampled_from(["", "timeout"]))

@@ -1,0 +1,197 @@
+"""The exchange with one rule broken each: what ``simulate`` has to find.
+
+Each function breaks one rule with ``monkeypatch``, as a careless change of the code might, and says in its docstring
+what nobody would be promised any more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from trunkline import effects, entries
+from trunkline.hub import calls, chains, retry, views
+from trunkline.hub.approvals import Approvals
+from trunkline.hub.calls import Calls
+from trunkline.hub.hub import Hub
+from trunkline.hub.people import People
+from trunkline.hub.policy import Judge
+from trunkline.hub.state import OpenQuestion, State
+from trunkline.ledger.masking import Masker
+from trunkline.ledger.reader import Reader
+from trunkline.ledger.writer import Writer
+from trunkline.model import Now, Status
+
+Patch = pytest.MonkeyPatch
+
+
+def a_call_is_sent_before_it_is_on_record(patch: Patch) -> None:
+    """Nothing that changes the world leaves before its record is on disk."""
+    deliver = Calls.deliver
+
+    def hasty(self: Calls, call: Any, agent: Any, after: int, now: Now) -> None:
+        deliver(self, call, agent, after, now)
+        self._book.effects[-1] = replace(self._book.effects[-1], after=0)
+
+    patch.setattr(Calls, "deliver", hasty)
+
+
+def an_outcome_is_told_before_it_is_on_record(patch: Patch) -> None:
+    """Nothing acknowledged is lost."""
+    settle = Calls.settle
+
+    def hasty(self: Calls, *args: Any, **terms: Any) -> None:
+        before = len(self._book.effects)
+        settle(self, *args, **terms)
+        for place, effect in enumerate(self._book.effects[before:], start=before):
+            if isinstance(effect, effects.Answer):
+                self._book.effects[place] = replace(effect, after=0)
+
+    patch.setattr(Calls, "settle", hasty)
+
+
+def an_outcome_is_shown_before_it_is_on_record(patch: Patch) -> None:
+    """What is read of a call is acknowledged too."""
+    patch.setattr(views, "_recent_call", lambda _hub, recent: views.settled_call(recent.accepted, recent.settled))
+
+
+def a_commit_is_not_synced(patch: Patch) -> None:
+    """A commit that returned is on the disk."""
+    begin = Writer._begin_where_it_ended
+
+    def careless(self: Writer, path: Any) -> None:
+        self._execute("PRAGMA synchronous = OFF")
+        begin(self, path)
+
+    patch.setattr(Writer, "_begin_where_it_ended", careless)
+
+
+def a_call_is_settled_twice(patch: Patch) -> None:
+    """A call has one outcome."""
+    settle = Calls.settle
+
+    def twice(self: Calls, call: Any, status: Status, now: Now, **terms: Any) -> None:
+        settle(self, call, status, now, **terms)
+        number, book = call.entry.n, self._book
+        book.write(
+            entries.CallSettled(n=book.next, at=now.ms, call=number, call_id=call.entry.call_id, status=Status.FAILED)
+        )
+
+    patch.setattr(Calls, "settle", twice)
+
+
+def what_could_do_harm_is_sent_again(patch: Patch) -> None:
+    """A call with side effects that was lost is never sent again."""
+    for module in (retry, calls):
+        patch.setattr(module, "may_resend", lambda _call: True)
+
+
+def a_key_is_forgotten_at_a_restart(patch: Patch) -> None:
+    """The first call with a key is the call, also after a restart."""
+    fold = Hub.fold
+
+    def forgetful(self: Hub, remembered: Any) -> None:
+        fold(self, remembered)
+        self.state.recent.clear()
+        for call in self.state.calls.values():
+            self.state.keys.pop(call.entry.key_id or "", None)
+
+    patch.setattr(Hub, "fold", forgetful)
+    patch.setattr(Reader, "by_key", lambda _self, _key_id: None)
+
+
+def nothing_is_masked(patch: Patch) -> None:
+    """A secret is readable nowhere on record."""
+    patch.setattr(Masker, "is_clean", lambda _self, _data: True)
+
+
+def what_is_erased_stays(patch: Patch) -> None:
+    """The fold needs the originals of what it folds, for as long as it is open."""
+    patch.setattr(Writer, "_hold", lambda *_args: None)
+
+
+def one_answer_lets_all_through(patch: Patch) -> None:
+    """A person's answer covers one call."""
+
+    def closed(self: State, entry: entries.QuestionClosed) -> None:
+        question = self.questions.pop(entry.approval_id, None)
+        for number in question.calls if question is not None else ():
+            call = self.by_number[number]
+            call.approval_id = None
+            if entry.how == "approved" and question is not None:
+                call.status = Status.QUEUED
+                call.trail = (*call.trail, question.entry.n, *question.trail, entry.n)
+
+    approved = People._approved
+
+    def generous(self: People, question: OpenQuestion, now: Now) -> None:
+        if question.entry.subject == "call":
+            for number in question.calls:
+                self._calls.send_or_wait(self._state.by_number[number], now)
+        else:
+            approved(self, question, now)
+
+    patch.setattr(State, "_question_closed", closed)
+    patch.setattr(People, "_approved", generous)
+
+
+def a_directive_is_used_twice(patch: Patch) -> None:
+    """An intent is good for one call."""
+    accepted = State._call_accepted
+
+    def keeping(self: State, entry: entries.CallAccepted) -> None:
+        kept = self.directives.get(entry.directive_id or "")
+        accepted(self, entry)
+        if kept is not None:
+            self.directives[kept.directive_id] = kept
+
+    patch.setattr(State, "_call_accepted", keeping)
+
+
+def only_the_last_caller_is_judged(patch: Patch) -> None:
+    """Nobody gets through another what they may not do themselves."""
+    verdict = Judge.verdict
+    patch.setattr(Judge, "verdict", lambda self, tool, callers, untrusted: verdict(self, tool, callers[-1:], untrusted))
+
+
+def a_chain_forgets_who_began_it(patch: Patch) -> None:
+    """Whoever calls for somebody acts for all who stand behind that somebody."""
+    chain_of = chains.chain_of
+    patch.setattr(chains, "chain_of", lambda named, running: replace(chain_of(named, running), callers=()))
+
+
+def anybody_may_end_a_call(patch: Patch) -> None:
+    """What an agent says of a call that it was not given goes nowhere."""
+    patch.setattr(Hub, "_own_call", lambda self, _session, call_id, _what, _now: self.state.calls.get(call_id))
+
+
+def a_question_does_not_expire(patch: Patch) -> None:
+    """Everything that is open ends."""
+    patch.setattr(Approvals, "is_due", lambda *_args: None)
+
+
+def a_lost_agent_is_not_noticed(patch: Patch) -> None:
+    """A call does not run nowhere."""
+    patch.setattr(Calls, "lost", lambda *_args: None)
+
+
+VARIANTS = (
+    a_call_is_sent_before_it_is_on_record,
+    an_outcome_is_told_before_it_is_on_record,
+    an_outcome_is_shown_before_it_is_on_record,
+    a_commit_is_not_synced,
+    a_call_is_settled_twice,
+    what_could_do_harm_is_sent_again,
+    a_key_is_forgotten_at_a_restart,
+    nothing_is_masked,
+    what_is_erased_stays,
+    one_answer_lets_all_through,
+    a_directive_is_used_twice,
+    only_the_last_caller_is_judged,
+    a_chain_forgets_who_began_it,
+    anybody_may_end_a_call,
+    a_question_does_not_expire,
+    a_lost_agent_is_not_noticed,
+)
