@@ -79,6 +79,7 @@ class Calls:
         if timeout_ms is None and agent.timeout_s is not None:
             timeout_ms = int(agent.timeout_s * 1000)
         if timeout_ms is not None:
+            call.sent_at = now.mono
             call.deadline = now.mono + timeout_ms / 1000
         self.rearm(call)
         # Who promised to recognise a key needs one, even if the caller gave none: ours, the same each time it is sent.
@@ -202,6 +203,7 @@ class Calls:
     def finished(self, call: Call, event: CallFinished, now: Now) -> None:
         """The agent says how it ended; what it says is checked before it counts."""
         status, output, problem = event.status, event.output, event.fault
+        self._registry.by_session[call.session].unanswered = 0
         tool = self._registry.tools.get(call.entry.tool_id)
         if tool is not None and tool.fingerprint != call.entry.fingerprint:
             tool = None  # another definition is in force by now; it says nothing about this call
@@ -366,9 +368,10 @@ class Calls:
     def _end(self, call: Call, now: Now) -> None:
         """The agent did not say how it ended in the time it had. With side effects nobody knows what it did."""
         agent = self._registry.by_session.get(call.session)
+        timed_out = call.ending == "timeout"
         if agent is not None:
             agent.abandon(call, now.mono)
-        timed_out = call.ending == "timeout"
+            agent.unanswered += timed_out
         problem = _timeout_fault(call) if timed_out else fault("tool.canceled")
         if call.entry.side_effects:
             text = f"{problem.message}; whether it took effect is not known"
@@ -433,13 +436,23 @@ class Calls:
 
     def _running_due(self, call: Call, now: Now) -> None:
         if call.deadline and now.mono >= call.deadline:
-            if call.ending is None:
+            if call.ending is None and self._waits_for_a_person(call):
+                # Its time starts anew: it cannot help that nobody has answered yet.
+                call.deadline = now.mono + (call.deadline - call.sent_at)
+                call.sent_at = now.mono
+            elif call.ending is None:
                 self._stop(call, "timeout", "timeout", now)
             else:
                 self._end(call, now)
         elif call.gone_at and now.mono >= call.gone_at:
             call.gone_at = 0.0
             self.cancel(call, "caller_gone", now)
+
+    def _waits_for_a_person(self, call: Call) -> bool:
+        """Whether a call that this one caused is behind an open question."""
+        cause = call.entry.n
+        behind = (self._state.by_number[number] for q in self._state.questions.values() for number in q.calls)
+        return any(waiting.entry.cause == cause for waiting in behind)
 
     def _waiting_due(self, call: Call, now: Now) -> None:
         mono = now.mono

@@ -61,6 +61,8 @@ class Agent(Struct):
     tools: dict[str, None] = {}
     # Calls that ended without its word, by id, and until when that matters.
     abandoned: OrderedDict[str, tuple[Call, float]] = field(default_factory=OrderedDict)
+    # Calls in a row that ran out of time without a word, though its heartbeats may be fine.
+    unanswered: int = 0
     # The call it spoke about last although it is not its own or not open: noted once, not for each chunk of a stream.
     ignored: str = ""
 

@@ -50,6 +50,7 @@ class Call(Struct, gc=False):
     started_ms: int | None = None
     # While it runs: when it has to be done. While it is queued: not before, and not after.
     deadline: float = 0.0
+    sent_at: float = 0.0
     not_before: float = 0.0
     give_up_at: float = 0.0
     expires_at: float = 0.0

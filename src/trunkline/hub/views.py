@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Raw
 
 from trunkline.entries import CallAccepted, CallSettled
@@ -23,6 +25,9 @@ from trunkline.model import (
     fault,
     stamp,
 )
+
+# Calls in a row that ran out of time. Shown, not acted on: a caller with a short timeout must not shut others out.
+UNRESPONSIVE_AFTER: Final = 3
 
 
 def open_call(call: Call) -> CallView:
@@ -81,7 +86,7 @@ def agent(hub: Hub, found: Agent) -> AgentView:
         agent_id=found.agent_id,
         edge=found.edge,
         state="ready" if found.is_usable else "unhealthy",
-        health=found.health.value,
+        health="unresponsive" if found.unanswered >= UNRESPONSIVE_AFTER else found.health.value,
         version=found.version,
         tools=len(tools),
         open_calls=len(found.running) + len(found.queue),

@@ -134,6 +134,7 @@ class World:
         # Writes and answers until the power goes; 0: it stays.
         self._cut_in = 0
         self._is_dying = False
+        self._failures = 0
         token = self.new_token()
         self.setup.operator_sha256 = hashlib.sha256(token.encode()).hexdigest()
         self.setup.secrets = [("operator_token", token), ("configured", CONFIGURED)]
@@ -200,10 +201,11 @@ class World:
         """Start it from what is on the disk; if that cannot be read because the disk is broken, try again later."""
         if self.exchange is not None:
             return
+        self._failures = len(self.setup.disk.failures)
         try:
             self.exchange = SimulatedExchange(self.setup)
         except LedgerError as exc:
-            if not self.setup.disk.has_failed:
+            if not self._disk_failed:
                 raise
             self.witness.note("exchange", f"cannot start: {exc}")
             self.setup.disk.heal()
@@ -228,13 +230,13 @@ class World:
     def stop(self) -> None:
         """The exchange is told to stop."""
         exchange = self.exchange
-        if exchange is None:
+        if exchange is None or exchange.died is not None:
             return
         self.witness.note("exchange", "is told to stop")
         try:
             exchange.stop()
         except LedgerError as exc:
-            if not self.setup.disk.has_failed:
+            if not self._disk_failed:
                 raise
             self.witness.note("exchange", f"cannot close its record: {exc}")
             self._count_crash()
@@ -242,6 +244,11 @@ class World:
         self.witness.note("exchange", "has stopped")
         self.setup.disk.heal()
         self._come_back()
+
+    @property
+    def _disk_failed(self) -> bool:
+        """Whether an operation failed since the exchange was started last: then it may die."""
+        return len(self.setup.disk.failures) > self._failures
 
     def _count_crash(self) -> None:
         self.witness.crashes += 1
@@ -286,7 +293,7 @@ class World:
         if exchange is None:
             return
         if exchange.died is not None:
-            if not self.setup.disk.has_failed:
+            if not self._disk_failed:
                 raise InvariantBroken(f"the exchange died: {exchange.died}\n{exchange.stack}")
             if not self._is_dying:
                 self._is_dying = True

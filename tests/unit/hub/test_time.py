@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.hub.kit import ASK, DESK, Asked, Kit, tool
 from trunkline import entries, events
+from trunkline.hub import views
 from trunkline.model import Principal, Status
 
 GUEST = Principal("http:guest")
@@ -193,3 +194,34 @@ def test_times_in_the_record_are_wall_times(kit: Kit) -> None:
         1_800_000_002_000,
     )
     assert isinstance(kit.log[0], entries.ExchangeStarted)
+
+
+def test_a_call_does_not_time_out_while_one_that_it_caused_waits_for_a_person() -> None:
+    kit = Kit(ASK)
+    kit.attach("com.a", "x")
+    kit.attach("com.b", tool("com.b/y", side_effects=True))
+    outer = kit.call("com.a/x", timeout_ms=30_000)
+    inner = kit.call("com.b/y", by="com.a", causation_id=outer.call_id)
+    kit.advance(100)
+    assert outer.answer is None
+    kit.answer(inner.approval_id)
+    kit.finish(inner, {})
+    kit.advance(19)  # it was given 30 s more at 30, 60 and 90 s
+    assert outer.answer is None
+    kit.advance(40)
+    assert outer.code == "tool.timeout"
+
+
+def test_an_agent_that_answers_no_calls_is_shown_as_unresponsive_until_it_answers_one(kit: Kit) -> None:
+    kit.attach("com.a", "x")
+
+    def health() -> str:
+        return views.agent(kit.hub, kit.hub.registry.agents["com.a"]).health
+
+    for _ in range(3):
+        assert health() == "ok"
+        kit.call("com.a/x", timeout_ms=1000)
+        kit.advance(7)
+    assert health() == "unresponsive"
+    kit.finish(kit.call("com.a/x"), {})
+    assert health() == "ok"
