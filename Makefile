@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 UV     := uv==0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint requirements bench fmt lock clean
+.PHONY: help install run test soak strace lint requirements bench fmt lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -20,11 +20,19 @@ install: $(VENV)/.installed ## .venv/bin/trunkline, and no more than it needs
 run: install ## the exchange with the example agents
 	@exec $(BIN)/trunkline up --demo
 
-test: $(VENV)/.test lint ## all checks and all tests
+test: $(VENV)/.test strace lint ## all checks and all tests
 	$(BIN)/pytest -n 2 tests/unit tests/requirements
 	@# 5 is "nothing collected": there may be no other folders of tests.
 	$(BIN)/pytest -n 2 tests --ignore=tests/unit --ignore=tests/requirements || [ $$? -eq 5 ]
 	$(BIN)/python tools/requirements.py
+
+soak: $(VENV)/.test strace ## the promises at larger figures: MINUTES=60, FROM="kill9=1040" to go on, ONLY="kill9 power"
+	$(BIN)/python -m tools.soak --minutes $(or $(MINUTES),10) --from "$(FROM)" --only "$(ONLY)"
+
+# Tests of the order of system calls, and of system calls that fail, look on through it.
+strace:
+	@command -v strace > /dev/null || { [ "$$(id -u)" = 0 ] && apt-get install --quiet=2 --yes strace > /dev/null 2>&1; } \
+		|| echo "strace is missing and could not be installed (apt-get install strace): the tests that need it will fail"
 
 lint: $(VENV)/.test ## ruff, mypy --strict, the layer rule
 	$(BIN)/ruff check

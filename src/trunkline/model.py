@@ -274,8 +274,6 @@ def stamp(ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-
-
 class CallView(Struct, frozen=True, omit_defaults=True):
     """A call as anybody is shown it. Times are RFC 3339 strings; ``output`` is absent until there is one."""
 

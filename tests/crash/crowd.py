@@ -58,11 +58,12 @@ class Agent:
         self._token = token
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
+        self.is_welcome = False
         self.heard_goodbye = False
 
     async def connect(self, address: str) -> None:
         """Greet."""
-        self.heard_goodbye = False
+        self.is_welcome = self.heard_goodbye = False
         self._reader, self._writer = await asyncio.open_unix_connection(address)
         self.send(
             "agent.hello",
@@ -75,6 +76,7 @@ class Agent:
         )
         welcome = await self.hear("core.welcome")
         assert "error" not in welcome, welcome
+        self.is_welcome = True
 
     def send(self, kind: str, payload: dict[str, Any], **envelope: Any) -> None:
         """One message."""
@@ -306,8 +308,8 @@ class HttpClient:
         """One call; HTTP status and answer."""
         key = {} if job[2] is None else {"idempotency_key": job[2]}
         data = json.dumps({"tool_id": job[0], "input": {"job": job[1]}, **key})
-        size = f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-        self._writer.write(f"POST /v1/calls HTTP/1.1\r\n{self._head}{size}{data}".encode())
+        about = f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        self._writer.write(f"POST /v1/calls HTTP/1.1\r\n{self._head}{about}{data}".encode())
         async with asyncio.timeout(WAIT_S):
             lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
             size = next(int(line.split(":")[1]) for line in lines if line.startswith("content-length:"))

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -36,13 +37,18 @@ def made(folder: Path, entries: int) -> Path:
     return path
 
 
+def rows_of(path: Path) -> list[tuple[int, bytes, bytes]]:
+    """Number, data and hash of every entry."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    rows: list[Any] = connection.execute("SELECT n, data, hash FROM entries ORDER BY n").fetchall()
+    connection.close()
+    return rows
+
+
 def flips_of(path: Path) -> Iterator[tuple[int, list[int]]]:
     """Of each entry: the places in the file of all bytes of its data and of its hash."""
     raw = path.read_bytes()
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    rows = connection.execute("SELECT n, data, hash FROM entries ORDER BY n").fetchall()
-    connection.close()
-    for n, data, stored in rows:
+    for n, data, stored in rows_of(path):
         # A record holds its columns one after the other; no entry here is so long that it is split.
         start = raw.index(data + stored)
         yield n, list(range(start, start + len(data) + len(stored)))
@@ -77,6 +83,17 @@ class Damaged:
             return damage.number
         return None
 
+    def named_alone(self, n: int) -> int | None:
+        """The entry that is named when one is proved by itself."""
+        reader = Reader(self.path, KEYS)
+        try:
+            reader._proved(n)
+        except LedgerCorrupt as damage:
+            return damage.number
+        finally:
+            reader.close()
+        return None
+
     def named_by_start(self) -> int | None:
         """The entry that a start names when it folds the record."""
         reader = Reader(self.path, KEYS)
@@ -97,3 +114,23 @@ def _hub() -> Hub:
         operator_sha256="operator",
         rules=POLICY,
     )
+
+
+def flip_all(folder: Path, entries: int, *, first: int, count: int) -> int:
+    """Flip every byte of so many entries of a ledger, one bit of one byte at a time; how many bytes that were.
+
+    Each is named where its entry is proved, which the start does with every entry it reads; some also by the walk.
+    """
+    ledger = made(folder, entries)
+    (folder / "copy").mkdir()
+    damaged = Damaged(ledger, folder / "copy")
+    flipped = 0
+    for n, places in flips_of(ledger):
+        if first < n <= first + count:
+            for place in places:
+                with damaged.flipped(place, 1 << place % 8):
+                    assert damaged.named_alone(n) == n, f"byte {place} of entry {n}"
+                    if flipped % 100 == 0:
+                        assert damaged.named_by_walk() == n, f"byte {place} of entry {n}"
+                flipped += 1
+    return flipped

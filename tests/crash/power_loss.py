@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from unittest import mock
 
 from tests.crash.middle import TOOLS, WORKER, Middle, load
 from trunkline.effects import Answer, Deliver
@@ -43,7 +44,7 @@ class Recorded:
         self.runs: list[Middle] = []
         # Why an exchange did not come up, or could not stop.
         self.errors: list[LedgerError] = []
-        with small_checkpoints():
+        with mock.patch.object(writer, "CHECKPOINT_PAGES", CHECKPOINT_PAGES):
             self._run(Random(seed), rounds)
         # The entry that settled a call, by the call's id.
         self.settled = {
@@ -103,16 +104,6 @@ class Recorded:
 
     def close(self) -> None:
         self.disk.close()
-
-
-@contextmanager
-def small_checkpoints() -> Iterator[None]:
-    usual = writer.CHECKPOINT_PAGES
-    writer.CHECKPOINT_PAGES = CHECKPOINT_PAGES  # type: ignore[misc]
-    try:
-        yield
-    finally:
-        writer.CHECKPOINT_PAGES = usual  # type: ignore[misc]
 
 
 @contextmanager

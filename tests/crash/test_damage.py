@@ -17,7 +17,7 @@ import apsw
 import psutil
 import pytest
 
-from tests.crash.damage import Damaged, flips_of, made
+from tests.crash.damage import Damaged, flips_of, made, rows_of
 from tests.running import RawAgent, Running, running
 from trunkline.errors import LedgerCorrupt, LedgerError
 from trunkline.ledger.chain import GENESIS, verified
@@ -34,9 +34,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_flipped_byte_of_every_entry_breaks_the_chain(ledger: Path) -> None:
-    connection = apsw.Connection(str(ledger), flags=apsw.SQLITE_OPEN_READONLY)
-    rows = connection.execute("SELECT n, data, hash FROM entries ORDER BY n").fetchall()
-    connection.close()
+    rows = rows_of(ledger)
     before, count = GENESIS, 0
     for n, data, stored in rows:
         for place in range(len(data) + len(stored)):

@@ -27,16 +27,21 @@ NEVER_CLEAN = 2000
 def test_whichever_operation_fails_what_was_acknowledged_is_there_at_the_next_start(
     kind: Failure, persistent: bool
 ) -> None:
+    assert each_operation(SEED, kind, persistent=persistent) > 10
+
+
+def each_operation(seed: int, kind: Failure, *, persistent: bool) -> int:
+    """Let one operation after the other fail, until a run meets none that does; how many failed."""
     reported = 0
     for n in range(1, NEVER_CLEAN):
-        with FaultyDisk(SEED) as disk, scratch() as folder:
+        with FaultyDisk(seed) as disk, scratch() as folder:
             disk.fail_at(n, kind, persistent=persistent)
-            run = Recorded(SEED, ROUNDS, disk)
+            run = Recorded(seed, ROUNDS, disk)
             disk.heal()
             if not disk.has_failed:
                 assert reported > n / 4, "most failures are noticed"
                 assert not run.errors
-                return
+                return n - 1
             try:
                 reported += judge_failed(run, kind)
                 # The process is gone, the machine goes on; or it does not, and what was not synced is lost.
@@ -44,9 +49,9 @@ def test_whichever_operation_fails_what_was_acknowledged_is_there_at_the_next_st
                 judge(run, left, len(disk.steps), folder)
                 judge(run, disk.after_power_loss(Random(n)), len(disk.steps), folder)
             except (AssertionError, LedgerError) as exc:
-                exc.add_note(f"operation {n}: {disk.failures[0]}")
+                exc.add_note(f"seed {seed}, {kind}, operation {n}: {disk.failures[0]}")
                 raise
-    pytest.fail("the disk never worked")
+    raise AssertionError("the disk never worked")
 
 
 def judge_failed(run: Recorded, kind: Failure) -> bool:

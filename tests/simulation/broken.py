@@ -6,15 +6,18 @@ what nobody would be promised any more.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from trunkline import effects, entries
+from trunkline.edges.opensentience.serve import Connection
 from trunkline.hub import calls, chains, retry, views
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.calls import Calls
+from trunkline.hub.credentials import Credentials
 from trunkline.hub.hub import Hub
 from trunkline.hub.people import People
 from trunkline.hub.policy import Judge
@@ -107,8 +110,8 @@ def nothing_is_masked(patch: Patch) -> None:
     patch.setattr(Masker, "is_clean", lambda _self, _data: True)
 
 
-def what_is_erased_stays(patch: Patch) -> None:
-    """The fold needs the originals of what it folds, for as long as it is open."""
+def originals_are_not_kept(patch: Patch) -> None:
+    """What is masked on record is never masked on its way."""
     patch.setattr(Writer, "_hold", lambda *_args: None)
 
 
@@ -177,21 +180,34 @@ def a_lost_agent_is_not_noticed(patch: Patch) -> None:
     patch.setattr(Calls, "lost", lambda *_args: None)
 
 
-VARIANTS = (
-    a_call_is_sent_before_it_is_on_record,
-    an_outcome_is_told_before_it_is_on_record,
-    an_outcome_is_shown_before_it_is_on_record,
-    a_commit_is_not_synced,
-    a_call_is_settled_twice,
-    what_could_do_harm_is_sent_again,
-    a_key_is_forgotten_at_a_restart,
-    nothing_is_masked,
-    what_is_erased_stays,
-    one_answer_lets_all_through,
-    a_directive_is_used_twice,
-    only_the_last_caller_is_judged,
-    a_chain_forgets_who_began_it,
-    anybody_may_end_a_call,
-    a_question_does_not_expire,
-    a_lost_agent_is_not_noticed,
-)
+def a_token_is_good_for_any_process(patch: Patch) -> None:
+    """A launch token belongs to the process it was given to."""
+    patch.setattr(Credentials, "_admit_launched", lambda _self, launch, *_args, **_terms: (f"run:{launch.run_id}", ""))
+
+
+def reading_never_goes_on(patch: Patch) -> None:
+    """When the disk has caught up, everybody is heard again."""
+    patch.setattr(Connection, "resume_reading", lambda _self: None)
+
+
+# Each with what the story of a failing seed says of it.
+VARIANTS: dict[Callable[[Patch], None], str] = {
+    a_call_is_sent_before_it_is_on_record: "not on record",
+    an_outcome_is_told_before_it_is_on_record: "on record",
+    an_outcome_is_shown_before_it_is_on_record: "somebody was told",
+    a_commit_is_not_synced: "on record",
+    a_call_is_settled_twice: "UNIQUE constraint failed: settled.call",
+    what_could_do_harm_is_sent_again: "ran twice for one call",
+    a_key_is_forgotten_at_a_restart: "the key k",
+    nothing_is_masked: "a secret can be read in the files",
+    originals_are_not_kept: "another input than was asked for",
+    one_answer_lets_all_through: "an answer that was used before",
+    a_directive_is_used_twice: "with a used one",
+    only_the_last_caller_is_judged: "policy says",
+    a_chain_forgets_who_began_it: "a call hides",
+    anybody_may_end_a_call: "a forged result is on record",
+    a_question_does_not_expire: "stay open for ever",
+    a_lost_agent_is_not_noticed: "runs nowhere",
+    a_token_is_good_for_any_process: "somebody came in with the token",
+    reading_never_goes_on: "still waits",
+}

@@ -85,7 +85,7 @@ def both_clocks() -> Now:
 
 
 class Runner:
-    """The exchange's loop. ``now`` is asked for both clocks."""
+    """The exchange's loop. ``now`` is asked for both clocks; ``backlog`` is where reading starts again, and stops."""
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class Runner:
         fatal: Callable[[str], None],
         reload: Callable[[], None],
         now: Callable[[], Now] = both_clocks,
+        backlog: tuple[int, int] = (BACKLOG_LOW, BACKLOG_HIGH),
     ) -> None:
         self.instance = instance
         self.now = now
@@ -122,6 +123,7 @@ class Runner:
         self._dead = False
         self._is_refusing = False
         self._paused = False
+        self._backlog_low, self._backlog_high = backlog
         self.started = now().wall
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ class Runner:
             self._is_feeding = False
         self._flush()
         self._set_timer(now)
-        if self._ledger.backlog > BACKLOG_HIGH and not self._paused:
+        if self._ledger.backlog > self._backlog_high and not self._paused:
             self._pause(paused=True)
 
     def _carry_out(self, effects: list[Effect], now: Now) -> None:
@@ -205,7 +207,7 @@ class Runner:
                     count = 0
                     self._flush()
             self._flush()
-        if self._paused and self._ledger.backlog < BACKLOG_LOW:
+        if self._paused and self._ledger.backlog < self._backlog_low:
             self._pause(paused=False)
 
     @property

@@ -201,7 +201,7 @@ class Exchange:
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
 
     async def _keep_house(self) -> None:
-        """Five times a second: the room on the disk, whether a snapshot is due. Now and then: what is to be forgotten."""
+        """Five times a second: room on the disk, whether a snapshot is due. Now and then: what is to be forgotten."""
         is_low = False
         erase_at = retention_at = time.monotonic()
         while True:

@@ -121,7 +121,7 @@ class ScriptedAgent:
         self._witness = witness
         self._died = died
         self._can_cancel = can_cancel
-        self._token = ""
+        self.token = ""
         self._session: AgentSession | None = None
         self._wire: Wire | None = None
         self._unread: list[bytes] | None = None
@@ -149,7 +149,7 @@ class ScriptedAgent:
     def start(self, pid: int, token: str) -> None:
         """A process of it starts."""
         self.pid = pid
-        self._token = token
+        self.token = token
         self._process = ProcessLoop(self._loop)
         self._process.call_later(self._rng.uniform(0.0, 0.2), self._connect)
 
@@ -194,11 +194,11 @@ class ScriptedAgent:
             return
         offers = [Offer(tool, _arguments) for tool in self.tools.values()]
         seed = self._rng.randbytes(messages.ID_SEED_BYTES)
-        self._session = AgentSession(self.agent_id, "1.0.0", self._token, offers, self._loop.clock.now(), seed)
+        self._session = AgentSession(self.agent_id, "1.0.0", self.token, offers, self._loop.clock.now(), seed)
         if not self._can_cancel:
             self._session.take_output()
             protocol = messages.HelloProtocol((messages.VERSION,), ("tools", "streaming", "calls", "directives"))
-            self._say_raw("agent.hello", messages.Hello(self.agent_id, "1.0.0", protocol, self._token))
+            self._say_raw("agent.hello", messages.Hello(self.agent_id, "1.0.0", protocol, self.token))
         self._flush()
 
     def cut(self, *, up: bool, down: bool, notice_after_s: float) -> None:
@@ -385,17 +385,16 @@ class ScriptedAgent:
             case Deed.CHAIN:
                 self._chain(work)
             case Deed.FORGE:
-                overheard = [known for known in self._witness.deliveries if known not in self._work]
+                overheard = [known for known in self._witness.under_way if known not in self._work]
                 if overheard:
-                    self._say_result(self._rng.choice(overheard[-10:]), FORGED)
+                    self._say_result(self._rng.choice(overheard[-3:]), FORGED)
             case Deed.NEVER:
                 pass
 
-    def _finish(
-        self, work: _Work, status: Status, *, output: bytes | None = None, error: Fault | None = None
-    ) -> None:
+    def _finish(self, work: _Work, status: Status, *, output: bytes | None = None, error: Fault | None = None) -> None:
         call_id = work.called.call_id
         self._work.pop(call_id, None)
+        self._witness.under_way.pop(call_id, None)
         session = self._session
         if session is not None and session.is_open(call_id):
             session.finish(call_id, status, self._loop.clock.now(), output=output, error=error)
@@ -490,6 +489,30 @@ class ScriptedAgent:
             self._witness.note(self.agent_id, f"offers {', '.join(tool.name for tool in tools)}")
             self._session.register([Offer(tool, _arguments) for tool in tools], self._loop.clock.now(), replace=replace)
             self._flush()
+
+
+class Thief:
+    """Somebody who connects with a token that is not theirs, says hello, and must not be let in."""
+
+    def __init__(
+        self, agent_id: str, token: str, pid: int, *, loop: ManualLoop, network: Network, witness: Witness
+    ) -> None:
+        self._loop = loop
+        self._witness = witness
+        self._session = AgentSession(agent_id, "1.0.0", token, (), loop.clock.now(), bytes(messages.ID_SEED_BYTES))
+        self._wire = network.connect(self, pid)
+        if self._wire is not None:
+            witness.note("a thief", f"says that it is {agent_id}")
+            self._wire.send(self._session.take_output())
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the exchange."""
+        for event in self._session.receive(data, self._loop.clock.now()):
+            if isinstance(event, Welcomed):
+                self._witness.defect(f"somebody came in with the token of {self._session.agent_id}")
+
+    def lost(self) -> None:
+        """Shown the door."""
 
 
 def _arguments(body: Raw) -> dict[str, object]:

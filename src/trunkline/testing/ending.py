@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+import apsw
+
+from trunkline import events
+from trunkline.entries import Entry
 from trunkline.errors import LedgerError
 from trunkline.hub.hub import Hub
 from trunkline.hub.state import TAINT_MS, State
 from trunkline.ledger import export
 from trunkline.ledger.reader import Reader
-from trunkline.ledger.store import open_for_reading
+from trunkline.ledger.store import as_ledger_error, open_for_reading
 from trunkline.ledger.verify import verify
 from trunkline.testing.exchange import Setup
 from trunkline.testing.promises import Breach, Promises, Record, secrets_in
@@ -52,19 +56,19 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
     exchange.kill(power_loss=False)
     world.exchange = None
     yield from _record_is_whole(world.setup, live, now_ms)
-    with_reader = Reader(world.setup.path, world.setup.keys, vfs=world.setup.disk.vfs)
+    reader = Reader(world.setup.path, world.setup.keys, vfs=world.setup.disk.vfs)
     try:
-        record = Record(with_reader)
+        record = Record(reader)
     finally:
-        with_reader.close()
+        reader.close()
     policies = {policy.version: policy for policy in POLICIES}
     yield from Promises(world.witness, record, policies, world.tools).breaches()
     for canary in secrets_in(world.setup.disk.folder, world.canaries):
         yield Breach(f"a secret can be read in the files: {canary}")
 
 
-def _record_is_whole(setup: Setup, live: dict[str, object], now_ms: int) -> Iterator[Breach]:
-    """The chain holds, and its fold, from the last snapshot or from the first entry, is the state that was live."""
+def _record_is_whole(setup: Setup, live: dict[str, object], now_ms: int, *, is_whole: bool = True) -> Iterator[Breach]:
+    """The chain holds, and its fold is the state that was live: from the last snapshot, and from the first entry."""
     try:
         verify(setup.path, vfs=setup.disk.vfs)
     except LedgerError as exc:
@@ -72,9 +76,12 @@ def _record_is_whole(setup: Setup, live: dict[str, object], now_ms: int) -> Iter
         return
     reader = Reader(setup.path, setup.keys, vfs=setup.disk.vfs)
     try:
-        recovered = _folded(setup, list(reader.recovery()), now_ms)
-        everything = [entry for n in range(1, reader.head()[0] + 1) if (entry := reader.entry(n, original=True))]
-        for how, state in (("recovery", recovered), ("the fold of all entries", _folded(setup, everything, now_ms))):
+        states = {"recovery": _folded(setup, reader.recovery(), now_ms)}
+        if is_whole:
+            numbers = range(1, reader.head()[0] + 1)
+            entries = (entry for number in numbers if (entry := reader.entry(number, original=True)) is not None)
+            states["the fold of all entries"] = _folded(setup, entries, now_ms)
+        for how, state in states.items():
             for name, value in state.items():
                 if value != live[name]:
                     yield Breach(f"{how} gives other {name} than were live: {value} instead of {live[name]}")
@@ -82,7 +89,7 @@ def _record_is_whole(setup: Setup, live: dict[str, object], now_ms: int) -> Iter
         reader.close()
 
 
-def _folded(setup: Setup, remembered: list[object], now_ms: int) -> dict[str, object]:
+def _folded(setup: Setup, remembered: Iterable[Entry], now_ms: int) -> dict[str, object]:
     hub = Hub(
         mac_key=setup.keys.mac_key,
         call_prefix="",
@@ -90,8 +97,33 @@ def _folded(setup: Setup, remembered: list[object], now_ms: int) -> dict[str, ob
         operator_sha256="",
         rules=setup.in_force.policy,
     )
-    hub.fold(remembered)  # type: ignore[arg-type]
+    hub.fold(remembered)
     return dump(hub.state, now_ms)
+
+
+def forgetting(world: World) -> Iterator[Breach]:
+    """Retention, once there is nothing left to hold the record against: what it removes, nobody needs.
+
+    The exchange starts once more, closes everything old, loses its power, and starts from what is left.
+    """
+    setup = world.setup
+    world.start_exchange()
+    world.loop.run_for(1.0)
+    exchange = world.exchange
+    assert exchange is not None
+    exchange.snapshot()
+    world.wait_for_disk()
+    closing = exchange.ledger.close_part(setup.now().ms + 1, exchange.hub.state.open_entries(setup.now().ms))
+    if closing is not None:
+        exchange.runner.feed([events.PartClosed(closing.first, closing.last, closing.head, closing.kept)])
+    world.wait_for_disk()
+    now_ms = setup.now().ms
+    live = dump(exchange.hub.state, now_ms)
+    if exchange.ledger.backlog:
+        yield Breach(f"{exchange.ledger.backlog} entries never reached the disk")
+    exchange.kill(power_loss=True)
+    world.exchange = None
+    yield from _record_is_whole(setup, live, now_ms, is_whole=False)
 
 
 def dump(state: State, now_ms: int) -> dict[str, object]:
@@ -120,21 +152,27 @@ def ledger_sha256(setup: Setup) -> str:
         for table, key in TABLES.items():
             for row in connection.execute(f"SELECT * FROM {table} ORDER BY {key}"):  # noqa: S608 - names from above
                 hasher.update(repr(row).encode())
+    except apsw.Error as exc:
+        raise as_ledger_error(exc) from exc
     finally:
         connection.close()
     return hasher.hexdigest()
 
 
-def on_record(setup: Setup, calls: Sequence[str]) -> Iterator[str]:
+def on_record(setup: Setup, calls: Sequence[str]) -> list[str]:
     """What the ledger has of these calls, as it is stored."""
-    reader = Reader(setup.path, setup.keys, vfs=setup.disk.vfs)
+    told = []
     try:
-        for call_id in calls:
-            yield f"on record of {call_id}:"
-            entries = [data.decode() for data in export.replay(reader, call_id=call_id)]
-            yield from (f"  {entry}" for entry in entries or ["nothing"])
-    finally:
-        reader.close()
+        reader = Reader(setup.path, setup.keys, vfs=setup.disk.vfs)
+        try:
+            for call_id in calls:
+                entries = [data.decode() for data in export.replay(reader, call_id=call_id)]
+                told += [f"on record of {call_id}:", *(f"  {entry}" for entry in entries or ["nothing"])]
+        finally:
+            reader.close()
+    except LedgerError as exc:
+        told.append(f"the record cannot be read: {exc}")
+    return told
 
 
 def figures(world: World) -> dict[str, int]:

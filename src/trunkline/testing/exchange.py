@@ -45,7 +45,7 @@ GOODBYE_S: Final = 2.5
 HEARTBEAT_MS: Final = 10_000
 
 
-class PowerCut(BaseException):  # noqa: N818 - not an error of anybody's, and no `except Exception` may stop it
+class PowerCut(BaseException):
     """The process ends here, in the middle of whatever it does."""
 
 
@@ -61,6 +61,7 @@ class Setup:
         self.secrets: list[tuple[str, str]] = []
         self.operator_sha256 = ""
         self.max_inflight = 256
+        self.backlog = (2048, 8192)
         self.in_force: events.PolicyChanged
         self.disk = FaultyDisk(rng.getrandbits(32))
         self.runs = 0
@@ -216,6 +217,7 @@ class SimulatedExchange:
             fatal=self._fatal,
             reload=lambda: None,
             now=setup.now,
+            backlog=setup.backlog,
         )
         settings = Settings("0.0.0", instance, HEARTBEAT_MS, max_inflight=setup.max_inflight)
         self._listener = OpenSentienceListener(

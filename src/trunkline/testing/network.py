@@ -83,7 +83,8 @@ class Lane:
             self._deliver(data)
 
     def _slices(self, data: bytes) -> list[bytes]:
-        slices, start = [], 0
+        slices: list[bytes] = []
+        start = 0
         while start < len(data) and len(slices) < MAX_SLICES - 1:
             end = start + self._rng.randint(1, MAX_SLICE_BYTES)
             slices.append(data[start:end])

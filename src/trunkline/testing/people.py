@@ -19,7 +19,6 @@ from trunkline.host.runner import Runner
 from trunkline.model import CallView, Now, Principal
 from trunkline.testing.witness import Request, Witness
 
-
 PAGE_CALLS: Final = 8
 
 
@@ -130,6 +129,8 @@ class Desk:
         if self._runner is not None:
             with suppress(LedgerError):
                 self._read(who, self._runner.calls(PAGE_CALLS, None)[0])
+                for look in (self._runner.agents, self._runner.tools, self._runner.tokens, self._runner.status):
+                    look()
 
     def _read(self, who: Principal, views: list[CallView]) -> None:
         for view in views:

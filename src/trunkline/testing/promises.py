@@ -16,7 +16,7 @@ from msgspec import Struct
 from trunkline import entries
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.ledger.reader import Reader, call_number
-from trunkline.model import RESEND, Decision, Policy, Rule, ToolDefinition
+from trunkline.model import RESEND, Decision, Policy, Rule, Status, ToolDefinition
 from trunkline.testing.agents import FORGED
 from trunkline.testing.witness import Outcome, Witness, digest, run_of
 
@@ -36,6 +36,7 @@ class Record:
     def __init__(self, reader: Reader) -> None:
         self.last = reader.head()[0]
         self.accepted: dict[int, CallAccepted] = {}
+        self.sent: set[int] = set()
         self.settled: dict[int, list[CallSettled]] = {}
         self.refused: set[str] = set()
         self.opened: dict[str, entries.QuestionOpened] = {}
@@ -59,6 +60,10 @@ class Record:
         match entry:
             case CallAccepted():
                 self.accepted[entry.n] = entry
+                if entry.sent:
+                    self.sent.add(entry.n)
+            case entries.CallSent():
+                self.sent.add(entry.call)
             case CallSettled():
                 self.settled.setdefault(entry.call, []).append(entry)
             case entries.CallRefused():
@@ -85,7 +90,7 @@ class Record:
                 pass
 
     def call(self, call_id: str) -> CallAccepted | None:
-        """A call by its id: its number may belong to another one, after a crash that nobody was promised anything of."""
+        """A call by its id. Its number may be another one's: a crash may take what nobody was promised."""
         found = self.accepted.get(call_number(call_id) or 0)
         return found if found is not None and found.call_id == call_id else None
 
@@ -111,6 +116,7 @@ class Promises:
         yield from self.what_was_told_is_on_record()
         yield from self.what_waits_or_was_taken_on_is_on_record()
         yield from self.what_people_did_is_on_record()
+        yield from self.an_outcome_has_a_cause()
         yield from self.nobody_ends_anothers_call()
         yield from self.whoever_waits_is_answered()
         yield from self.what_could_do_harm_twice_runs_once()
@@ -198,6 +204,15 @@ class Promises:
         for agent_id, count in self._witness.welcomes.items():
             if count > record.admitted.get(agent_id, 0):
                 yield Breach(f"{agent_id} was welcomed {count} times, admitted {record.admitted.get(agent_id, 0)}")
+
+    def an_outcome_has_a_cause(self) -> Iterator[Breach]:
+        """What succeeded ran, and what nobody knows the end of was sent."""
+        ran = {execution.call_id for execution in self._witness.executions}
+        for settled in (end for ends in self._record.settled.values() for end in ends):
+            if settled.status is Status.SUCCEEDED and settled.call_id not in ran:
+                yield Breach("a call succeeded that never ran", (settled.call_id,))
+            if settled.status is Status.UNKNOWN and settled.call not in self._record.sent:
+                yield Breach("the end of a call is not known, and it was never sent", (settled.call_id,))
 
     def nobody_ends_anothers_call(self) -> Iterator[Breach]:
         """P-B4: what an agent says of a call that it was not given goes nowhere."""

@@ -16,13 +16,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
+from trunkline import events
 from trunkline.edges.opensentience.agent_events import Called
 from trunkline.effects import Reply
 from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.model import Principal
-from trunkline.testing.agents import Deed, Job, ScriptedAgent
+from trunkline.testing.agents import Deed, Job, ScriptedAgent, Thief
 from trunkline.testing.disk import Failure
-from trunkline.testing.ending import figures, findings, ledger_sha256, on_record
+from trunkline.testing.ending import figures, findings, forgetting, ledger_sha256, on_record
 from trunkline.testing.promises import Breach
 from trunkline.testing.story import SimulationFailed, Story, involved
 from trunkline.testing.witness import Request
@@ -34,8 +35,8 @@ __all__ = ["STEPS", "simulate"]
 STEPS: Final = 120
 # Longer than any deadline, patience, question or silence lasts.
 QUIET_S: Final = 150.0
-# What is recorded last has so long to reach a slow disk.
-LAST_COMMIT_S: Final = 20.0
+# An exchange that is down or dying is up again within so many seconds.
+UP_WITHIN_S: Final = 8
 # What an agent does with a call, and how often.
 DEEDS: Final = {
     Deed.ANSWER: 60,
@@ -44,7 +45,7 @@ DEEDS: Final = {
     Deed.CRASH: 5,
     Deed.TWO_RESULTS: 4,
     Deed.NEVER: 3,
-    Deed.FORGE: 3,
+    Deed.FORGE: 4,
     Deed.BAD_RESULT: 2,
     Deed.GARBAGE: 2,
     Deed.HANG: 2,
@@ -55,6 +56,8 @@ WANTED: Final = {"read": 5, "look": 4, "write": 5, "make": 4, "once": 4, "intend
 PAUSES_S: Final = (((0.0, 0.0), 3), ((0.0, 0.02), 8), ((0.0, 0.5), 6), ((0.5, 6.0), 3), ((6.0, 35.0), 1))
 # A body that is stored apart from its entry.
 LARGE_BYTES: Final = 70_000
+# An input that costs every agent its life.
+POISON: Final = b'{"n":13}'
 
 
 def simulate(seed: int, steps: int = STEPS) -> Story:
@@ -93,10 +96,13 @@ class Simulation:
             self._connection_breaks: 3,
             self._rules_change: 3,
             self._token_is_revoked: 0.7,
+            self._thief_knocks: 1,
             self._clock_jumps: 2,
             self._snapshot_is_taken: 2,
             self._exchange_crashes: 3,
+            self._exchange_crashes_after_a_look: 1,
             self._disk_breaks: 1,
+            self._disk_fills: 0.7,
             self._exchange_stops: 0.7,
         }
 
@@ -113,11 +119,13 @@ class Simulation:
             try:
                 self._play()
                 breaches = list(findings(self.world, self._complaints.texts))
+                story = self._story(ledger_sha256(self.world.setup))
+                if not breaches:
+                    breaches = list(forgetting(self.world))
             except (InvariantBroken, LedgerError) as exc:
                 raise SimulationFailed(self._story(), [Breach(f"{type(exc).__name__}: {exc}")]) from exc
-        story = self._story()
         if breaches:
-            raise SimulationFailed(story, breaches, list(on_record(self.world.setup, involved(breaches))))
+            raise SimulationFailed(story, breaches, on_record(self.world.setup, involved(breaches)))
         return story
 
     def _play(self) -> None:
@@ -151,30 +159,25 @@ class Simulation:
         self._is_quiet = True
         world.cut_power_after(0)
         world.setup.disk.heal()
-        self._run_until(world.loop.time() + QUIET_S)
-        if world.exchange is None:
+        # First it has to be up: it may be dying of what was broken before.
+        for seconds in (*(1.0,) * UP_WITHIN_S, QUIET_S):
+            self._run_until(world.loop.time() + seconds)
+        if world.exchange is None or world.exchange.died is not None:
             raise InvariantBroken("the exchange did not come back")
-        give_up_at = world.loop.time() + LAST_COMMIT_S
-        while world.exchange.ledger.backlog and world.loop.time() < give_up_at:
-            world.loop.run_for(0.01)
+        world.wait_for_disk()
 
-    def _story(self) -> Story:
-        world = self.world
-        return Story(
-            self._seed,
-            self._steps,
-            ledger_sha256(world.setup),
-            figures(world),
-            world.witness.lines,
-        )
+    def _story(self, sha256: str = "") -> Story:
+        return Story(self._seed, self._steps, sha256, figures(self.world), list(self.world.witness.lines))
 
     # -- what agents do with a call ------------------------------------------------------------------------------------
 
-    def _job(self, agent: ScriptedAgent, _called: Called) -> Job:
+    def _job(self, agent: ScriptedAgent, called: Called) -> Job:
         rng = self.rng
         if self._is_quiet:
             return Job(Deed.ANSWER, 0.01)
         (deed,) = rng.choices(list(DEEDS), list(DEEDS.values()))
+        if bytes(called.input) == POISON:
+            deed = Deed.CRASH
         after_s = rng.choice([rng.uniform(0.0, 0.05), rng.uniform(0.0, 0.05), rng.uniform(0.1, 3.0)])
         if rng.random() < 0.08:
             after_s = rng.uniform(10.0, 45.0)
@@ -199,12 +202,16 @@ class Simulation:
     def _body(self, text: str = "") -> bytes:
         """A JSON object: one of a few, so that equal ones meet; sometimes with a secret, sometimes large."""
         kind = self.rng.random()
-        if kind < 0.06:
-            return b'{"n":0,"note":"%s use %s"}' % (text.encode(), self.world.canary().encode())
-        if kind < 0.08:
-            return b'{"n":0,"password":"%s"}' % self.world.canary().encode()
         if kind < 0.09:
+            return b'{"n":0,"note":"%s use %s"}' % (text.encode(), self.world.canary().encode())
+        if kind < 0.12:
+            return b'{"n":0,"password":"%s"}' % self.world.canary().encode()
+        if kind < 0.13:
             return b'{"n":0,"large":"%s"}' % (b"x" * LARGE_BYTES)
+        if kind < 0.15:
+            return b'{"n":"none"}'
+        if kind < 0.17:
+            return POISON
         return b'{"n":%d}' % self.rng.randrange(3)
 
     # -- what people and programs do -----------------------------------------------------------------------------------
@@ -301,9 +308,11 @@ class Simulation:
             self.world.desk.look_up(BOSS, self.rng.choice(known))
         else:
             self.world.desk.look_around(BOSS)
-        if self.rng.random() < 0.1:
-            # What was just read is what may not be forgotten.
-            self.world.crash(power_loss=True)
+
+    def _exchange_crashes_after_a_look(self) -> None:
+        """What was just read is what may not be forgotten."""
+        self.world.desk.look_around(BOSS)
+        self.world.crash(power_loss=True)
 
     def _person_answers(self) -> None:
         exchange = self.world.exchange
@@ -375,6 +384,13 @@ class Simulation:
     def _token_is_revoked(self) -> None:
         self.world.revoke_token()
 
+    def _thief_knocks(self) -> None:
+        world = self.world
+        name, token = world.steal() or ("com.a", world.new_token())
+        if self.rng.random() < 0.3:
+            token = world.new_token()
+        Thief(name, token, world.new_pid(), loop=world.loop, network=world.network, witness=world.witness)
+
     def _clock_jumps(self) -> None:
         seconds = self.rng.choice([-3600.0, -60.0, -0.5, 0.5, 60.0, 3600.0])
         self.world.witness.note("exchange", f"sees its wall clock jump by {seconds:g} s")
@@ -395,6 +411,15 @@ class Simulation:
         kind = self.rng.choice(list(Failure))
         self.world.setup.disk.fail_at(self.rng.randint(1, 40), kind, persistent=self.rng.random() < 0.5)
         self.world.witness.note("exchange", f"has a disk that will fail: {kind.value}")
+
+    def _disk_fills(self) -> None:
+        """Full for some seconds: who asks meanwhile is refused, what runs may finish."""
+        exchange = self.world.exchange
+        if exchange is not None:
+            exchange.runner.feed([events.StorageChanged(low=True)])
+            self.world.loop.call_later(
+                self.rng.uniform(0.1, 3.0), exchange.runner.feed, [events.StorageChanged(low=False)]
+            )
 
     def _exchange_stops(self) -> None:
         self.world.stop()

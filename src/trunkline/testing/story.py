@@ -14,7 +14,10 @@ LAST_LINES = 60
 
 
 class Story(Struct):
-    """One simulation. ``sha256`` covers every row of the ledger: equal for equal seeds, steps and code."""
+    """One simulation. ``sha256`` covers every row of the ledger: equal for equal seeds, steps and code.
+
+    It is empty for one that ended in the middle.
+    """
 
     seed: int
     steps: int
@@ -40,21 +43,16 @@ class SimulationFailed(AssertionError):
         self.breaches = list(breaches)
         calls = involved(breaches)
         told = story.of(calls) if calls else story.lines[-LAST_LINES:]
-        count = f"{len(breaches)} promise{'s' if len(breaches) != 1 else ''}"
-        super().__init__(
-            "\n".join(
-                [
-                    f"seed {story.seed} broke {count}:",
-                    *(f"  {breach.what}  {', '.join(short(call_id) for call_id in breach.calls)}" for breach in breaches),
-                    "",
-                    *map(str, told),
-                    "",
-                    *on_record,
-                    "",
-                    f"again: {story.again()}",
-                ]
-            )
-        )
+        broken = [f"  {' '.join([breach.what, *map(short, breach.calls)])}" for breach in breaches]
+        parts = [
+            f"seed {story.seed} broke {len(breaches)} of the promises:",
+            *broken,
+            "",
+            *map(str, told),
+            "",
+            *on_record,
+        ]
+        super().__init__("\n".join([*parts, "", f"again: {story.again()}"]))
 
 
 def involved(breaches: Sequence[Breach]) -> list[str]:

@@ -82,6 +82,8 @@ class Witness:
         self.executions: list[Execution] = []
         # Calls that agents were given, each time, executed or recognised as a repeat.
         self.deliveries: dict[str, int] = {}
+        # Calls that some agent is at work on.
+        self.under_way: dict[str, None] = {}
         # Approvals somebody was told to wait for, and the calls that waited.
         self.waits: list[tuple[str, str]] = []
         # Calls somebody was told were taken on, with their tool.
@@ -155,17 +157,16 @@ class Witness:
         self.note(who, f"hears that {named} is {what}")
         self.confirmed.append((what, named))
 
-    def delivered(self, by: str, call_id: str, attempt_note: str = "") -> None:
+    def delivered(self, by: str, call_id: str) -> None:
         """An agent is given a call."""
         self.deliveries[call_id] = self.deliveries.get(call_id, 0) + 1
-        self.note(by, f"is given a call{attempt_note}", call_id)
+        self.under_way[call_id] = None
+        self.note(by, "is given a call", call_id)
 
     def executed(self, by: str, call_id: str, tool: ToolDefinition, caller: str, key: str | None, body: bytes) -> None:
         """A tool runs."""
         self.note(by, f"runs {tool.name}", call_id)
-        self.executions.append(
-            Execution(call_id, tool.tool_id, by, caller, key, digest(body), tool.side_effects)
-        )
+        self.executions.append(Execution(call_id, tool.tool_id, by, caller, key, digest(body), tool.side_effects))
 
     def welcomed(self, agent_id: str) -> None:
         """An agent is let in."""

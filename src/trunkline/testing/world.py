@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Final
 
+import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import events
@@ -43,11 +44,12 @@ CHECKER: Final = Principal("http:checker", ("approve",))
 PEOPLE: Final = (BOSS, SCRIPT, CHECKER)
 
 ANYTHING: Final = Raw(b'{"type":"object"}')
+NUMBERED: Final = Raw(b'{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}')
 # What each agent offers. Behaviour differs by agent and by day; what a tool promises does not.
-TOOLS: Final = (
+TOOLS: Final[tuple[tuple[str, dict[str, object]], ...]] = (
     ("read", {"side_effects": False}),
     ("look", {"side_effects": False, "capabilities": ("cancellation",)}),
-    ("write", {}),
+    ("write", {"input_schema": NUMBERED}),
     ("make", {"capabilities": ("cancellation",)}),
     ("once", {"capabilities": ("idempotency",)}),
     ("intended", {"requires_directive": True}),
@@ -61,6 +63,8 @@ UNTRUSTED: Final = "com.c"
 APPROVAL_S: Final = 40.0
 # How long an exchange that gave up still says no to everybody.
 DYING_S: Final = 2.0
+# What is recorded last has so long to reach a slow disk.
+LAST_COMMIT_S: Final = 20.0
 
 
 def _policy(version: str, *lines: tuple[str, str, str] | Rule) -> Policy:
@@ -88,7 +92,9 @@ POLICIES: Final = (
         ("*", "*", "allow"),
     ),
     _policy("careful", ("operator", "*/read", "allow"), ("*", "*", "ask")),
-    _policy("closed", ("*", "com.a/*", "deny"), ("http:*", "*/write", "deny"), ("operator", "*", "allow"), ("*", "*", "ask")),
+    _policy(
+        "closed", ("*", "com.a/*", "deny"), ("http:*", "*/write", "deny"), ("operator", "*", "allow"), ("*", "*", "ask")
+    ),
     _policy(
         "distrust",
         Rule("distrust-1", "*", "*", Decision.DENY, when="untrusted"),
@@ -101,7 +107,8 @@ POLICIES: Final = (
 
 def tools_of(agent_id: str, wording: str = "does what it says") -> list[ToolDefinition]:
     """The tools of one agent; another wording is another definition."""
-    return [ToolDefinition(f"{agent_id}/{name}", wording, ANYTHING, **terms) for name, terms in TOOLS]  # type: ignore[arg-type]
+    plain = ToolDefinition("", wording, ANYTHING)
+    return [msgspec.structs.replace(plain, tool_id=f"{agent_id}/{name}", **terms) for name, terms in TOOLS]
 
 
 class Run(Struct):
@@ -124,6 +131,8 @@ class World:
         self.desk = Desk(self.witness, self._something_left)
         self.setup = Setup(self.loop, self.network, self.rng, self, self.rng.randbytes(32))
         self.setup.max_inflight = self.rng.choice([1, 2, 8, 256])
+        # With so little room reading stops whenever the disk is slow.
+        self.setup.backlog = self.rng.choice([(2048, 8192), (3, 8)])
         self.setup.in_force = self.in_force(POLICIES[0])
         self.exchange: SimulatedExchange | None = None
         self.canaries: list[str] = []
@@ -162,7 +171,7 @@ class World:
 
     def in_force(self, policy: Policy) -> events.PolicyChanged:
         """A configuration with this policy."""
-        strict = Limits(calls_per_s=5.0, open_calls=20, open_bytes=100_000)
+        strict = Limits(calls_per_s=5.0, open_calls=4, open_bytes=100_000)
         return events.PolicyChanged(
             policy,
             strict if self.rng.random() < 0.15 else Limits(),
@@ -302,6 +311,12 @@ class World:
             return
         exchange.check()
 
+    def wait_for_disk(self) -> None:
+        """Until everything that was recorded is on the disk."""
+        give_up_at = self.loop.time() + LAST_COMMIT_S
+        while self.exchange is not None and self.exchange.ledger.backlog and self.loop.time() < give_up_at:
+            self.loop.run_for(0.01)
+
     def _bury(self, exchange: SimulatedExchange) -> None:
         if exchange is self.exchange:
             self.crash(power_loss=self.rng.random() < 0.5)
@@ -315,7 +330,7 @@ class World:
         if name not in self._standing:
             self._launch(agent)
         elif self._standing[name]:
-            agent.start(self._new_pid(), self._standing[name])
+            agent.start(self.new_pid(), self._standing[name])
         else:
             self._give_token(agent)
 
@@ -341,7 +356,7 @@ class World:
 
     def _launch(self, agent: ScriptedAgent) -> None:
         assert self.exchange is not None
-        name, pid, token = agent.agent_id, self._new_pid(), self.new_token()
+        name, pid, token = agent.agent_id, self.new_pid(), self.new_token()
         process = ProcessIdentity(pid, pid * 7)
         run = self._runs[pid] = Run(name, f"run-{pid}", process)
         sha256 = hashlib.sha256(token.encode()).hexdigest()
@@ -359,7 +374,16 @@ class World:
                 if self.exchange is not None and self.exchange.died is None:
                     self.exchange.runner.feed([events.AgentExited(run.agent_id, run.run_id, 1, 0.5)])
 
-    def _new_pid(self) -> int:
+    def steal(self) -> tuple[str, str] | None:
+        """The name and the token of a launched agent, for somebody who should not have it."""
+        launched = [agent for agent in self.agents.values() if agent.is_alive and agent.agent_id not in self._standing]
+        if not launched:
+            return None
+        victim = self.rng.choice(launched)
+        return victim.agent_id, victim.token
+
+    def new_pid(self) -> int:
+        """A process that was not there before."""
         self._pids += 1
         return self._pids
 

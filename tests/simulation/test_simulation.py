@@ -1,0 +1,96 @@
+"""The whole system on a fake clock, disk and network: 500 seeds, and the same bytes for the same seed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.broken import VARIANTS, Patch, what_could_do_harm_is_sent_again
+from trunkline.testing.simulation import Simulation, simulate
+from trunkline.testing.story import SimulationFailed
+from trunkline.testing.witness import Line
+from trunkline.testing.world import World
+
+SEEDS = 500
+CHUNK = 10
+# A broken rule is seen in one of 40 seeds at the least.
+SEEDS_TO_FIND = 200
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_every_promise_is_kept_whatever_happens(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        simulate(seed)
+
+
+def test_the_same_seed_gives_the_same_ledger_in_any_process() -> None:
+    hashes = set()
+    for hash_seed in ("0", "1", "12345"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-m", "trunkline.testing", "11", "--sha256"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+        hashes.add(done.stdout.strip())
+    assert hashes == {simulate(11).sha256}
+
+
+def test_another_seed_gives_another_ledger() -> None:
+    assert len({simulate(seed, 20).sha256 for seed in range(5)}) == 5
+
+
+def simulate_many(seeds: int) -> None:
+    for seed in range(seeds):
+        simulate(seed)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("variant", "says"), VARIANTS.items(), ids=lambda value: getattr(value, "__name__", ""))
+def test_it_is_found_when(variant: Callable[[Patch], None], says: str, monkeypatch: Patch) -> None:
+    variant(monkeypatch)
+    found = []
+    for seed in range(SEEDS_TO_FIND):
+        try:
+            simulate(seed)
+        except SimulationFailed as failure:
+            if says in str(failure):
+                return
+            found.append(failure.breaches)
+    pytest.fail(f"not found in {SEEDS_TO_FIND} seeds; but: {found}")
+
+
+def test_a_failing_seed_tells_its_story_and_how_to_see_it_again(monkeypatch: Patch) -> None:
+    what_could_do_harm_is_sent_again(monkeypatch)
+    with pytest.raises(SimulationFailed) as found:
+        simulate_many(SEEDS_TO_FIND)
+    failure = found.value
+    (call_id,) = failure.breaches[0].calls
+    about = [line.what for line in failure.story.lines if line.call_id == call_id]
+    assert sum(what.startswith("runs ") for what in about) >= 2
+    assert all(what in str(failure) for what in about)
+    assert '{"kind":"call.accepted"' in str(failure)
+    assert f"again: python -m trunkline.testing {failure.story.seed} --steps" in str(failure)
+
+
+def lines_without_crashes(seed: int) -> list[Line]:
+    """What happens where nothing is lost and everybody's wall clock jumps."""
+    simulation = Simulation(seed, 60)
+    for action in list(simulation.actions):
+        if action.__name__.startswith(("_exchange_", "_disk_")):
+            del simulation.actions[action]
+        if action.__name__ == "_clock_jumps":
+            simulation.actions[action] = 15
+    try:
+        return [line for line in simulation.run().lines if "wall clock" not in line.what]
+    finally:
+        simulation.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_wall_clock_says_the_same_happens_at_the_same_time(seed: int, monkeypatch: Patch) -> None:
+    """P-B8: deadlines use monotonic time."""
+    jumping = lines_without_crashes(seed)
+    monkeypatch.setattr(World, "jump", lambda *_: None)
+    assert lines_without_crashes(seed) == jumping
