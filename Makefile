@@ -31,8 +31,8 @@ soak: $(VENV)/.test strace ## the promises at larger figures: MINUTES=60, FROM="
 
 # Tests of the order of system calls, and of system calls that fail, look on through it.
 strace:
-	@command -v strace > /dev/null || { [ "$$(id -u)" = 0 ] && apt-get install --quiet=2 --yes strace > /dev/null 2>&1; } \
-		|| echo "strace is missing and could not be installed (apt-get install strace): the tests that need it will fail"
+	@command -v strace > /dev/null || { [ "$$(id -u)" = 0 ] && { apt-get update && apt-get install --yes strace; } > /dev/null 2>&1; } \
+		|| echo "strace is missing and could not be installed (apt-get install strace): tests that need it are skipped"
 
 lint: $(VENV)/.test ## ruff, mypy --strict, the layer rule
 	$(BIN)/ruff check

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell that runs us in the background has its children ignore Ctrl-C, and theirs: some of ours are sent one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the machine that runs this may be busy, and a slow example proves nothing.
 settings.register_profile("trunkline", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)

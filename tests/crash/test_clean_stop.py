@@ -59,7 +59,7 @@ def clean_stops(folder: Path, seed: int, runs: int) -> int:
         family = wait_until(lambda: _family(exchange, 4), "writer, keeper, agent and its child")
         taken = asyncio.run(stop_under_load(exchange, crowd, rng.uniform(0.2, 1.0)))
         assert taken < STOPPED_WITHIN_S
-        orphans = [process.name() for pid in family if psutil.pid_exists(pid) and (process := psutil.Process(pid))]
+        orphans = [psutil.Process(pid).name() for pid in family if psutil.pid_exists(pid)]
         assert not orphans
         unheard = [a.agent_id for a in (*crowd.workers, *crowd.callers) if a.is_welcome and not a.heard_goodbye]
         assert not unheard, "no goodbye"

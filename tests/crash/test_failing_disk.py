@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.tracing import events, strace, wait_traced
+from tests.crash.tracing import events, strace, tracer_of, wait_traced
 from tests.running import RawAgent, Running, running, wait_until
 from trunkline.host.up import DISK_CHECK_S, EXIT_FAILED, MIN_FREE_BYTES
 from trunkline.ledger.store import RESERVE_BYTES
@@ -78,6 +78,7 @@ def test_a_failing_disk_ends_the_exchange_with_70_and_the_next_start_recovers(sh
     log = short_path / "trace"
     exchange = Running(short_path / "home", under=strace(log, rule)).start()
     assert exchange.process is not None
+    tracer = tracer_of(exchange.process.pid)
     doer = Doer(exchange)
     answers = call_until_it_ends(exchange)
     assert exchange.process.wait(20) == EXIT_FAILED
@@ -90,6 +91,7 @@ def test_a_failing_disk_ends_the_exchange_with_70_and_the_next_start_recovers(sh
         assert answer["http"] == 202 or answer["error"]["code"] == "hub.unavailable", answer
     assert not (exchange.home / "ready.json").exists()
     if rule.startswith("fdatasync"):
+        wait_traced(tracer)
         assert_no_further_sync_or_answer(log)
     # On a disk that works again:
     doer.close()
@@ -111,7 +113,6 @@ def test_a_failing_disk_ends_the_exchange_with_70_and_the_next_start_recovers(sh
 
 def assert_no_further_sync_or_answer(log: Path) -> None:
     """After the sync that failed: no other one, and no byte that delivers or gives an outcome."""
-    wait_traced(log)
     has_failed = False
     for event in events(log):
         if event.call == "fdatasync" and event.ends and (event.result or 0) < 0:

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from tests.crash.crowd import CONFIG, Agent, HttpClient, Job, Worker
-from tests.crash.tracing import Event, events, strace, wait_traced
+from tests.crash.tracing import Event, events, strace, tracer_of, wait_traced
 from tests.running import Running
 
 # Each call is two sends: to the agent, and back to the one who asked.
@@ -64,13 +64,15 @@ def test_nothing_leaves_before_its_record_is_on_the_disk(short_path: Path) -> No
     log = short_path / "trace"
     exchange = Running(short_path / "home", CONFIG, under=strace(log))
     exchange.start()
+    assert exchange.process is not None
+    tracer = tracer_of(exchange.process.pid)
     try:
         worker = Worker("com.test.worker", exchange.new_token("com.test.worker"), Random(1))
         caller = Agent("com.test.caller", exchange.new_token("com.test.caller"))
         asyncio.run(load(exchange, worker, caller))
     finally:
         assert exchange.stop() == 0
-    wait_traced(log)
+    wait_traced(tracer)
     order = Order()
     for event in events(log):
         order.follow(event)

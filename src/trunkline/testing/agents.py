@@ -385,7 +385,7 @@ class ScriptedAgent:
             case Deed.CHAIN:
                 self._chain(work)
             case Deed.FORGE:
-                overheard = [known for known in self._witness.under_way if known not in self._work]
+                overheard = [known for known, by in self._witness.under_way.items() if by != self.agent_id]
                 if overheard:
                     self._say_result(self._rng.choice(overheard[-3:]), FORGED)
             case Deed.NEVER:

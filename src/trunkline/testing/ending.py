@@ -108,7 +108,7 @@ def forgetting(world: World) -> Iterator[Breach]:
     """
     setup = world.setup
     world.start_exchange()
-    world.loop.run_for(1.0)
+    world.loop.run_for(0.05)
     exchange = world.exchange
     assert exchange is not None
     exchange.snapshot()

@@ -82,8 +82,8 @@ class Witness:
         self.executions: list[Execution] = []
         # Calls that agents were given, each time, executed or recognised as a repeat.
         self.deliveries: dict[str, int] = {}
-        # Calls that some agent is at work on.
-        self.under_way: dict[str, None] = {}
+        # Calls that some agent is at work on, and which.
+        self.under_way: dict[str, str] = {}
         # Approvals somebody was told to wait for, and the calls that waited.
         self.waits: list[tuple[str, str]] = []
         # Calls somebody was told were taken on, with their tool.
@@ -160,7 +160,7 @@ class Witness:
     def delivered(self, by: str, call_id: str) -> None:
         """An agent is given a call."""
         self.deliveries[call_id] = self.deliveries.get(call_id, 0) + 1
-        self.under_way[call_id] = None
+        self.under_way[call_id] = by
         self.note(by, "is given a call", call_id)
 
     def executed(self, by: str, call_id: str, tool: ToolDefinition, caller: str, key: str | None, body: bytes) -> None:

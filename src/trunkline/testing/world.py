@@ -45,6 +45,8 @@ PEOPLE: Final = (BOSS, SCRIPT, CHECKER)
 
 ANYTHING: Final = Raw(b'{"type":"object"}')
 NUMBERED: Final = Raw(b'{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}')
+# How many agents there are: often few, who then meet each other more.
+CROWDS: Final = (3, 3, 4, 4, 5, 6, 8, 12)
 # What each agent offers. Behaviour differs by agent and by day; what a tool promises does not.
 TOOLS: Final[tuple[tuple[str, dict[str, object]], ...]] = (
     ("read", {"side_effects": False}),
@@ -148,7 +150,7 @@ class World:
         self.setup.operator_sha256 = hashlib.sha256(token.encode()).hexdigest()
         self.setup.secrets = [("operator_token", token), ("configured", CONFIGURED)]
         self.canaries.append(CONFIGURED)
-        names = [f"com.{letter}" for letter in "abcdefghijkl"][: self.rng.randint(3, 12)]
+        names = [f"com.{letter}" for letter in "abcdefghijkl"][: self.rng.choice(CROWDS)]
         self.agents = {name: self._new_agent(name, script) for name in names}
         self.tools = {tool.tool_id: tool for name in names for tool in tools_of(name)}
         # Standing tokens by agent: the others are launched by the exchange.
