@@ -20,14 +20,15 @@ from trunkline import events
 from trunkline.edges.opensentience.agent_events import Called
 from trunkline.effects import Reply
 from trunkline.errors import InvariantBroken, LedgerError
-from trunkline.model import Principal
+from trunkline.model import Limits, Principal, Status
 from trunkline.testing.agents import Deed, Job, ScriptedAgent, Thief
 from trunkline.testing.disk import Failure
 from trunkline.testing.ending import figures, findings, forgetting, ledger_sha256, on_record
+from trunkline.testing.exchange import SimulatedExchange
 from trunkline.testing.promises import Breach
 from trunkline.testing.story import SimulationFailed, Story, involved
 from trunkline.testing.witness import Request
-from trunkline.testing.world import BOSS, CHECKER, PEOPLE, POLICIES, World, tools_of
+from trunkline.testing.world import APPROVAL_S, BOSS, CHECKER, OPEN, PEOPLE, POLICIES, World, tools_of
 
 __all__ = ["STEPS", "simulate"]
 
@@ -54,6 +55,8 @@ DEEDS: Final = {
 WANTED: Final = {"read": 5, "look": 4, "write": 5, "make": 4, "once": 4, "intended": 1.5, "guarded": 1}
 # How long a step is followed by nothing new: most are close to each other, some far apart.
 PAUSES_S: Final = (((0.0, 0.0), 3), ((0.0, 0.02), 8), ((0.0, 0.5), 6), ((0.5, 6.0), 3), ((6.0, 35.0), 1))
+# In the end: for questions to be answered, and for calls to come back over the slowest disk and network.
+ROLL_CALL_S: Final = 12
 # A body that is stored apart from its entry.
 LARGE_BYTES: Final = 70_000
 # An input that costs every agent its life.
@@ -164,7 +167,31 @@ class Simulation:
             self._run_until(world.loop.time() + seconds)
         if world.exchange is None or world.exchange.died is not None:
             raise InvariantBroken("the exchange did not come back")
+        self._call_the_roll(world.exchange)
         world.wait_for_disk()
+
+    def _call_the_roll(self, exchange: SimulatedExchange) -> None:
+        """Whatever happened is over: everybody is there, and every tool can be called."""
+        world = self.world
+        world.witness.note("exchange", "calls the roll")
+        world.setup.in_force = events.PolicyChanged(OPEN, Limits(), approval_expire_s=APPROVAL_S)
+        exchange.runner.feed([world.setup.in_force])
+        for agent in world.agents.values():
+            agent.report("ok")
+            agent.offer(tools_of(agent.agent_id), replace=True)
+        for _ in range(ROLL_CALL_S):
+            # A changed definition waits for somebody's word, some for their turn to be asked about.
+            for question in exchange.runner.questions():
+                world.desk.answer(BOSS, question.approval_id, approved=True)
+            self._run_until(world.loop.time() + 1.0)
+        asked = [
+            world.desk.call(BOSS, f"{name}/{tool}", b'{"n":1}') for name in world.agents for tool in ("read", "write")
+        ]
+        self._run_until(world.loop.time() + ROLL_CALL_S)
+        for request in asked:
+            outcome = request.outcome
+            if outcome is None or outcome.status is not Status.SUCCEEDED:
+                world.witness.defect(f"in the end {request.tool_id} cannot be called")
 
     def _story(self, sha256: str = "") -> Story:
         return Story(self._seed, self._steps, sha256, figures(self.world), list(self.world.witness.lines))
@@ -235,8 +262,8 @@ class Simulation:
             causation_id=causation_id,
             announce=rng.random() < 0.4,
         )
-        # Some people click twice.
-        for _ in range(2 if rng.random() < 0.15 else 1):
+        # Some people click twice, most of those who were told that they may do it once.
+        for _ in range(2 if rng.random() < (0.15 if causation_id is None else 0.7) else 1):
             call()
 
     def _some_tool(self, not_of: str = "") -> str:

@@ -87,7 +87,7 @@ POLICIES: Final = (
     ),
     # Who may do little is not let through by those who may do everything.
     _policy(
-        "open",
+        "narrow",
         ("http:script", "*/read", "allow"),
         ("http:script", "*/look", "allow"),
         ("http:script", "*", "deny"),
@@ -105,6 +105,9 @@ POLICIES: Final = (
         ("*", "*", "allow"),
     ),
 )
+
+
+OPEN: Final = _policy("open", ("*", "*", "allow"))
 
 
 def tools_of(agent_id: str, wording: str = "does what it says") -> list[ToolDefinition]:

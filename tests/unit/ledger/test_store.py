@@ -107,6 +107,31 @@ def test_whoever_inherits_the_lock_holds_it_and_is_waited_for_once_the_exchange_
     assert waiter.wait(store.LAST_COMMIT_S) == 0
 
 
+def test_the_head_that_was_noted_is_read_back_and_anything_else_is_no_note(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    assert store.noted_head(path) is None
+    note = store.HeadNote(store.head_file(path))
+    assert store.noted_head(path) is None, "nothing was recorded yet"
+    note.write(2**40, bytes(range(32)))
+    note.write(12, bytes(32))
+    assert store.noted_head(path) == (12, "00" * 32)
+    assert stat.S_IMODE(store.head_file(path).stat().st_mode) == 0o600
+    note.close()
+    store.head_file(path).write_bytes(b"torn")
+    assert store.noted_head(path) is None
+
+
+def test_a_ledger_that_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    note = store.HeadNote(store.head_file(path))
+    note.write(7, bytes(32))
+    note.close()
+    for opened in (open_for_writing, open_for_reading):
+        with pytest.raises(LedgerCorrupt, match=r"entry 1: missing: .* is gone or empty, and 7 were recorded"):
+            opened(path)
+    assert not path.exists()
+
+
 def test_the_reserve_is_real_space_that_is_given_back_once(tmp_path: Path) -> None:
     path = tmp_path / "ledger.reserve"
     reserve = Reserve(path)
