@@ -262,7 +262,7 @@ def test_an_exchange_that_stays_away_leaves_the_question_open(
     assert "trunkline up" in said.err
 
 
-# The listener is stopped under its own connections; on a busy machine their sockets are collected before they are closed.
+# The listener stops under its own connections: on a busy machine their sockets are collected before they are closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_a_stream_that_breaks_off_is_not_a_success(running: Running) -> None:
     def script(event: CallRequested) -> list[Any]:
