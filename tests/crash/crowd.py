@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import struct
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
@@ -64,7 +65,10 @@ class Agent:
     async def connect(self, address: str) -> None:
         """Greet."""
         self.is_welcome = self.heard_goodbye = False
-        self._reader, self._writer = await asyncio.open_unix_connection(address)
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(self._socket, address)
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=self._socket.dup())
         self.send(
             "agent.hello",
             {
@@ -97,10 +101,25 @@ class Agent:
             try:
                 (size,) = struct.unpack(">I", await self._reader.readexactly(4))
                 message: dict[str, Any] = json.loads(await self._reader.readexactly(size))
-            except (asyncio.IncompleteReadError, ConnectionError):
+            except asyncio.IncompleteReadError:
+                return
+            except ConnectionError:
+                for message in self._last_messages():
+                    self.heard_goodbye = self.heard_goodbye or message["type"] == "core.goodbye"
+                    yield message
                 return
             self.heard_goodbye = self.heard_goodbye or message["type"] == "core.goodbye"
             yield message
+
+    def _last_messages(self) -> Iterator[dict[str, Any]]:
+        """What had arrived when the other side closed: asyncio drops it once a write has failed."""
+        data = bytes(self._reader._buffer)  # type: ignore[attr-defined]
+        with contextlib.suppress(OSError):
+            while more := self._socket.recv(65536):
+                data += more
+        while len(data) >= 4 and len(data) >= 4 + (size := struct.unpack(">I", data[:4])[0]):
+            yield json.loads(data[4 : 4 + size])
+            data = data[4 + size :]
 
     async def hear(self, kind: str) -> dict[str, Any]:
         """The next message of a kind."""
@@ -114,6 +133,7 @@ class Agent:
         """Hang up."""
         if hasattr(self, "_writer"):
             self._writer.close()
+            self._socket.close()
 
 
 class Worker(Agent):

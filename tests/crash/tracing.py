@@ -21,8 +21,9 @@ TRACED = "fdatasync,fsync,pwrite64,sendto,sendmsg,write,writev"
 # Of each buffer; longer than any write of the tests.
 SHOWN_BYTES = 200_000
 
-_CALL = re.compile(r"(\d+) (\w+)\((\d+)(?:<([^>]*)>)?(.*)")
-_RESUMED = re.compile(r"(\d+) <\.\.\. (\w+) resumed>(.*)")
+# Small process numbers are padded.
+_CALL = re.compile(r"(\d+) +(\w+)\((\d+)(?:<([^>]*)>)?(.*)")
+_RESUMED = re.compile(r"(\d+) +<\.\.\. (\w+) resumed>(.*)")
 _RESULT = re.compile(r".*\) += (-?\d+)(.*)")
 
 

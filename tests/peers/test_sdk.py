@@ -33,6 +33,7 @@ command = [{json.dumps(sys.executable)}, {json.dumps(str(ROOT / "tests/peers/raw
 def exchange() -> Iterator[Running]:
     folder = Path(tempfile.mkdtemp(prefix="tl-"))
     with running(folder / "home", CONFIG) as found:
+        found.wait_tool("raw/add")
         yield found
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -59,7 +60,6 @@ def worker(name: str) -> Agent:
 
 @requirement("OS-010", "OS-058", "OS-067", "OS-088")
 def test_an_agent_written_only_from_the_specification_works(exchange: Running) -> None:
-    exchange.wait_tool("raw/add")
     assert exchange.call("raw/add", {"a": 1, "b": 2})["output"] == {"sum": 3}
     assert exchange.call("raw/add", {"a": 1})["error"]["code"] == "tool.invalid_input"
 

@@ -381,6 +381,7 @@ def _write(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
+        path.unlink(missing_ok=True)
         raise ConfigError(f"cannot be written: {error.strerror}", str(path)) from None
 
 

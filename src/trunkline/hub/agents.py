@@ -121,9 +121,10 @@ class Agents:
             timeout_s=event.timeout_s,
             dedupes=event.dedupes,
             credential=credential,
+            process=event.peer.process,
             manifest_sha256=known_sha256,
         )
-        self._registry.attach(agent)
+        self._registry.attach(agent, is_launched=launch is not None)
         self._judge.forget()
         if manifest is not None and manifest.permissions:
             grant = self._state.grants.get(event.agent_id)
@@ -158,7 +159,10 @@ class Agents:
         self._judge.forget()
         self._book.write(entries.AgentLeft(n=self._book.next, at=now.ms, agent_id=agent.agent_id, reason=reason[:256]))
         for number in agent.running:
-            self._calls.lost(self._state.by_number[number], now)
+            call = self._state.by_number[number]
+            # Its process may live on, work on, and come back.
+            agent.abandon(call, now.mono)
+            self._calls.lost(call, now)
         for number in agent.queue:
             self._calls.send_or_wait(self._state.by_number[number], now)
 

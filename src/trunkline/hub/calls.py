@@ -75,6 +75,8 @@ class Calls:
         call.session = agent.session
         call.started_ms = now.ms
         agent.running[entry.n] = None
+        if agent.abandoned:  # sent again to one who may still be at it
+            agent.abandoned.pop(entry.call_id, None)
         timeout_ms = entry.timeout_ms
         if timeout_ms is None and agent.timeout_s is not None:
             timeout_ms = int(agent.timeout_s * 1000)
@@ -311,7 +313,7 @@ class Calls:
         return tuple(found)
 
     def worked_on(self, agent: Agent, now: Now) -> Iterator[Call]:
-        """The calls that an agent may be working on: those it runs, and those that ended without its word.
+        """The calls that an agent may be working on: those it runs, and those that ended or were lost without its word.
 
         Else whoever cancels his call at once would have an agent act for him in its own name alone (P-F2).
         """

@@ -38,6 +38,7 @@ from trunkline.model import (
     Principal,
     Status,
     fault,
+    tool_agent,
 )
 
 # An agent restarted by its supervisor is usually back within this time.
@@ -488,6 +489,7 @@ class Hub:
         self.people.take_up(now)
         for call in list(self.state.calls.values()):
             if call.status is Status.RUNNING:
+                self.registry.left_behind(tool_agent(call.entry.tool_id), call, now.mono)
                 self.calls.lost(call, now)
             elif call.status is Status.QUEUED:
                 self.calls.send_or_wait(call, now)

@@ -21,7 +21,7 @@ from trunkline import schemas
 from trunkline.canonical import canonical
 from trunkline.entries import encode
 from trunkline.hub.state import Call
-from trunkline.model import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, Health, ToolDefinition, Verdict
+from trunkline.model import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, Health, ProcessIdentity, ToolDefinition, Verdict
 
 # Calls that wait for a free slot of one agent (decision 21); beyond it a caller is told at once.
 MAX_QUEUED: Final = 1024
@@ -30,6 +30,15 @@ ABANDONED_S: Final = 3600.0
 MAX_ABANDONED: Final = 256
 # P-C7: more tools than any real agent has, few enough that a flood of them costs nothing.
 MAX_TOOLS: Final = 1000
+
+
+Abandoned = OrderedDict[str, tuple[Call, float]]
+
+
+def _remember(abandoned: Abandoned, call: Call, now: float) -> None:
+    abandoned[call.entry.call_id] = (call, now + ABANDONED_S)
+    if len(abandoned) > MAX_ABANDONED:
+        abandoned.popitem(last=False)
 
 
 def fingerprint_of(definition: ToolDefinition) -> str:
@@ -51,6 +60,8 @@ class Agent(Struct):
     timeout_s: float | None
     dedupes: bool
     credential: str
+    # None where nobody knows which it is.
+    process: ProcessIdentity | None
     # Of the manifest it was launched with, if any: what its permissions were asked in.
     manifest_sha256: str | None = None
     permissions: tuple[str, ...] = ()
@@ -60,7 +71,7 @@ class Agent(Struct):
     queue: OrderedDict[int, None] = field(default_factory=OrderedDict)
     tools: dict[str, None] = {}
     # Calls that ended without its word, by id, and until when that matters.
-    abandoned: OrderedDict[str, tuple[Call, float]] = field(default_factory=OrderedDict)
+    abandoned: Abandoned = field(default_factory=OrderedDict)
     # Calls in a row that ran out of time without a word, though its heartbeats may be fine.
     unanswered: int = 0
     # The call it spoke about last although it is not its own or not open: noted once, not for each chunk of a stream.
@@ -72,10 +83,8 @@ class Agent(Struct):
         return self.health is Health.OK or self.health is Health.DEGRADED
 
     def abandon(self, call: Call, now: float) -> None:
-        """A call ended, and the agent did not say so."""
-        self.abandoned[call.entry.call_id] = (call, now + ABANDONED_S)
-        if len(self.abandoned) > MAX_ABANDONED:
-            self.abandoned.popitem(last=False)
+        """A call ended, or was lost, and the agent did not say so."""
+        _remember(self.abandoned, call, now)
 
 
 class Tool(Struct):
@@ -123,23 +132,35 @@ class Registry:
         self.tools: dict[str, Tool] = {}
         # Case-folded agent id → the one in use, so that two look-alikes never stand side by side (decision 19).
         self._folded: dict[str, str] = {}
+        # What an agent that is away may still be working on, and who it was (None: before the exchange was restarted).
+        self._left: dict[str, tuple[tuple[str, ProcessIdentity | None] | None, Abandoned]] = {}
 
     def look_alike(self, agent_id: str) -> str | None:
         """Another id that equals this one but for case."""
         other = self._folded.get(agent_id.casefold())
         return other if other is not None and other != agent_id else None
 
-    def attach(self, agent: Agent) -> None:
+    def attach(self, agent: Agent, *, is_launched: bool) -> None:
         """An agent is here."""
         self.agents[agent.agent_id] = agent
         self.by_session[agent.session] = agent
         self._folded[agent.agent_id.casefold()] = agent.agent_id
+        who, abandoned = self._left.pop(agent.agent_id, (None, None))
+        # The same one is back: its connection broke, or the exchange was restarted, which no launched one outlives.
+        if abandoned and (who == (agent.credential, agent.process) or (who is None and not is_launched)):
+            agent.abandoned = abandoned
+
+    def left_behind(self, agent_id: str, call: Call, now: float) -> None:
+        """The exchange restarted while an agent worked on this call."""
+        _, abandoned = self._left.setdefault(agent_id, (None, OrderedDict()))
+        _remember(abandoned, call, now)
 
     def detach(self, session: int) -> Agent | None:
         """An agent is gone; its tools stay known but unavailable."""
         agent = self.by_session.pop(session, None)
         if agent is not None and self.agents.get(agent.agent_id) is agent:
             del self.agents[agent.agent_id]
+            self._left[agent.agent_id] = ((agent.credential, agent.process), agent.abandoned)
             for tool_id in agent.tools:
                 self.tools[tool_id].agent = None
         return agent

@@ -277,8 +277,8 @@ class SimulatedExchange:
         self._link.abandon()
         self.ledger.reader.close()
 
-    def stop(self) -> None:
-        """The orderly end: what runs may finish, everybody hears of it, the record is closed."""
+    def stop(self) -> bool:
+        """The orderly end: what runs may finish, everybody hears of it, the record is closed. False if it died."""
         self.runner.feed([events.DrainStarted()])
         loop = self._setup.loop
         deadline = loop.time() + DRAIN_S
@@ -290,13 +290,16 @@ class SimulatedExchange:
             if connection in self._listener.connections:
                 connection.say_goodbye("shutdown", now)
         loop.run_for(GOODBYE_S)
-        if self.died is None:
-            self.snapshot()
-            self.runner.feed([events.ExchangeStopped()])
-            self.ledger.close()
-            self._loop.kill()
-        else:
+        if self.died is not None:
             self.abandon()
+            return False
+        self.snapshot()
+        self.runner.feed([events.ExchangeStopped()])
+        try:
+            self.ledger.close()
+        finally:
+            self.abandon()
+        return True
 
     def _is_busy(self) -> bool:
         running = any(call.status is Status.RUNNING for call in self.hub.state.calls.values())

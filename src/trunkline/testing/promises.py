@@ -36,6 +36,7 @@ class Record:
     def __init__(self, reader: Reader) -> None:
         self.last = reader.head()[0]
         self.accepted: dict[int, CallAccepted] = {}
+        self.starts: list[int] = []
         self.sent: set[int] = set()
         self.settled: dict[int, list[CallSettled]] = {}
         self.refused: set[str] = set()
@@ -51,7 +52,9 @@ class Record:
         self.masked: set[int] = set()
         for number in range(1, self.last + 1):
             entry = reader.entry(number)
-            if entry is not None:
+            if isinstance(entry, entries.ExchangeStarted):
+                self.starts.append(number)
+            elif entry is not None:
                 self._take(entry)
                 if b'"masked_mac":' in (reader.line(number) or b""):
                     self.masked.add(number)
@@ -320,10 +323,19 @@ class Promises:
             if accepted is None or cause is None or request.key is not None:
                 continue
             missing = set(_callers(cause)) - set(accepted.chain)
-            # The cause may have ended before the call arrived; then it is nobody's business any more.
-            ended = self._record.outcome(cause)
-            if missing and (ended is None or ended.n > accepted.n):
+            if missing and self._works_on(cause, accepted.n):
                 yield Breach(f"a call hides {', '.join(sorted(missing))}", (request.call_id, request.cause))
+
+    def _works_on(self, cause: CallAccepted, number: int) -> bool:
+        """Whether an agent was at work on a call at entry ``number``, as far as the exchange could know then.
+
+        It has ended once its agent said so. One that ended without its agent's word is remembered until a restart.
+        """
+        ended = self._record.outcome(cause)
+        if ended is None or ended.n > number:
+            return True
+        started = max(start for start in self._record.starts if start < number)
+        return ended.status is Status.UNKNOWN and ended.n > started
 
 
 def _callers(accepted: CallAccepted) -> tuple[str, ...]:

@@ -105,8 +105,6 @@ POLICIES: Final = (
         ("*", "*", "allow"),
     ),
 )
-
-
 OPEN: Final = _policy("open", ("*", "*", "allow"))
 
 
@@ -248,12 +246,16 @@ class World:
             return
         self.witness.note("exchange", "is told to stop")
         try:
-            exchange.stop()
+            in_good_order = exchange.stop()
         except LedgerError as exc:
             if not self._disk_failed:
                 raise
             self.witness.note("exchange", f"cannot close its record: {exc}")
             self._count_crash()
+        else:
+            if not in_good_order:
+                self._judge_death(exchange)
+                self._count_crash()
         self._gone()
         self.witness.note("exchange", "has stopped")
         self.setup.disk.heal()
@@ -307,11 +309,9 @@ class World:
         if exchange is None:
             return
         if exchange.died is not None:
-            if not self._disk_failed:
-                raise InvariantBroken(f"the exchange died: {exchange.died}\n{exchange.stack}")
             if not self._is_dying:
                 self._is_dying = True
-                self.witness.note("exchange", f"dies: {exchange.died}")
+                self._judge_death(exchange)
                 self.loop.call_later(self.rng.uniform(0.0, DYING_S), self._bury, exchange)
             return
         exchange.check()
@@ -321,6 +321,11 @@ class World:
         give_up_at = self.loop.time() + LAST_COMMIT_S
         while self.exchange is not None and self.exchange.ledger.backlog and self.loop.time() < give_up_at:
             self.loop.run_for(0.01)
+
+    def _judge_death(self, exchange: SimulatedExchange) -> None:
+        if not self._disk_failed:
+            raise InvariantBroken(f"the exchange died: {exchange.died}\n{exchange.stack}")
+        self.witness.note("exchange", f"dies: {exchange.died}")
 
     def _bury(self, exchange: SimulatedExchange) -> None:
         if exchange is self.exchange:
