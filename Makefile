@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 UV     := uv==0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test prove soak strace lint requirements bench fmt lock clean
+.PHONY: help install run test soak strace lint requirements bench fmt lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -20,13 +20,10 @@ install: $(VENV)/.installed ## .venv/bin/trunkline, and no more than it needs
 run: install ## the exchange with the example agents
 	@exec $(BIN)/trunkline up --demo
 
-test: $(VENV)/.test lint ## all checks and all tests but those of `make prove`
-	$(BIN)/pytest -n 2 tests/unit tests/requirements
-	$(BIN)/pytest -n 2 tests/peers tests/docs
+test: $(VENV)/.test lint strace ## all checks and all tests
+	$(BIN)/pytest -n 2 tests/unit
+	$(BIN)/pytest -n 2 --ignore tests/unit
 	$(BIN)/python tools/requirements.py
-
-prove: $(VENV)/.test strace ## crashes, failing disks and the simulation; joins `make test` once its promises are listed
-	$(BIN)/pytest -n 2 tests/simulation tests/crash
 
 soak: $(VENV)/.test strace ## the promises at larger figures: MINUTES=60, FROM="kill9=1040" to go on, ONLY="kill9 power"
 	$(BIN)/python -m tools.soak --minutes $(or $(MINUTES),10) --from "$(FROM)" --only "$(ONLY)"

@@ -206,7 +206,7 @@ VARIANTS: dict[Callable[[Patch], None], str] = {
     only_the_last_caller_is_judged: "policy says",
     a_chain_forgets_who_began_it: "a call hides",
     anybody_may_end_a_call: "a forged result is on record",
-    a_question_does_not_expire: "stay open for ever",
+    a_question_does_not_expire: "stays open for ever",
     a_lost_agent_is_not_noticed: "runs nowhere",
     a_token_is_good_for_any_process: "somebody came in with the token",
     reading_never_goes_on: "still waits",

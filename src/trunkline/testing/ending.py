@@ -44,10 +44,6 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
     hub = exchange.hub
     if exchange.ledger.backlog:
         yield Breach(f"{exchange.ledger.backlog} entries never reached the disk")
-    # What an agent is asked about itself is asked again whenever it comes back.
-    asked = [name for name, question in hub.state.questions.items() if question.entry.subject == "call"]
-    if asked:
-        yield Breach(f"questions about calls stay open for ever: {', '.join(asked)}")
     if len(hub.timers) > len(hub.state.questions):
         yield Breach(f"{len(hub.timers)} alarms are set, for {len(hub.state.questions)} questions and no call")
     # What had expired once is in no snapshot, even if the wall clock was set back since.
