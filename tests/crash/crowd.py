@@ -147,9 +147,11 @@ class Worker(Agent):
         self.jobs: Counter[str] = Counter()
         self.harmful: set[str] = set()
         self._paid: dict[str, Any] = {}
+        self.is_ready = asyncio.Event()
 
     async def work(self, address: str) -> None:
         """Serve calls until the connection ends."""
+        self.is_ready.clear()
         await self.connect(address)
         tools = [
             {
@@ -164,7 +166,9 @@ class Worker(Agent):
         self.send("agent.tools.register", {"tools": tools})
         loop = asyncio.get_running_loop()
         async for message in self.messages():
-            if message["type"] == "core.tool.call":
+            if message["type"] == "core.tools.registered":
+                self.is_ready.set()
+            elif message["type"] == "core.tool.call":
                 output = self._run(message["payload"])
                 loop.call_later(self._rng.random() * 0.02, self._answer, message, output)
 
@@ -295,11 +299,13 @@ class Crowd:
             repeated += len(jobs)
             if caller is None:
                 client = await HttpClient.connect(self._exchange.ready["http"], self._exchange.token)
-                for job in jobs:
-                    status, answer = await client.call(job)
-                    assert status == 200, answer
-                    self._told(job, answer, answer["call_id"])
-                client.close()
+                try:
+                    for job in jobs:
+                        status, answer = await client.call(job)
+                        assert status == 200, answer
+                        self._told(job, answer, answer["call_id"])
+                finally:
+                    client.close()
             elif jobs:
                 await caller.connect(self._exchange.ready["socket"])
                 for job in jobs:

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.crash.crowd import CONFIG, Answered, Crowd
+from tests.crash.crowd import CONFIG, WAIT_S, Answered, Crowd
 from tests.running import Running
 from trunkline.ledger.verify import verify
 
@@ -49,13 +49,15 @@ class Trial:
         working = [asyncio.create_task(worker.work(exchange.ready["socket"])) for worker in crowd.workers]
         try:
             await self._wait_settled(started)
+            async with asyncio.timeout(WAIT_S):
+                await asyncio.gather(*(worker.is_ready.wait() for worker in crowd.workers))
             self.repeated += await crowd.repeat_unanswered()
             await self._wait_settled(time.monotonic())
             await asyncio.to_thread(self.compare)
         finally:
             for worker in crowd.workers:
                 worker.close()
-            await asyncio.gather(*working)
+            await asyncio.gather(*working, return_exceptions=True)
 
     async def _wait_settled(self, started: float) -> None:
         while True:
