@@ -290,6 +290,17 @@ class Noticed(Entry, tag="notice"):
     detail: str = ""
 
 
+class ProcessStep(Entry, tag="process.step"):
+    """A step of something that outlives a connection: a run, a task. An edge's ``process.py`` folds its own."""
+
+    process: str
+    subject: str
+    step: str
+    data: Raw
+    # Nothing more follows; only the record remembers the subject from here on.
+    done: bool = False
+
+
 class SnapshotTaken(Entry, tag="ledger.snapshot"):
     """The open state at ``through`` was stored; ``sha256`` is the hash of the stored bytes."""
 
@@ -335,6 +346,7 @@ AnyEntry = (
     | TokenIssued
     | TokenRevoked
     | Noticed
+    | ProcessStep
     | SnapshotTaken
     | PartClosed
 )

@@ -296,6 +296,21 @@ class Noticed(Event):
     detail: str = ""
 
 
+class ProcessStepped(Event):
+    """Something of an edge that outlives a connection (a run, a task) took a step. ``Reply`` comes when it is on disk.
+
+    ``data`` is the edge's own JSON object; the hub does not read it. With ``done`` the subject is closed.
+    """
+
+    session: int
+    ref: str
+    process: str
+    subject: str
+    step: str
+    data: Raw
+    done: bool = False
+
+
 class SnapshotTaken(Event):
     """The open state up to ``through`` is about to be stored."""
 

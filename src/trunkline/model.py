@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -353,6 +354,11 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     reason: str
     caller: str
     fault: Fault | None = None
+
+
+# What the agent behind a tool says to one input (tool id, body) before anybody is let through; None: nothing against
+# it. Pure: the same input, the same answer. Only agents that are part of the exchange have one.
+Guard = Callable[[str, Raw], Verdict | None]
 
 
 class TokenView(Struct, frozen=True, omit_defaults=True):

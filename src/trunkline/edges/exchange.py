@@ -11,10 +11,12 @@ from typing import Protocol
 from msgspec import Raw
 
 from trunkline.effects import ToSession
+from trunkline.entries import ProcessStep
 from trunkline.events import Event
 from trunkline.model import (
     AgentView,
     CallView,
+    Guard,
     Now,
     Peer,
     Policy,
@@ -62,6 +64,12 @@ class Exchange(Protocol):
     def peer_of(self, pid: int, uid: int) -> Peer:
         """Who a connecting local process is: its start time, and the launched run whose session it belongs to."""
 
+    def guard(self, agent_id: str, guard: Guard | None) -> None:
+        """Ask this before a tool of an agent that is part of the exchange is called; None takes it away.
+
+        What was asked of a person before a restart is judged again at the start: guards have to be there before it.
+        """
+
     # -- reading; nothing below changes anything -----------------------------------------------------------------------
 
     def identify(self, edge: str, token_sha256: str) -> Principal | None:
@@ -98,6 +106,12 @@ class Exchange(Protocol):
 
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation, as JSON."""
+
+    def open_steps(self, process: str) -> dict[str, list[ProcessStep]]:
+        """What is on record of the subjects of a process that are not done, each in order, as it was written."""
+
+    def steps(self, process: str, subject: str) -> list[ProcessStep]:
+        """What is on record of one subject, done or not; secrets masked."""
 
     def status(self) -> dict[str, object]:
         """Figures for a person and for ``/metrics``."""

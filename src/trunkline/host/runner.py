@@ -21,7 +21,7 @@ from msgspec import Raw
 from trunkline import entries, events
 from trunkline.edges.exchange import Sink, WatchSink
 from trunkline.effects import Answer, Effect, Progress, Record, ToSession
-from trunkline.entries import CallAccepted, CallSettled
+from trunkline.entries import CallAccepted, CallSettled, ProcessStep
 from trunkline.errors import LedgerError, LocalProtocolError
 from trunkline.events import CallRequested, Event
 from trunkline.hub import views
@@ -34,6 +34,7 @@ from trunkline.ledger.reader import call_number
 from trunkline.model import (
     AgentView,
     CallView,
+    Guard,
     Now,
     Peer,
     Policy,
@@ -285,6 +286,13 @@ class Runner:
         """Who a connecting local process is."""
         return self._supervisor.peer_of(pid, uid)
 
+    def guard(self, agent_id: str, guard: Guard | None) -> None:
+        """Ask this before a tool of an agent that is part of the exchange is called."""
+        if guard is None:
+            self.hub.judge.guards.pop(agent_id, None)
+        else:
+            self.hub.judge.guards[agent_id] = guard
+
     # -- what memory misses --------------------------------------------------------------------------------------------
 
     def _with_earlier(self, event: CallRequested) -> CallRequested:
@@ -370,6 +378,16 @@ class Runner:
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation."""
         return list(export.replay(self._reader, call_id=call_id, correlation=correlation_id))
+
+    def open_steps(self, process: str) -> dict[str, list[ProcessStep]]:
+        """What is on record of the subjects of a process that are not done."""
+        found = self.hub.state.processes.items()
+        return {subject: list(steps) for (name, subject), steps in found if name == process}
+
+    def steps(self, process: str, subject: str) -> list[ProcessStep]:
+        """What is on record of one subject."""
+        found = (self._reader.entry(number) for number in self._reader.steps(subject))
+        return [entry for entry in found if isinstance(entry, ProcessStep) and entry.process == process]
 
     def status(self) -> dict[str, object]:
         """Figures for a person and for /metrics."""

@@ -14,7 +14,7 @@ from trunkline.hub.book import Book
 from trunkline.hub.calls import Calls
 from trunkline.hub.credentials import FIRST_USE_S, Credentials, Launch
 from trunkline.hub.policy import Judge
-from trunkline.hub.registry import MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
+from trunkline.hub.registry import MAX_PATTERN_BYTES, MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
 from trunkline.model import RESERVED_PREFIXES, TOOL_NAME, Fault, Now, ToolDefinition, fault
 
 
@@ -190,13 +190,21 @@ class Agents:
         # Pins outlive a session: counted with them, or an agent could fill the state one session after the other.
         prefix = f"{agent.agent_id}/"
         known = {tool_id for tool_id in self._state.pins if tool_id.startswith(prefix)}
+        patterns = {tool_id: tool.pattern_bytes for tool_id in known if (tool := self._registry.tools.get(tool_id))}
+        pattern_bytes = sum(patterns.values())
         for definition in event.tools:
-            tool = self._try_read(agent, definition, known, taken, replace=event.replace)
-            if isinstance(tool, Fault):
-                rejected.append((definition.tool_id, tool))
+            read = self._try_read(agent, definition, known, taken, replace=event.replace)
+            if isinstance(read, Tool):
+                more = read.pattern_bytes - patterns.get(definition.tool_id, 0)
+                if more > 0 and pattern_bytes + more > MAX_PATTERN_BYTES:
+                    read = fault("limit.resource", "the patterns in the schemas of this agent's tools are too many")
+                else:
+                    pattern_bytes += more
+            if isinstance(read, Fault):
+                rejected.append((definition.tool_id, read))
             else:
                 known.add(definition.tool_id)
-                taken[definition.tool_id] = tool
+                taken[definition.tool_id] = read
         if event.replace and taken:  # OS-087
             self._remove(agent, set(agent.tools) - set(taken), now)
         for tool in taken.values():

@@ -41,6 +41,9 @@ from trunkline.model import (
     tool_agent,
 )
 
+# A look into an enum takes 70 ns, and each call looks a dozen times.
+ASK: Final = Decision.ASK
+RUNNING: Final = Status.RUNNING
 # An agent restarted by its supervisor is usually back within this time.
 RETRY_UNAVAILABLE_MS: Final = 1000
 # Requests that may wait for one call under its key; each costs memory that no other limit counts.
@@ -107,6 +110,7 @@ class Hub:
             events.PolicyChanged: self._policy_changed,
             events.StorageChanged: self._storage_changed,
             events.Noticed: self._noticed,
+            events.ProcessStepped: self._process_stepped,
             events.SnapshotTaken: self._snapshot_taken,
             events.PartClosed: self._part_closed,
             events.Woke: self._woke,
@@ -141,7 +145,7 @@ class Hub:
         key_id = self.fingerprints.key_id(event.caller.identity, event.key)
         return None if key_id in self.state.keys else key_id
 
-    def _call_requested(self, event: CallRequested, now: Now) -> None:
+    def _call_requested(self, event: CallRequested, now: Now) -> None:  # noqa: C901 - its order is the rule, in one place
         """Join, judge, take on, in this order. But for the rate nothing is counted before the last reason to say no."""
         caller = event.caller.identity
         size = body_size(event.input)
@@ -152,15 +156,19 @@ class Hub:
             if self._joined(event, key_id, mac, now):
                 return
         tool = self.registry.tools.get(event.tool_id)
-        problem = self._closed or self.loads.try_pace(caller, self.limits, now.mono)
+        problem = self._closed
+        if problem is None and self.limits.calls_per_s:
+            problem = self.loads.try_pace(caller, self.limits, now.mono)
         if problem is not None or tool is None:
             self._refuse(event, problem or self._not_offered(event.tool_id), now)
             return
+        agent = tool.agent
         chain = self._chain(event, now)
-        problem = self._unchainable(chain, caller, tool)
-        if problem is not None:
-            self._refuse(event, problem, now, chain=chain.callers)
-            return
+        if agent is not None and (chain.causes or caller == agent.identity):
+            problem = chains.refusal(chain, caller, agent.identity)
+            if problem is not None:
+                self._refuse(event, problem, now, chain=chain.callers)
+                return
         correlation_id = event.correlation_id
         if correlation_id is None and chain.cause is not None:
             correlation_id = chain.cause.correlation_id
@@ -174,19 +182,27 @@ class Hub:
             self._refuse(event, directive, now, rule=verdict.rule, chain=chain.callers)
             return
         problem = self._unfit(event, tool, size, now)
-        if problem is not None:
-            self._refuse(event, problem, now)
+        if problem is not None or agent is None:
+            self._refuse(event, problem or _unavailable(), now)
             return
         warning = tool.validator.error(event.input)
         if warning is not None and self.schema_strict:  # OS-159
             self._refuse(event, fault("tool.invalid_input", warning), now)
             return
-        asks = verdict.decision is Decision.ASK
+        if self.judge.guards:
+            verdict = self.judge.guarded(verdict, event.tool_id, event.input)
+            if verdict.fault is not None:
+                self._refuse(event, verdict.fault, now, rule=verdict.rule, chain=chain.callers)
+                return
+        asks = verdict.decision is ASK
         if asks and mac is None:
             mac = self.fingerprints.input_mac(event.tool_id, event.input)
-        agent = tool.agent
-        assert agent is not None
-        problem = self._no_room(caller, chain.callers, mac if asks else None, tool, size)
+        has_slot = len(agent.running) < agent.max_inflight
+        problem = None
+        if asks or not has_slot:
+            problem = self._no_place(caller, chain.callers, mac if asks else None, tool, agent)
+        if problem is None:
+            problem = self.loads.try_take(caller, size, self.limits)
         if problem is not None:
             self._refuse(event, problem, now, rule=verdict.rule, chain=chain.callers)
             return
@@ -205,7 +221,7 @@ class Hub:
                 verdict.rule,
                 self.judge.rules.version,
                 tool.fingerprint,
-                not asks and len(agent.running) < agent.max_inflight,
+                has_slot and not asks,
                 tool.definition.side_effects,
                 tool.dedupes,
                 chain.callers,
@@ -232,7 +248,7 @@ class Hub:
         call.actor, call.context = event.actor, event.context
         if event.expires_ms is not None:
             call.expires_at = now.mono + (event.expires_ms / 1000 - now.wall)
-        if entry.decision is Decision.ASK:
+        if entry.decision is ASK:
             question = self.approvals.ask_call(call, self.judge.rules.version, reason, now)
             self.approvals.say_waiting(call, question, call.waiters)
             self.calls.rearm(call)
@@ -348,14 +364,6 @@ class Hub:
         named = next((call for call in working if call.entry.call_id == event.causation_id), None)
         return chains.chain_of(named, working)
 
-    def _unchainable(self, chain: chains.Chain, caller: str, tool: Tool) -> Fault | None:
-        agent = tool.agent
-        if agent is None:  # then it is refused for that
-            return None
-        if not chain.causes and caller != agent.identity:
-            return None
-        return chains.refusal(chain, caller, agent.identity)
-
     def _is_untrusted(self, correlation_id: str | None, chain: chains.Chain, now: Now) -> bool:
         """Whether what strangers wrote may be behind this call (decision 14).
 
@@ -368,9 +376,10 @@ class Hub:
 
     def _unfit(self, event: CallRequested, tool: Tool, size: int, now: Now) -> Fault | None:
         """Why this tool cannot be called with this now, whoever asks."""
+        agent = tool.agent
         if tool.suspended:
             return fault("tool.suspended")
-        if tool.agent is None or not tool.agent.is_usable:  # OS-132
+        if agent is None or not agent.is_usable:  # OS-132
             return _unavailable()
         if tool.quarantined_until > now.mono:
             return _unavailable("the tool rests after it cost its agent three times")
@@ -380,23 +389,19 @@ class Hub:
             return fault("call.expired")
         return None
 
-    def _no_room(self, caller: str, chain: tuple[str, ...], mac: str | None, tool: Tool, size: int) -> Fault | None:
-        """Why there is no place for one more call; ``mac`` is given if a person would be asked. Else it is counted."""
-        agent = tool.agent
-        assert agent is not None
+    def _no_place(self, caller: str, chain: tuple[str, ...], mac: str | None, tool: Tool, agent: Agent) -> Fault | None:
+        """Why a call cannot wait: for a person's answer, if ``mac`` is given, or for a slot of its agent."""
         if mac is not None:
             same = self.approvals.same_question(caller, chain, mac, self.judge.rules.version, tool.fingerprint)
-            problem = None if same is not None else self.approvals.refusal(caller)
-            if problem is not None:
-                return problem
-        elif len(agent.running) >= agent.max_inflight and len(agent.queue) >= MAX_QUEUED:  # OS-018
+            return None if same is not None else self.approvals.refusal(caller)
+        if len(agent.queue) >= MAX_QUEUED:  # OS-018
             return fault("limit.inflight", "the agent's queue is full")
-        return self.loads.try_take(caller, size, self.limits)
+        return None
 
     def _own_call(self, session: int, call_id: str, what: str, now: Now) -> Call | None:
         """The running call that this session may speak about; anything else is noted and goes nowhere."""
         call = self.state.calls.get(call_id)
-        if call is not None and call.session == session and call.status is Status.RUNNING:
+        if call is not None and call.session == session and call.status is RUNNING:
             return call
         agent = self.registry.by_session.get(session)
         if agent is not None and what == "result":
@@ -539,6 +544,20 @@ class Hub:
                 detail=event.detail[:256],
             )
         )
+
+    def _process_stepped(self, event: events.ProcessStepped, now: Now) -> None:
+        number = self.book.write(
+            entries.ProcessStep(
+                n=self.book.next,
+                at=now.ms,
+                process=event.process,
+                subject=event.subject,
+                step=event.step,
+                data=event.data,
+                done=event.done,
+            )
+        )
+        self.book.reply(event.session, event.ref, number, named=event.subject, status=event.step)
 
     def _snapshot_taken(self, event: events.SnapshotTaken, now: Now) -> None:
         self.book.write(entries.SnapshotTaken(n=self.book.next, at=now.ms, through=event.through, sha256=event.sha256))

@@ -202,6 +202,7 @@ class People:
             self._calls.settle(call, Status.FAILED, now, fault=fault("policy.denied", "the tool's definition changed"))
             return
         verdict = self._judge.judge(pin.definition, (*entry.chain, entry.caller), untrusted=entry.untrusted)
+        verdict = self._judge.guarded(verdict, entry.tool_id, entry.input)
         if verdict.fault is not None:
             self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)
         elif verdict.decision is Decision.ASK:

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import Raw
+
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.registry import Registry, Tool
-from trunkline.model import OPERATOR, Decision, Policy, Rule, ToolDefinition, Verdict, fault
+from trunkline.model import OPERATOR, Decision, Guard, Policy, Rule, ToolDefinition, Verdict, fault, tool_agent
 
 _STRICTNESS: Final = {Decision.ALLOW: 0, Decision.ASK: 1, Decision.DENY: 2}
 # Verdicts remembered for one tool. Callers are few, but the chains that agents make of them are not.
@@ -105,6 +107,14 @@ class Judge:
         self._registry = registry
         self._credentials = credentials
         self._epoch = 0
+        # By agent. Only agents that are part of the exchange have one: a space judges each command by its own rules.
+        self.guards: dict[str, Guard] = {}
+
+    def guarded(self, verdict: Verdict, tool_id: str, body: Raw) -> Verdict:
+        """The stricter of policy's answer and that of the tool's guard: both must agree."""
+        guard = self.guards.get(tool_agent(tool_id))
+        own = None if guard is None else guard(tool_id, body)
+        return verdict if own is None or _STRICTNESS[own.decision] <= _STRICTNESS[verdict.decision] else own
 
     def forget(self) -> None:
         """Rules, permissions or agents changed: judge everything anew."""

@@ -30,6 +30,9 @@ ABANDONED_S: Final = 3600.0
 MAX_ABANDONED: Final = 256
 # P-C7: more tools than any real agent has, few enough that a flood of them costs nothing.
 MAX_TOOLS: Final = 1000
+# Expressions in schemas are the one thing that takes far more memory than its text: all of one agent's tools together.
+# A thousand tools with four ordinary ones each have half of it.
+MAX_PATTERN_BYTES: Final = 67_108_864
 
 
 Abandoned = OrderedDict[str, tuple[Call, float]]
@@ -101,6 +104,12 @@ class Tool(Struct):
     verdicts_epoch: int = -1
     succeeded: int = 0
     failed: int = 0
+
+    @property
+    def pattern_bytes(self) -> int:
+        """What the expressions in its schemas have at most."""
+        output = self.output_validator
+        return self.validator.pattern_bytes + (0 if output is None else output.pattern_bytes)
 
     @property
     def is_cancelable(self) -> bool:

@@ -145,6 +145,10 @@ def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now) -> 
     problem = tool.validator.error(body) if tool is not None and body is not None else None
     if problem is not None:
         return Verdict(Decision.DENY, "schema", problem, caller, fault("tool.invalid_input", problem))
+    if body is not None:
+        verdict = hub.judge.guarded(verdict, tool_id, body)
+        if verdict.fault is not None:
+            return verdict
     remarks = [verdict.reason] if verdict.reason else []
     if definition.requires_directive:
         remarks.append("besides, the tool needs a directive")

@@ -25,6 +25,7 @@ from trunkline.entries import (
     CallSettled,
     Entry,
     PartClosed,
+    ProcessStep,
     QuestionClosed,
     QuestionJoined,
     QuestionOpened,
@@ -182,6 +183,8 @@ class Ledger:
                     self._steps.append((str(entry.call), number))
             case QuestionClosed():
                 self._steps.append((entry.approval_id, number))
+            case ProcessStep():
+                self._steps.append((entry.subject, number))
             case CallRefused() if entry.correlation_id is not None:
                 self._correlations.append((entry.correlation_id, number))
             case SnapshotTaken():

@@ -47,7 +47,7 @@ INLINE_BODY_BYTES: Final = 65_536
 OUTCOME_KEPT_MS: Final = 24 * 3600 * 1000
 # What the fold needs whole: such an entry's original is held while the entry is open.
 FOLDED_KINDS: Final = frozenset(
-    {"call.accepted", "question.opened", "tool.pinned", "directive.stated", "policy.changed"}
+    {"call.accepted", "question.opened", "tool.pinned", "directive.stated", "policy.changed", "process.step"}
 )
 # Renamed references are used by the entry that follows; this many never pile up between the two.
 MOST_RENAMED: Final = 64
@@ -279,7 +279,7 @@ class Writer:
         import msgspec
 
         fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        moved = [name for name in ("input", "output") if len(fields.get(name, b"")) > INLINE_BODY_BYTES]
+        moved = [name for name in ("input", "output", "data") if len(fields.get(name, b"")) > INLINE_BODY_BYTES]
         if not moved:
             return data
         for name in moved:

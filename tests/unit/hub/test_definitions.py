@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from tests.requirement import requirement
 from tests.unit.hub.kit import Kit, tool
-from trunkline import effects, entries, events
-from trunkline.hub.registry import MAX_TOOLS, fingerprint_of
+from trunkline import effects, entries, events, schemas
+from trunkline.hub.registry import MAX_PATTERN_BYTES, MAX_TOOLS, fingerprint_of
 from trunkline.model import Fault, Status, ToolDefinition
 
 SCHEMA = Raw(b'{"type":"object","properties":{"a":{"type":"string"}}}')
@@ -259,6 +259,24 @@ def test_an_agent_has_a_thousand_tools_counted_over_all_its_sessions(kit: Kit) -
     kit.leave("com.a")
     kit.attach("com.a", "t1")
     assert [fault.code for _, fault in kit.offer("com.a", "another").rejected] == ["limit.resource"]
+
+
+def test_the_expressions_of_all_tools_of_an_agent_have_one_bound_together(kit: Kit) -> None:
+    kit.attach("com.a")
+    heavy = Raw(b'{"pattern":"^.{1,900}$"}')
+    fit = MAX_PATTERN_BYTES // schemas.MAX_PATTERN_BYTES
+    offered = [tool(f"com.a/t{n}", input_schema=heavy) for n in range(fit + 2)]
+    confirmed = kit.offer("com.a", *offered)
+    assert len(confirmed.registered) == fit
+    assert [fault.code for _, fault in confirmed.rejected] == ["limit.resource"] * 2
+    # The same once more takes no more; one without expressions always has room; so has another agent.
+    assert len(kit.offer("com.a", *offered[:fit], "light").registered) == fit + 1
+    kit.attach("com.b")
+    assert len(kit.offer("com.b", tool("com.b/t", input_schema=heavy)).registered) == 1
+    # Nor does it help to come back.
+    kit.leave("com.a")
+    kit.attach("com.a")
+    assert [fault.code for _, fault in kit.offer("com.a", offered[fit]).rejected] == ["limit.resource"]
 
 
 def test_what_the_edge_could_not_read_is_passed_on_and_recorded(kit: Kit) -> None:

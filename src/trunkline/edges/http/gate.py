@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Exchange
 from trunkline.edges.http import translate
 from trunkline.events import Noticed
@@ -83,13 +85,16 @@ class Failures:
 class Gate:
     """The first thing a request meets."""
 
-    def __init__(self, app: ASGIApp, exchange: Exchange) -> None:
+    def __init__(self, app: ASGIApp, exchange: Exchange, doors: Sequence[Door] = ()) -> None:
         self._app = app
         self._exchange = exchange
+        self._doors = doors
         self._failures = Failures()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, with its ``principal``, or answer it."""
+        door = next((door for door in self._doors if door.leads_to(scope["path"])), None)
+        app = self._app if door is None else door.app
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         hosts = [value for name, value in headers if name == b"host"]
         origins = [value for name, value in headers if name == b"origin"]
@@ -100,8 +105,8 @@ class Gate:
         elif origins and [origin.lower() for origin in origins] != [f"http://{host}".lower().encode("latin-1")]:
             text = "requests from pages of another origin are refused"
             await _answer(send, 403, translate.error(fault("not_allowed", text)))
-        elif scope["path"] in PUBLIC_PATHS:
-            await self._app(scope, receive, send)
+        elif scope["path"] in PUBLIC_PATHS or (door is not None and door.own_gate):
+            await app(scope, receive, send)
         else:
             token = bearer_token([value for name, value in headers if name == b"authorization"])
             # Without a token the same work is done, so that time says nothing either.
@@ -110,7 +115,7 @@ class Gate:
                 await self._refuse(scope, send)
             else:
                 scope["principal"] = principal
-                await self._app(scope, receive, send)
+                await app(scope, receive, send)
 
     async def _refuse(self, scope: Scope, send: Send) -> None:
         client = scope["client"]

@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from msgspec import Raw, Struct
@@ -25,6 +25,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Exchange
 from trunkline.edges.http import messages, metrics, translate
 from trunkline.edges.http.gate import Gate, principal_of
@@ -67,9 +68,10 @@ B = TypeVar("B", bound=Struct)
 class Api:
     """The routes, over one exchange and one session."""
 
-    def __init__(self, exchange: Exchange, session: HttpSession) -> None:
+    def __init__(self, exchange: Exchange, session: HttpSession, doors: Sequence[Door] = ()) -> None:
         self._exchange = exchange
         self._session = session
+        self._doors = doors
 
     def app(self) -> Starlette:
         """The ASGI application, gate included. Each route names the permission it needs; the operator has all."""
@@ -98,7 +100,7 @@ class Api:
         }
         app = Starlette(
             routes=[Route(path, _by_method(methods), methods=list(methods)) for path, methods in table.items()],
-            middleware=[Middleware(Gate, exchange=self._exchange)],
+            middleware=[Middleware(Gate, exchange=self._exchange, doors=self._doors)],
             exception_handlers={
                 HTTPException: _on_http_exception,
                 RemoteProtocolError: _on_malformed,

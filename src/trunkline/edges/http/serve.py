@@ -14,12 +14,14 @@ import contextlib
 import logging
 import os
 import traceback
+from collections.abc import Sequence
 from typing import Any, Final
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Exchange
 from trunkline.edges.http import translate
 from trunkline.edges.http.routes import Api
@@ -192,8 +194,9 @@ def without_text(record: logging.LogRecord) -> bool:
 class HttpListener:
     """Serves the routes on one address. ``start`` once, ``stop`` once."""
 
-    def __init__(self, exchange: Exchange, host: str, port: int) -> None:
+    def __init__(self, exchange: Exchange, host: str, port: int, doors: Sequence[Door] = ()) -> None:
         self._exchange = exchange
+        self._doors = doors
         self._host = host
         self._port = port
         # Where it listens, once it does.
@@ -207,7 +210,7 @@ class HttpListener:
         self._session = HttpSession(self._exchange)
         connections = self._connections = Connections()
         config = Config(
-            Api(self._exchange, self._session).app(),
+            Api(self._exchange, self._session, self._doors).app(),
             interface="asgi3",
             http=Connection,
             ws="none",

@@ -55,6 +55,8 @@ STREAM_BYTES: Final = 8_388_608
 CHUNK_BYTES: Final = 262_144
 # What a result needs besides its output: ids of up to 128 characters, times, the names of the fields.
 RESULT_ROOM: Final = 2_048
+# Our own heartbeats and complaints need less, with ids of 128 characters that are all escapes.
+SMALLEST_FRAME_BYTES: Final = 4_096
 # A shorter interval would be a busy loop; no sane Core asks for a hundred heartbeats a second.
 SHORTEST_HEARTBEAT_S: Final = 0.01
 
@@ -365,6 +367,9 @@ class AgentSession:
         welcome = messages.payload(messages.Welcome, message)
         if welcome.accepted_version != messages.VERSION:
             raise RemoteProtocolError("protocol.unsupported_version", "Core chose a version that was not offered")
+        if welcome.max_frame_bytes < SMALLEST_FRAME_BYTES:
+            text = f"core.welcome: frames of less than {SMALLEST_FRAME_BYTES} bytes hold no conversation"
+            raise RemoteProtocolError("protocol.invalid_message", text)
         self.state = State.READY
         self.session_id = welcome.session_id
         self.core_capabilities = frozenset(welcome.capabilities or ())

@@ -171,6 +171,16 @@ def test_tools_that_no_frame_holds_end_it_with_a_text_that_says_so() -> None:
     assert "4096" in broken.message
 
 
+@pytest.mark.parametrize("size", [1, 271, 4095])
+def test_a_core_whose_frames_would_not_even_hold_a_complaint_is_left(size: int) -> None:
+    session = fresh()
+    spoken(session)
+    (broken,) = session.receive(welcome(max_frame_bytes=size), NOW)
+    assert isinstance(broken, Broken)
+    assert broken.code == "protocol.invalid_message"
+    assert session.state is State.CLOSED
+
+
 @requirement("OS-152")
 def test_the_stream_of_one_call_is_bounded_and_says_where_it_was_cut() -> None:
     session = running()

@@ -1,0 +1,26 @@
+"""Another edge behind the HTTP listener: which paths are its own, and who judges its callers.
+
+Edges do not know each other; the host hands the doors of some to the listener of another.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from starlette.types import ASGIApp
+
+
+class Door(Struct, frozen=True):
+    """An ASGI application under some paths of ``http.listen``. Host and Origin are checked before it is asked.
+
+    ``prefixes`` are whole parts of a path: ``/v1/spaces`` stands for itself and for everything under ``/v1/spaces/``.
+    Unless it is its ``own_gate``, the caller has shown a bearer token of the HTTP edge, and ``scope["principal"]`` says
+    whose it is.
+    """
+
+    prefixes: tuple[str, ...]
+    app: ASGIApp
+    own_gate: bool = False
+
+    def leads_to(self, path: str) -> bool:
+        """Whether this path is behind it."""
+        return any(path == prefix or path.startswith(f"{prefix}/") for prefix in self.prefixes)
