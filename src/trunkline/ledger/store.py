@@ -55,8 +55,9 @@ CREATE TABLE keys (key_id TEXT PRIMARY KEY, call INTEGER NOT NULL) WITHOUT ROWID
 CREATE TABLE correlations (correlation TEXT, n INTEGER, PRIMARY KEY (correlation, n)) WITHOUT ROWID;
 -- What else happened to a call (subject: its number) or a question (its approval id).
 CREATE TABLE steps (subject TEXT, n INTEGER, PRIMARY KEY (subject, n)) WITHOUT ROWID;
--- Bodies above 64 KiB, once each; last is the newest entry that refers to it.
-CREATE TABLE blobs (sha256 BLOB PRIMARY KEY, last INTEGER NOT NULL, data BLOB NOT NULL);
+-- Bodies above 64 KiB, once each; apart from them the newest entry that refers to each: a row is written as a whole.
+CREATE TABLE blobs (sha256 BLOB PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE uses (sha256 BLOB PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID;
 -- Originals of what was masked, encrypted, outside the chain; call is 0 or the call whose end erases it.
 CREATE TABLE held (n INTEGER PRIMARY KEY, call INTEGER NOT NULL, expires INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE INDEX held_call ON held (call);

@@ -291,9 +291,8 @@ class Writer:
         return msgspec.json.encode(fields)
 
     def _store_blob(self, digest: bytes, data: bytes, number: int) -> None:
-        self._execute(
-            "INSERT INTO blobs VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET last = excluded.last", (digest, number, data)
-        )
+        self._execute("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", (digest, data))
+        self._execute("INSERT INTO uses VALUES (?, ?) ON CONFLICT DO UPDATE SET last = excluded.last", (digest, number))
 
     def _store_output(self, digest: bytes, data: bytes, group: Group) -> None:
         """An output that travels by reference. Masked it has another hash, which the entries that name it then say."""
@@ -349,9 +348,10 @@ class Writer:
                 if n > before + 1:
                     self._execute(f"DELETE FROM {table} WHERE {column} > ? AND {column} < ?", (before, n))  # noqa: S608
                 before = n
-        for (digest,) in self._execute("SELECT sha256 FROM blobs WHERE last <= ?", (last,)).fetchall():
+        for (digest,) in self._execute("SELECT sha256 FROM uses WHERE last <= ?", (last,)).fetchall():
             if digest not in referred:
                 self._execute("DELETE FROM blobs WHERE sha256 = ?", (digest,))
+                self._execute("DELETE FROM uses WHERE sha256 = ?", (digest,))
         self._execute("DELETE FROM snapshots WHERE n <= ?", (last,))
         self._execute("INSERT OR REPLACE INTO meta VALUES ('part', ?)", (number,))
 

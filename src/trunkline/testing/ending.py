@@ -28,6 +28,7 @@ TABLES = {
     "correlations": "correlation, n",
     "steps": "subject, n",
     "blobs": "sha256",
+    "uses": "sha256",
     "held": "n",
     "held_blobs": "name",
     "snapshots": "n",
