@@ -27,6 +27,7 @@ from trunkline.model import (
     OPERATOR,
     Decision,
     Fault,
+    Guard,
     Health,
     Limits,
     Manifest,
@@ -158,18 +159,21 @@ class Kit:
         self._numbers = itertools.count(10)
         self._refs = itertools.count(1)
         self._ids = itertools.count(1)
+        self.guards: dict[str, Guard] = {}
         self.hub = self._new_hub()
         if start:
             self.feed(events.ExchangeStarted("1.0", "here"))
 
     def _new_hub(self) -> Hub:
-        return Hub(
+        hub = Hub(
             mac_key=b"k" * 32,
             call_prefix="00000000-0000-8000-8000-",
             new_id=lambda: f"id-{next(self._ids)}",
             operator_sha256="operator-token",
             rules=self.policy,
         )
+        hub.judge.guards = self.guards
+        return hub
 
     # -- the runner's part ---------------------------------------------------------------------------------------------
 
@@ -553,6 +557,7 @@ def dump(state: State, now: Now) -> dict[str, object]:
         "tokens": state.tokens,
         "revoked": state.revoked,
         "grants": state.grants,
+        "processes": {key: [step.n for step in steps] for key, steps in state.processes.items()},
         "pins": state.pins,
         "tainted": {name: mark for name, mark in state.tainted.items() if mark[1] + TAINT_MS > now.ms},
     }

@@ -145,7 +145,9 @@ class ScriptedExchange:
         return Policy((Rule("builtin:1", "operator", "*", Decision.ALLOW),), "v1")
 
     def check(self, caller: str, tool_id: str, body: Raw | None) -> Verdict:
-        return Verdict(Decision.ASK, "builtin:3", f"{caller} {tool_id} {'-' if body is None else bytes(body)}", caller)
+        return Verdict(
+            Decision.ASK, "builtin:3", f"{caller} {tool_id} {'-' if body is None else bytes(body)!r}", caller
+        )
 
     def blob(self, sha256: str) -> bytes | None:
         return self.blobs.get(sha256)

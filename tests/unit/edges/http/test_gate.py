@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from tests.unit.edges.http.conftest import Server
-from tests.unit.edges.http.scripted import ALICE_TOKEN, OPERATOR_TOKEN
+from tests.unit.edges.http.scripted import ALICE_TOKEN, OPERATOR_TOKEN, ScriptedExchange
+from trunkline.edges.doors import Door
 from trunkline.edges.http import gate
 from trunkline.edges.http.gate import Failures, bearer_token, is_our_host
+from trunkline.edges.http.serve import HttpListener
 from trunkline.events import Noticed
 
 
@@ -148,3 +151,40 @@ async def test_the_record_hears_of_the_first_and_tenth_failure_but_not_of_each(
         ("auth.failed", "127.0.0.1", "1 in a row"),
         ("auth.failed", "127.0.0.1", "10 in a row"),
     ]
+
+
+async def door(scope: Scope, _receive: Receive, send: Send) -> None:
+    """An application of another edge: says who asks."""
+    principal = scope.get("principal")
+    body = b"nobody" if principal is None else principal.identity.encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status", "says"),
+    [
+        ("/v1/spaces", OPERATOR_TOKEN, 200, "operator"),
+        ("/v1/spaces/demo/runs", OPERATOR_TOKEN, 200, "operator"),
+        ("/v1/spaces", None, 401, ""),
+        ("/v1/spacesuit", OPERATOR_TOKEN, 404, ""),
+        ("/api/agent/message", None, 200, "nobody"),
+        ("/api/agentx", None, 401, ""),
+    ],
+)
+async def test_behind_a_door_another_edge_answers(path: str, token: str | None, status: int, says: str) -> None:
+    exchange = ScriptedExchange()
+    doors = [Door(("/v1/spaces",), door), Door(("/api/agent",), door, own_gate=True)]
+    listener = HttpListener(exchange, "127.0.0.1", 0, doors)
+    _, port = await listener.start()
+    server = Server(exchange, listener, port)
+    try:
+        found = await server.ask("GET", path, token)
+        assert found.status_code == status
+        if says:
+            assert found.text == says
+        rebound = await server.ask("GET", path, token, headers={"host": "evil.example"})
+        assert rebound.status_code == 403
+    finally:
+        await server.client.aclose()
+        await listener.stop()
