@@ -5,33 +5,40 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+GET_BWRAP := apt-get install bubblewrap, or the same from your distribution
 # The tool behind `make lock`; only whoever changes a dependency needs it.
 UV     := uv==0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test soak strace lint requirements bench fmt lock clean
+.PHONY: help install run test soak strace bubblewrap lint requirements bench fmt lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
 		printf '  make %-13s %s\n' "$$name" "$$text"; done
 
 install: $(VENV)/.installed ## .venv/bin/trunkline, and no more than it needs
+	@command -v bwrap > /dev/null || echo "Spaces run commands in bubblewrap, which is missing here: $(GET_BWRAP)"
 
 run: install ## the exchange with the example agents
 	@exec $(BIN)/trunkline up --demo
 
-test: $(VENV)/.test lint strace ## all checks and all tests
+test: $(VENV)/.test lint strace bubblewrap ## all checks and all tests
 	$(BIN)/pytest -n 2 tests/unit
 	$(BIN)/pytest -n 2 --ignore tests/unit
 	$(BIN)/python tools/requirements.py
 
-soak: $(VENV)/.test strace ## the promises at larger figures: MINUTES=60, FROM="kill9=1040" to go on, ONLY="kill9 power"
+soak: $(VENV)/.test strace bubblewrap ## the promises at larger figures: MINUTES=60, FROM="kill9=1040" to go on, ONLY="kill9 power"
 	$(BIN)/python -m tools.soak --minutes $(or $(MINUTES),10) --from "$(FROM)" --only "$(ONLY)"
 
 # Tests of the order of system calls, and of system calls that fail, look on through it.
 strace:
 	@command -v strace > /dev/null || { [ "$$(id -u)" = 0 ] && { apt-get update && apt-get install --yes strace; } > /dev/null 2>&1; } \
 		|| echo "strace is missing and could not be installed (apt-get install strace): tests that need it are skipped"
+
+# A space's shell needs it, and so do the tests of the sandbox.
+bubblewrap:
+	@command -v bwrap > /dev/null || { [ "$$(id -u)" = 0 ] && { apt-get update && apt-get install --yes bubblewrap; } > /dev/null 2>&1; } \
+		|| echo "bubblewrap is missing and could not be installed ($(GET_BWRAP)): tests that need it are skipped"
 
 lint: $(VENV)/.test ## ruff, mypy --strict, the layer rule
 	$(BIN)/ruff check

@@ -178,6 +178,18 @@ def rss_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def reset_peak_rss(pid: int) -> None:
+    """From now on the kernel keeps the most memory that a process has."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """The most memory that a process had since."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
 def child_of(pid: int, word: str) -> int:
     """The process that ``pid`` started with this word on its command line."""
     for task in Path(f"/proc/{pid}/task").iterdir():

@@ -10,10 +10,12 @@ import http.client
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.children import START_S, Child, Children, child_of
+from bench.children import START_S, Child, Children, Failed, child_of
 from bench.loads import Identity
 
 # An exchange that folds a million entries without a snapshot, on a busy machine.
@@ -68,23 +70,17 @@ class Exchange:
 
     def identities(self, *agents: str) -> tuple[Identity, ...]:
         """Standing tokens for agents of these names."""
-        connection = self._connection()
-        try:
-            return tuple(self._identity(connection, agent) for agent in agents)
-        finally:
-            connection.close()
+        with self.operator() as operator:
+            return tuple(self._identity(operator, agent) for agent in agents)
 
-    def _identity(self, connection: http.client.HTTPConnection, agent: str) -> Identity:
-        made = self._request(connection, "POST", "/v1/tokens", {"edge": "opensentience", "agent": agent})
+    def _identity(self, operator: Operator, agent: str) -> Identity:
+        made = operator.ask("POST", "/v1/tokens", {"edge": "opensentience", "agent": agent})
         return Identity(agent, made["token"])
 
     def status(self) -> dict[str, Any]:
         """Its own figures."""
-        connection = self._connection()
-        try:
-            return self._request(connection, "GET", "/v1/status")
-        finally:
-            connection.close()
+        with self.operator() as operator:
+            return operator.ask("GET", "/v1/status")
 
     def wait_quiet(self) -> float:
         """Wait until everything is on the disk; for how long."""
@@ -105,18 +101,34 @@ class Exchange:
                 raise self.child.failure(f"{found} calls are open instead of {count}")
             time.sleep(_POLL_S)
 
-    def _connection(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection(self._ready["http"].removeprefix("http://"), timeout=START_S)
+    @contextmanager
+    def operator(self, within_s: float = START_S) -> Iterator[Operator]:
+        """A connection as the operator; each answer has to come within this."""
+        connection = http.client.HTTPConnection(self._ready["http"].removeprefix("http://"), timeout=within_s)
+        try:
+            yield Operator(self.child, connection, (self.home / "operator.token").read_text().strip())
+        finally:
+            connection.close()
 
-    def _request(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: object = None
-    ) -> dict[str, Any]:
-        token = (self.home / "operator.token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = connection.getresponse()
+
+class Operator:
+    """Asks one thing after the other."""
+
+    def __init__(self, exchange: Child, connection: http.client.HTTPConnection, token: str) -> None:
+        self._exchange = exchange
+        self._connection = connection
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        """The answer; anything but a good one ends the run."""
+        self._connection.request(method, path, None if body is None else json.dumps(body), self._headers)
+        answer = self._connection.getresponse()
         text = answer.read()
         if answer.status >= 300:
-            raise self.child.failure(f"{method} {path}: {answer.status} {text.decode(errors='replace')}")
+            raise self.failure(f"{method} {path}: {answer.status} {text.decode(errors='replace')}")
         found: dict[str, Any] = json.loads(text)
         return found
+
+    def failure(self, why: str) -> Failed:
+        """What to raise, with the last that the exchange printed."""
+        return self._exchange.failure(why)

@@ -46,6 +46,11 @@ class Plan(Struct, frozen=True):
     herd: int = 500
     # Calls through the pure path; a tenth with large bodies.
     piece_calls: int = 20_000
+    # Of each kind, beside a plain shell each time.
+    shell_starts: int = 100
+    # In one run, and in so many.
+    file_operations: int = 1000
+    output_bytes: int = 1024**3
     # Calls after which memory is looked at, ten times.
     flat_calls: int = 1_000_000
 
@@ -60,6 +65,9 @@ QUICK: Final = Plan(
     agents=(1, 50, 500),
     entries=(10_000, 100_000),
     piece_calls=4_000,
+    shell_starts=20,
+    file_operations=100,
+    output_bytes=64 * 1024**2,
     flat_calls=20_000,
 )
 

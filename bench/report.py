@@ -42,6 +42,10 @@ GOALS: Final = (
     Goal("read-only", Load(1, SMALL), "nats", 1.5),
     Goal("read-only", Load(64, LARGE, fresh=False), "relay", 0.60),
 )
+# Of spaces: a start's median over a plain shell's, one run beside many, memory while a command prints.
+MOST_START_MS: Final = 25.0
+LEAST_FILE_RATIO: Final = 5.0
+MOST_OUTPUT_MIB: Final = 32.0
 
 _TITLES: Final = {contender.name: contender.title for contender in CONTENDERS}
 
@@ -70,7 +74,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 def lines(results: Results) -> Iterator[str]:
     """Everything that was found."""
     yield from _machine(results)
-    for part in (_ratios, _rates, _cpu, _goals, _pieces, _memory, _starts, _agents, _entries):
+    for part in (_ratios, _rates, _cpu, _goals, _pieces, _memory, _starts, _agents, _entries, _spaces):
         shown = list(part(results))
         if shown:
             yield ""
@@ -158,11 +162,40 @@ def _goals(results: Results) -> Iterator[str]:
         found = results.ratio(goal.contender, goal.load, goal.to)
         if found is not None:
             what = f"{_TITLES[goal.contender]}, {goal.load.title}, of {_TITLES[goal.to]}"
-            rows.append([what, f"{goal.least:.2f}", ratio(found), "yes" if found.median >= goal.least else "no"])
+            rows.append([what, f"≥ {goal.least:.2f}", ratio(found), _reached(found.median >= goal.least)])
+    rows += _space_goals(results)
     if rows:
         yield "The goals."
         yield ""
-        yield from table(["ratio", "at least", "measured", "reached"], rows)
+        yield from table(["what", "goal", "measured", "reached"], rows)
+
+
+def _space_goals(results: Results) -> Iterator[list[str]]:
+    spaces = results.spaces
+    if spaces is not None:
+        start, files, more = spaces.room.overhead(50), spaces.files, spaces.printed.more_bytes / _MIB
+        what = f"A space's {files.operations:,} file operations in one run, of a run for each"
+        yield [
+            "A space's shell start, beyond a plain shell's",
+            f"≤ {MOST_START_MS:.0f} ms",
+            f"{start:.1f} ms",
+            _reached(start <= MOST_START_MS),
+        ]
+        yield [what, f"≥ {LEAST_FILE_RATIO:.2f}", f"{files.ratio:.2f}", _reached(files.ratio >= LEAST_FILE_RATIO)]
+        yield [
+            f"Memory while a command prints {_size(spaces.printed.size)}, beyond idle",
+            f"≤ {MOST_OUTPUT_MIB:.0f} MiB",
+            f"{more:.1f} MiB",
+            _reached(more <= MOST_OUTPUT_MIB),
+        ]
+
+
+def _reached(is_reached: bool) -> str:
+    return "yes" if is_reached else "no"
+
+
+def _size(count: int) -> str:
+    return f"{count / KIB**3:.0f} GiB" if count >= KIB**3 else f"{count / _MIB:.0f} MiB"
 
 
 def _pieces(results: Results) -> Iterator[str]:
@@ -256,3 +289,31 @@ def _growth(what: str, series: dict[str, tuple[Step, ...]]) -> Iterator[str]:
             row += [_median(step.rates), ratio(Spread.of(beside))]
         rows.append(row)
     yield from table(head, rows)
+
+
+def _spaces(results: Results) -> Iterator[str]:
+    spaces = results.spaces
+    if spaces is None:
+        return
+    pairs = len(spaces.room.ours_ms)
+    yield f"Milliseconds that a command's start in a space takes beyond a plain `sh -c true`, {pairs} pairs."
+    yield ""
+    rows = [
+        [title, *(f"{value:.1f}" for value in (starts.overhead(0), starts.overhead(50), starts.overhead(90)))]
+        for title, starts in (("the sandbox itself", spaces.room), ("a shell operation over HTTP", spaces.exchange))
+    ]
+    yield from table(["", "lowest", "median", "90 of 100"], rows)
+    yield ""
+    yield "Seconds for small file operations over HTTP."
+    yield ""
+    rows = [
+        [f"{runs.operations:,} {what}", f"{runs.together_s:.2f}", f"{runs.apart_s:.2f}", f"{runs.ratio:.1f}"]
+        for what, runs in (("creating, reading, editing, deleting in turn", spaces.files), ("reading", spaces.reads))
+    ]
+    yield from table(["", "in one run", "in a run for each", "times as fast"], rows)
+    printed = spaces.printed
+    yield ""
+    yield (
+        f"A command that prints {_size(printed.size)} takes {printed.seconds:.1f} s; the exchange has "
+        f"{printed.idle_rss / _MIB:.0f} MiB before and {printed.peak_rss / _MIB:.0f} MiB at the most."
+    )

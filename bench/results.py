@@ -94,6 +94,56 @@ class Flat(Struct, frozen=True):
     rss: tuple[int, ...]
 
 
+class Starts(Struct, frozen=True):
+    """Milliseconds of a plain ``sh -c true``, and of the same in a sandbox right after it."""
+
+    plain_ms: tuple[float, ...]
+    ours_ms: tuple[float, ...]
+
+    def overhead(self, percent: int) -> float:
+        """What the sandbox adds at the most in so many of a hundred pairs; 0 is the lowest."""
+        more = sorted(ours - plain for ours, plain in zip(self.ours_ms, self.plain_ms, strict=True))
+        return statistics.median(more) if percent == 50 else more[max(0, -(-percent * len(more) // 100) - 1)]
+
+
+class FileRuns(Struct, frozen=True):
+    """Small file operations over HTTP: seconds for all of them in one run, and for a run of each."""
+
+    operations: int
+    together_s: float
+    apart_s: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast one run is."""
+        return self.apart_s / self.together_s
+
+
+class Printed(Struct, frozen=True):
+    """A command that prints much: memory of the exchange's process before, and the most it had meanwhile."""
+
+    size: int
+    seconds: float
+    idle_rss: int
+    peak_rss: int
+
+    @property
+    def more_bytes(self) -> int:
+        """Beyond idle."""
+        return self.peak_rss - self.idle_rss
+
+
+class Spaces(Struct, frozen=True):
+    """Starts of a command in the sandbox itself and as an operation over HTTP, file operations, output."""
+
+    room: Starts
+    exchange: Starts
+    files: FileRuns
+    # The same with operations that change nothing, and so wait for no disk.
+    reads: FileRuns
+    printed: Printed
+
+
 class Machine(Struct, frozen=True):
     """What the run ran on."""
 
@@ -126,6 +176,7 @@ class Results(Struct, omit_defaults=True):
     by_entries: dict[str, tuple[Step, ...]] = {}
     herd: Herd | None = None
     flat: Flat | None = None
+    spaces: Spaces | None = None
 
     def rates(self, contender: str, load: Load) -> tuple[float, ...]:
         """Calls a second in each round; nothing if it was not measured."""

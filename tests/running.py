@@ -13,9 +13,11 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,28 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout_s:g} s in vain for: {what}")
         time.sleep(0.01)
+
+
+def leash() -> tuple[str, ...]:
+    """Words before a command: the same process, but killed as soon as the thread that started it ends, whatever ends
+    it. A test that is stopped from outside has no chance to clean up.
+    """
+    code = (
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9)\n"
+        "if os.getppid() == int(sys.argv[1]): os.execvp(sys.argv[2], sys.argv[2:])"
+    )
+    return (sys.executable, "-E", "-S", "-c", code, str(os.getpid()))
+
+
+# The thread that starts leashed processes: it lives as long as we do, whoever calls.
+_starter = ThreadPoolExecutor(1)
+
+
+def started(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, **options)
+
+    return _starter.submit(start).result()
 
 
 class Running:
@@ -59,8 +83,8 @@ class Running:
     def start(self) -> Running:
         """Up and ready."""
         with self.output.open("ab") as output:
-            self.process = subprocess.Popen(
-                [*self.under, sys.executable, "-m", "trunkline", "up", "--home", str(self.home)],
+            self.process = started(
+                [*leash(), *self.under, sys.executable, "-m", "trunkline", "up", "--home", str(self.home)],
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -293,3 +317,35 @@ class RawAgent:
     def close(self) -> None:
         """Hang up."""
         self.socket.close()
+
+
+def attached(exchange: Running, *capabilities: str, tcp: bool = False) -> RawAgent:
+    """An admitted agent with a name that nobody else has."""
+    agent = RawAgent(exchange, f"raw.{uuid.uuid4().hex[:12]}", tcp=tcp)
+    welcome = agent.hello(*capabilities)
+    assert "error" not in welcome, welcome
+    return agent
+
+
+def calling(exchange: Running, tool_id: str, value: dict[str, Any] | None = None, **fields: Any) -> Future[Any]:
+    """A call by the operator that runs while the test goes on."""
+    answer: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            answer.set_result(exchange.call(tool_id, value, **fields))
+        except BaseException as error:  # noqa: BLE001  (whoever waits is told)
+            answer.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return answer
+
+
+def asked_over_http(exchange: Running, value: bytes) -> socket.socket:
+    """A request to call, under way on a connection that can be cut."""
+    host, _, port = exchange.ready["http"].removeprefix("http://").rpartition(":")
+    peer = socket.create_connection((host, int(port)), timeout=20)
+    exchange.peers.append(peer)
+    head = f"POST /v1/calls HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {exchange.token}\r\n"
+    peer.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(value)}\r\n\r\n".encode() + value)
+    return peer

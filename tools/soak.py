@@ -3,7 +3,8 @@
 Owns the budget, whose turn it is, and the table at the end. A job is a function of a seed: it judges some cases and
 says how many, or raises. The same seed makes the same cases: ``FROM="JOB=SEED" ONLY=JOB`` repeats a failure.
 
-Invariant: no job gets more of the time than another; no seed is used twice in a run.
+Invariant: no job gets more of the time than another; no seed is used twice in a run; whatever ends the run, a signal or
+the end of the process that started it, nothing that it started outlives it.
 """
 
 from __future__ import annotations
@@ -14,19 +15,29 @@ import logging
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from types import FrameType
+from typing import Final, NamedTuple, NoReturn
+
+from trunkline.host.processes import signal_on_parent_death
 
 # CI uses the seeds below.
 FIRST_SEED: Final = 1000
 PROGRESS_S: Final = 15.0
+# What a job may take to end what it started, once the run is over for a reason from outside.
+CLEAN_UP_S: Final = 10.0
+
+# How many cases a job judged, and what there is to say of them.
+Outcome = int | tuple[int, str]
 
 
 @contextmanager
@@ -83,10 +94,96 @@ def stop(seed: int) -> int:
 
 def churn(seed: int) -> int:
     """P-C10: 4,000 connections that come and go."""
-    from tests.crash.churn import churn as come_and_go
+    from tests.load.churn import churn as come_and_go
 
     with _folder() as folder:
         return come_and_go(folder / "home", seed, 4000)
+
+
+def load(seed: int) -> Outcome:
+    """P-C1: 500 agents, 1,000 calls a second, for 20 seconds, once the length of a minute."""
+    from tests.load.scenes import steady
+
+    with _folder() as folder:
+        served = steady(folder / "home", agents=500, calls_a_second=1000, seconds=60 if seed % 10 == 0 else 20)
+    return served.calls, str(served)
+
+
+def slow(seed: int) -> int:  # noqa: ARG001  the same every time
+    """P-C3: 900 slow connections while others are served."""
+    from tests.load.scenes import slow as trickle
+
+    with _folder() as folder:
+        return trickle(folder / "home", strangers=600, clients=300, calls=2000)
+
+
+def stuck(seed: int) -> Outcome:  # noqa: ARG001  the same every time
+    """P-C4: 20 agents that do not read, with 10 MB each on their way to them."""
+    from tests.load.scenes import stuck as deaf
+
+    readers = 20
+    with _folder() as folder:
+        return readers, str(deaf(folder / "home", readers=readers, calls=1000))
+
+
+def fuzz(seed: int) -> int:
+    """P-D1, P-D3: 100,000 frames and requests, and 1,000 streams in pieces."""
+    from tests.fuzz import conversations, requests
+
+    cases = conversations.core(seed, 60_000) + conversations.agent(seed, 20_000) + requests.http(seed, 20_000)
+    return cases + conversations.cuts(seed, 1000)
+
+
+def schemas(seed: int) -> Outcome:  # noqa: ARG001  the same every time
+    """P-C7: each schema that is made to be slow is judged within 50 ms."""
+    import json
+
+    from tests.unit.test_schemas import SLOW
+    from trunkline.schemas import judge
+
+    taken = {}
+    for name, schema in SLOW:
+        data = json.dumps(schema, separators=(",", ":")).encode()
+        times = []
+        for _ in range(5):
+            began = time.process_time()
+            judge(data)
+            times.append(time.process_time() - began)
+        taken[name] = min(times)
+    slowest = max(taken, key=lambda name: taken[name])
+    # Work beside it on the same core doubles what the kernel counts.
+    assert taken[slowest] < 0.1, f"{slowest}: {taken[slowest] * 1000:.0f} ms"
+    return len(SLOW), f"slowest {taken[slowest] * 1000:.0f} ms ({slowest})"
+
+
+def lost(seed: int) -> int:
+    """P-B11, P-B12: 72 agents killed with -9 in the middle of a call."""
+    from tests.delivery.lost import trial
+
+    with _folder() as folder:
+        return trial(folder, seed, {"read": 15, "known": 15, "write": 15, "keyed": 15, "poison": 4})
+
+
+def policy(seed: int) -> int:
+    """P-F1: 20,000 random policies against their plain reading, and 2,000 through the hub."""
+    from tests.attack.policy import call_many, judge_many
+
+    return judge_many(seed, 20_000) + call_many(seed, 2_000)
+
+
+def secrets(seed: int) -> int:
+    """P-H1: fifty tokens planted in every field of 1,000 calls, then looked for in every file."""
+    from tests.attack.secrets import plant
+
+    with _folder() as folder:
+        return plant(folder, seed, canaries=50, calls=1000)
+
+
+def timing(seed: int) -> int:
+    """P-E4: 100,000 tokens that are wrong at the beginning, and as many at the end: no difference in time."""
+    from tests.attack.timing import judge
+
+    return judge(seed, 100_000)
 
 
 def simulation(seed: int) -> int:
@@ -101,7 +198,7 @@ def simulation(seed: int) -> int:
 class Job(NamedTuple):
     """What is done, and what its cases are called."""
 
-    run: Callable[[int], int]
+    run: Callable[[int], Outcome]
     cases: str
 
     @property
@@ -117,6 +214,15 @@ JOBS: Final = (
     Job(damage, "flipped bytes"),
     Job(stop, "stops"),
     Job(churn, "connections"),
+    Job(lost, "killed agents"),
+    Job(policy, "policies"),
+    Job(secrets, "calls"),
+    Job(timing, "tokens"),
+    Job(load, "calls"),
+    Job(slow, "slow peers"),
+    Job(stuck, "deaf agents"),
+    Job(schemas, "schemas"),
+    Job(fuzz, "frames"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )
 
@@ -133,6 +239,8 @@ class Tally:
         self.seconds = 0.0
         self.runs = 0
         self.cases = 0
+        # What the last run had to say.
+        self.remark = ""
         self.failed: dict[int, str] = {}
         self.under_way = 0
 
@@ -144,37 +252,83 @@ class Tally:
 
 
 def soak(tallies: list[Tally], seconds: float, workers: int) -> None:
-    """Give each job its turn until the time is over. Those under way may finish; so may an interrupted run."""
+    """Give each job its turn until the time is over; those under way may finish. An interrupted run ends them."""
     deadline = time.monotonic() + seconds
     progress_at = time.monotonic() + PROGRESS_S
     spawn = multiprocessing.get_context("spawn")
-    running: dict[Future[int], tuple[Tally, int, float]] = {}
+    running: dict[Future[Outcome], tuple[Tally, int, float]] = {}
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(os.getpid(),)) as pool:
+        try:
+            while True:
+                now = time.monotonic()
+                while now < deadline and len(running) < workers:
+                    tally = min(tallies, key=lambda tally: tally.share)
+                    running[pool.submit(_run, tally.job.run, tally.next)] = (tally, tally.next, now)
+                    tally.next += 1
+                    tally.under_way += 1
+                if not running:
+                    return
+                done, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
+                for future in done:
+                    _count(future, *running.pop(future))
+                if time.monotonic() >= progress_at:
+                    progress_at = time.monotonic() + PROGRESS_S
+                    _say_progress(tallies, deadline - time.monotonic())
+        except BaseException:
+            _end_workers()
+            raise
+
+
+def _begin(parent: int) -> None:
+    """In each worker. A terminal's Ctrl-C is for the run, which then ends its workers; so does its own end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+    signal_on_parent_death(signal.SIGTERM)
+    if os.getppid() != parent:
+        _leave()
     # What a broken disk makes the exchange log is part of the job, not news.
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=logging.disable) as pool:
-        while True:
-            now = time.monotonic()
-            while now < deadline and len(running) < workers:
-                tally = min(tallies, key=lambda tally: tally.share)
-                running[pool.submit(tally.job.run, tally.next)] = (tally, tally.next, now)
-                tally.next += 1
-                tally.under_way += 1
-            if not running:
-                return
-            done, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
-            for future in done:
-                _count(future, *running.pop(future))
-            if time.monotonic() >= progress_at:
-                progress_at = time.monotonic() + PROGRESS_S
-                _say_progress(tallies, deadline - time.monotonic())
+    logging.disable()
 
 
-def _count(future: Future[int], tally: Tally, seed: int, started: float) -> None:
+def _leave(_number: int = 0, _frame: FrameType | None = None) -> NoReturn:
+    """An exception, so that a job ends what it started. What does not hear of it ends with us: ``running.leash``."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(1)
+
+
+def _run(run: Callable[[int], Outcome], seed: int) -> Outcome:
+    try:
+        return run(seed)
+    except SystemExit:
+        # Not into the pool's hands: it would take the exception for a result, and wait for the next job.
+        os._exit(1)
+
+
+def _end_workers() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    workers = multiprocessing.active_children()
+    for worker in workers:
+        worker.terminate()
+    impatience = threading.Timer(CLEAN_UP_S, _kill, (workers,))
+    impatience.daemon = True
+    impatience.start()
+
+
+def _kill(workers: list[multiprocessing.process.BaseProcess]) -> None:
+    for worker in workers:
+        worker.kill()
+
+
+def _count(future: Future[Outcome], tally: Tally, seed: int, started: float) -> None:
     tally.seconds += time.monotonic() - started
     tally.under_way -= 1
     tally.runs += 1
     error = future.exception()
     if error is None:
-        tally.cases += future.result()
+        result = future.result()
+        cases, tally.remark = result if isinstance(result, tuple) else (result, tally.remark)
+        tally.cases += cases
         return
     tally.failed[seed] = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
     print(f"\n{tally.job.name} failed with seed {seed}:")
@@ -191,11 +345,13 @@ def _say_progress(tallies: list[Tally], left_s: float) -> None:
 
 def table(tallies: list[Tally]) -> str:
     """What was done, as Markdown."""
-    lines = ["| job | seeds | cases | failed | seconds |", "|---|---|---|---|---|"]
+    lines = ["| job | seeds | cases | failed | seconds | the last |", "|---|---|---|---|---|---|"]
     for tally in tallies:
         seeds = f"{tally.first}–{tally.next - 1}" if tally.runs else "none"
         cases = f"{tally.cases:,} {tally.job.cases}"
-        lines.append(f"| {tally.job.name} | {seeds} | {cases} | {len(tally.failed)} | {tally.seconds:.0f} |")
+        lines.append(
+            f"| {tally.job.name} | {seeds} | {cases} | {len(tally.failed)} | {tally.seconds:.0f} | {tally.remark} |"
+        )
     lines.extend(
         f"failed: {tally.job.name}={seed}: {what}" for tally in tallies for seed, what in sorted(tally.failed.items())
     )
@@ -219,6 +375,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no job {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     tallies = [Tally(job, int(seeds.get(job.name, FIRST_SEED))) for job in JOBS if job.name in only]
     print(f"{chosen.minutes:g} minutes, {chosen.workers} at a time: {', '.join(only)}", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         soak(tallies, chosen.minutes * 60, chosen.workers)
     except KeyboardInterrupt:

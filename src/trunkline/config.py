@@ -117,9 +117,11 @@ class Pylon(Section):
 
 
 class Chiffon(Section):
-    """Chiffon's message queue, and which tool serves which inbound work type."""
+    """Chiffon's message queue, its timeout, and which tool serves which inbound work type."""
 
     nats: str = ""
+    # How long an agent may be silent about a task that says nothing about its duration.
+    timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 30.0
     work: dict[str, str] = {}
 
 
@@ -191,6 +193,8 @@ class LedgerTable(Section):
 
 
 BUILTIN_RULES: Final = (
+    # Ahead of the rest: who asked for it was judged when the type was called, and is not asked about twice.
+    Rule("builtin-chiffon-types", "chiffon:chiffon.*", "*", Decision.ALLOW, "a type passes work on to its agents"),
     Rule(
         "builtin-untrusted",
         "*",

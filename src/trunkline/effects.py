@@ -62,6 +62,10 @@ class Deliver(ToSession):
     attempt: int = 1
 
 
+class CheckHealth(ToSession):
+    """See whether this agent is well, and report it with ``HealthReported``: its breaker waits for that."""
+
+
 class Cancel(ToSession):
     """Stop this call if you can, and say how it ended."""
 
@@ -145,6 +149,7 @@ __all__ = [
     "Admit",
     "Answer",
     "Cancel",
+    "CheckHealth",
     "Close",
     "ConfirmTools",
     "ConfirmWithdrawal",

@@ -273,6 +273,7 @@ class TokenIssued(Entry, tag="token.issued"):
     agent: str
     sha256: str
     permissions: tuple[str, ...] = ()
+    type: str = ""
 
 
 class TokenRevoked(Entry, tag="token.revoked"):

@@ -16,6 +16,7 @@
     ├── NotAdmitted            the exchange does not let this agent in
     ├── ToolError              raised by a tool's author on purpose: the caller is told exactly this
     ├── ToolFailed             a call that an agent made did not succeed; carries the fault
+    ├── WorkspaceError         a file or shell tool of ours could not do its work; carries what kind of reason
     └── InvariantBroken        ``hub.check()`` found a contradiction
 
 It does not own the texts that reach a peer: those come from the table of faults in ``model``, never from ``str(exc)``.
@@ -23,7 +24,7 @@ It does not own the texts that reach a peer: those come from the table of faults
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from trunkline.model import Fault, Status
@@ -44,6 +45,7 @@ __all__ = [
     "ToolError",
     "ToolFailed",
     "TrunklineError",
+    "WorkspaceError",
 ]
 
 
@@ -141,6 +143,15 @@ class ToolFailed(TrunklineError):
         self.status = status
         self.fault = fault
         self.call_id = call_id
+
+
+class WorkspaceError(TrunklineError):
+    """A file or shell tool could not do its work. ``message`` is safe to send: no path outside the workspace."""
+
+    def __init__(self, kind: Literal["validation", "policy", "execution", "system"], message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
 
 
 class InvariantBroken(TrunklineError):

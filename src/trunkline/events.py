@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.model import (
     Actor,
+    BreakerPolicy,
     Fault,
     Health,
     Limits,
@@ -23,6 +24,7 @@ from trunkline.model import (
     Policy,
     Principal,
     ProcessIdentity,
+    RetryPolicy,
     Status,
     ToolDefinition,
 )
@@ -60,7 +62,8 @@ class AgentExited(Event):
 class AgentArrived(Event):
     """Somebody says who they are. The hub answers ``Admit`` or ``Refuse``.
 
-    ``max_inflight`` and ``timeout_s`` (None: the edge has timers of its own) are the edge's defaults.
+    ``max_inflight`` and ``timeout_s`` (None: the edge has timers of its own) are the edge's defaults. An edge whose
+    attempts can fail without being an outcome states how they are repeated (``retry``), and when its agent gets a rest.
     """
 
     session: int
@@ -75,6 +78,8 @@ class AgentArrived(Event):
     max_inflight: int = 256
     timeout_s: float | None = 30.0
     dedupes: bool = False
+    retry: RetryPolicy | None = None
+    breaker: BreakerPolicy | None = None
 
 
 class AgentLeft(Event):
@@ -85,7 +90,7 @@ class AgentLeft(Event):
 
 
 class HealthReported(Event):
-    """An agent said how it is, or was silent for too long."""
+    """An agent said how it is, or was silent for too long. Also the answer to ``CheckHealth``."""
 
     session: int
     health: Health
@@ -166,6 +171,17 @@ class CallFinished(Event):
     metrics: Raw | None = None
 
 
+class AttemptFailed(Event):
+    """Sending a call led to nothing yet: no answer in time, or an answer that says so. Not an outcome by itself.
+
+    ``fault.retryable`` says whether the edge's rules allow another attempt; the hub decides whether there is one.
+    """
+
+    session: int
+    call_id: str
+    fault: Fault
+
+
 class CancelRequested(Event):
     """Somebody wants a call stopped: named by our ``call_id``, or by the ``target`` ref of the same session."""
 
@@ -238,6 +254,7 @@ class TokenIssued(Event):
     agent: str
     token_sha256: str
     permissions: tuple[str, ...] = ()
+    type: str = ""
 
 
 class TokenRevoked(Event):

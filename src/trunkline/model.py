@@ -196,6 +196,8 @@ class Principal(Struct, frozen=True):
 
     identity: str
     permissions: tuple[str, ...] = ()
+    # On edges whose agents have types; fixed by the token.
+    type: str = ""
 
     @property
     def is_operator(self) -> bool:
@@ -256,6 +258,17 @@ class RetryPolicy(Struct, frozen=True):
     def deliveries(self) -> int:
         """How many times the call is sent at most."""
         return len(self.delays_s)
+
+
+class BreakerPolicy(Struct, frozen=True):
+    """After how many failed attempts in a row an agent gets no new work, and for how long. ``codes`` are what counts.
+
+    Edges that have such a rule state it; only ``hub.breaker`` reads it.
+    """
+
+    failures: int = 5
+    rest_s: float = 60.0
+    codes: tuple[str, ...] = ("tool.timeout", "tool.unavailable")
 
 
 NO_RETRY: Final = RetryPolicy((0.0,))
@@ -370,3 +383,4 @@ class TokenView(Struct, frozen=True, omit_defaults=True):
     issued_at: str
     permissions: tuple[str, ...] = ()
     revoked: bool = False
+    type: str = ""

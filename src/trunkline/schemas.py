@@ -3,9 +3,10 @@
 Owns the safe subset, the judging of a definition and the compiled validator. It does not own tools or
 faults: it answers in texts that name the place and never quote a value, which may be a secret.
 
-Invariant: no schema can make us fetch anything, run an expression in more than linear time, or do more work on one
-body than ``MAX_WORK``. Work is bounded by counting: ``weight`` is how many rules can meet at one place of a body, with
-all local references followed, at any depth; a body's places times the weight is the work.
+Invariant: no schema can make us fetch anything, run an expression in more than linear time, hold more than it is
+counted for (``pattern_bytes``), or do more work on one body than ``MAX_WORK``. Work is bounded by counting: ``weight``
+is how many rules can meet at one place of a body, with all local references followed, at any depth; a body's places
+times the weight is the work.
 """
 
 from __future__ import annotations
@@ -24,21 +25,27 @@ from trunkline import strictjson
 # A page of fields has 2 to 4 KiB.
 MAX_SCHEMA_BYTES: Final = 65_536
 MAX_SCHEMA_DEPTH: Final = 32
+# Schemas within a schema: 5 µs each. The largest text has about half of it, if its fields have types and names.
+MAX_PARTS: Final = 4_000
+# Steps of counting the weight, 0.5 µs each: every part once for each level that differs from those above it.
+MAX_STEPS: Final = 50_000
 # Longer ones are generated, and nobody can see what they accept.
 MAX_PATTERN_CHARS: Final = 512
 MAX_PATTERNS: Final = 32
-# One compiled expression. `^.{1,1000}$` just fits; `\p{L}{1,200}` does not.
+# All compiled expressions of one schema. `^.{1,1000}$` alone just fits; `\p{L}{1,200}` does not.
 MAX_PATTERN_BYTES: Final = 1_048_576
+# What one expression may have, tried in this order: most need the first, and are counted for no more.
+_PATTERN_BYTES: Final = (8_192, 65_536, MAX_PATTERN_BYTES)
 # Rules that may meet at one place. A union of 100 objects with 20 required fields has 2,100.
 MAX_WEIGHT: Final = 10_000
 # About 0.5 s at 10 ns a rule, for a body made to be slow; ordinary ones stay a thousand times below.
 MAX_WORK: Final = 50_000_000
 _LONGEST_TEXT: Final = 300
+# What is judged good is compiled by then, and soon asked for by whoever takes the tool: so much waits for that.
+_MAX_WAITING_BYTES: Final = 16_777_216
+# A compiled schema's memory for each byte of its text, measured: 30 at most.
+_BYTES_A_CHARACTER: Final = 32
 
-_IN_PLACE: Final = ("not", "if", "then", "else")
-_IN_PLACE_MANY: Final = ("allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies")
-_BELOW: Final = ("items", "additionalItems", "contains", "additionalProperties", "propertyNames")
-_BELOW_MANY: Final = ("prefixItems", "patternProperties")
 _OUTSIDE_SUBSET: Final = frozenset(
     {
         "$dynamicRef",
@@ -74,7 +81,7 @@ def judge(schema: bytes) -> str | None:
     except strictjson.NotStrictJson as exc:
         return str(exc)
     try:
-        compile(schema)
+        _waiting.put(schema, _compiled(schema))
     except BadSchema as exc:
         return str(exc)
     return None
@@ -87,12 +94,14 @@ class BadSchema(ValueError):
 class Validator:
     """One compiled schema."""
 
-    __slots__ = ("_is_valid", "_iter_errors", "_weight")
+    __slots__ = ("_is_valid", "_iter_errors", "_weight", "pattern_bytes")
 
-    def __init__(self, compiled: jsonschema_rs.Validator, weight: int) -> None:
+    def __init__(self, compiled: jsonschema_rs.Validator, weight: int, pattern_bytes: int) -> None:
         self._is_valid = compiled.is_valid
         self._iter_errors = compiled.iter_errors
         self._weight = weight
+        # What its expressions have at most.
+        self.pattern_bytes = pattern_bytes
 
     def error(self, body: bytes | Raw) -> str | None:
         """The first thing that is wrong with this body, with its place, or ``None``."""
@@ -107,23 +116,63 @@ class Validator:
         return _text(next(iter(self._iter_errors(instance))))
 
 
+class _Waiting:
+    """Validators of schemas that were judged and are about to be asked for, the oldest first; each is given once."""
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, Validator] = {}
+        self._bytes = 0
+
+    def put(self, schema: bytes, validator: Validator) -> None:
+        self.take(schema)
+        self._found[schema] = validator
+        self._bytes += _size(schema, validator)
+        while self._bytes > _MAX_WAITING_BYTES:
+            self.take(next(iter(self._found)))
+
+    def take(self, schema: bytes) -> Validator | None:
+        validator = self._found.pop(schema, None)
+        if validator is not None:
+            self._bytes -= _size(schema, validator)
+        return validator
+
+
+def _size(schema: bytes, validator: Validator) -> int:
+    return len(schema) * _BYTES_A_CHARACTER + validator.pattern_bytes
+
+
+_waiting: Final = _Waiting()
+
+
 def compile(schema: bytes) -> Validator:  # noqa: A001 - read as schemas.compile
     """The validator of a schema; ``BadSchema`` if ``judge`` would refuse it."""
+    return _waiting.take(schema) or _compiled(schema)
+
+
+def _compiled(schema: bytes) -> Validator:
     root = orjson.loads(schema)
-    weight = _weight(_walk(root))
-    try:
-        compiled = jsonschema_rs.validator_for(
-            root,
-            mask="the value",
-            offline=True,
-            validate_formats=False,
-            pattern_options=jsonschema_rs.RegexOptions(MAX_PATTERN_BYTES, MAX_PATTERN_BYTES),
-        )
-    except jsonschema_rs.ValidationError as exc:
-        raise BadSchema(f"{_path(exc.instance_path)}: {exc.message[:_LONGEST_TEXT]}") from None
-    except (jsonschema_rs.ReferencingError, ValueError):
-        raise BadSchema("$: not a schema that can be used") from None
-    return Validator(compiled, weight)
+    nodes, patterns = _walk(root)
+    if any(hides_something(text) for text in _texts(root)):
+        raise BadSchema("$: a text with invisible or direction-changing characters")
+    weight = _weight(nodes)
+    for each in _PATTERN_BYTES:
+        limit = min(each, MAX_PATTERN_BYTES // max(1, patterns))
+        try:
+            compiled = jsonschema_rs.validator_for(
+                root,
+                mask="the value",
+                offline=True,
+                validate_formats=False,
+                pattern_options=jsonschema_rs.RegexOptions(limit, limit),
+            )
+        except jsonschema_rs.ValidationError as exc:
+            if patterns and each != MAX_PATTERN_BYTES:
+                continue
+            raise BadSchema(f"{_path(exc.instance_path)}: {exc.message[:_LONGEST_TEXT]}") from None
+        except (jsonschema_rs.ReferencingError, ValueError):
+            break
+        return Validator(compiled, weight, patterns * limit)
+    raise BadSchema("$: not a schema that can be used")
 
 
 def _text(error: jsonschema_rs.ValidationError) -> str:
@@ -154,75 +203,8 @@ def _path(steps: list[str | int]) -> str:
 # --- the safe subset --------------------------------------------------------------------------------------------------
 
 
-class _Node(Struct):
-    """One schema object: what else applies at the same place, and what applies one level below."""
-
-    own: int
-    in_place: list[_Node]
-    named: list[_Node]
-    unnamed: list[_Node]
-
-
-def _walk(root: dict[str, Any]) -> list[_Node]:
-    """All schema objects that can be reached, the root first; ``BadSchema`` for what the subset does not have."""
-    nodes: dict[int, _Node] = {}
-    waiting: list[tuple[dict[str, Any], str]] = []
-    patterns = 0
-
-    def node(schema: Any, place: str) -> _Node:
-        if not isinstance(schema, dict):
-            return nodes.setdefault(id(schema), _Node(1, [], [], []))
-        known = nodes.get(id(schema))
-        if known is None:
-            known = nodes[id(schema)] = _Node(1, [], [], [])
-            waiting.append((schema, place))
-        return known
-
-    node(root, "$")
-    while waiting:
-        schema, place = waiting.pop()
-        here = nodes[id(schema)]
-        patterns += _patterns(schema, place)
-        outside = _OUTSIDE_SUBSET.intersection(schema)
-        if outside:
-            raise BadSchema(f"{place}: {min(outside)} is not supported")
-        if "$id" in schema and schema is not root:
-            raise BadSchema(f"{place}: $id is only supported at the root")
-        here.own += sum(len(_values(schema.get(word))) for word in ("enum", "required"))
-        if "$ref" in schema:
-            here.in_place.append(node(_target(root, schema["$ref"], place), place))
-        for word in _IN_PLACE:
-            here.in_place += [node(inner, f"{place}.{word}") for inner in _one(schema, word)]
-        for word in _IN_PLACE_MANY:
-            here.in_place += [node(inner, f"{place}.{word}") for inner in _values(schema.get(word))]
-        for word in _BELOW:
-            here.unnamed += [node(inner, f"{place}.{word}") for inner in _one(schema, word)]
-        for word in _BELOW_MANY:
-            here.unnamed += [node(inner, f"{place}.{word}") for inner in _values(schema.get(word))]
-        properties = schema.get("properties")
-        if isinstance(properties, dict):
-            here.named = [node(inner, f"{place}{_path([name])[1:]}") for name, inner in properties.items()]
-    if patterns > MAX_PATTERNS:
-        raise BadSchema(f"$: more than {MAX_PATTERNS} patterns")
-    if any(hides_something(text) for text in _texts(root)):
-        raise BadSchema("$: a text with invisible or direction-changing characters")
-    return list(nodes.values())
-
-
-def _patterns(schema: dict[str, Any], place: str) -> int:
-    """How many expressions this object has."""
-    by_pattern = schema.get("patternProperties")
-    patterns = list(by_pattern) if isinstance(by_pattern, dict) else []
-    if isinstance(schema.get("pattern"), str):
-        patterns.append(schema["pattern"])
-    if any(len(pattern) > MAX_PATTERN_CHARS for pattern in patterns):
-        raise BadSchema(f"{place}: a pattern longer than {MAX_PATTERN_CHARS} characters")
-    return len(patterns)
-
-
-def _one(schema: dict[str, Any], word: str) -> list[Any]:
+def _one(part: Any) -> list[Any]:
     """The one schema of a keyword, or the many where older drafts allow them (``items``)."""
-    part = schema.get(word)
     if isinstance(part, list):
         return part
     return [] if part is None else [part]
@@ -234,10 +216,99 @@ def _values(part: Any) -> list[Any]:
     return part if isinstance(part, list) else []
 
 
-def _target(root: dict[str, Any], reference: Any, place: str) -> Any:
+# Keywords whose schemas apply to the same value, and those whose schemas apply one level below; how each lists them.
+_IN_PLACE: Final = dict.fromkeys(("not", "if", "then", "else"), _one) | dict.fromkeys(
+    ("allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies"), _values
+)
+_BELOW: Final = dict.fromkeys(
+    ("items", "additionalItems", "contains", "additionalProperties", "propertyNames"), _one
+) | dict.fromkeys(("prefixItems", "patternProperties"), _values)
+
+
+class _Node(Struct):
+    """One schema object: what else applies at the same place, and what applies one level below, by their numbers."""
+
+    own: int
+    in_place: list[int]
+    named: list[int]
+    unnamed: list[int]
+
+
+# Where in the schema something stands: its last step, and where that begins. Shown only if it is refused.
+_Place = tuple["_Place", str] | None
+
+
+def _walk(root: dict[str, Any]) -> tuple[list[_Node], int]:
+    """All schema objects that can be reached, the root first, and how many patterns they have.
+
+    ``BadSchema`` for what the subset does not have.
+    """
+    nodes: list[_Node] = []
+    numbers: dict[int, int] = {}
+    waiting: list[tuple[dict[str, Any], _Place]] = []
+    patterns = 0
+
+    def number(schema: Any, place: _Place) -> int:
+        # True and false are alike here, and there is one of each.
+        known = numbers.get(id(schema))
+        if known is None:
+            known = numbers[id(schema)] = len(nodes)
+            if known == MAX_PARTS:
+                raise BadSchema(f"$: more than {MAX_PARTS} schemas within it")
+            nodes.append(_Node(1, [], [], []))
+            if isinstance(schema, dict):
+                waiting.append((schema, place))
+        return known
+
+    number(root, None)
+    while waiting:
+        schema, place = waiting.pop()
+        here = nodes[numbers[id(schema)]]
+        for word, part in schema.items():
+            if word == "properties":
+                names = part if isinstance(part, dict) else {}
+                here.named += [number(inner, (place, name)) for name, inner in names.items()]
+            elif word in _IN_PLACE:
+                here.in_place += [number(inner, (place, word)) for inner in _IN_PLACE[word](part)]
+            elif word in _BELOW:
+                here.unnamed += [number(inner, (place, word)) for inner in _BELOW[word](part)]
+            elif word == "$ref":
+                here.in_place.append(number(_target(root, part, place), place))
+            elif word in {"enum", "required"}:
+                here.own += len(_values(part))
+            elif word in _OUTSIDE_SUBSET:
+                raise BadSchema(f"{_shown(place)}: {word} is not supported")
+        if "$id" in schema and schema is not root:
+            raise BadSchema(f"{_shown(place)}: $id is only supported at the root")
+        patterns += _patterns(schema, place)
+    if patterns > MAX_PATTERNS:
+        raise BadSchema(f"$: more than {MAX_PATTERNS} patterns")
+    return nodes, patterns
+
+
+def _shown(place: _Place) -> str:
+    steps: list[str | int] = []
+    while place is not None:
+        place, step = place
+        steps.append(step)
+    return _path(steps[::-1])
+
+
+def _patterns(schema: dict[str, Any], place: _Place) -> int:
+    """How many expressions this object has."""
+    if "pattern" not in schema and "patternProperties" not in schema:
+        return 0
+    by_pattern, pattern = schema.get("patternProperties"), schema.get("pattern")
+    patterns = [*(by_pattern if isinstance(by_pattern, dict) else ()), *([pattern] if isinstance(pattern, str) else ())]
+    if any(len(text) > MAX_PATTERN_CHARS for text in patterns):
+        raise BadSchema(f"{_shown(place)}: a pattern longer than {MAX_PATTERN_CHARS} characters")
+    return len(patterns)
+
+
+def _target(root: dict[str, Any], reference: Any, place: _Place) -> Any:
     """What a local reference points to."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        raise BadSchema(f"{place}: $ref must be local, like #/$defs/name")
+        raise BadSchema(f"{_shown(place)}: $ref must be local, like #/$defs/name")
     target: Any = root
     for step in reference[2:].split("/") if reference != "#" else ():
         name = unquote(step).replace("~1", "/").replace("~0", "~")
@@ -246,7 +317,7 @@ def _target(root: dict[str, Any], reference: Any, place: str) -> Any:
         elif isinstance(target, list) and name.isascii() and name.isdigit() and int(name[:9]) < len(target):
             target = target[int(name[:9])]
         else:
-            raise BadSchema(f"{place}: $ref points to nothing")
+            raise BadSchema(f"{_shown(place)}: $ref points to nothing")
     return target
 
 
@@ -266,42 +337,50 @@ def _texts(value: Any) -> Iterator[str]:
 def _weight(nodes: list[_Node]) -> int:
     """How many rules can meet at one place, at the root and at every depth that a body can have."""
     order = _children_first(nodes)
-    # For each node: how many rules meet at a place ``depth`` levels below the one where the node applies.
-    meeting = {id(node): 0 for node in order}
-    heaviest = 0
-    for depth in range(strictjson.MAX_DEPTH):
-        above, meeting = meeting, {}
-        for node in order:
-            if depth == 0:
-                here = node.own
-            else:
-                # A place below has one name: of the named ones only the heaviest can be there.
-                here = sum(above[id(inner)] for inner in node.unnamed)
-                here += max((above[id(inner)] for inner in node.named), default=0)
-            meeting[id(node)] = here + sum(meeting[id(inner)] for inner in node.in_place)
-        if max(meeting.values()) > MAX_WEIGHT:
+    # For each node: how many rules meet at the place where it applies, then one level below that, and so on.
+    meeting = [0] * len(nodes)
+    for number in order:
+        node = nodes[number]
+        meeting[number] = node.own + sum([meeting[inner] for inner in node.in_place])
+    seen: list[list[int]] = []
+    # Each level follows from the one above, so when one comes again there is nothing new below.
+    while meeting not in seen and len(seen) < strictjson.MAX_DEPTH:
+        if max(meeting) > MAX_WEIGHT:
             raise BadSchema(f"$: more than {MAX_WEIGHT} rules would meet at one place")
-        heaviest = max(heaviest, meeting[id(nodes[0])])
-        if meeting == above:
-            break
-    return heaviest
+        seen.append(meeting)
+        if len(seen) * len(nodes) > MAX_STEPS:
+            raise BadSchema("$: too many schemas within it that refer to each other")
+        above, meeting = meeting, [0] * len(nodes)
+        for number in order:
+            node = nodes[number]
+            here = 0
+            for inner in node.unnamed:
+                here += above[inner]
+            if node.named:
+                # A place below has one name: of the named ones only the heaviest can be there.
+                here += max([above[inner] for inner in node.named])
+            for inner in node.in_place:
+                here += meeting[inner]
+            meeting[number] = here
+    return max(level[0] for level in seen)
 
 
-def _children_first(nodes: list[_Node]) -> list[_Node]:
+def _children_first(nodes: list[_Node]) -> list[int]:
     """All nodes, each after those that apply at its own place; a circle among these would never end."""
-    order: list[_Node] = []
+    order: list[int] = []
     finished: dict[int, bool] = {}
-    waiting = nodes.copy()
+    waiting = list(range(len(nodes)))
     while waiting:
-        node = waiting[-1]
-        if id(node) not in finished:
-            finished[id(node)] = False
-            if any(finished.get(id(inner)) is False for inner in node.in_place):
+        number = waiting[-1]
+        if number not in finished:
+            finished[number] = False
+            in_place = nodes[number].in_place
+            if any(finished.get(inner) is False for inner in in_place):
                 raise BadSchema("$: a $ref leads back to itself")
-            waiting += node.in_place
+            waiting += in_place
             continue
         waiting.pop()
-        if not finished[id(node)]:
-            finished[id(node)] = True
-            order.append(node)
+        if not finished[number]:
+            finished[number] = True
+            order.append(number)
     return order

@@ -15,14 +15,20 @@ from pathlib import Path
 
 import trunkline.host.up  # noqa: F401 - before the fork
 from trunkline.cli.main import main
+from trunkline.host.processes import signal_on_parent_death
 
 WAIT_S = 30.0
 
 
 def start(home: Path, number: int, gate: int) -> int:
+    parent = os.getpid()
     process = os.fork()
     if process:
         return process
+    # Whoever stops the tests does not stop us.
+    signal_on_parent_death(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(97)
     output = os.open(f"{home}.{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -69,6 +69,7 @@ def test_the_session_in_the_readme_goes_as_it_is_printed(exchange: Running) -> N
             command,
             shell=True,
             env=env,
+            cwd=exchange.home.parent,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

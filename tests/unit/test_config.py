@@ -46,6 +46,7 @@ allowed_origins = ["https://app.example"]
 codex = []
 [chiffon]
 nats = "nats://127.0.0.1:4222"
+timeout_s = 45
 work = { infra_change = "com.example.infra/change" }
 [cluster]
 nats = "nats://127.0.0.1:4222"
@@ -427,9 +428,10 @@ def test_the_built_in_rules_can_be_removed(home: Home) -> None:
     assert loaded(home, "policy.builtin = false").policy().rules == ()
 
 
-def test_the_built_in_rules_are_these_four_in_this_order(home: Home) -> None:
+def test_the_built_in_rules_are_these_five_in_this_order(home: Home) -> None:
     rules = loaded(home).policy().rules
     assert [(rule.caller, rule.tool, rule.side_effects, rule.when, rule.decision) for rule in rules] == [
+        ("chiffon:chiffon.*", "*", None, None, Decision.ALLOW),
         ("*", "*", True, "untrusted", Decision.ASK),
         ("operator", "*", None, None, Decision.ALLOW),
         ("*", "*", False, None, Decision.ALLOW),

@@ -55,6 +55,11 @@ class Connection:
                 self.refused(error_of(data))
             return data
 
+    def answer(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """The status and the body of an answer, good or not."""
+        with self._sent(method, path, body, "application/json") as answer:
+            return answer.status, answer.read()
+
     def get(self, path: str) -> Any:
         """What stands at a path."""
         return decode(self.request("GET", path))

@@ -39,6 +39,7 @@ VERBS = {
     "deny": Verb("approvals", "deny", "Answer a question with no."),
     "directive": Verb("directive", "directive", "State an intent for a tool that needs one."),
     "policy": Verb("policy", "policy", "The rules in force; what they would say."),
+    "space": Verb("space", "space", "Workspaces for agents: make, list, run operations in them."),
     "token": Verb("token", "token", "Credentials: make, list, revoke."),
     "reload": Verb("reload", "reload", "Read the configuration again."),
     "ledger": Verb("ledger", "ledger", "The record: verify, show, export."),

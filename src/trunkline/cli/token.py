@@ -26,10 +26,14 @@ def token() -> None:
 )
 @shared
 def new(settings: Settings, edge: str, agent: str, kind: str | None, permissions: tuple[str, ...]) -> None:
-    """Make a credential for an agent on an EDGE (http, opensentience)."""
-    if kind is not None:
+    """Make a credential for an agent on an EDGE (http, opensentience, chiffon)."""
+    if kind is not None and edge != "chiffon":
         raise click.UsageError(f"agents on the edge {printable(edge)} have no type")
+    if kind is None and edge == "chiffon":
+        raise click.UsageError("--type is missing: orchestrator, infra, desktop, code or research")
     body: dict[str, object] = {"edge": edge, "agent": agent}
+    if kind is not None:
+        body["type"] = kind
     if permissions:
         body["permissions"] = permissions
     made = settings.connect().post(at("tokens"), body)
@@ -54,7 +58,7 @@ def list_tokens(settings: Settings) -> None:
     rows = [
         [
             one["id"],
-            one["edge"],
+            one["edge"] + (f" ({one['type']})" if one.get("type") else ""),
             one["agent"],
             clock(seconds_of(one["issued_at"])),
             "revoked" if one.get("revoked") else "valid",
@@ -81,6 +85,7 @@ def _on_record(settings: Settings) -> list[dict[str, Any]]:
                     "agent": entry.agent,
                     "issued_at": stamp(entry.at),
                     "permissions": entry.permissions,
+                    "type": entry.type,
                     "revoked": False,
                 }
             elif isinstance(entry, TokenRevoked) and entry.token_id in found:

@@ -43,6 +43,9 @@ from trunkline.host.runlog import RunLog
 SHORT_GRACE_S: Final = 1.0
 # SIGKILL is sent again this often, to processes born meanwhile.
 KILL_AGAIN_S: Final = 0.05
+# A process that forks and ends at once is gone before the table of all processes is read, which takes 5 ms. For so long
+# only our own children are looked at, 50 µs each: such a chain is one of them at any moment.
+CHASE_S: Final = 0.02
 # A process that SIGKILL does not end in this time hangs in the kernel (a dead network disk); nobody can wait for it.
 KILL_WAIT_S: Final = 5.0
 
@@ -108,10 +111,13 @@ class Keeper:
     def serve(self) -> None:
         """Serve the exchange until it is gone, then end everything."""
         self._prepare()
-        while not self._is_leaving or self._runs:
+        while True:
             # Before waiting: a parent that ends from here on sends a signal, which ends the wait.
             if os.getppid() != self._exchange_pid:
                 self._leave()
+            # After looking, not before: nothing would end the wait of a keeper that has left.
+            if self._is_leaving and not self._runs:
+                break
             for key, _ in self._selector.select(self._wait_s()):
                 key.data()
             self._collect()
@@ -299,16 +305,16 @@ class Keeper:
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
-    def _collect(self) -> None:
-        """Take the exit codes of our children: first processes of runs, and orphans we adopted."""
+    def _collect(self) -> bool:
+        """Take the exit codes of our children: first processes of runs, and orphans we adopted. Whether any live."""
         by_pid = {run.pid: run for run in self._runs.values() if run.code is None}
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
-                return
+                return True
             run = by_pid.get(pid)
             if run is not None:
                 run.code = os.waitstatus_to_exitcode(status)
@@ -332,7 +338,9 @@ class Keeper:
         living = self._living()
         for run, kill_at in ending:
             left = living.get(run.run_id, []) + living.get(None, [])
-            if run.code is not None and not left:
+            orphans = partial(self._is_orphan_of, run.run_id)
+            # A chain of forks is easily missed in the table: only a look at our own children makes sure.
+            if run.code is not None and not left and not self._chase(orphans):
                 self._finish(run)
             elif run.killed_at is not None and now >= run.killed_at + KILL_WAIT_S:
                 pids = ", ".join(str(process.pid) for process in left)
@@ -340,6 +348,7 @@ class Keeper:
                 self._finish(run)
             elif now >= kill_at:
                 self._signal(run, left, signal.SIGKILL)
+                self._chase(orphans)
                 run.killed_at = run.killed_at or now
                 run.kill_at = now + KILL_AGAIN_S
             elif not run.is_asked:
@@ -376,18 +385,37 @@ class Keeper:
         else:
             self._report("failed", run.run_id, reason=run.reason or "ended before it could be started")
 
+    def _is_orphan_of(self, run_id: str, pid: int) -> bool:
+        """Whether a child of ours is no first process, and belongs to this run or hides where it belongs."""
+        if any(run.pid == pid for run in self._runs.values()):
+            return False
+        process = processes.read(pid)
+        if process is None or not process.is_alive:
+            # Not collected yet, and who knows what it started last: one more look.
+            return True
+        roots = {run.pid: Root(run.run_id, run.start_time) for run in self._runs.values()}
+        return bool(by_run({pid: process}, self._pid, roots, marked_run).keys() & {run_id, None})
+
+    def _chase(self, is_doomed: Callable[[int], bool]) -> bool:
+        """SIGKILL to our own children faster than they can fork. Whether such a child is left."""
+        until = time.monotonic() + CHASE_S
+        while time.monotonic() < until:
+            if not self._collect():
+                return False
+            doomed = [pid for pid in processes.child_pids(self._pid) if is_doomed(pid)]
+            if not doomed:
+                return False
+            for pid in doomed:
+                # Not collected yet, so the number is certainly its own.
+                with suppress(PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        return True
+
     def _end_strays(self) -> None:
-        """Nobody is asked any more: the last thing the keeper does."""
+        """Nobody is asked any more: the last thing the keeper does. Whoever loses its parent becomes our child."""
         give_up_at = time.monotonic() + KILL_WAIT_S
-        while time.monotonic() < give_up_at:
-            self._collect()
-            known = processes.table()
-            left = [known[pid] for pid in processes.descendants(known, [self._pid]) if known[pid].is_alive]
-            if not left:
-                return
-            for process in left:
-                processes.send_signal(process, signal.SIGKILL)
-            for key, _ in self._selector.select(KILL_AGAIN_S):
+        while self._chase(lambda _: True) and time.monotonic() < give_up_at:
+            for key, _ in self._selector.select(KILL_AGAIN_S / 10):
                 key.data()
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from trunkline.host import processes
-from trunkline.host.keeper import KILL_WAIT_S, SHORT_GRACE_S
+from trunkline.host.keeper import CHASE_S, KILL_WAIT_S, SHORT_GRACE_S
 from trunkline.model import ProcessIdentity
 
 # The longest that a keeper needs to end everything.
@@ -131,12 +131,22 @@ async def end_strays(roots: Iterable[ProcessIdentity]) -> None:
             return
         for process in strays.values():
             processes.send_signal(process, signal.SIGKILL)
-        for process in adopted:
-            try:
-                os.waitpid(process.pid, os.WNOHANG)  # noqa: ASYNC222  (it does not block)
-            except ChildProcessError:
-                continue
+        _chase_adopted(me, session)
         await asyncio.sleep(POLL_S)
+
+
+def _chase_adopted(me: int, session: int) -> None:
+    """End our own children of other sessions faster than they can fork, as ``Keeper._chase`` does."""
+    until = time.monotonic() + CHASE_S
+    while time.monotonic() < until:
+        found = [process for pid in processes.child_pids(me) if (process := processes.read(pid)) is not None]
+        adopted = [process for process in found if process.sid != session]
+        if not adopted:
+            return
+        for process in adopted:
+            processes.send_signal(process, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
 
 
 def end_leftovers(home: str) -> None:

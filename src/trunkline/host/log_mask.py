@@ -12,7 +12,12 @@ from trunkline.ledger.masking import Masker
 
 def mask_log(data: bytes) -> bytes:
     """Whole lines without what looks like a secret. The run's own token is masked before, exactly (``runlog``)."""
-    return _masker().mask(data)
+    mask = _masker().mask
+    masked = mask(data)
+    if b"\\" not in masked:
+        return masked
+    # A line may be JSON whose escapes hide something; several lines together are none.
+    return b"\n".join(map(mask, masked.split(b"\n")))
 
 
 @functools.cache

@@ -23,8 +23,11 @@ MASKED: Final = b"[masked]"
 
 _TOO_LONG: Final = re.compile(rb"(?m)^[^\n]{%d,}" % (MAX_LINE_BYTES + 1))
 # What would act on the terminal of a reader instead of being seen: control characters (escape sequences), marks that
-# turn the direction of writing, and those without width.
-_UNSEEN: Final = re.compile(r"\r(?=\n)|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+# turn the direction of writing, and those without width or ink (but for the selector in emoji).
+_UNSEEN: Final = re.compile(
+    r"\r(?=\n)|[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
 
 
 def spellings(secret: bytes) -> tuple[bytes, ...]:

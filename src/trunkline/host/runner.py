@@ -155,7 +155,7 @@ class Runner:
                     count = 0
                     self._flush()
         except Exception as exc:  # noqa: BLE001  (the boundary: after half a step only a fold brings the hub back)
-            self._die(f"{type(exc).__name__} in {_where(exc)}")
+            self._die(f"{type(exc).__name__} in {where_raised(exc)}")
             return
         finally:
             self._is_feeding = False
@@ -440,7 +440,7 @@ def _progress_line(effect: Progress) -> bytes:
     )
 
 
-def _where(exc: BaseException) -> str:
+def where_raised(exc: BaseException) -> str:
     """Where an exception came from, without its text: that may hold a payload."""
     trace = exc.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -22,25 +22,31 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
 import trunkline
 from trunkline import events
 from trunkline.config import AgentProcess, Config, Home, host_and_port, load
+from trunkline.edges.chiffon.messages import AGENT_TYPES
+from trunkline.edges.chiffon.serve import ChiffonListener
+from trunkline.edges.chiffon.session import Settings as ChiffonSettings
 from trunkline.edges.http.serve import HttpListener
 from trunkline.edges.opensentience.serve import OpenSentienceListener
 from trunkline.edges.opensentience.session import Settings
+from trunkline.edges.spaces.routes import door as spaces_door
+from trunkline.edges.spaces.serve import Spaces
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError
 from trunkline.host import processes
-from trunkline.host.runner import Runner
+from trunkline.host.runner import Runner, where_raised
+from trunkline.host.spaces import SpacesFolder
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.verify import verify
-from trunkline.model import Status
+from trunkline.model import ProcessIdentity, Status
 
 log = logging.getLogger("trunkline")
 
@@ -91,6 +97,8 @@ class Exchange:
         self._supervisor = Supervisor(home.path, Path(config.opensentience.socket))
         self._ledger: Ledger
         self._runner: Runner
+        self._spaces: Spaces
+        self._chiffon: ChiffonListener
 
     async def serve(self) -> int:
         """Start everything, wait for the end, stop everything."""
@@ -103,7 +111,11 @@ class Exchange:
                 verify(self._home.ledger_file)
             raise
         runner = self._runner
-        http = HttpListener(runner, *host_and_port(config.http.listen))
+        self._chiffon = ChiffonListener(
+            runner, _chiffon_settings(config), _own_identity(), nats=config.chiffon.nats
+        )
+        doors = [spaces_door(runner, self._spaces), self._chiffon.door]
+        http = HttpListener(runner, *host_and_port(config.http.listen), doors=doors)
         opensentience = OpenSentienceListener(
             runner,
             _session_settings(config, self._instance),
@@ -111,10 +123,13 @@ class Exchange:
             tcp=host_and_port(config.opensentience.tcp) if config.opensentience.tcp else None,
         )
         self._watch_signals(loop)
+        loop.set_exception_handler(_log_defect)
         housekeeping = loop.create_task(self._keep_house())
         housekeeping.add_done_callback(self._house_is_left)
         try:
+            await self._spaces.start()
             await opensentience.start()
+            await self._chiffon.start()
             host, port = await http.start()
             await self._supervisor.start(runner.feed, [_spec(agent) for agent in config.agents])
             self._write_ready(f"http://{_bracketed(host)}:{port}", opensentience)
@@ -128,6 +143,8 @@ class Exchange:
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         """The ledger, the hub folded from it, and the runner between them."""
         operator_token = _operator_token(self._home)
+        folder = SpacesFolder(self._home.path / "spaces")
+        found = folder.load()
         known = [("operator_token", operator_token)]
         ledger = Ledger.open(
             self._home.ledger_file,
@@ -162,7 +179,24 @@ class Exchange:
             reload=self._reload_now,
         )
         self._next_snapshot = hub.state.last + SNAPSHOT_EVERY
-        self._runner.feed([_in_force(self._config), events.ExchangeStarted(trunkline.__version__, self._instance)])
+        self._spaces = Spaces(self._runner, folder, _own_identity(), trunkline.__version__)
+        self._spaces.prepare(found)
+        self._runner.feed([self._in_force(), events.ExchangeStarted(trunkline.__version__, self._instance)])
+
+    def _in_force(self) -> events.PolicyChanged:
+        config = self._config
+        unpinned = {agent.id for agent in config.agents if not agent.pin_definitions}
+        # Their definitions change with a release of ours only.
+        unpinned.update(agent.agent_id for agent in self._spaces.agents.values())
+        unpinned.update(f"chiffon.{kind}" for kind in AGENT_TYPES)
+        return events.PolicyChanged(
+            config.policy(),
+            config.limits,
+            untrusted_agents=frozenset(agent.id for agent in config.agents if agent.reads_untrusted),
+            unpinned_agents=frozenset(unpinned),
+            schema_strict=config.opensentience.schema_validation == "strict",
+            approval_expire_s=config.approvals.expire_s,
+        )
 
     # -- while it runs -------------------------------------------------------------------------------------------------
 
@@ -190,13 +224,13 @@ class Exchange:
     def _reload_now(self) -> None:
         """Read the file again. A file that cannot be used changes nothing."""
         config = load(self._home, self._config_path, os.environ)
-        for name in ("http", "opensentience"):
+        for name in ("http", "opensentience", "chiffon"):
             if getattr(config, name) != getattr(self._config, name):
                 raise ConfigError(
                     f"[{name}] cannot change while the exchange runs; restart it", str(self._config_path or "")
                 )
         self._config = config
-        self._runner.feed([_in_force(config)])
+        self._runner.feed([self._in_force()])
         self._supervisor.reload([_spec(agent) for agent in config.agents])
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
 
@@ -253,6 +287,8 @@ class Exchange:
             runner.feed([events.DrainStarted()])
             await self._wait_idle(DRAIN_S)
         await opensentience.stop("shutdown")
+        await self._spaces.stop()
+        await self._chiffon.stop()
         # Calls whose agents have just left have ended too, and who asked over HTTP is still there to hear it.
         await self._wait_idle(LAST_WORDS_S)
         await http.stop()
@@ -283,7 +319,7 @@ class Exchange:
         ready = {
             "pid": os.getpid(),
             # Tells a reused pid apart, so that nobody sends the operator's token to a stranger on our old port.
-            "start_time": process.start_time if (process := processes.read(os.getpid())) is not None else 0,
+            "start_time": _own_identity().start_time,
             "http": http,
             "socket": str(opensentience.path),
             "tcp": None
@@ -318,15 +354,20 @@ class Exchange:
         say("Stop with Ctrl-C.")
 
 
-def _in_force(config: Config) -> events.PolicyChanged:
-    return events.PolicyChanged(
-        config.policy(),
-        config.limits,
-        untrusted_agents=frozenset(agent.id for agent in config.agents if agent.reads_untrusted),
-        unpinned_agents=frozenset(agent.id for agent in config.agents if not agent.pin_definitions),
-        schema_strict=config.opensentience.schema_validation == "strict",
-        approval_expire_s=config.approvals.expire_s,
-    )
+def _log_defect(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody caught, without its text: that may hold a payload."""
+    error = context.get("exception")
+    where = "" if error is None else f": {type(error).__name__} at {where_raised(error)}"
+    log.error("%s%s", context["message"], where)
+
+
+def _own_identity() -> ProcessIdentity:
+    process = processes.read(os.getpid())
+    return ProcessIdentity(os.getpid(), 0 if process is None else process.start_time)
+
+
+def _chiffon_settings(config: Config) -> ChiffonSettings:
+    return ChiffonSettings(config.chiffon.timeout_s, config.chiffon.work)
 
 
 def _session_settings(config: Config, instance: str) -> Settings:

@@ -8,21 +8,35 @@ Invariant: an agent has at most one session; a fresh, valid one replaces the old
 
 from __future__ import annotations
 
+from typing import Final
+
 from trunkline import effects, entries, events, schemas
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.book import Book
+from trunkline.hub.breaker import Breaker
 from trunkline.hub.calls import Calls
 from trunkline.hub.credentials import FIRST_USE_S, Credentials, Launch
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import MAX_PATTERN_BYTES, MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
-from trunkline.model import RESERVED_PREFIXES, TOOL_NAME, Fault, Now, ToolDefinition, fault
+from trunkline.hub.timers import Timers
+from trunkline.model import RESERVED_PREFIXES, TOOL_NAME, Fault, Health, Now, ToolDefinition, fault
+
+# Alarms of breakers among those of questions, whose ids hold no colon.
+BREAKER_KEY: Final = "breaker:"
 
 
 class Agents:
     """Everything that agents do besides calling."""
 
     def __init__(
-        self, book: Book, registry: Registry, calls: Calls, approvals: Approvals, credentials: Credentials, judge: Judge
+        self,
+        book: Book,
+        registry: Registry,
+        calls: Calls,
+        approvals: Approvals,
+        credentials: Credentials,
+        judge: Judge,
+        timers: Timers[int | str],
     ) -> None:
         self._book = book
         self._state = book.state
@@ -31,6 +45,9 @@ class Agents:
         self._approvals = approvals
         self._credentials = credentials
         self._judge = judge
+        self._timers = timers
+        # By agent id: coming back with another session does not make an agent well.
+        self._breakers: dict[str, Breaker] = {}
         # Agents whose changed definitions are taken without asking.
         self.unpinned: frozenset[str] = frozenset()
 
@@ -123,7 +140,10 @@ class Agents:
             credential=credential,
             process=event.peer.process,
             manifest_sha256=known_sha256,
+            retry=event.retry,
         )
+        if event.breaker is not None:
+            agent.breaker = self._breakers.setdefault(event.agent_id, Breaker(event.breaker))
         self._registry.attach(agent, is_launched=launch is not None)
         self._judge.forget()
         if manifest is not None and manifest.permissions:
@@ -133,6 +153,10 @@ class Agents:
             else:
                 self._approvals.ask_manifest(agent.identity, event.agent_id, manifest, now)
         self._book.say(effects.Admit(event.session, number, event.ref))
+        if agent.breaker is not None:
+            # The one who was asked is gone, or the rest ended while nobody was there to be asked.
+            agent.breaker.is_checking = False
+            self.breaker_due(event.agent_id, now)
 
     def _name_taken(self, event: events.AgentArrived) -> str:
         """Why this id is not for this agent, whatever its token (decision 19)."""
@@ -169,7 +193,11 @@ class Agents:
     def health_reported(self, event: events.HealthReported, now: Now) -> None:
         """An agent said how it is, or was silent."""
         agent = self._registry.by_session.get(event.session)
-        if agent is None or agent.health is event.health:
+        if agent is None:
+            return
+        if agent.breaker is not None and agent.breaker.is_checking:
+            self._breaker_checked(agent, agent.breaker, event.health, now)
+        if agent.health is event.health:
             return
         agent.health = event.health
         self._book.write(
@@ -179,6 +207,40 @@ class Agents:
             self._calls.tools_are_back(agent.tools, now)
         else:
             self._calls.leave_queue(agent, now)
+
+    # -- breakers ------------------------------------------------------------------------------------------------------
+
+    def count_failure(self, agent: Agent, problem: Fault, now: Now) -> None:
+        """An attempt failed at this agent; after some in a row it gets no new work for a while."""
+        breaker = agent.breaker
+        if breaker is not None and breaker.failed(problem, now.mono):
+            self._note_breaker(agent, "breaker.opened", f"{breaker.failures} failed attempts in a row", now)
+            self._timers.arm(f"{BREAKER_KEY}{agent.agent_id}", breaker.rests_until)
+            self._calls.leave_queue(agent, now)
+
+    def breaker_due(self, agent_id: str, now: Now) -> None:
+        """A rest is over: one look whether the agent is well, if it is here."""
+        agent = self._registry.agents.get(agent_id)
+        if agent is not None and agent.breaker is not None and agent.breaker.is_due(now.mono):
+            agent.breaker.check()  # CH-073
+            self._book.say(effects.CheckHealth(agent.session, 0))
+
+    def _breaker_checked(self, agent: Agent, breaker: Breaker, health: Health, now: Now) -> None:
+        is_well = health in {Health.OK, Health.DEGRADED}
+        breaker.checked(now.mono, is_well=is_well)
+        if is_well:
+            self._note_breaker(agent, "breaker.closed", "the health check went well", now)
+            self._calls.tools_are_back(agent.tools, now)
+        else:
+            self._note_breaker(agent, "breaker.opened", "the health check failed", now)
+            self._timers.arm(f"{BREAKER_KEY}{agent.agent_id}", breaker.rests_until)
+
+    def _note_breaker(self, agent: Agent, code: str, detail: str, now: Now) -> None:
+        self._book.write(
+            entries.Noticed(
+                n=self._book.next, at=now.ms, code=code, place=agent.edge, who=agent.agent_id, detail=detail
+            )
+        )
 
     def tools_offered(self, event: events.ToolsOffered, now: Now) -> None:
         """An agent announces tools: each is taken, held back or rejected for itself."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -270,13 +271,22 @@ class Approvals:
                     call_id=None if call is None else call.entry.call_id,
                     chain=entry.chain,
                     input=entry.input if call is None else call.entry.input,
-                    before=None if pin is None else Raw(entries.encode(pin.definition)),
-                    after=None if entry.definition is None else Raw(entries.encode(entry.definition)),
+                    before=None if pin is None else _shown(pin.definition),
+                    after=None if entry.definition is None else _shown(entry.definition),
                     permissions=entry.permissions,
                     waiting=max(1, len(question.calls)),
                 )
             )
         return found
+
+
+def _shown(definition: ToolDefinition) -> Raw:
+    """A definition for a person. The flags are spelled out: else a tool that begins to have side effects would only
+    have one line less.
+    """
+    flags = {"side_effects": definition.side_effects, "requires_directive": definition.requires_directive}
+    said = msgspec.json.decode(entries.encode(definition), type=dict[str, Raw])
+    return Raw(msgspec.json.encode({**said, **flags}))
 
 
 def _draft(subject: str, asked_by: str, reason: str) -> QuestionOpened:

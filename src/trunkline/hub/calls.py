@@ -23,7 +23,7 @@ from trunkline.hub.book import Book
 from trunkline.hub.lifecycle import step
 from trunkline.hub.limits import Loads
 from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
-from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S, may_resend, next_delay_s
+from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S, may_resend, next_attempt_s, next_delay_s
 from trunkline.hub.state import Call, Stream, body_size
 from trunkline.hub.timers import Timers
 from trunkline.model import (
@@ -50,6 +50,9 @@ GRACE_S: Final = 5.0
 CALLER_GONE_S: Final = 10.0
 # What is kept of a stream's end (decision 27).
 TAIL_BYTES: Final = 65_536
+# As much of a cut end's first word is left out: longer than any token.
+HALF_SECRET_BYTES: Final = 1_024
+_NOT_SPACE: Final = bytes(set(range(256)) - set(b" \t\r\n"))
 # How much of a large output its reference shows.
 HEAD_BYTES: Final = 1024
 
@@ -210,7 +213,10 @@ class Calls:
     def finished(self, call: Call, event: CallFinished, now: Now) -> None:
         """The agent says how it ended; what it says is checked before it counts."""
         status, output, problem = event.status, event.output, event.fault
-        self._registry.by_session[call.session].unanswered = 0
+        agent = self._registry.by_session[call.session]
+        agent.unanswered = 0
+        if agent.breaker is not None:
+            agent.breaker.answered()
         tool = self._registry.tools.get(call.entry.tool_id)
         if tool is not None and tool.fingerprint != call.entry.fingerprint:
             tool = None  # another definition is in force by now; it says nothing about this call
@@ -330,9 +336,51 @@ class Calls:
 
     # -- when things go wrong ------------------------------------------------------------------------------------------
 
+    def attempt_failed(self, call: Call, agent: Agent, problem: Fault, now: Now) -> None:
+        """One delivery led to nothing. The call runs on, to be sent again: a late result still counts (decision 4)."""
+        self._book.write(
+            entries.CallNoted(
+                n=self._book.next,
+                at=now.ms,
+                call_id=call.entry.call_id,
+                note="attempt.failed",
+                by=agent.identity,
+                detail=f"attempt {call.attempt}: {problem.code}",
+            )
+        )
+        if call.ending is not None:
+            return  # it was asked to stop; its grace decides
+        delay = next_attempt_s(call, problem, agent.retry, now.mono)
+        if delay is not None:
+            call.resend_at = now.mono + delay
+            self.rearm(call)
+            return
+        tool = self._registry.tools.get(call.entry.tool_id)
+        if tool is not None:
+            tool.failed += 1
+        status = Status.FAILED
+        if problem.code == "tool.timeout":
+            agent.abandon(call, now.mono)
+            agent.unanswered += 1
+            if call.entry.side_effects:
+                status, problem = Status.UNKNOWN, _not_known(problem)
+        self.settle(call, status, now, fault=problem)
+
+    def _send_again(self, call: Call, now: Now) -> None:
+        """The next attempt, at the same agent. When it has to be done stays as it was."""
+        kept = call.deadline, call.sent_at, call.started_ms
+        number = self._book.write(
+            entries.CallSent(n=self._book.next, at=now.ms, call=call.entry.n, attempt=call.attempt + 1)
+        )
+        self.resent += 1
+        self.deliver(call, self._registry.by_session[call.session], number, now)
+        call.deadline, call.sent_at, call.started_ms = kept
+        self.rearm(call)
+
     def lost(self, call: Call, now: Now) -> None:
         """The agent, or the exchange, went away while this call ran (decision 1)."""
         call.session = 0
+        call.resend_at = 0.0
         call.stream = None  # an agent that is sent the call again counts from one
         delay = next_delay_s(call, RESEND)
         if delay is not None:
@@ -358,7 +406,7 @@ class Calls:
 
     def _stop(self, call: Call, ending: Literal["timeout", "canceled"], reason: str, now: Now) -> None:
         call.ending = ending
-        call.gone_at = 0.0
+        call.gone_at = call.resend_at = 0.0
         tool = self._registry.tools.get(call.entry.tool_id)
         if tool is None or not tool.is_cancelable:
             self._end(call, now)
@@ -381,8 +429,7 @@ class Calls:
             agent.unanswered += timed_out
         problem = _timeout_fault(call) if timed_out else fault("tool.canceled")
         if call.entry.side_effects:
-            text = f"{problem.message}; whether it took effect is not known"
-            self.settle(call, Status.UNKNOWN, now, fault=fault(problem.code, text, retryable=False))
+            self.settle(call, Status.UNKNOWN, now, fault=_not_known(problem))
         else:
             self.settle(call, Status.FAILED if timed_out else Status.CANCELED, now, fault=problem)
 
@@ -414,11 +461,14 @@ class Calls:
     def rearm(self, call: Call) -> None:
         """Set the call's one alarm to the next moment that matters to it."""
         if call.status is RUNNING:
-            # The common case by itself: one deadline, and nobody left.
-            at = call.deadline if not call.gone_at else min(call.deadline or call.gone_at, call.gone_at)
+            at = call.deadline
+            # The common case by itself: one deadline, nobody left, no attempt failed.
+            if call.gone_at or call.resend_at:
+                moments = (at, call.gone_at, call.resend_at)
+                at = min(moment for moment in moments if moment)
         elif call.status is QUEUED:
-            moments = (call.not_before, call.give_up_at, call.expires_at, call.gone_at)
-            at = min((moment for moment in moments if moment), default=0.0)
+            waiting = (call.not_before, call.give_up_at, call.expires_at, call.gone_at)
+            at = min((moment for moment in waiting if moment), default=0.0)
         else:
             at = call.expires_at
         if at != call.wake_at:
@@ -454,6 +504,9 @@ class Calls:
         elif call.gone_at and now.mono >= call.gone_at:
             call.gone_at = 0.0
             self.cancel(call, "caller_gone", now)
+        elif call.resend_at and now.mono >= call.resend_at:
+            call.resend_at = 0.0
+            self._send_again(call, now)
 
     def _waits_for_a_person(self, call: Call) -> bool:
         """Whether a call that this one caused is behind an open question."""
@@ -483,6 +536,11 @@ def waits_for_disk(call: Call) -> bool:
     return entry.side_effects or entry.decision is ASK or entry.directive_id is not None
 
 
+def _not_known(problem: Fault) -> Fault:
+    """The fault of a call that may have done what it was sent for."""
+    return Fault(problem.code, f"{problem.message}; whether it took effect is not known", False, problem.details)
+
+
 def _timeout_fault(call: Call) -> Fault:
     return fault("tool.timeout", retryable=not call.entry.side_effects)
 
@@ -510,8 +568,13 @@ def reference(output: Raw) -> Raw:
 
 
 def _summary(stream: Stream) -> entries.StreamSummary:
+    tail = stream.tail
+    if len(tail) == TAIL_BYTES:
+        # It begins in the middle of something: half a secret is one that no rule recognises any more.
+        first = tail[:HALF_SECRET_BYTES]
+        tail = tail[len(first) - len(first.lstrip(_NOT_SPACE)) :]
     return entries.StreamSummary(
-        stream.chunks, stream.size, stream.hasher.hexdigest(), stream.tail.decode("utf-8", "replace"), stream.gaps
+        stream.chunks, stream.size, stream.hasher.hexdigest(), tail.decode("utf-8", "replace"), stream.gaps
     )
 
 

@@ -15,9 +15,10 @@ from typing import Final
 from msgspec import Struct
 
 from trunkline.hub.state import State
-from trunkline.model import OPERATOR, Manifest, Peer, Principal, ProcessIdentity
+from trunkline.model import OPERATOR, RESERVED_PREFIXES, Manifest, Peer, Principal, ProcessIdentity
 
-# Launched agents speak OpenSentience; their tokens open no other door.
+# Launched agents speak OpenSentience; their tokens open no other door. An agent that is part of the exchange comes in
+# by the edge that its reserved prefix names.
 LAUNCH_EDGE: Final = "opensentience"
 FIRST_USE_S: Final = 120.0
 # Doubling from 0.1 s, so that a mistyped token costs nothing and a guesser gets 0.2 tries a second.
@@ -75,7 +76,8 @@ class Credentials:
         """
         launch = self._launches.get(token_sha256)
         if launch is not None:
-            if edge != LAUNCH_EDGE:
+            prefix = launch.agent_id.partition(".")[0]
+            if edge != (prefix if f"{prefix}." in RESERVED_PREFIXES else LAUNCH_EDGE):
                 return "", f"launch token of {launch.agent_id} on the edge {edge}"
             return self._admit_launched(launch, agent_id, peer, now, in_use=in_use)
         token_id = self._by_hash.get(token_sha256)
@@ -122,7 +124,14 @@ class Credentials:
         if token_id is None:
             return None
         token = self._state.tokens[token_id]
-        return Principal(f"{edge}:{token.agent}", token.permissions) if token.edge == edge else None
+        return Principal(f"{edge}:{token.agent}", token.permissions, token.type) if token.edge == edge else None
+
+    def names_of(self, identity: str) -> tuple[str, ...]:
+        """An identity as rules may name it: itself, and ``chiffon:type=infra`` for each type of its tokens."""
+        edge, _, agent = identity.partition(":")
+        tokens = (self._state.tokens[token_id] for token_id in self._by_hash.values())
+        types = {token.type for token in tokens if token.type and (token.edge, token.agent) == (edge, agent)}
+        return (identity, *(f"{edge}:type={kind}" for kind in sorted(types)))
 
     def permissions_of_token(self, identity: str) -> tuple[str, ...]:
         """What the standing tokens of an identity carry."""

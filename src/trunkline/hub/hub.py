@@ -16,7 +16,7 @@ from trunkline import effects, entries, events
 from trunkline.effects import Effect
 from trunkline.events import CallRequested, Event
 from trunkline.hub import chains
-from trunkline.hub.agents import Agents
+from trunkline.hub.agents import BREAKER_KEY, Agents
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.book import Book
 from trunkline.hub.calls import Calls, reference, waits_for_disk
@@ -46,6 +46,8 @@ ASK: Final = Decision.ASK
 RUNNING: Final = Status.RUNNING
 # An agent restarted by its supervisor is usually back within this time.
 RETRY_UNAVAILABLE_MS: Final = 1000
+# Words of one agent about calls that are not its own or not open which are put on record.
+MAX_IGNORED: Final = 1000
 # Requests that may wait for one call under its key; each costs memory that no other limit counts.
 MAX_WAITERS: Final = 1024
 
@@ -66,7 +68,9 @@ class Hub:
         self.credentials = Credentials(self.state, operator_sha256)
         self.fingerprints = Fingerprints(mac_key)
         self.judge = Judge(rules, self.registry, self.credentials)
-        self.agents = Agents(self.book, self.registry, self.calls, self.approvals, self.credentials, self.judge)
+        self.agents = Agents(
+            self.book, self.registry, self.calls, self.approvals, self.credentials, self.judge, self.timers
+        )
         self.people = People(
             self.book,
             self.registry,
@@ -89,6 +93,7 @@ class Hub:
             events.CallRequested: self._call_requested,
             events.CallFinished: self._call_finished,
             events.CallProgressed: self._call_progressed,
+            events.AttemptFailed: self._attempt_failed,
             events.CancelRequested: self._cancel_requested,
             events.CancelAcknowledged: self._cancel_acknowledged,
             events.CallerLeft: self._caller_left,
@@ -406,10 +411,12 @@ class Hub:
         agent = self.registry.by_session.get(session)
         if agent is not None and what == "result":
             agent.abandoned.pop(call_id, None)
-        if agent is not None and what == "stream":
-            if agent.ignored == call_id:
+        if agent is not None:
+            # A stream is noted once, not for each chunk; and nobody fills the disk with words about calls he made up.
+            if (what == "stream" and agent.last_ignored == call_id) or agent.ignored == MAX_IGNORED:
                 return None
-            agent.ignored = call_id
+            agent.last_ignored = call_id
+            agent.ignored += 1
         self.book.write(
             entries.CallNoted(
                 n=self.book.next,
@@ -431,6 +438,13 @@ class Hub:
         call = self._own_call(event.session, event.call_id, "stream", now)
         if call is not None:
             self.calls.progressed(call, event)
+
+    def _attempt_failed(self, event: events.AttemptFailed, now: Now) -> None:
+        call = self._own_call(event.session, event.call_id, "attempt", now)
+        if call is not None:
+            agent = self.registry.by_session[event.session]
+            self.agents.count_failure(agent, event.fault, now)
+            self.calls.attempt_failed(call, agent, event.fault, now)
 
     def _cancel_requested(self, event: events.CancelRequested, now: Now) -> None:
         call = self._find_call(event)
@@ -573,6 +587,8 @@ class Hub:
         for key in self.timers.due(now.mono):
             if isinstance(key, int):
                 self.calls.woke(key, now)
+            elif key.startswith(BREAKER_KEY):
+                self.agents.breaker_due(key.removeprefix(BREAKER_KEY), now)
             else:
                 self.people.question_due(key, now)
 

@@ -278,6 +278,7 @@ class People:
                 agent=event.agent,
                 sha256=event.token_sha256,
                 permissions=event.permissions,
+                type=event.type,
             )
         )
         self._credentials.index()

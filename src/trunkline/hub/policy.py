@@ -23,8 +23,9 @@ _STRICTNESS: Final = {Decision.ALLOW: 0, Decision.ASK: 1, Decision.DENY: 2}
 # Verdicts remembered for one tool. Callers are few, but the chains that agents make of them are not.
 MAX_VERDICTS: Final = 1024
 
-# Which permissions an identity holds.
+# Which permissions an identity holds, and by which names rules may speak of it.
 Permissions = Callable[[str], tuple[str, ...]]
+Names = Callable[[str], tuple[str, ...]]
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -48,14 +49,22 @@ def matches(pattern: str, text: str) -> bool:
     return True
 
 
-def first_match(policy: Policy, caller: str, definition: ToolDefinition, *, untrusted: bool) -> Rule | None:
+def only_itself(caller: str) -> tuple[str, ...]:
+    """The names of somebody who has no type."""
+    return (caller,)
+
+
+def first_match(
+    policy: Policy, caller: str, definition: ToolDefinition, *, untrusted: bool, names: Names = only_itself
+) -> Rule | None:
     """The first rule that speaks of this caller and tool."""
+    known_as = names(caller)
     for rule in policy.rules:
         if rule.side_effects is not None and rule.side_effects is not definition.side_effects:
             continue
         if rule.when == "untrusted" and not untrusted:
             continue
-        if matches(rule.caller, caller) and matches(rule.tool, definition.tool_id):
+        if any(matches(rule.caller, name) for name in known_as) and matches(rule.tool, definition.tool_id):
             return rule
     return None
 
@@ -69,14 +78,20 @@ def missing_permission(required: tuple[str, ...], held: tuple[str, ...]) -> str 
 
 
 def judge_one(
-    policy: Policy, caller: str, definition: ToolDefinition, *, untrusted: bool, permissions: Permissions
+    policy: Policy,
+    caller: str,
+    definition: ToolDefinition,
+    *,
+    untrusted: bool,
+    permissions: Permissions,
+    names: Names = only_itself,
 ) -> Verdict:
     """What policy says to one caller."""
     lacking = None if caller == OPERATOR else missing_permission(definition.required_permissions, permissions(caller))
     if lacking is not None:
         reason = f"{caller} does not hold the permission {lacking}"
         return Verdict(Decision.DENY, "permissions", reason, caller, fault("policy.denied", reason))
-    rule = first_match(policy, caller, definition, untrusted=untrusted)
+    rule = first_match(policy, caller, definition, untrusted=untrusted, names=names)
     if rule is None:
         reason = "no rule allows it"
         return Verdict(Decision.DENY, "default", reason, caller, fault("policy.denied", f"{reason} ({caller})"))
@@ -87,12 +102,18 @@ def judge_one(
 
 
 def judge(
-    policy: Policy, callers: tuple[str, ...], definition: ToolDefinition, *, untrusted: bool, permissions: Permissions
+    policy: Policy,
+    callers: tuple[str, ...],
+    definition: ToolDefinition,
+    *,
+    untrusted: bool,
+    permissions: Permissions,
+    names: Names = only_itself,
 ) -> Verdict:
     """What policy says to a chain of callers: the strictest answer to any of them. ``callers`` is never empty."""
     strictest: Verdict | None = None
     for caller in callers:
-        verdict = judge_one(policy, caller, definition, untrusted=untrusted, permissions=permissions)
+        verdict = judge_one(policy, caller, definition, untrusted=untrusted, permissions=permissions, names=names)
         if strictest is None or _STRICTNESS[verdict.decision] > _STRICTNESS[strictest.decision]:
             strictest = verdict
     assert strictest is not None
@@ -135,7 +156,14 @@ class Judge:
 
     def judge(self, definition: ToolDefinition, callers: tuple[str, ...], *, untrusted: bool) -> Verdict:
         """The same about any definition, offered now or not."""
-        return judge(self.rules, callers, definition, untrusted=untrusted, permissions=self.permissions_of)
+        return judge(
+            self.rules,
+            callers,
+            definition,
+            untrusted=untrusted,
+            permissions=self.permissions_of,
+            names=self._credentials.names_of,
+        )
 
     def permissions_of(self, identity: str) -> tuple[str, ...]:
         """What an identity holds: what a person granted its manifest, and what its tokens carry (decision 15)."""

@@ -20,8 +20,17 @@ from msgspec.structs import replace
 from trunkline import schemas
 from trunkline.canonical import canonical
 from trunkline.entries import encode
+from trunkline.hub.breaker import Breaker
 from trunkline.hub.state import Call
-from trunkline.model import MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, Health, ProcessIdentity, ToolDefinition, Verdict
+from trunkline.model import (
+    MAX_INPUT_BYTES,
+    MAX_OUTPUT_BYTES,
+    Health,
+    ProcessIdentity,
+    RetryPolicy,
+    ToolDefinition,
+    Verdict,
+)
 
 # Calls that wait for a free slot of one agent (decision 21); beyond it a caller is told at once.
 MAX_QUEUED: Final = 1024
@@ -67,6 +76,9 @@ class Agent(Struct):
     process: ProcessIdentity | None
     # Of the manifest it was launched with, if any: what its permissions were asked in.
     manifest_sha256: str | None = None
+    # How its failed attempts are repeated, and when it gets a rest; only some edges have such rules.
+    retry: RetryPolicy | None = None
+    breaker: Breaker | None = None
     permissions: tuple[str, ...] = ()
     health: Health = Health.OK
     # Numbers of the calls that were sent and not settled, and of those waiting for a slot, in order.
@@ -77,13 +89,15 @@ class Agent(Struct):
     abandoned: Abandoned = field(default_factory=OrderedDict)
     # Calls in a row that ran out of time without a word, though its heartbeats may be fine.
     unanswered: int = 0
-    # The call it spoke about last although it is not its own or not open: noted once, not for each chunk of a stream.
-    ignored: str = ""
+    # How often it spoke about calls that are not its own or not open, and the last of these calls.
+    ignored: int = 0
+    last_ignored: str = ""
 
     @property
     def is_usable(self) -> bool:
         """Whether it is given calls."""
-        return self.health is Health.OK or self.health is Health.DEGRADED
+        is_well = self.health is Health.OK or self.health is Health.DEGRADED
+        return is_well and (self.breaker is None or not self.breaker.is_open)
 
     def abandon(self, call: Call, now: float) -> None:
         """A call ended, or was lost, and the agent did not say so."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from trunkline.hub.state import Call
-from trunkline.model import RetryPolicy
+from trunkline.model import Fault, RetryPolicy
 
 # A tool whose calls cost three agents in a row gets a rest, so that one poisonous input does not keep its agent down.
 QUARANTINE_S: Final = 60.0
@@ -27,3 +27,14 @@ def next_delay_s(call: Call, policy: RetryPolicy) -> float | None:
     if call.ending is not None or not may_resend(call) or call.attempt >= policy.deliveries:
         return None
     return policy.delays_s[call.attempt]
+
+
+def next_attempt_s(call: Call, problem: Fault, policy: RetryPolicy | None, now: float) -> float | None:
+    """How long to wait after a failed attempt before the next one, or None when there is none.
+
+    The caller's own deadline stops the attempts: one that would come after it is not made.
+    """
+    if policy is None or not problem.retryable:  # CH-063, CH-082
+        return None
+    delay = next_delay_s(call, policy)
+    return None if delay is None or (call.deadline and now + delay >= call.deadline) else delay

@@ -26,9 +26,8 @@ ASK: Final = Decision.ASK
 QUEUED: Final = Status.QUEUED
 RUNNING: Final = Status.RUNNING
 WAITING_APPROVAL: Final = Status.WAITING_APPROVAL
-# Settled calls kept for a repeat of a key or a look at a call; older ones are read from disk. 2,048 calls are 20 ms of
-# full load, more than the commits that can be outstanding; the bytes bound keeps a few large bodies from filling the
-# memory.
+# Settled calls kept for a repeat of a key or a look at a call. What is not on disk stays whatever its number; the rest
+# is read from there. 256 are 10 ms of full load, one commit: more would only push each other out of the cache.
 RECENT_CALLS: Final = 256
 RECENT_BYTES: Final = 33_554_432
 # How long a correlation counts as touched by untrusted text, and how many are remembered.
@@ -57,6 +56,8 @@ class Call(Struct, gc=False):
     deadline: float = 0.0
     sent_at: float = 0.0
     not_before: float = 0.0
+    # While it runs, after an attempt that failed: when it is sent again.
+    resend_at: float = 0.0
     give_up_at: float = 0.0
     expires_at: float = 0.0
     # When nobody waits for it any more and it may be canceled for that.

@@ -9,7 +9,6 @@ from msgspec import Raw
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.hub.calls import reference
 from trunkline.hub.hub import Hub
-from trunkline.hub.policy import judge_one
 from trunkline.hub.registry import Agent
 from trunkline.hub.state import Call, Settled, body_size
 from trunkline.model import (
@@ -86,7 +85,7 @@ def agent(hub: Hub, found: Agent) -> AgentView:
         agent_id=found.agent_id,
         edge=found.edge,
         state="ready" if found.is_usable else "unhealthy",
-        health="unresponsive" if found.unanswered >= UNRESPONSIVE_AFTER else found.health.value,
+        health=_health(found),
         version=found.version,
         tools=len(tools),
         open_calls=len(found.running) + len(found.queue),
@@ -94,6 +93,12 @@ def agent(hub: Hub, found: Agent) -> AgentView:
         failed=sum(tool.failed for tool in tools),
         permissions=found.permissions,
     )
+
+
+def _health(found: Agent) -> str:
+    if found.breaker is not None and found.breaker.is_open:
+        return found.breaker.word
+    return "unresponsive" if found.unanswered >= UNRESPONSIVE_AFTER else found.health.value
 
 
 def tools(hub: Hub, now: Now) -> list[ToolView]:
@@ -124,7 +129,9 @@ def tokens(hub: Hub) -> list[TokenView]:
     """The standing credentials, oldest first."""
     revoked = hub.state.revoked
     return [
-        TokenView(token_id, token.edge, token.agent, stamp(token.at), token.permissions, token_id in revoked)
+        TokenView(
+            token_id, token.edge, token.agent, stamp(token.at), token.permissions, token_id in revoked, token.type
+        )
         for token_id, token in hub.state.tokens.items()
     ]
 
@@ -139,7 +146,7 @@ def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now) -> 
         definition, status = pin.definition, "unavailable"
     else:
         return Verdict(Decision.DENY, "registry", "no such tool", caller, fault("tool.not_found"))
-    verdict = judge_one(hub.judge.rules, caller, definition, untrusted=False, permissions=hub.judge.permissions_of)
+    verdict = hub.judge.judge(definition, (caller,), untrusted=False)
     if verdict.fault is not None:
         return verdict
     problem = tool.validator.error(body) if tool is not None and body is not None else None
@@ -170,6 +177,9 @@ def figures(hub: Hub) -> dict[str, object]:
         "settled_calls": {status.value: count for status, count in hub.calls.settled.items()},
         "refused_calls": dict(hub.refused),
         "resent_calls": hub.calls.resent,
+        "open_breakers": sum(
+            1 for agent in hub.registry.agents.values() if agent.breaker is not None and agent.breaker.is_open
+        ),
         "questions": len(state.questions),
         "policy": hub.judge.rules.version,
     }

@@ -40,6 +40,7 @@ from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader, call_number
 from trunkline.ledger.store import Lock
 from trunkline.ledger.writer import Group, Writer, packed
+from trunkline.model import INLINE_OUTPUT_BYTES
 
 __all__ = ["Ledger"]
 
@@ -150,6 +151,8 @@ class Ledger:
         self.last = number
         if self.failure is not None:
             return
+        if isinstance(entry, CallSettled) and entry.output is not None and len(entry.output) > INLINE_OUTPUT_BYTES:
+            self._append_output(bytes(entry.output))
         data = encode(entry)
         self._entries.append(data)
         self._bytes += len(data)
@@ -197,11 +200,10 @@ class Ledger:
             case _:
                 pass
 
-    def append_blob(self, sha256: str, data: bytes) -> None:
-        """Store a large output; durable no later than the entries appended after it."""
-        if self.failure is None:
-            self._blobs.append((bytes.fromhex(sha256), data))
-            self._bytes += len(data)
+    def _append_output(self, data: bytes) -> None:
+        """An output that is handed over by reference: found by the hash of what it was, also when masking changed it."""
+        self._blobs.append((hashlib.sha256(data).digest(), data))
+        self._bytes += len(data)
 
     def add_secret(self, name: str, secret: str) -> None:
         """Mask this exact secret in what is appended from now on. ``ValueError`` if it has fewer than eight bytes."""

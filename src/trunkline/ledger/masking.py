@@ -16,7 +16,7 @@ import functools
 import json
 import re
 import urllib.parse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 import hyperscan
@@ -32,19 +32,33 @@ SHORTEST_SECRET: Final = 8
 # first. Quotes and backslashes never lose theirs.
 _ESCAPED: Final = rb"\\(?:u00[2-7]|/)"
 
-# So many places of one body are judged one by one, 4 µs each. Where there are more, whole strings go: it bounds what a
-# hostile body can cost.
+# So many places of one body are judged one by one, 3 µs each. Where there are more, whole strings go, 1 µs each: it
+# bounds what a hostile body can cost.
 MOST_JUDGED: Final = 500
+# The rest of such a body is looked through in windows, so that what was seen in it is never held all at once. They
+# overlap by more than a seed has.
+WINDOW_BYTES: Final = 8_192
+OVERLAP_BYTES: Final = 512
 
 _Hit = tuple[int, int, int]
-_REST_OF_STRING: Final = re.compile(rb'(?P<rest>[^"\\]*+(?:\\.[^"\\]*+)*+)', re.DOTALL)
-_STRING_VALUE: Final = re.compile(rb'\s*+"(?P<rest>[^"\\]*+(?:\\.[^"\\]*+)*+)', re.DOTALL)
+_REST_OF_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+# What a rule would take of a member: a string, a number, an array of strings.
+_MEMBER_VALUE: Final = re.compile(
+    rb'\s*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9][0-9.eE+-]*+|\[\s*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"\s*+,?\s*+)++\])',
+    re.DOTALL,
+)
+_QUOTE, _COLON, _BACKSLASH = b'":\\'
 
 
 def _note(rule: int, start: int, end: int, _flags: int, hits: object) -> bool:
     assert type(hits) is list
     hits.append((rule, start, end))
     return len(hits) >= MOST_JUDGED
+
+
+def _note_each(_rule: int, start: int, end: int, _flags: int, hits: object) -> None:
+    assert type(hits) is list
+    hits.append((start, end))
 
 
 def _stop(*_match: object) -> bool:
@@ -81,7 +95,7 @@ class Masker:
         return True
 
     def mask(self, data: bytes) -> bytes:
-        """The JSON text ``data`` without secrets; ``data`` itself if there were none."""
+        """The JSON text ``data`` without secrets; ``data`` itself if there were none. Lines of a log will do too."""
         hits = self._seen(data)
         if not hits:
             return data
@@ -96,15 +110,13 @@ class Masker:
             finding = rule.find(plain, start, end)
             if finding is not None:
                 findings.append((finding, rule.name))
-        done = hits[-1][2] if len(hits) == MOST_JUDGED else len(plain)
-        while done < len(plain):
-            base = done
-            hits = self._seen(plain[base:])
-            done = base + hits[-1][2] if len(hits) == MOST_JUDGED else len(plain)
-            for finding in _unjudged(plain, base, hits):
-                findings.append((finding, "flood"))
-                done = max(done, finding.end)
-        return _spliced(plain, findings) if findings else data
+        if len(hits) < MOST_JUDGED:
+            return _spliced(plain, findings) if findings else data
+        judged = max(hits[-1][2], *(finding.end for finding, _ in findings)) if findings else hits[-1][2]
+        flooded = self._flooded(plain, judged)
+        if not findings and len(flooded) == 1:
+            return data
+        return _spliced(plain[:judged], findings) + b"".join(flooded)
 
     def mask_text(self, text: str) -> str:
         """A line for a log or a screen without secrets; ``text`` itself if there were none."""
@@ -115,6 +127,41 @@ class Masker:
         shown = json.loads(masked)
         assert isinstance(shown, str)
         return shown
+
+    def _flooded(self, data: bytes, done: int) -> list[bytes]:
+        """What follows ``done``, in pieces, without any string or member value in which a seed was seen."""
+        database = self._database or self._compiled()
+        parts: list[bytes] = []
+        escapes = b"\\" in data
+        base = done
+        while base < len(data):
+            seen: list[tuple[int, int]] = []
+            database.scan(data[base : base + WINDOW_BYTES], _note_each, 0, seen)
+            for first, last in seen:
+                end = base + last
+                if end <= done:
+                    continue
+                # Most often the string ended within the seed: it was a key.
+                if data[end - 1] != _COLON or data[end - 2] != _QUOTE or data[end - 3] == _BACKSLASH:
+                    start = max(base + first, done)
+                    if data[start] == _QUOTE:
+                        # The seed of a JWK begins before its string.
+                        start = data.rindex(b'"', start, end) + 1
+                    elif escapes and inside_escape(data, start):
+                        start = end
+                    rest = _REST_OF_STRING.match(data, start)
+                    assert rest is not None
+                    if rest.end() >= end:
+                        parts += (data[done:start], b"[masked:flood]")
+                        done = rest.end()
+                        continue
+                value = _MEMBER_VALUE.match(data, end)
+                if value is not None:
+                    parts += (data[done:end], b'"[masked:flood]"')
+                    done = value.end()
+            base = max(done, base + WINDOW_BYTES - OVERLAP_BYTES)
+        parts.append(data[done:])
+        return parts
 
     def _seen(self, data: bytes) -> list[_Hit]:
         """Where seeds are, in the order of their ends; no more than ``MOST_JUDGED``."""
@@ -163,27 +210,17 @@ def _spliced(data: bytes, findings: list[tuple[Finding, str]]) -> bytes:
     return b"".join(parts)
 
 
-def _unjudged(data: bytes, base: int, hits: list[_Hit]) -> Iterator[Finding]:
-    """For each place, counted from ``base``, the rest of its string, or the string that is the value of its key."""
-    done = base
-    for _, first, last in hits:
-        start, end = base + first, base + last
-        if start >= done:
-            rest = _REST_OF_STRING.match(data, start)
-            if rest is None or rest.end() < end:
-                # The string ended within the seed: it was a key.
-                rest = _STRING_VALUE.match(data, end)
-                if rest is None:
-                    continue
-            done = rest.end()
-            yield Finding(end if inside_escape(data, start) else max(rest.start("rest"), start), done)
-
-
 def _respelled(data: bytes) -> bytes:
-    """The same JSON with only the escapes it needs. Numbers may be spelled anew; nothing else looks at this text."""
+    """The same JSON with only the escapes it needs. Numbers may be spelled anew; nothing else looks at this text.
+
+    What is not JSON stays as it is: a line that an agent printed, with the path of a Windows file in it.
+    """
     import orjson
 
-    return orjson.dumps(orjson.loads(data))
+    try:
+        return orjson.dumps(orjson.loads(data))
+    except orjson.JSONDecodeError:
+        return data
 
 
 def _known_rules(name: str, secret: bytes) -> list[Rule]:

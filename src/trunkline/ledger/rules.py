@@ -149,14 +149,15 @@ _TOKENS: Final = (
     _token("vendor-token", rb"gsk_[A-Za-z0-9]{40}", rb"[A-Za-z0-9]", left=True),
     _token("vendor-token", rb"xai-[A-Za-z0-9]{60}", rb"[A-Za-z0-9]", left=True),
     _token("vendor-token", rb"AGE-SECRET-KEY-1[A-Z0-9]{58}"),
+    _token("vendor-token", rb"[0-9]{8,10}:AA[A-Za-z0-9_-]{33}", rb"(?![A-Za-z0-9_-])"),
     _token("nostr-key", rb"nsec1[02-9ac-hj-np-z]{58}", rb"(?![a-z0-9])"),
     _token("cashu-token", rb"cashu[AB][A-Za-z0-9_-]{40}", rb"[A-Za-z0-9_=-]", left=True),
-    # Up to the end line; a key whose end is missing goes as far as its alphabet does. The largest, RSA of 16,384 bits,
-    # has 13 KiB.
+    # Up to the end line, also over the line ends of a log; a key whose end is missing goes as far as its alphabet does.
+    # The largest, RSA of 16,384 bits, has 13 KiB.
     _token(
         "private-key",
         rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY",
-        rb"(?: BLOCK)?-----(?:[A-Za-z0-9+/=:,. ]|\\++[nrt]|-(?!----)){0,16384}+(?:-----END [A-Z0-9 ]{0,40}-----)?",
+        rb"(?: BLOCK)?-----(?:[A-Za-z0-9+/=:,.\s]|\\++[nrt]|-(?!----)){0,16384}+(?:-----END [A-Z0-9 ]{0,40}-----)?",
     ),
 )
 
@@ -199,25 +200,31 @@ _JWK: Final = re.compile(rb'"d"\s{0,4}:\s{0,4}"(?P<secret>[A-Za-z0-9_-]{40,2048}
 
 # The judgement sees the whole word, so that `next_page_token` and `secret_name` are let go.
 _SEED: Final = (
-    rb"(?i:[A-Za-z0-9_.-]{0,40}(?:pass(?:word|wd|phrase|code)?|pwd|secret|authorization|token|cookie|credentials|mnemonic|jwt"
-    rb"|(?:api|secret|private|access|signing|encryption|master|account|shared|service)[_.-]?key"
-    rb"|connection[_.-]?string|session[_.-]?id|seed[_.-]?phrase|cvv|pin)"
+    rb"(?i:[A-Za-z0-9_.-]{0,40}(?:pass(?:word|wd|phrase|code)?|pwd?|secret|authorization|token|cookie|credentials|mnemonic|jwt"
+    rb"|(?:api|secret|private|access|signing|encryption|master|account|shared|service|hmac|licen[cs]e|subscription)[_.-]?key"
+    rb"|connection[_.-]?string|session[_.-]?id|(?:seed|recovery)[_.-]?phrase|(?:backup|recovery)[_.-]?codes?|cvv|pin)"
     rb"""\\{0,3}["']?\s{0,4}[=:])"""
 )
 # Any value under such a name is a secret.
 _STRONG: Final = (
     "password", "passwd", "passphrase", "passcode", "pwd", "secret", "authorization", "mnemonic", "seedphrase",
-    "apikey", "secretkey", "privatekey", "accesskey", "signingkey", "encryptionkey", "masterkey", "accountkey",
-    "sharedkey", "servicekey", "connectionstring", "accesstoken", "authtoken", "refreshtoken", "sessiontoken",
-    "bearertoken", "apitoken", "bottoken", "oauthtoken", "securitytoken", "dbpass", "userpass", "smtppass", "proxypass",
+    "recoveryphrase", "backupcodes", "recoverycodes", "apikey", "secretkey", "privatekey", "accesskey", "signingkey",
+    "encryptionkey", "masterkey", "accountkey", "sharedkey", "servicekey", "hmackey", "connectionstring", "accesstoken",
+    "authtoken", "refreshtoken", "sessiontoken", "bearertoken", "apitoken", "bottoken", "oauthtoken", "securitytoken",
+    "dbpass", "userpass", "smtppass", "proxypass",
 )  # fmt: skip
 # One that looks like a secret is one.
-_WEAK: Final = ("token", "cookie", "credentials", "jwt", "sessionid")
+_WEAK: Final = (
+    "token", "cookie", "credentials", "jwt", "sessionid", "licensekey", "licencekey", "subscriptionkey", "backupcode",
+    "recoverycode",
+)  # fmt: skip
 _WEAK_WORDS: Final = frozenset({"pass", "pin", "cvv"})
+# Whole words only: `bypass` and `compass` are none, `admin_pass` and `rootPw` are.
+_SHORT_WORD: Final = re.compile(rb"(?:[_.-](?i:pass|pw)|[a-z](?:Pass|Pw|PW))$")
 # Tokens that only say where a list goes on, which request this is, or what a language model reads.
 _NO_SECRET: Final = re.compile(
     r"(?:page|next|continuation|cursor|sync|progress|cancel|cancellation|idempotency|request|resume|change|start|end|eos|bos"
-    r"|pad|unk|mask|sep|cls|stop|special|first|last|prev|previous|count|per|max|min|total|id)token$"
+    r"|pad|unk|mask|sep|cls|stop|special|first|last|prev|previous|count|per|max|min|total)token$"
 )
 
 _HEAD: Final = re.compile(rb"""([A-Za-z0-9_.-]++)(\\{0,3}+["']?)(\s{0,4})([=:])""")
@@ -257,7 +264,7 @@ def _strength(written: bytes) -> tuple[str, int]:
     if name.endswith(_STRONG):
         return name, 2
     # Whole words only of the short ones: `bypass`, `mapping`.
-    return name, int(name.endswith(_WEAK) or name in _WEAK_WORDS)
+    return name, int(name.endswith(_WEAK) or name in _WEAK_WORDS or _SHORT_WORD.search(written) is not None)
 
 
 def _is_stand_in(name: str, value: bytes) -> bool:
@@ -281,6 +288,8 @@ def _good_member(name: str, strength: int, value: bytes) -> bool:
         return re.fullmatch(rb"[0-9]{3,12}", value) is not None
     if name.endswith("cookie"):
         return b"=" in value
+    if name.endswith(("pass", "pw", "code")):
+        return _looks_random(value, 6) or (len(value) >= 6 and _SYMBOL.search(value) is not None)
     return _looks_random(value, 12) or (len(value) >= 24 and not _SPACE.search(value))
 
 
@@ -358,6 +367,38 @@ def _is_flag_value(value: bytes) -> bool:
     return len(value) >= 4 and not _is_stand_in("", value) and bool(_DIGIT.search(value) or _SYMBOL.search(value))
 
 
+# --- where programs expect a password without a name for it -----------------------------------------------------------
+
+# What cannot be part of a word on a command line: the end of it, of the string, or of the quotes around it.
+_SHELL_WORD: Final = rb"""[^\s"'\\,;&<>|(){}\[\]]"""
+# How the word before it begins, and the program that must have been named in the line before.
+_COMMANDS: Final = (
+    (rb"\s(?:-u|--user)[ =]['\"]?[A-Za-z0-9_.@-]{1,32}:", b"curl"),
+    (rb"\s-p", b"mysql"),
+    (rb"\s-p\s{0,2}['\"]?", b"sshpass"),
+    (rb"(?i:\spassword\s{1,4})", b"machine "),
+    (rb"(?i:\sidentified\s{1,4}by\s{1,4})'", b""),
+)
+_LINE_BYTES: Final = 200
+
+
+def _is_argument(value: bytes) -> bool:
+    """Whether it could be a password: `-u 1000:1000` is none, and neither is `-p$PASSWORD`."""
+    return len(value) >= 4 and not _is_stand_in("", value) and _LETTER.search(value) is not None
+
+
+def _command(start: bytes, program: bytes) -> Rule:
+    find = _by(re.compile(start + rb"(?P<secret>" + _SHELL_WORD + rb"{1,256}+)"), _is_argument)
+
+    def find_after(data: bytes, at: int, end: int) -> Finding | None:
+        return find(data, at, end) if program in data[max(0, at - _LINE_BYTES) : at] else None
+
+    return Rule("command-line", start + _SHELL_WORD, find_after)
+
+
+_TAG: Final = rb"(?i:<[a-z0-9_.:-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key)>)"
+
+
 RULES: Final = (
     *_TOKENS,
     Rule("jwt", rb"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_.-]{4}", _by(_JWT)),
@@ -371,6 +412,12 @@ RULES: Final = (
         "signed-url",
         rb"(?i:[?&](?:x-amz-signature|x-goog-signature|signature|sig)=)[A-Za-z0-9%/+=_-]{32}",
         _by(_SIGNED),
+    ),
+    *(_command(start, program) for start, program in _COMMANDS),
+    Rule(
+        "named",
+        _TAG + rb"[^<\s]",
+        _by(re.compile(_TAG + rb"""(?P<secret>[^<\s"\\]{4,1024}+)(?=<)"""), _is_flag_value),
     ),
     Rule("jwk", rb'"d"\s{0,4}:\s{0,4}"[A-Za-z0-9_-]{40}', _by(_JWK)),
     Rule("named", _SEED, _find_named),

@@ -161,7 +161,9 @@ class _Walk:
 
     def _blobs(self) -> int:
         count = 0
-        for digest, last, data in self._db.execute("SELECT sha256, ifnull(last, 0), data FROM blobs LEFT JOIN uses USING (sha256)"):
+        for digest, last, data in self._db.execute(
+            "SELECT sha256, ifnull(last, 0), data FROM blobs LEFT JOIN uses USING (sha256)"
+        ):
             if type(data) is not bytes or hashlib.sha256(data).digest() != digest:
                 raise LedgerCorrupt(last, "a body of it does not match its hash")
             count += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.loads import Load
-from bench.results import Cell, Machine, Results
+from bench.results import Cell, FileRuns, Machine, Printed, Results, Spaces, Starts
 
 SMALL_64 = Load(64, 200)
 MACHINE = Machine(
@@ -18,6 +18,13 @@ MACHINE = Machine(
     load_before=0.1,
     load_after=1.9,
     packages={"uvloop": "1.0"},
+)
+SPACES = Spaces(
+    room=Starts((5.0, 1.0, 2.0, 1.0), (25.0, 30.0, 26.0, 27.0)),
+    exchange=Starts((1.0,), (31.0,)),
+    files=FileRuns(1000, 2.0, 9.8),
+    reads=FileRuns(1000, 0.5, 5.0),
+    printed=Printed(1024**3, 2.5, 50 * 1024**2, 82 * 1024**2),
 )
 
 

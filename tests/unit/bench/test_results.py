@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from bench.loads import Load
-from bench.results import Pieces, Results, Spread
-from tests.unit.bench.made import SMALL_64, results
+from bench.results import FileRuns, Pieces, Printed, Results, Spread, Starts
+from tests.unit.bench.made import SMALL_64, SPACES, results
 
 
 def test_a_spread_is_the_median_with_the_lowest_and_the_highest() -> None:
@@ -36,6 +36,23 @@ def test_what_the_pure_pieces_do_not_explain_is_sockets_and_the_loop() -> None:
     assert msgspec.structs.replace(found, exchange=20.0).rest == 0.0
 
 
+def test_the_overhead_of_a_start_is_taken_within_each_pair() -> None:
+    # The machine was slow for one pair: for both of it.
+    found = Starts((1.0, 1.0, 50.0), (21.0, 23.0, 72.0))
+    assert [found.overhead(percent) for percent in (0, 50, 90)] == [20.0, 22.0, 22.0]
+    hundred = Starts((0.0,) * 101, tuple(map(float, range(101))))
+    assert hundred.overhead(90) == 90.0
+
+
+def test_one_run_is_so_many_times_as_fast_as_a_run_for_each() -> None:
+    assert FileRuns(1000, together_s=2.0, apart_s=10.0).ratio == 5.0
+
+
+def test_memory_is_counted_beyond_idle() -> None:
+    assert Printed(1024**3, 2.0, idle_rss=50, peak_rss=79).more_bytes == 29
+
+
 def test_a_saved_run_is_the_run() -> None:
     made = results(relay=(1.0, 2.0), read_only=(0.5, 1.5))
+    made.spaces = SPACES
     assert msgspec.json.decode(msgspec.json.encode(made), type=Results) == made

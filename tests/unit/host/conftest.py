@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,51 @@ if child == 0:
 os.waitpid(child, 0)
 time.sleep(600)
 """
+
+
+# An agent that runs away: each process starts the next, in a session of its own, and ends. The FIFO given is open for
+# writing in all of them, so that its end is the end of the last. Nobody runs away for longer than 30 s.
+RUNAWAY = """
+import os, sys, time
+until = time.monotonic() + 30
+fifo = os.open(sys.argv[1], os.O_WRONLY)
+if os.fork():
+    time.sleep(600)
+generation = 0
+while time.monotonic() < until:
+    os.setsid()
+    generation += 1
+    if generation <= 20:
+        os.write(fifo, b".")
+    if os.fork():
+        os._exit(0)
+"""
+
+
+class Runaway:
+    """The spec of an agent that runs away, and whether it still does."""
+
+    def __init__(self, agent_id: str, folder: Path) -> None:
+        fifo = folder / f"{agent_id}.fifo"
+        os.mkfifo(fifo)
+        self._reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        self._heard = 0
+        command = (sys.executable, "-S", "-c", RUNAWAY, str(fifo))
+        self.spec = AgentSpec(agent_id, command, str(folder), stop_grace_s=0.2, restart="never")
+
+    def has_begun(self) -> bool:
+        with suppress(BlockingIOError):
+            self._heard += len(os.read(self._reader, 100))
+        return self._heard >= 20
+
+    def is_running(self) -> bool:
+        try:
+            return bool(os.read(self._reader, 100))
+        except BlockingIOError:
+            return True
+
+    def close(self) -> None:
+        os.close(self._reader)
 
 
 def escaping(agent_id: str, file: Path, environment: str = "kept") -> AgentSpec:

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +151,19 @@ async def test_a_program_does_not_run_until_the_exchange_says_go(tmp_path: Path)
     assert await reports.next() == {"report": "exited", "run_id": "r1", "code": 0, "reason": ""}
     assert (tmp_path / "ran").exists()
     await reports.link.close()
+
+
+def test_a_keeper_whose_exchange_is_gone_before_it_looks_ends_although_the_socket_is_open() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        # A parent that is none: as if the exchange had been killed while the keeper was starting.
+        command = [sys.executable, "-P", "-m", "trunkline.host.keeper", str(theirs.fileno()), str(os.getppid())]
+        keeper = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        try:
+            assert keeper.wait(20) == 0
+        finally:
+            keeper.kill()
+            keeper.wait()
 
 
 async def test_a_keeper_that_is_left_ends_what_waits_at_its_gate(tmp_path: Path) -> None:

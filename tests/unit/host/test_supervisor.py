@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from tests.requirement import requirement
-from tests.unit.host.conftest import Host, command_line, content, escaping, is_running, sleeping
+from tests.unit.host.conftest import Host, Runaway, command_line, content, escaping, is_running, sleeping
 from trunkline.events import AgentLaunched, Event
 from trunkline.host import processes, restart
 from trunkline.host.keeper import SHORT_GRACE_S
@@ -387,6 +387,30 @@ async def test_a_process_that_escaped_its_agent_is_ended_with_it_and_others_go_o
     assert host.state("other") == "running"
     await host.supervisor.stop_all()
     assert not is_running(await host.pid_in(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("end", ["with its agent", "with the exchange", "with the keeper"])
+async def test_a_chain_of_processes_that_each_start_the_next_and_end_does_not_run_away(
+    host: Host, tmp_path: Path, end: str
+) -> None:
+    runaway, other = Runaway("a", tmp_path), escaping("other", tmp_path / "other")
+    await host.start(runaway.spec, other)
+    await host.until(runaway.has_begun, "twenty generations")
+    assert runaway.is_running()
+    beside = await host.pid_in(tmp_path / "other")
+    if end == "with its agent":
+        host.supervisor.reload([other])
+        await host.exit_of("a")
+        assert is_running(beside)
+        assert host.state("other") == "running"
+    elif end == "with the keeper":
+        os.kill(host.keeper_pid, signal.SIGKILL)
+        await host.exit_of("a")
+    else:
+        await host.supervisor.stop_all()
+        assert not is_running(beside)
+    assert not runaway.is_running()
+    runaway.close()
 
 
 EXCHANGE = """

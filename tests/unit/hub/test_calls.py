@@ -8,7 +8,8 @@ from msgspec import Raw
 from tests.requirement import requirement
 from tests.unit.hub.kit import BOSS, DESK, Asked, Kit, body, rules, tool
 from trunkline import effects, entries, events
-from trunkline.hub.calls import CALLER_GONE_S, GRACE_S, HEAD_BYTES, TAIL_BYTES
+from trunkline.hub.calls import CALLER_GONE_S, GRACE_S, HALF_SECRET_BYTES, HEAD_BYTES, TAIL_BYTES
+from trunkline.hub.hub import MAX_IGNORED
 from trunkline.hub.registry import MAX_QUEUED
 from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S
 from trunkline.model import (
@@ -296,7 +297,8 @@ def test_what_a_call_shows_reaches_its_waiters_and_its_end_is_kept(kit: Kit) -> 
     stream = kit.outcomes[asked.accepted.n].stream
     assert stream is not None
     assert (stream.chunks, stream.gaps) == (3, 2)
-    assert stream.tail == "x" * TAIL_BYTES
+    # What begins in the middle of a word begins with the next one, or without as much as any token has.
+    assert stream.tail == "x" * (TAIL_BYTES - HALF_SECRET_BYTES)
 
 
 def test_a_partial_result_is_kept_as_it_was_sent(kit: Kit) -> None:
@@ -352,6 +354,13 @@ def test_progress_and_cancel_acknowledgements_of_foreign_calls_go_nowhere(kit: K
     assert kit.feed(events.CancelAcknowledged(thief, asked.call_id, True)) == []
     assert kit.progress == []
     assert [note.note for note in kit.log_of(entries.CallNoted)] == ["stream.ignored", "cancel_ack.ignored"]
+
+
+def test_an_agent_cannot_fill_the_record_with_words_about_calls_that_it_made_up(kit: Kit) -> None:
+    session = kit.attach("com.a", "x")
+    for number in range(MAX_IGNORED + 10):
+        assert kit.feed(events.CallFinished(session, f"call-{number}", Status.SUCCEEDED)) == []
+    assert len(kit.log_of(entries.CallNoted)) == MAX_IGNORED
 
 
 def test_a_stream_that_goes_on_after_its_call_ended_is_noted_once(kit: Kit) -> None:

@@ -15,7 +15,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.hub.kit import ALL, ASK, BOSS, DESK, Asked, Kit, body, rules, tool
 from trunkline import entries, events
 from trunkline.hub.approvals import MAX_OPEN_BY_ONE
-from trunkline.model import OPERATOR, Decision, Health, Manifest, Policy, Principal, Rule, Status, ToolDefinition
+from trunkline.model import (
+    OPERATOR,
+    BreakerPolicy,
+    Decision,
+    Health,
+    Manifest,
+    Policy,
+    Principal,
+    RetryPolicy,
+    Rule,
+    Status,
+    ToolDefinition,
+    fault,
+)
 
 AGENTS = ("com.a", "com.b", "com.c")
 CHECKER = Principal("http:checker", ("approve",))
@@ -131,6 +144,13 @@ class HubMachine(RuleBasedStateMachine):
         self.kit.finish(data.draw(st.sampled_from(self._running())), {}, status=status)
 
     @precondition(lambda self: self._running())
+    @rule(data=st.data(), code=st.sampled_from(["tool.timeout", "tool.unavailable", "tool.failed"]))
+    def fail_attempt(self, data: st.DataObject, code: str) -> None:
+        call = self.kit.state.calls[data.draw(st.sampled_from(self._running()))]
+        problem = fault(code, retryable=code != "tool.failed")
+        self.kit.feed(events.AttemptFailed(call.session, call.entry.call_id, problem))
+
+    @precondition(lambda self: self._running())
     @rule(data=st.data())
     def show(self, data: st.DataObject) -> None:
         call = self.kit.state.calls[data.draw(st.sampled_from(self._running()))]
@@ -194,7 +214,9 @@ class HubMachine(RuleBasedStateMachine):
     def come(self, agent: str, wording: str, slots: int, permissions: bool) -> None:
         manifest = Manifest("m" * 64, ("files:read",)) if permissions else None
         self._gone(agent)
-        self.kit.attach(agent, *tools_of(agent, wording), max_inflight=slots, manifest=manifest)
+        # One of them has an edge whose attempts can fail, and that gives its agents a rest.
+        rules: dict[str, Any] = {"retry": RetryPolicy(), "breaker": BreakerPolicy(2)} if agent == "com.b" else {}
+        self.kit.attach(agent, *tools_of(agent, wording), max_inflight=slots, manifest=manifest, **rules)
 
     @precondition(lambda self: self.kit.sessions)
     @rule(data=st.data(), what=st.sampled_from(["leave", "withdraw", "offer", "wish", *Health]))

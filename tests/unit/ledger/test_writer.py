@@ -236,8 +236,8 @@ def test_a_secret_in_any_field_or_index_stays_out_of_every_file(tmp_path: Path) 
             settled(2, 1, json.dumps({"x": OURS}).encode()),
             noticed(3, f"saw {OURS}"),
         )
-        made.ledger.append_blob(hashlib.sha256(OURS.encode()).hexdigest(), json.dumps(OURS).encode())
-        made.add(noticed(4, "plainwords"))
+        made.add(accepted(4), settled(5, 4, json.dumps({"x": [OURS, "b" * 1_100_000]}).encode()))
+        made.add(noticed(6, "plainwords"))
         stored = files(tmp_path)
         assert OURS.encode() not in stored
         assert b"plainwords" not in stored
@@ -323,18 +323,12 @@ def test_a_body_that_looks_like_a_reference_is_a_body(tmp_path: Path) -> None:
         assert bytes(entry.input) == forged
 
 
-def reference(data: bytes) -> bytes:
-    return b'{"$ref":"sha256:%s","bytes":%d,"head":""}' % (hashlib.sha256(data).hexdigest().encode(), len(data))
-
-
 def test_an_output_that_travels_by_reference_is_there_with_its_entry(tmp_path: Path) -> None:
     output = large("b", 2_000_000)
     with in_process(tmp_path) as made:
-        made.add(accepted(1))
-        made.ledger.append_blob(hashlib.sha256(output).hexdigest(), output)
-        made.add(settled(2, 1, reference(output)))
+        made.add(accepted(1), settled(2, 1, output))
         assert made.ledger.reader.blob(hashlib.sha256(output).hexdigest()) == output
-        assert made.ledger.reader.entry(2) == settled(2, 1, reference(output))
+        assert made.ledger.reader.entry(2) == settled(2, 1, output)
 
 
 def test_a_masked_output_is_fetched_by_its_own_hash_for_a_day_and_masked_by_that_of_the_record_for_ever(
@@ -343,14 +337,12 @@ def test_a_masked_output_is_fetched_by_its_own_hash_for_a_day_and_masked_by_that
     output = json.dumps({"text": "b" * 1_100_000, "password": "hunter2"}).encode()
     digest = hashlib.sha256(output).hexdigest()
     with in_process(tmp_path) as made:
-        made.add(accepted(1))
-        made.ledger.append_blob(digest, output)
-        made.add(settled(2, 1, reference(output)))
+        made.add(accepted(1), settled(2, 1, output))
         reader = made.ledger.reader
         assert b"hunter2" not in files(tmp_path)
         assert digest.encode() not in files(tmp_path)
         assert reader.blob(digest) == output
-        shown = json.loads(reader.line(2) or b"")["output"]["$ref"].removeprefix("sha256:")
+        shown = json.loads(reader.line(2) or b"")["output"]["$blob"].removeprefix("sha256:")
         assert reader.blob(shown) == output.replace(b"hunter2", b"[masked:named]")
         made.add(noticed(3, at=AT + 3 + OUTCOME_KEPT_MS))
         assert reader.blob(digest) is None

@@ -16,7 +16,7 @@ from tests.scripted_core import WAIT_S, ScriptedCore
 from tests.unit.sdk.conftest import TOKEN, A, Attach
 from trunkline import Agent, ToolFailed
 from trunkline.errors import ExchangeUnreachable
-from trunkline.sdk.agent import Progress
+from trunkline.sdk.agent import MAX_INPUT_DEPTH, Progress
 
 # --- declaring --------------------------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ async def test_an_input_above_the_limit_is_refused_before_it_is_sent(agent: Agen
         with pytest.raises(ToolFailed, match="1048576"):
             await agent.call("other/tool", {"text": "x" * 1_048_576})
         deep: Any = {}
-        for _ in range(70):
+        for _ in range(MAX_INPUT_DEPTH + 1):
             deep = {"v": deep}
         with pytest.raises(ValueError, match="nested"):
             await agent.call("other/tool", deep)

@@ -14,7 +14,7 @@ from tests.scripted_core import WAIT_S, ScriptedCore
 from tests.unit.sdk.conftest import A, Attach
 from trunkline import Agent, ToolError
 from trunkline.model import Status
-from trunkline.sdk.running import REMEMBERED_BYTES, REMEMBERED_RESULTS, Memory, Outcome
+from trunkline.sdk.running import MAX_OUTPUT_DEPTH, REMEMBERED_BYTES, REMEMBERED_RESULTS, Memory, Outcome
 
 # --- a call -----------------------------------------------------------------------------------------------------------
 
@@ -213,9 +213,9 @@ async def test_a_result_that_is_nested_too_deep_is_a_failure_and_the_line_stays(
         return value
 
     async with attach(agent) as core:
-        core.call(f"{A}/deep", {"levels": 63}, "c-1")
+        core.call(f"{A}/deep", {"levels": MAX_OUTPUT_DEPTH + 1}, "c-1")
         assert (await core.result("c-1"))["error"]["code"] == "tool.invalid_output"
-        core.call(f"{A}/deep", {"levels": 62}, "c-2")
+        core.call(f"{A}/deep", {"levels": MAX_OUTPUT_DEPTH}, "c-2")
         assert (await core.result("c-2"))["status"] == "succeeded"
 
 

@@ -101,10 +101,10 @@ class Gate:
         host = hosts[0].decode("latin-1") if len(hosts) == 1 else ""
         if not is_our_host(host, scope["server"]):
             text = "the Host header must be localhost or this machine's loopback address, with our port"
-            await _answer(send, 403, translate.error(fault("not_allowed", text)))
+            await _answer(scope, send, 403, translate.error(fault("not_allowed", text)))
         elif origins and [origin.lower() for origin in origins] != [f"http://{host}".lower().encode("latin-1")]:
             text = "requests from pages of another origin are refused"
-            await _answer(send, 403, translate.error(fault("not_allowed", text)))
+            await _answer(scope, send, 403, translate.error(fault("not_allowed", text)))
         elif scope["path"] in PUBLIC_PATHS or (door is not None and door.own_gate):
             await app(scope, receive, send)
         else:
@@ -131,10 +131,12 @@ class Gate:
                 await asyncio.sleep(min(MAX_DELAY_S, 0.1 * 2.0 ** min(count - 2, 16)))
             finally:
                 failures.waiting -= 1
-        await _answer(send, 401, UNAUTHORIZED, (b"www-authenticate", b"Bearer"))
+        await _answer(scope, send, 401, UNAUTHORIZED, (b"www-authenticate", b"Bearer"))
 
 
-async def _answer(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+async def _answer(scope: Scope, send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
     start = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": [*start, *headers]})
-    await send({"type": "http.response.body", "body": body})
+    # A WebSocket that is not opened is answered like any other request.
+    kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
+    await send({"type": f"{kind}.start", "status": status, "headers": [*start, *headers]})
+    await send({"type": f"{kind}.body", "body": body})

@@ -70,9 +70,11 @@ class DirectiveBody(Struct, frozen=True, forbid_unknown_fields=True):
 class TokenBody(Struct, frozen=True, forbid_unknown_fields=True):
     """``POST /v1/tokens``."""
 
-    edge: Literal["http", "opensentience"]
+    edge: Literal["http", "opensentience", "chiffon"]
     agent: Annotated[str, Meta(pattern=f"^{AGENT_ID.pattern}$")]
     permissions: tuple[Permission, ...] | None = None
+    # Chiffon's agents have one, and need it.
+    type: Literal["orchestrator", "infra", "desktop", "code", "research"] | None = None
 
 
 class CheckBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,6 +123,7 @@ class TokenShape(Struct, frozen=True, omit_defaults=True):
     issued_at: str
     permissions: tuple[str, ...] = ()
     revoked: bool = False
+    type: str = ""
 
 
 class NewTokenShape(Struct, frozen=True, omit_defaults=True):
@@ -131,6 +134,7 @@ class NewTokenShape(Struct, frozen=True, omit_defaults=True):
     agent: str
     token: str
     permissions: tuple[str, ...] = ()
+    type: str = ""
 
 
 T = TypeVar("T", bound=Struct)

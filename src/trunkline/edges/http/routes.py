@@ -42,7 +42,7 @@ from trunkline.events import (
     TokenIssued,
     TokenRevoked,
 )
-from trunkline.model import CallView, Principal, Question, fault
+from trunkline.model import RESERVED_PREFIXES, CallView, Principal, Question, fault
 
 # A body that takes longer to arrive is not coming; the same bound as for one frame on the socket edges.
 BODY_TIMEOUT_S: Final = 30.0
@@ -267,15 +267,21 @@ class Api:
     async def new_token(self, request: Request) -> Response:
         """``POST /v1/tokens``: the secret is made here, shown in this answer, and kept nowhere."""
         body = await _read(request, messages.TokenBody)
-        by, permissions = principal_of(request.scope), body.permissions or ()
-        secret = f"tlk_{secrets.token_urlsafe(32)}"
+        by, permissions, kind = principal_of(request.scope), body.permissions or (), body.type or ""
+        if bool(kind) is not (body.edge == "chiffon"):
+            raise RemoteProtocolError("message.malformed", "type: agents of the edge chiffon have one, others do not")
+        if kind and body.agent.startswith(RESERVED_PREFIXES):
+            prefix = body.agent.partition(".")[0]
+            raise RemoteProtocolError("message.malformed", f"agent: ids of {prefix}. are the exchange's own")
+        # Chiffon wants 32 characters.
+        secret = secrets.token_hex(16) if kind else f"tlk_{secrets.token_urlsafe(32)}"
         digest = hashlib.sha256(secret.encode()).hexdigest()
         reply = await self._ask(
-            lambda session, ref: TokenIssued(session, ref, by, body.edge, body.agent, digest, permissions)
+            lambda session, ref: TokenIssued(session, ref, by, body.edge, body.agent, digest, permissions, kind)
         )
         if reply.fault is not None or reply.id is None:
             return refusal(reply.fault or fault("hub.unavailable"))
-        return _json(messages.NewTokenShape(reply.id, body.edge, body.agent, secret, permissions), 201)
+        return _json(messages.NewTokenShape(reply.id, body.edge, body.agent, secret, permissions, kind), 201)
 
     async def revoke_token(self, request: Request) -> Response:
         """``DELETE /v1/tokens/{id}``."""

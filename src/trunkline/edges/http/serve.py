@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
 from trunkline.edges.doors import Door
@@ -42,6 +43,10 @@ LINGER_S: Final = 2.0
 # Half of the usual limit of 1,024 open files; an idle connection makes room for a new one.
 MAX_CONNECTIONS: Final = 512
 BACKLOG: Final = 1024
+# A message on a WebSocket: the largest that a door behind this listener takes (an operations message).
+MAX_SOCKET_MESSAGE_BYTES: Final = 16_777_216
+# A WebSocket's sign of life, and how long its answer may take.
+PING_S: Final = 20.0
 # How long `stop` waits for answers that are on their way.
 STOP_S: Final = 3.0
 
@@ -181,6 +186,26 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
+class Socket(WebSocketsSansIOProtocol):
+    """A connection that became a WebSocket; only doors have any."""
+
+    def __init__(self, config: Config, server_state: Connections, app_state: dict[str, Any]) -> None:
+        super().__init__(config, server_state, app_state)
+        self._gone = server_state.gone
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The listener waits for the last one when it stops."""
+        super().connection_lost(exc)
+        if not self.connections:
+            self._gone.set()
+
+    async def send(self, message: Any) -> None:
+        """A refusal is an answer, and no reason to complain of a handshake that was not completed."""
+        await super().send(message)
+        if self.close_sent:
+            self.handshake_complete = True
+
+
 def without_text(record: logging.LogRecord) -> bool:
     """Log where a defect of ours is, without the exception's text: that may hold a payload."""
     if record.exc_info and record.exc_info[1] is not None:
@@ -213,7 +238,11 @@ class HttpListener:
             Api(self._exchange, self._session, self._doors).app(),
             interface="asgi3",
             http=Connection,
-            ws="none",
+            ws=Socket,
+            ws_max_size=MAX_SOCKET_MESSAGE_BYTES,
+            ws_ping_interval=PING_S,
+            ws_ping_timeout=PING_S,
+            ws_per_message_deflate=False,
             lifespan="off",
             log_config=None,
             # Below that uvicorn has a line for each request that is not HTTP: a stranger could fill the log.

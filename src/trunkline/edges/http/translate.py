@@ -109,6 +109,7 @@ def token(view: TokenView) -> TokenShape:
         issued_at=view.issued_at,
         permissions=view.permissions,
         revoked=view.revoked,
+        type=view.type,
     )
 
 

@@ -23,14 +23,15 @@ def churn(home: Path, seed: int, connections: int) -> int:
     exchange = Running(home, CONFIG).start()
     try:
         assert exchange.process is not None
+        at_rest = exchange.request("GET", "/v1/status")[1]["sessions"]
         tokens = [(f"com.test.guest{n}", exchange.new_token(f"com.test.guest{n}")) for n in range(TOGETHER)]
         process = psutil.Process(exchange.process.pid)
         rng = Random(seed)
         asyncio.run(_come_and_go(exchange, tokens, rng, WARM_UP))
-        _wait_alone(exchange)
+        _wait_alone(exchange, at_rest)
         descriptors, memory = process.num_fds(), process.memory_info().rss
         asyncio.run(_come_and_go(exchange, tokens, rng, connections))
-        _wait_alone(exchange)
+        _wait_alone(exchange, at_rest)
         # The connection that asked for the status may still be closing.
         wait_until(lambda: process.num_fds() <= descriptors, "no descriptor is left", GONE_WITHIN_S)
         grown = process.memory_info().rss - memory
@@ -67,11 +68,11 @@ async def _visit(address: str, agent: Agent, rng: Random) -> None:
     agent.close()
 
 
-def _wait_alone(exchange: Running) -> None:
-    """Nobody but HTTP is connected, and everything is on the disk."""
+def _wait_alone(exchange: Running, at_rest: int) -> None:
+    """Only the exchange's own sessions are there, and everything is on the disk."""
 
     def is_alone() -> bool:
         status = exchange.request("GET", "/v1/status")[1]
-        return status["sessions"] <= 1 and not status["agents"] and not status["backlog"]
+        return status["sessions"] <= at_rest and not status["agents"] and not status["backlog"]
 
     wait_until(is_alone, "everybody has left", GONE_WITHIN_S)

@@ -1,0 +1,160 @@
+"""``trunkline space``: workspaces for agents, and operations in them (Agent Spaces).
+
+Owns what a person sees of spaces. ``run`` is the protocol's own form on stdio, for programs: an operations message on
+each line of stdin, an events message on each line of stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+import click
+
+from trunkline.cli.connection import Connection, at, decode, encode, end_with, error_of
+from trunkline.cli.options import Settings, json_argument, shared
+from trunkline.cli.terminal import note, printable, say, table
+
+# Below the patience of one request; then it is asked again.
+WAIT_S: Final = 30
+
+
+@click.group()
+def space() -> None:
+    """Workspaces for agents: files and commands, in a sandbox and under a policy."""
+
+
+@space.command("new")
+@click.argument("name")
+@click.option("--preset", default="standard", metavar="P", help="restrictive, standard (the default) or permissive.")
+@shared
+def new(settings: Settings, name: str, preset: str) -> None:
+    """Make the space NAME, whose tools are offered as those of the agent space.NAME."""
+    made: dict[str, Any] = settings.connect().post(at("spaces"), {"name": name, "preset": preset})
+    if not settings.shown_as_json(made):
+        say(f"space {printable(made['name'])} ({printable(made['preset'])}): {printable(made['folder'])}")
+        if not made["shell"]:
+            note(f"it has no shell: {printable(made.get('note', ''))}")
+
+
+@space.command("list")
+@shared
+def list_spaces(settings: Settings) -> None:
+    """The spaces and what happens in them."""
+    found: list[dict[str, Any]] = settings.connect().get(at("spaces"))["spaces"]
+    if settings.shown_as_json({"spaces": found}):
+        return
+    if not found:
+        say("No spaces. `trunkline space new NAME` makes one.")
+        return
+    rows = [
+        [
+            one["name"],
+            one["preset"],
+            "yes" if one["shell"] else "no",
+            "yes" if one["network"] else "no",
+            str(one["open_runs"]),
+            str(one["awaiting_approval"]),
+            one["folder"],
+        ]
+        for one in found
+    ]
+    table(["NAME", "PRESET", "SHELL", "NETWORK", "OPEN RUNS", "ASKING", "FOLDER"], rows)
+
+
+@space.command("rm")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared
+def rm(settings: Settings, name: str, yes: bool) -> None:
+    """Remove the space NAME with all its files."""
+    exchange = settings.connect()
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Remove the space {printable(name)} with all its files?", abort=True, err=True)
+    answer = decode(exchange.request("DELETE", at("spaces", name)))
+    if not settings.shown_as_json(answer):
+        say(f"removed {printable(name)}")
+
+
+@space.command("run")
+@click.argument("name")
+@click.option("--no-wait", is_flag=True, help="Do not wait for a person who is asked; exit with 3.")
+@shared
+def run(settings: Settings, name: str, no_wait: bool) -> None:
+    """Run operations in the space NAME: a message on each line of stdin, events messages on stdout."""
+    exchange = settings.connect()
+    worst = 0
+    for line in sys.stdin.buffer:
+        if line.strip():
+            worst = max(worst, _run_one(exchange, name, line, wait=not no_wait))
+    sys.exit(worst)
+
+
+def _run_one(exchange: Connection, name: str, line: bytes, *, wait: bool) -> int:
+    """One operations message, to its end: the exit code."""
+    message = _events_message(exchange.answer("POST", at("spaces", name, "runs", wait=WAIT_S), line)[1])
+    seen = 0
+    while True:
+        seen += len(message["events"])
+        paused = message["status"] == "awaiting_approval"
+        if message["events"] or not message.get("more"):
+            _say(message)
+        if message["status"] == "error":
+            return 1
+        if not paused and not message.get("more"):
+            return 0
+        if paused:
+            _tell_of_question(message)
+            if not wait:
+                return 3
+        run_id: str = message["runId"]
+        while True:
+            message = _events_message(exchange.answer("GET", at("runs", run_id, wait=WAIT_S, after=seen))[1])
+            if message["status"] != "awaiting_approval" or message["events"]:
+                break
+
+
+def _events_message(data: bytes) -> dict[str, Any]:
+    """An answer in the protocol's form, whatever its status; anything else ends the command."""
+    try:
+        message = decode(data)
+    except ValueError:
+        message = None
+    if not isinstance(message, dict) or "protocolVersion" not in message:
+        end_with(error_of(data))
+    return message
+
+
+def _say(message: dict[str, Any]) -> None:
+    say(printable(encode(message).decode()))
+    sys.stdout.flush()
+
+
+def _tell_of_question(message: dict[str, Any]) -> None:
+    event = message["events"][-1] if message["events"] else {}
+    approval_id = printable(str(event.get("details", {}).get("approvalId", "")))
+    note(f"{printable(event.get('reason', ''))}; waiting: trunkline approve {approval_id}")
+
+
+@space.command("check")
+@click.argument("name")
+@click.argument("file")
+@shared
+def check(settings: Settings, name: str, file: str) -> None:
+    """What would be decided of each operation of the message in FILE (- for stdin). Nothing is done or recorded."""
+    body = json_argument("-" if file == "-" else f"@{file}", "message")
+    status, data = settings.connect().answer("POST", at("spaces", name, "check"), body)
+    answer: dict[str, Any] = decode(data)
+    if status >= 400:
+        if "events" not in answer:
+            end_with(error_of(data))
+        for event in answer["events"]:
+            note(printable(f"{event['category']}: {event['message']}"))
+        raise SystemExit(2)
+    if settings.shown_as_json(answer):
+        return
+    rows = [
+        [one["operationId"], one["type"], one["decision"], one["policy"], one.get("reason", "")]
+        for one in answer["operations"]
+    ]
+    table(["OPERATION", "TYPE", "DECISION", "RULE", "REASON"], rows, status=2)

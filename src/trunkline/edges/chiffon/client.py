@@ -1,0 +1,96 @@
+"""The least HTTP/1.1 client that is needed: one request, one answer, on one connection. For callbacks and the SDK.
+
+Owns nothing but bytes and bounds. Plain HTTP to loopback only; anything else needs TLS (contradiction 17), which this
+release does not speak.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from typing import Final
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+MAX_ANSWER_BYTES: Final = 8_388_608
+MAX_HEAD_BYTES: Final = 32_768
+
+
+class Answer(Struct, frozen=True):
+    """What came back."""
+
+    status: int
+    body: bytes
+
+
+class Unreachable(OSError):
+    """No answer: nobody there, or nobody who speaks HTTP."""
+
+
+def place_of(url: str) -> tuple[str, int, str]:
+    """Host, port and path of a loopback URL; ``ValueError`` says what is wrong with any other."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or parts.hostname is None or parts.username is not None:
+        raise ValueError("expected http://HOST:PORT/PATH")
+    if not is_loopback(parts.hostname):
+        raise ValueError("only loopback addresses are allowed")
+    return parts.hostname, parts.port or 80, parts.path or "/"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def request(
+    url: str, method: str, *, path: str | None = None, body: bytes = b"", token: str = "", timeout_s: float
+) -> Answer:
+    """One request; ``Unreachable`` if there is no answer in time."""
+    host, port, own_path = place_of(url)
+    name = f"[{host}]" if ":" in host else host
+    lines = [
+        f"{method} {path or own_path} HTTP/1.1",
+        f"Host: {name}:{port}",
+        "Connection: close",
+        f"Content-Length: {len(body)}",
+    ]
+    if body:
+        lines.append("Content-Type: application/json")
+    if token:
+        lines.append(f"Authorization: Bearer {token}")
+    head = "\r\n".join(lines) + "\r\n\r\n"
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, port, limit=MAX_HEAD_BYTES)
+            writer.write(head.encode("latin-1") + body)
+            await writer.drain()
+            return await _read(reader)
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+        raise Unreachable(type(error).__name__) from None
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+async def _read(reader: asyncio.StreamReader) -> Answer:
+    head = await reader.readuntil(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    status = int(first.split(" ")[1])
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if "content-length" in headers:
+        size = int(headers["content-length"])
+        if not 0 <= size <= MAX_ANSWER_BYTES:
+            raise ValueError("too large")
+        return Answer(status, await reader.readexactly(size))
+    parts, size = [], 0
+    while piece := await reader.read(65_536):
+        size += len(piece)
+        if size > MAX_ANSWER_BYTES:
+            raise ValueError("too large")
+        parts.append(piece)
+    return Answer(status, b"".join(parts))

@@ -1,0 +1,224 @@
+"""Tasks that were given to one agent: their timers, their progress, their outputs in pieces. Pure.
+
+A task is an open call of the hub and has its id, so nothing here outlives the process: after a restart the hub sends
+what is open again, under the same ``request_id``, and the timers start anew (silent point 23). Owns the two timers of
+silent point 8. Does not own retries, which the hub decides, nor the messages' way.
+
+Theory of the timers. *Idle* starts with each attempt and with each message of the task; when it runs out the attempt
+has failed with 5001. *Total* is ``max_duration_seconds`` from the first attempt; a task that has one is only suspected
+when it is idle, and fails at its total. ``paused`` stops idle, never total. A total that came as the caller's own
+``timeout_ms`` is the hub's deadline and is not kept twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from trunkline.edges.chiffon import chunks, messages, translate
+from trunkline.edges.chiffon.chunks import Assembly
+from trunkline.edges.chiffon.messages import ErrorPayload, WorkRequest, WorkResult, WorkStatus
+from trunkline.effects import Deliver
+from trunkline.events import AttemptFailed, CallFinished, CallProgressed, Event, Noticed
+from trunkline.model import Fault, Now, RetryPolicy
+
+# CH-075, CH-076: four attempts.
+RETRY: Final = RetryPolicy((0.0, 1.0, 2.0, 4.0))
+# CH-064.
+DEFAULT_TIMEOUT_S: Final = 30.0
+# Pieces of outputs that one agent may have us keep at the same time: two steps of the largest size.
+MAX_HELD_BYTES: Final = 2 * chunks.MAX_STEP_BYTES
+# How often tasks that were ended elsewhere (canceled, out of time) are looked for.
+SWEEP_S: Final = 30.0
+
+
+class Task(Struct):
+    """One call that this agent works on."""
+
+    call_id: str
+    request: WorkRequest
+    trace_id: str
+    custom: Raw | None
+    attempt: int
+    sent_ms: int
+    # Moments are monotonic seconds, 0.0 is none.
+    idle_at: float
+    total_at: float
+    has_total: bool
+    is_paused: bool = False
+    is_suspected: bool = False
+    percent: int = 0
+    seq: int = 0
+    steps: dict[int, Assembly] = {}
+    finished: list[dict[str, object]] = []
+    # The last step that is complete: where an output that is too large for a result comes from (silent point 19).
+    last_text: str = ""
+
+
+class Tasks:
+    """The open tasks of one agent."""
+
+    def __init__(self, session: int, who: str, timeout_s: float, is_open: Callable[[str], bool]) -> None:
+        self._session = session
+        self._who = who
+        self._timeout_s = timeout_s
+        self._is_open = is_open
+        self._tasks: dict[str, Task] = {}
+        self._sweep_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def get(self, call_id: str) -> Task | None:
+        """An open task."""
+        return self._tasks.get(call_id)
+
+    def all(self) -> list[Task]:
+        """All of them, in the order in which they were given."""
+        return list(self._tasks.values())
+
+    def sent(self, effect: Deliver, now: Now) -> Task:
+        """An attempt leaves: the first one, or another of the same task."""
+        task = self._tasks.get(effect.call_id)
+        if task is None:
+            request = translate.work_request(effect)
+            limit_s = request.hints.max_duration_seconds
+            task = self._tasks[effect.call_id] = Task(
+                effect.call_id,
+                request,
+                translate.trace_id_of(effect.correlation_id),
+                effect.context,
+                effect.attempt,
+                now.ms,
+                0.0,
+                now.mono + limit_s if limit_s is not None and effect.timeout_ms is None else 0.0,
+                limit_s is not None,
+            )
+        task.attempt, task.sent_ms = effect.attempt, now.ms
+        self._restart_idle(task, now)
+        return task
+
+    def sent_again(self, task: Task, now: Now) -> None:
+        """The same attempt once more, to an agent that came back (decision 24: only the hub counts attempts)."""
+        self._restart_idle(task, now)
+
+    def _restart_idle(self, task: Task, now: Now) -> None:
+        task.is_paused = task.is_suspected = False
+        task.idle_at = now.mono + self._timeout_s
+
+    # -- what the agent says -------------------------------------------------------------------------------------------
+
+    def status(self, task: Task, status: WorkStatus, now: Now) -> list[Event]:
+        """It goes on (CH-065, CH-066). What it shows is passed on; pieces of an output in their order."""
+        step = status.step
+        text = step.output or ""
+        if step.output_chunk is not None:
+            assert step.number is not None
+            text = self._add_chunk(task, step.number, step.name, chunks.read(step.output_chunk, text))
+        elif text and step.number is not None:
+            self._note_step(task, step.number, step.name or "", text)
+        self._restart_idle(task, now)
+        if status.status == "paused":
+            task.is_paused, task.idle_at = True, 0.0
+        events: list[Event] = []
+        if status.progress_percent < task.percent:
+            events.append(Noticed("chiffon.progress_fell", "chiffon", self._who, task.call_id))  # silent point 22
+        task.percent = status.progress_percent
+        shown: dict[str, object] = {"status": status.status, "progress_percent": status.progress_percent}
+        if step.number is not None or step.name is not None:
+            shown["step"] = {"number": step.number, "name": step.name}
+        events.append(self._progress(task, "status", messages.raw({"json": shown})))
+        if text:
+            events.append(self._progress(task, "stdout", messages.raw({"text": text})))
+        return events
+
+    def _progress(self, task: Task, channel: str, data: Raw) -> CallProgressed:
+        task.seq += 1
+        return CallProgressed(self._session, task.call_id, task.seq, channel, data)
+
+    def _add_chunk(self, task: Task, number: int, name: str | None, chunk: chunks.Chunk) -> str:
+        if sum(held.size for other in self._tasks.values() for held in other.steps.values()) > MAX_HELD_BYTES:
+            raise messages.over_limit("chunk_bytes", MAX_HELD_BYTES, MAX_HELD_BYTES + chunk.end - chunk.start)
+        assembly = task.steps.get(number)
+        if assembly is None:
+            if any(done["number"] == number for done in task.finished):
+                return ""  # a repeat of what is complete
+            assembly = task.steps[number] = Assembly()
+        assembly.name = name or assembly.name
+        text = assembly.add(chunk)
+        if assembly.is_complete:
+            del task.steps[number]
+            self._note_step(task, number, assembly.name, assembly.text())
+        return text
+
+    def _note_step(self, task: Task, number: int, name: str, text: str) -> None:
+        """Decision 24: of each step what it was, how much and its hash; a step that speaks again has its last word."""
+        task.finished = [done for done in task.finished if done["number"] != number]
+        data = {"number": number, "name": name, "bytes": len(text.encode()), "sha256": chunks.sha256(text)}
+        task.finished.append(data)
+        task.last_text = text
+
+    def result(self, task: Task, result: WorkResult, custom: Raw | None) -> list[Event]:
+        """How it ended. What is missing of an output is on record with it."""
+        for number, assembly in sorted(task.steps.items()):
+            if assembly.total is None and not assembly.missing():
+                self._note_step(task, number, assembly.name, assembly.text())  # contradiction 1: only now it is whole
+            else:
+                task.finished.append({"number": number, "name": assembly.name, "missing": assembly.missing()})
+        output = result.output
+        is_tail = task.last_text.endswith(output) and len(task.last_text) > len(output)
+        if custom is not None and is_tail and f'"{chunks.sha256(task.last_text)}"'.encode() in bytes(custom):
+            output = task.last_text
+        self.end(task)
+        status, body, fault = translate.outcome(result, output, task.finished, custom)
+        metrics = messages.raw(result.resources_used)
+        return [CallFinished(self._session, task.call_id, status, body, fault, metrics=metrics)]
+
+    def error(self, task: Task, error: ErrorPayload) -> list[Event]:
+        """The agent cannot go on with it (contradiction 14): a failed attempt, and the hub decides what follows."""
+        return self.failed(task, translate.fault_of(error))
+
+    def failed(self, task: Task, fault: Fault) -> list[Event]:
+        """An attempt led to nothing. A late answer still counts while the call is open (silent point 9)."""
+        task.idle_at = 0.0
+        return [AttemptFailed(self._session, task.call_id, fault)]
+
+    def end(self, task: Task) -> None:
+        """Nothing more is expected of it."""
+        self._tasks.pop(task.call_id, None)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def due(self, now: Now) -> list[Event]:
+        """What follows from the time that passed."""
+        events: list[Event] = []
+        for task in list(self._tasks.values()):
+            is_idle = bool(task.idle_at) and now.mono >= task.idle_at
+            is_over = bool(task.total_at) and now.mono >= task.total_at
+            if not is_idle and not is_over:
+                continue
+            if not self._is_open(task.call_id):
+                self.end(task)
+            elif is_over:
+                # CH-068. The caller's own limit is the end of it: no further attempt (contradiction 7).
+                task.total_at = 0.0
+                events += self.failed(task, replace(self._timeout(task), retryable=False))
+            elif task.has_total:
+                task.idle_at, task.is_suspected = 0.0, True
+                events.append(Noticed("chiffon.suspected", "chiffon", self._who, task.call_id))
+            else:
+                events += self.failed(task, self._timeout(task))  # CH-065, CH-066, CH-067
+        return events
+
+    def _timeout(self, task: Task) -> Fault:
+        return translate.timeout_fault(task.attempt, task.sent_ms)
+
+    def sweep(self, now: Now) -> None:
+        """Forget, now and then, tasks whose calls were ended by somebody else."""
+        if now.mono >= self._sweep_at:
+            self._sweep_at = now.mono + SWEEP_S
+            for call_id in [call_id for call_id in self._tasks if not self._is_open(call_id)]:
+                del self._tasks[call_id]

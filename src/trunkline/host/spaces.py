@@ -1,0 +1,111 @@
+"""Spaces on disk: ``<home>/spaces/<name>/`` with ``space.toml`` (preset, overrides) and ``files/`` (the root).
+
+Owns these folders: reading them at the start, making one, removing one. Does not own what spaces do
+(``edges.spaces``). The files belong to a user of the space's own if the exchange runs as root (``workspace.folder``).
+
+Invariant: a folder with a ``space.toml`` is a whole space: that file is written last and removed first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from trunkline.edges.spaces.provider import Space
+from trunkline.edges.spaces.routes import NAME, NAME_IN_WORDS
+from trunkline.errors import ConfigError, WorkspaceError
+from trunkline.tomlfile import TomlFile
+from trunkline.workspace.folder import Workspace
+from trunkline.workspace.policy import make_policy
+
+SETTINGS: Final = "space.toml"
+FILES: Final = "files"
+
+
+class SpaceFile(Struct, frozen=True):
+    """``space.toml``."""
+
+    preset: str = "standard"
+    policy: dict[str, dict[str, Any]] = {}
+
+
+class SpacesFolder:
+    """The spaces of one home."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> list[Space]:
+        """All spaces; ``ConfigError`` names the file of one that cannot be used."""
+        if not self._path.is_dir():
+            return []
+        found = sorted(folder for folder in self._path.iterdir() if (folder / SETTINGS).exists())
+        return [self._read(folder) for folder in found]
+
+    def _read(self, folder: Path) -> Space:
+        file = folder / SETTINGS
+        if not NAME.fullmatch(folder.name):
+            raise ConfigError(f"a space's name is {NAME_IN_WORDS}", str(folder))
+        settings = TomlFile(file, required=True).convert(SpaceFile)
+        try:
+            policy = make_policy(settings.preset, settings.policy)
+            return Space(folder.name, settings.preset, policy, Workspace.open(folder / FILES), folder)
+        except (ConfigError, WorkspaceError) as error:
+            raise ConfigError(str(error), str(file)) from None
+
+    def create(self, name: str, preset: str, overrides: Mapping[str, Any]) -> Space:
+        """A new, empty space; ``ConfigError`` if it cannot be made of this."""
+        policy = make_policy(preset, overrides)
+        folder = self._path / name
+        try:
+            self._path.mkdir(mode=0o700, exist_ok=True)
+            if (folder / SETTINGS).exists():
+                raise ConfigError("is there already", str(folder))
+            if folder.exists():  # what a crash left of a space that was being made or removed
+                _erase(folder)
+            folder.mkdir(mode=0o700)
+            others = {files.lstat().st_uid for files in self._path.glob(f"*/{FILES}")}
+            workspace = Workspace.create(folder / FILES, others)
+            _write(folder / SETTINGS, _as_toml(preset, overrides))
+        except OSError as error:
+            raise ConfigError(f"cannot be made: {error.strerror}", str(folder)) from None
+        return Space(name, preset, policy, workspace, folder)
+
+    def remove(self, space: Space) -> None:
+        """Take it away: first what says that it is one, then its files. Blocks: there may be many."""
+        with contextlib.suppress(FileNotFoundError):
+            (space.folder / SETTINGS).unlink()
+        space.workspace.close()
+        _erase(space.folder)
+
+
+def _erase(folder: Path) -> None:
+    """Remove what commands of strangers made: folders closed to their owner, and deeper than Python can walk."""
+    for words in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+        subprocess.run([*words, "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
+
+
+def _as_toml(preset: str, overrides: Mapping[str, Any]) -> str:
+    # TOML reads texts, numbers, true, false and arrays of them as JSON writes them.
+    lines = [
+        "# Read when the exchange starts. The keys of [policy.*] are in docs/protocols/spaces.md.",
+        f"preset = {json.dumps(preset)}",
+    ]
+    for section, values in overrides.items():
+        lines += ["", f"[policy.{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

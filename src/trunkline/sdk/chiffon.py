@@ -1,0 +1,347 @@
+"""``ChiffonAgent``: what the author of a Chiffon agent writes against.
+
+::
+
+    agent = ChiffonAgent("infra-1", "infra")
+
+    @agent.work("run_playbook")
+    async def run_playbook(task, playbook: str, extra_vars: dict | None = None) -> str:
+        async with task.step("Pull the image", percent=50):
+            task.write("pulled")
+        return "done"
+
+    agent.run()
+
+Done for the author: registration, a first status at once and one every 10 s, chunks, resources used, the cache of
+requests on disk, reconnecting. Owns the declaration and the life of a job; rules are in ``chiffon_desk``, transports
+in ``chiffon_lines``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import logging
+import os
+import resource
+import stat
+import time
+import tomllib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.edges.chiffon import messages
+from trunkline.edges.chiffon.messages import AGENT_TYPES, ORCHESTRATOR, Envelope, Resources, WorkResult
+from trunkline.errors import ConfigError, ToolError, TrunklineError
+from trunkline.model import AGENT_ID, TOOL_NAME
+from trunkline.sdk.chiffon_cache import Cache
+from trunkline.sdk.chiffon_desk import Desk, Job, Outcome, exit_code
+from trunkline.sdk.chiffon_lines import HttpLine, Line, NatsLine
+
+log = logging.getLogger("trunkline.sdk")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# CH-030; contradiction 5: a third of the time after which an orchestrator takes an agent as hung.
+STATUS_S: Final = 10.0
+TOKEN_CHARS: Final = 32
+
+
+class Declared(Struct, frozen=True):
+    """One kind of work."""
+
+    function: Callable[..., Any]
+    is_repeatable: bool
+
+
+class ChiffonAgent:
+    """An agent that does work for a Chiffon orchestrator.
+
+    ``url`` (``http://…`` or ``nats://…``) and ``token`` come from the arguments, else from ``CHIFFON_URL`` and
+    ``CHIFFON_TOKEN``, else from the file ``config`` (TOML with ``url`` and ``token``, readable by its owner only).
+    """
+
+    def __init__(
+        self,
+        agent_id: str,
+        agent_type: str,
+        *,
+        url: str | None = None,
+        token: str | None = None,
+        config: str | Path | None = None,
+        cache: str | Path | None = None,
+        memory_mb: int | None = None,
+        gpu_vram_mb: int | None = None,
+        cpu: float | None = None,
+        status_s: float = STATUS_S,
+    ) -> None:
+        if not AGENT_ID.fullmatch(agent_id):
+            raise ValueError(f"{agent_id!r} is no agent id: letters, digits, `.`, `_` and `-`, at most 128")
+        if agent_type not in AGENT_TYPES or agent_type == ORCHESTRATOR:
+            raise ValueError(f"{agent_type!r} is no agent type: {', '.join(AGENT_TYPES[1:])}")
+        self.agent_id = agent_id
+        self.agent_type = agent_type
+        self._given = (url, token, config)
+        self._cache_path = cache
+        self._capacity = {"memory_mb": memory_mb, "gpu_vram_mb": gpu_vram_mb, "cpu": cpu}
+        self._status_s = status_s
+        self._declared: dict[str, Declared] = {}
+        self._line: Line | None = None
+        self._desk: Desk | None = None
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._ended: dict[str, asyncio.Event] = {}
+
+    def __repr__(self) -> str:
+        return f"ChiffonAgent({self.agent_id!r}, {self.agent_type!r})"
+
+    # -- declaring -----------------------------------------------------------------------------------------------------
+
+    def work(self, work_type: str, *, repeatable: bool = False) -> Callable[[F], F]:
+        """Offer a function, async or plain, as a work type. It gets the task, and the parameters by name.
+
+        ``repeatable``: may be run again when the agent was killed in the middle of it. Otherwise such a request ends as
+        failed, and says that nobody knows how far it came.
+        """
+        if not TOOL_NAME.fullmatch(work_type):
+            raise ValueError(f"{work_type!r} is no name for work: {TOOL_NAME.pattern}")
+
+        def declare(function: F) -> F:
+            self._declared[work_type] = Declared(function, repeatable)
+            return function
+
+        return declare
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Work until interrupted."""
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(self.serve())
+
+    async def serve(self) -> None:
+        """Work until cancelled; ``NotAdmitted`` if the orchestrator does not know the token."""
+        url, token = self.settings()
+        cache = Cache(self._cache_path if self._cache_path is not None else _default_cache(self.agent_id))
+        names = {name: declared.is_repeatable for name, declared in self._declared.items()}
+        memory = self._capacity["memory_mb"]
+        desk = self._desk = Desk(self.agent_type, names, cache, memory_mb=None if memory is None else int(memory))
+        by_queue = url.startswith(("nats://", "tls://"))
+        if by_queue:
+
+            def admitted(shown: str) -> None:
+                desk.orchestrator_token = shown
+
+            self._line = NatsLine(url, token, self._registration(), admitted)
+        else:
+            self._line = HttpLine(url, token, self._registration())
+
+        async def take(data: bytes) -> asyncio.Event | None:
+            return await self._take(data, with_token=by_queue)
+
+        try:
+            await self._line.run(take)
+        finally:
+            for job in self._jobs:
+                job.cancel()
+            await asyncio.gather(*self._jobs, return_exceptions=True)
+            cache.close()
+
+    def settings(self) -> tuple[str, str]:
+        """Where the orchestrator is and how it knows us (CH-099)."""
+        url, token, config = self._given
+        url, token = url or os.environ.get("CHIFFON_URL"), token or os.environ.get("CHIFFON_TOKEN")
+        if config is not None and (url is None or token is None):
+            found = _read_config(Path(config))
+            url, token = url or found.get("url"), token or found.get("token")
+        if not url or not token:
+            raise ConfigError("CHIFFON_URL and CHIFFON_TOKEN are not set, and no config file has `url` and `token`")
+        if len(token) != TOKEN_CHARS:
+            raise ConfigError(f"the token has {len(token)} characters; Chiffon's have {TOKEN_CHARS}")
+        return url, token
+
+    def _registration(self) -> dict[str, object]:
+        return {
+            "agent_id": self.agent_id,
+            "agent_type": self.agent_type,
+            "supported_versions": list(messages.SUPPORTED_VERSIONS),
+            "work_types": sorted(self._declared),
+            "capacity": {name: value for name, value in self._capacity.items() if value is not None},
+        }
+
+    async def _take(self, data: bytes, *, with_token: bool) -> asyncio.Event | None:
+        assert self._desk is not None
+        replies, job = self._desk.receive(data, time.time(), with_token=with_token)
+        if job is not None:
+            request_id = job.envelope.request_id.lower()
+            self._ended[request_id] = asyncio.Event()
+            running = asyncio.get_running_loop().create_task(self._run(job, replies))
+            self._jobs.add(running)
+            running.add_done_callback(self._jobs.discard)
+            return self._ended[request_id]
+        for reply in replies:
+            self._later(self._say(reply))
+        request_id = replies[0].request_id.lower() if replies else ""
+        return self._ended.get(request_id)
+
+    def _later(self, sending: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(sending)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def _say(self, envelope: Envelope) -> None:
+        assert self._line is not None
+        await self._line.send(envelope)
+
+    async def _run(self, job: Job, first: list[Envelope]) -> None:
+        """One request, from its first status to its result."""
+        assert self._desk is not None
+        desk, task = self._desk, Task(self, job)
+        beat = asyncio.get_running_loop().create_task(self._beat(job))
+        started, used = time.monotonic(), _cpu_ms()
+        try:
+            for reply in first:
+                await self._say(reply)
+            given: dict[str, Any] = msgspec.json.decode(job.request.parameters)
+            try:
+                returned = await _call(self._declared[job.request.work_type].function, task, given)
+                code, output = 0, task.text if returned is None else str(returned)
+            except WorkFailed as failed:
+                code, output = exit_code(failed.exit_code) or 1, failed.output or task.text
+            except ResourceLimit as limit:
+                await self._say_all(desk.gave_up(job, limit.error, time.time()))
+                return
+            except ToolError as failed:
+                code, output = 1, f"{task.text}{failed}"
+            except Exception as defect:
+                # The boundary to the author's code: the text of what it raised may hold a secret.
+                log.exception("%s failed", job.request.work_type)
+                code, output = 1, f"{task.text}{type(defect).__name__} in the agent"
+            resources = Resources(int(time.monotonic() - started), task.gpu_vram_mb, max(0, _cpu_ms() - used))
+            result = WorkResult(job.request.task_id, "failed" if code else "success", code, output, resources)
+            await self._say_all(desk.finished(job, Outcome(result), time.time()))
+        finally:
+            beat.cancel()
+            ended = self._ended.pop(job.envelope.request_id.lower(), None)
+            if ended is not None:
+                ended.set()
+
+    async def _say_all(self, envelopes: list[Envelope]) -> None:
+        for envelope in envelopes:
+            await self._say(envelope)
+
+    async def _beat(self, job: Job) -> None:
+        """A status every 10 s, whatever the author's code does."""
+        assert self._desk is not None
+        while True:
+            await asyncio.sleep(self._status_s)
+            await self._say(self._desk.status(job, time.time()))
+
+    async def step_completed(self, job: Job, output: str) -> None:
+        """A step's whole output."""
+        assert self._desk is not None
+        await self._say_all(self._desk.step_completed(job, output, time.time()))
+
+
+class WorkFailed(TrunklineError):
+    """For an author to raise: the work ran and failed. A negative code is a signal's number."""
+
+    def __init__(self, output: str = "", *, exit_code: int = 1) -> None:
+        super().__init__(f"exit code {exit_code}")
+        self.output = output
+        self.exit_code = exit_code
+
+
+class ResourceLimit(TrunklineError):
+    """For an author to raise before anything was done: there is not enough of something; it is tried again."""
+
+    def __init__(self, name: str, available: int, required: int) -> None:
+        refused = messages.over_limit(name, available, required)
+        super().__init__(refused.error.error_message)
+        self.error = refused.error
+
+
+class Task:
+    """What an author's function is given: where to say how far it is."""
+
+    def __init__(self, agent: ChiffonAgent, job: Job) -> None:
+        self._agent = agent
+        self._job = job
+        self._parts: list[str] = []
+        self._step_parts: list[str] = []
+        self.task_id = job.request.task_id
+        self.trace_id = job.envelope.trace_id
+        self.hints = job.request.hints
+        # Set it if a GPU was used.
+        self.gpu_vram_mb = 0
+
+    @property
+    def text(self) -> str:
+        """Everything that was written so far."""
+        return "".join(self._parts)
+
+    def progress(self, percent: int) -> None:
+        """How far it is, 0 to 100; said with the next status."""
+        self._job.percent = max(0, min(100, percent))
+
+    def write(self, text: str) -> None:
+        """Output of this step."""
+        self._parts.append(text)
+        self._step_parts.append(text)
+
+    def pause(self, *, paused: bool = True) -> None:
+        """It waits for something and is not hung; said with the next status."""
+        self._job.is_paused = paused
+
+    @contextlib.asynccontextmanager
+    async def step(self, name: str, *, percent: int | None = None) -> AsyncIterator[Task]:
+        """A step; at its end its output is sent, and ``percent`` is reached."""
+        self._job.step += 1
+        self._job.step_name = name
+        self._step_parts = []
+        try:
+            yield self
+            if percent is not None:
+                self.progress(percent)
+        finally:
+            output, self._step_parts = "".join(self._step_parts), []
+            await self._agent.step_completed(self._job, output)
+
+
+async def _call(function: Callable[..., Any], task: Task, given: dict[str, Any]) -> Any:
+    try:
+        inspect.signature(function).bind(task, **given)
+    except TypeError as error:
+        raise WorkFailed(f"the parameters do not fit: {error}", exit_code=2) from None
+    if inspect.iscoroutinefunction(function):
+        return await function(task, **given)
+    context = contextvars.copy_context()
+    return await asyncio.to_thread(context.run, lambda: function(task, **given))
+
+
+def _read_config(path: Path) -> dict[str, str]:
+    """Silent about its content in every error: it holds the token (CH-098, CH-100)."""
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise ConfigError(f"others can read it, and it holds a token; chmod 600 {path}", str(path))
+        found = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", str(path)) from None
+    except tomllib.TOMLDecodeError:
+        raise ConfigError("is not TOML", str(path)) from None
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
+def _default_cache(agent_id: str) -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "chiffon" / f"{agent_id}.sqlite"
+
+
+def _cpu_ms() -> int:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return int((own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime) * 1000)

@@ -1,0 +1,199 @@
+"""Files of a workspace: create, read, edit, delete.
+
+Owns what each does and the texts of what can go wrong. It does not own whether it is allowed (``policy``), nor any
+encoding of a protocol: contents are bytes. Functions block; call them in a thread.
+
+Invariant: a file is only ever replaced as a whole, by a rename. Nobody sees half of it, a crash leaves the old or the
+new one, and what its name led to before, be it a link or a second name of another file, is never written through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from trunkline.errors import WorkspaceError
+from trunkline.workspace.edits import Edit, apply_edits
+from trunkline.workspace.folder import QUOTA, Quota, Workspace
+from trunkline.workspace.paths import IS_FOLDER, IS_LINK, NOT_FOUND, check_path, failure_of, kind_of, open_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# Ten times what an answer carries inline; base64 of it still fits a message of 16 MiB.
+READ_LIMIT_BYTES: Final = 10_485_760
+WRITE_LIMIT_BYTES: Final = 10_485_760
+
+NEW_FILE_MODE: Final = 0o644
+NOT_UTF8: Final = "File is not valid UTF-8"
+
+
+class Created(Struct, frozen=True):
+    """A file was written."""
+
+    bytes_written: int
+    sha256: str
+
+
+class ReadBack(Struct, frozen=True):
+    """What a file holds."""
+
+    data: bytes
+    size: int
+    sha256: str
+
+    def text(self) -> str:
+        """The content as text."""
+        try:
+            return self.data.decode()
+        except UnicodeDecodeError:
+            raise WorkspaceError("execution", f"{NOT_UTF8}: read it with encoding base64") from None
+
+
+class Edited(Struct, frozen=True):
+    """All edits were applied; size and hash are those of the new content."""
+
+    edits_applied: int
+    size: int
+    sha256: str
+
+
+def create_file(
+    workspace: Workspace, path: str, data: bytes, *, overwrite: bool = False, quota: Quota = QUOTA
+) -> Created:
+    """Write a new file, making its missing folders; with ``overwrite`` it may replace a file of that name."""
+    *folders, name = check_path(path)
+    if len(data) > WRITE_LIMIT_BYTES:
+        raise WorkspaceError("execution", f"Content is larger than {WRITE_LIMIT_BYTES} bytes")
+    workspace.check_room(len(data), 1 + len(folders), quota)
+    with _acting(workspace), open_folder(workspace.fd, tuple(folders), make=True) as folder:
+        mode = NEW_FILE_MODE
+        match kind_of(folder, name):
+            case "folder":
+                raise WorkspaceError("validation", IS_FOLDER)
+            case "link":
+                raise WorkspaceError("policy", IS_LINK)
+            case "other":
+                raise WorkspaceError("policy", "Path is not a regular file")
+            case "file" if overwrite:
+                mode = stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+            case "file":
+                raise WorkspaceError("execution", "File already exists")  # SP-048
+        _put(folder, name, data, mode, replace=overwrite)
+    return Created(len(data), hashlib.sha256(data).hexdigest())
+
+
+def read_file(workspace: Workspace, path: str) -> ReadBack:
+    """The whole content of a regular file."""
+    *folders, name = check_path(path)
+    with _acting(workspace), open_folder(workspace.fd, tuple(folders)) as folder:
+        data, _ = _content(folder, name)
+    return ReadBack(data, len(data), hashlib.sha256(data).hexdigest())
+
+
+def edit_file(workspace: Workspace, path: str, edits: Sequence[Edit], *, quota: Quota = QUOTA) -> Edited:
+    """Apply all edits to a text file, or none. Line endings are matched as they are, mode bits are kept."""
+    *folders, name = check_path(path)
+    with _acting(workspace), open_folder(workspace.fd, tuple(folders)) as folder:
+        before, mode = _content(folder, name)
+        try:
+            text = before.decode()
+        except UnicodeDecodeError:
+            raise WorkspaceError("execution", NOT_UTF8) from None
+        data = apply_edits(text, edits).encode()
+        if len(data) > WRITE_LIMIT_BYTES:
+            raise WorkspaceError("execution", f"Content is larger than {WRITE_LIMIT_BYTES} bytes")
+        # While it is written the old and the new content are both there; afterwards only the difference counts.
+        if len(data) > len(before):
+            workspace.check_room(len(data) - len(before), 0, quota)
+        _put(folder, name, data, mode, replace=True)
+    return Edited(len(edits), len(data), hashlib.sha256(data).hexdigest())
+
+
+def delete_file(workspace: Workspace, path: str) -> None:
+    """Remove a file, or a link itself, never what it leads to. Folders stay."""
+    *folders, name = check_path(path)
+    with _acting(workspace), open_folder(workspace.fd, tuple(folders)) as folder:
+        kind = kind_of(folder, name)
+        if kind == "folder":
+            raise WorkspaceError("validation", IS_FOLDER)
+        if kind == "missing":
+            raise WorkspaceError("execution", NOT_FOUND)
+        os.unlink(name, dir_fd=folder)
+        os.fsync(folder)
+
+
+@contextlib.contextmanager
+def _acting(workspace: Workspace) -> Iterator[None]:
+    """As the workspace's owner; what the file system says becomes ours here and nowhere else."""
+    try:
+        with workspace.acting():
+            yield
+    except OSError as error:
+        raise failure_of(error) from None
+
+
+def _content(folder: int, name: str) -> tuple[bytes, int]:
+    match kind_of(folder, name):
+        case "missing":
+            raise WorkspaceError("execution", NOT_FOUND)
+        case "folder":
+            raise WorkspaceError("validation", IS_FOLDER)
+        case "link":
+            raise WorkspaceError("policy", IS_LINK)
+        case "other":
+            raise WorkspaceError("policy", "Path is not a regular file")
+    # It may have been swapped since: NOFOLLOW refuses a link, NONBLOCK returns at once from a pipe without a writer.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        fd = os.open(name, flags, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise WorkspaceError("policy", IS_LINK) from None
+        raise
+    with os.fdopen(fd, "rb", buffering=0) as file:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise WorkspaceError("policy", "Path is not a regular file")
+        # Asked before reading, so that a sparse file of a terabyte costs nothing.
+        if info.st_size > READ_LIMIT_BYTES:
+            raise WorkspaceError("execution", f"File is larger than {READ_LIMIT_BYTES} bytes")
+        parts, size = [], 0
+        while part := file.read(READ_LIMIT_BYTES + 1 - size):
+            parts.append(part)
+            size += len(part)
+            if size > READ_LIMIT_BYTES:
+                raise WorkspaceError("execution", f"File is larger than {READ_LIMIT_BYTES} bytes")
+    return b"".join(parts), stat.S_IMODE(info.st_mode)
+
+
+def _put(folder: int, name: str, data: bytes, mode: int, *, replace: bool) -> None:
+    temporary = f".trunkline-{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(fd, "wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+            os.fchmod(fd, mode & 0o777)  # never setuid, setgid or sticky, whatever the old file had
+            os.fsync(fd)
+        if replace:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        else:
+            try:
+                # A link fails where a rename would replace: nobody who made the file meanwhile loses it.
+                os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            except FileExistsError:
+                raise WorkspaceError("execution", "File already exists") from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+    os.fsync(folder)

@@ -1,0 +1,254 @@
+"""A workspace: its root folder, who owns what is in it, and how much may be.
+
+Owns the descriptor of the root, the choice of an owner and the quota. It does not own what files contain.
+
+Invariant: no file in a workspace is touched with more rights than its owner has. If the exchange runs as root, each
+workspace has a user of its own, a number that no account has, and ``acting`` takes that user's rights for the file
+system in the calling thread. The folder's owner on disk is the only record of that number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import hashlib
+import os
+import pwd
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from msgspec import Struct
+
+from trunkline.errors import WorkspaceError
+from trunkline.workspace.paths import failure_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+# Owners for workspaces if we are root: from the range that systemd's list of uids leaves to nobody.
+FIRST_UID: Final = 1_880_000_000
+UIDS: Final = 200_000_000
+# The same inside a container whose user namespace maps only 65,536 uids: above all accounts, below the dynamic ones.
+FIRST_UID_IN_CONTAINER: Final = 40_000
+UIDS_IN_CONTAINER: Final = 20_000
+
+# A folder deeper than this counts as over the quota: nobody needs it, and measuring holds a descriptor for each level.
+MAX_DEPTH: Final = 128
+# What one byte costs on the usual file systems.
+BLOCK_BYTES: Final = 4096
+# Less than this between two counts does not matter.
+GROWTH_BYTES: Final = 16_777_216
+GROWTH_FILES: Final = 2_000
+
+
+class Quota(Struct, frozen=True):
+    """What a workspace may hold. A build tree of a middle-sized project has some 50,000 files and 1 GiB."""
+
+    max_bytes: int = 2_147_483_648
+    max_files: int = 200_000
+
+
+QUOTA: Final = Quota()
+
+
+class Usage(Struct, frozen=True):
+    """What a workspace holds, as the disk counts it. ``over`` stops the count: the figures are then a lower bound."""
+
+    size: int
+    files: int
+    over: bool
+
+
+class Workspace:
+    """One workspace, open. ``uid`` and ``gid`` own its files and run its commands; they are never root's."""
+
+    def __init__(self, root: Path, fd: int, uid: int, gid: int) -> None:
+        self.root = root
+        self.fd = fd
+        self.uid = uid
+        self.gid = gid
+        self.turn = asyncio.Lock()  # one command at a time
+        self._known: Usage | None = None
+        self._free = (0, 0)
+
+    @classmethod
+    def create(cls, root: Path, taken: Collection[int] = ()) -> Workspace:
+        """Make the folder (0700) and open it. FileExistsError if there is something of that name.
+
+        As root it gets a uid that is not among ``taken``: those of the other workspaces.
+        """
+        root.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            uid = _free_uid(root, taken)
+            os.chown(root, uid, uid)
+        return cls.open(root)
+
+    @classmethod
+    def open(cls, root: Path) -> Workspace:
+        """Open a folder that is there. As root, the folder must belong to somebody else."""
+        try:
+            fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            raise WorkspaceError("execution", "The workspace's folder is missing or is not a folder") from None
+        owner = os.fstat(fd)
+        fault = ""
+        if 0 in {owner.st_uid, owner.st_gid}:
+            fault = "The workspace's folder belongs to root: give it to a user of its own"
+        elif os.geteuid() not in {0, owner.st_uid}:
+            fault = "The workspace's folder belongs to another user"
+        if fault:
+            os.close(fd)
+            raise WorkspaceError("execution", fault)
+        return cls(root, fd, owner.st_uid, owner.st_gid)
+
+    def close(self) -> None:
+        """Let go of the root."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def acting(self) -> Iterator[None]:
+        """Touch files as the owner. Only this thread is changed, so nothing inside may wait for another one."""
+        if os.geteuid() != 0:
+            yield
+            return
+        uid, gid, groups = _syscall("setfsuid", NOBODY), _syscall("setfsgid", NOBODY), os.getgroups()
+        try:
+            _syscall("setgroups", 0, None)
+            _set_file_system_ids(self.uid, self.gid)
+            yield
+        finally:
+            _set_file_system_ids(uid, gid)
+            _syscall("setgroups", len(groups), (ctypes.c_uint32 * len(groups))(*groups))
+
+    def usage(self, quota: Quota = QUOTA) -> Usage:
+        """Count what is there, up to the quota."""
+        self._free = self._free_now()
+        with self.acting():
+            self._known = _usage(self.fd, quota)
+        return self._known
+
+    def _free_now(self) -> tuple[int, int]:
+        disk = os.fstatvfs(self.fd)
+        return disk.f_bfree * disk.f_frsize, disk.f_ffree
+
+    def may_have_grown(self) -> bool:
+        """Whether so much was written on the whole disk since the last count that counting again is worth it."""
+        size, files = self._free_now()
+        return self._known is None or self._free[0] - size > GROWTH_BYTES or self._free[1] - files > GROWTH_FILES
+
+    def check_room(self, size: int, files: int, quota: Quota) -> None:
+        """Take so much more into account, or refuse it.
+
+        A count of 100,000 files takes 0.3 s, so what the file tools add is added to the last count, and only a sum that
+        is too high, or a command that ran meanwhile, makes us count again.
+        """
+        size = -(-size // BLOCK_BYTES) * BLOCK_BYTES
+        if self._known is None or not _fits(self._known, size, files, quota):
+            self.usage(quota)
+        known = self._known
+        if known is None or not _fits(known, size, files, quota):
+            text = f"The workspace is full: it may hold {quota.max_bytes} bytes in {quota.max_files} files"
+            raise WorkspaceError("execution", text)
+        self._known = Usage(known.size + size, known.files + files, over=False)
+
+    def ran_command(self) -> None:
+        """A command may have written: forget the count unless the disk is as it was."""
+        if self.may_have_grown():
+            self._known = None
+
+
+def _fits(usage: Usage, size: int, files: int, quota: Quota) -> bool:
+    return not usage.over and usage.size + size <= quota.max_bytes and usage.files + files <= quota.max_files
+
+
+def _usage(root_fd: int, quota: Quota) -> Usage:
+    size = files = 0
+    # One open folder for each level; not os.fwalk, which recurses and so ends in a RecursionError at a nasty depth.
+    levels: list[tuple[int, os._ScandirIterator[str]]] = []
+    try:
+        first = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)
+        levels.append((first, os.scandir(first)))
+        while levels:
+            folder, entries = levels[-1]
+            entry = next(entries, None)
+            if entry is None:
+                levels.pop()
+                entries.close()
+                os.close(folder)
+                continue
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue  # gone meanwhile
+            files += 1
+            # Of a file with several names each counts as whole: better too early than too late.
+            size += info.st_blocks * 512
+            if size > quota.max_bytes or files > quota.max_files or len(levels) > MAX_DEPTH:
+                return Usage(size, files, over=True)
+            if stat.S_ISDIR(info.st_mode):
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                with contextlib.suppress(OSError):  # gone, swapped, or closed to its owner: then nobody can fill it
+                    inner = os.open(entry.name, flags, dir_fd=folder)
+                    levels.append((inner, os.scandir(inner)))
+    except OSError as error:
+        raise failure_of(error) from None
+    finally:
+        for folder, entries in levels:
+            entries.close()
+            os.close(folder)
+    return Usage(size, files, over=False)
+
+
+def _free_uid(root: Path, taken: Collection[int]) -> int:
+    mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
+    whole = mapped[-3:] == ["0", "0", "4294967295"]
+    first, count = (FIRST_UID, UIDS) if whole else (FIRST_UID_IN_CONTAINER, UIDS_IN_CONTAINER)
+    # By the path, so that two homes on one machine seldom meet; they could not reach each other's folders anyway.
+    start = int.from_bytes(hashlib.sha256(os.fsencode(root.absolute())).digest()[:8], "big") % count
+    for step in range(count):
+        uid = first + (start + step) % count
+        if uid not in taken and not _is_account(uid):
+            return uid
+    raise WorkspaceError("system", "No user number is left for another workspace")
+
+
+def _is_account(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
+
+
+# These calls report no failure; asked with this impossible number they change nothing and tell who we are.
+NOBODY: Final = ctypes.c_uint32(0xFFFFFFFF)
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+# The raw calls: they change one thread, where the C library's own functions change the whole process.
+_NUMBERS: Final = {
+    "x86_64": {"setfsuid": 122, "setfsgid": 123, "setgroups": 116},
+    "aarch64": {"setfsuid": 151, "setfsgid": 152, "setgroups": 159},
+}
+
+
+def _syscall(name: str, *arguments: object) -> int:
+    numbers = _NUMBERS.get(os.uname().machine)
+    if numbers is None:
+        raise WorkspaceError("execution", "Run the exchange as a user other than root on this kind of machine")
+    return int(_LIBC.syscall(numbers[name], *arguments))
+
+
+def _set_file_system_ids(uid: int, gid: int) -> None:
+    for name, number in (("setfsgid", gid), ("setfsuid", uid)):
+        _syscall(name, ctypes.c_uint32(number))
+        if _syscall(name, NOBODY) != number:
+            raise WorkspaceError("system", "The owner of the workspace could not be taken on")

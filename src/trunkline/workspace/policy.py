@@ -1,0 +1,269 @@
+"""What a space may do without asking: three presets as data, overrides, and the judging of files and commands.
+
+Pure. Owns the rules; it does not own how a question is asked, nor what holds when a rule is wrong: that is the sandbox.
+
+Invariant: rules on the text of a command only ever add a question or a refusal to what the preset allows. They are for
+mistakes and for a person's peace of mind; nothing is safe *because* a text was judged harmless. Order: denied, asked,
+the list of what is allowed (decision 25).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.errors import ConfigError
+from trunkline.model import Decision
+from trunkline.workspace.commands import name_of, read_commands
+from trunkline.workspace.folder import Quota
+from trunkline.workspace.paths import check_path
+from trunkline.workspace.shell_grammar import Command, Kind, Word
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Git runs what stands in its hooks and its configuration, shells and editors what stands in these files: whoever opens
+# the folder with programs of his own would run it with rights of his own.
+PROTECTED: Final = (
+    ".git/hooks", ".git/config", ".git/config.worktree", ".git/info/attributes", ".git/modules", ".git/worktrees",
+    ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin",
+    ".envrc", ".gitconfig", ".config/git", ".ssh", ".vscode", ".idea", ".mcp.json",
+)  # fmt: skip
+
+DENIED_COMMANDS: Final = ("sudo", "su", "doas")
+ASKED_COMMANDS: Final = (
+    "rm -r", "rm -R", "rm --recursive", "find -delete", "dd", "mkfs", "mkfs.*", "shred", "wipefs",
+    "chmod -R", "chmod --recursive", "chown -R", "chown --recursive", "chgrp -R", "chgrp --recursive",
+    "git push -f", "git push --force", "git push --force-with-lease", "git push --mirror", "git push --delete",
+    "git push -d", "git push --prune", "git push +*", "git push :*",
+)  # fmt: skip
+# No option of any of these writes a file or runs a program. That is why `sort`, `uniq`, `file`, `git` and `rg` are not
+# among them. Of `find` the listed options do: see FIND_WRITES.
+READING_COMMANDS: Final = (
+    "[", "basename", "cat", "cd", "cksum", "cmp", "comm", "cut", "date", "df", "diff", "dirname", "du", "echo", "egrep",
+    "false", "fgrep", "find", "grep", "head", "id", "ls", "md5sum", "nl", "od", "printf", "pwd", "readlink", "realpath",
+    "seq", "sha1sum", "sha256sum", "sha512sum", "stat", "tac", "tail", "test", "tr", "true", "uname", "wc", "which",
+    "whoami",
+)  # fmt: skip
+FIND_WRITES: Final = re.compile(r"-(exec|ok|delete|fprint|fls).*")
+
+# Variables that make a program load code, before it does anything of its own.
+DENIED_VARIABLES: Final = ("LD_*", "PYTHON*", "BASH_ENV", "ENV", "BASH_FUNC_*", "GLIBC_TUNABLES", "GCONV_PATH")
+VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class FilesystemPolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """Reading, writing, and the paths that are never written. ``visible``: folders of the host a command may read."""
+
+    read: Decision = Decision.ALLOW
+    write: Decision = Decision.ALLOW
+    protected: tuple[str, ...] = PROTECTED
+    visible: tuple[str, ...] = ()
+
+
+class ShellPolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """Commands. A rule is a name and words that must all be there; ``allowed``, if given, is all that runs unasked."""
+
+    denied: tuple[str, ...] = DENIED_COMMANDS
+    asked: tuple[str, ...] = ASKED_COMMANDS
+    allowed: tuple[str, ...] | None = None
+    unclear: Decision = Decision.ASK
+    max_timeout_ms: int = 600_000
+
+
+class NetworkPolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether commands may use the network. Off, they have none, not even the machine's own addresses."""
+
+    allowed: bool = False
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one command may use. A compiler and its linker fit; a fork bomb and a runaway do not hurt the machine."""
+
+    memory_bytes: int = 2_147_483_648
+    processes: int = 256
+    open_files: int = 4_096
+    file_bytes: int = 1_073_741_824
+    temporary_bytes: int = 268_435_456
+    cpu_s: int = 1_200  # twice the longest timeout: two cores all the time
+
+
+class Policy(Struct, frozen=True, forbid_unknown_fields=True):
+    """All rules of one space."""
+
+    filesystem: FilesystemPolicy = FilesystemPolicy()
+    shell: ShellPolicy = ShellPolicy()
+    network: NetworkPolicy = NetworkPolicy()
+    limits: Limits = Limits()
+    quota: Quota = Quota()
+
+
+PRESETS: Final[Mapping[str, Policy]] = {
+    "restrictive": Policy(
+        filesystem=FilesystemPolicy(write=Decision.ASK),
+        shell=ShellPolicy(allowed=READING_COMMANDS),
+    ),
+    "standard": Policy(),
+    "permissive": Policy(shell=ShellPolicy(asked=(), unclear=Decision.ALLOW)),
+}
+
+
+class Verdict(Struct, frozen=True):
+    """What the policy says of one operation, by which rule, and why."""
+
+    decision: Decision
+    rule: str
+    reason: str = ""
+    suggestion: str | None = None
+
+
+def make_policy(preset: str, overrides: Mapping[str, object] | None = None) -> Policy:
+    """A preset with some of its values replaced: ``{"shell": {"denied": ["curl"]}}``."""
+    if preset not in PRESETS:
+        raise ConfigError(f"unknown preset {preset!r}: one of {', '.join(PRESETS)}", "preset")
+    fields = msgspec.to_builtins(PRESETS[preset])
+    for section, values in (overrides or {}).items():
+        if section not in fields:
+            raise ConfigError(f"unknown section: one of {', '.join(fields)}", section)
+        if not isinstance(values, dict):
+            raise ConfigError("must be a table", section)
+        for key, value in values.items():
+            if key not in fields[section]:
+                raise ConfigError(f"unknown key: one of {', '.join(fields[section])}", f"{section}.{key}")
+            fields[section][key] = value
+    try:
+        return msgspec.convert(fields, Policy)
+    except msgspec.ValidationError as error:
+        text, _, place = str(error).partition(" - at `$.")
+        raise ConfigError(text, place.rstrip("`")) from None
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def judge_file(policy: Policy, action: Literal["create", "read", "edit", "delete"], path: str) -> Verdict:
+    """Whether a file tool may do this. WorkspaceError (validation) if it is no path."""
+    names = tuple(name.casefold() for name in check_path(path))
+    rules = policy.filesystem
+    if action != "read":
+        for protected in rules.protected:
+            if _touches(names, tuple(protected.casefold().split("/"))):
+                reason = f"Path '{protected}' is protected: other programs run what is written there"
+                return Verdict(Decision.DENY, "filesystem.protected", reason, "Write to another path")
+    decision = rules.read if action == "read" else rules.write
+    if decision is Decision.ALLOW:
+        return Verdict(Decision.ALLOW, "default")
+    verb = {"create": "Creating", "read": "Reading", "edit": "Editing", "delete": "Deleting"}[action]
+    if decision is Decision.ASK:
+        return Verdict(Decision.ASK, "filesystem.approvalRequired", f"{verb} files requires approval")
+    return Verdict(Decision.DENY, "filesystem.denied", f"{verb} files is not allowed in this space")
+
+
+def _touches(names: tuple[str, ...], protected: tuple[str, ...]) -> bool:
+    """At any depth: the protected path itself, what is beneath it, and a file in the place of a folder above it."""
+    for start in range(len(names)):
+        rest = names[start : start + len(protected)]
+        if rest == protected[: len(rest)] and (start + len(rest) == len(names) or len(rest) == len(protected)):
+            return True
+    return False
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def judge_command(policy: Policy, command: str, env: Mapping[str, str] | None = None) -> Verdict:
+    """Whether a command line may run, with these extra variables."""
+    rules = policy.shell
+    for key in env or {}:
+        if refused := _judge_variable(key):
+            return refused
+    reading = read_commands(command)
+    for found in reading.commands:
+        if denied := _first_match(found, rules.denied, certain=True):
+            name = denied.split(" ", 1)[0]
+            return Verdict(Decision.DENY, "shell.denied", f"Command '{name}' is blocked", f"Remove {name} from command")
+    for found in reading.commands:
+        if _first_match(found, rules.asked, certain=False):
+            return Verdict(Decision.ASK, "shell.approvalRequired", "Destructive command requires approval")
+    if reading.unclear and (rules.unclear is not Decision.ALLOW or _names_denied(command, rules.denied)):
+        reason = f"Command cannot be parsed and requires approval: {reading.unclear[0]}"
+        decision = Decision.ASK if rules.unclear is Decision.ALLOW else rules.unclear
+        rule = "shell.denied" if decision is Decision.DENY else "shell.approvalRequired"
+        return Verdict(decision, rule, reason, "Write the command out plainly")
+    if rules.allowed is None:
+        return Verdict(Decision.ALLOW, "default")
+    return _judge_allowed(reading.commands, rules.allowed, plain=reading.plain and not env)
+
+
+def _judge_variable(key: str) -> Verdict | None:
+    if not VARIABLE.fullmatch(key):
+        reason = f"'{key}' is not a name of an environment variable"
+    elif any(fnmatch.fnmatchcase(key, pattern) for pattern in DENIED_VARIABLES):
+        reason = f"Environment variable '{key}' is blocked"
+    else:
+        return None
+    return Verdict(Decision.DENY, "shell.environment", reason, f"Remove {key} from env")
+
+
+def _judge_allowed(commands: tuple[Command, ...], allowed: tuple[str, ...], *, plain: bool) -> Verdict:
+    rule = "shell.approvalRequired"
+    if not plain:
+        text = "Only plain reading commands run without approval: no redirections, expansions, variables or functions"
+        return Verdict(Decision.ASK, rule, text)
+    for command in commands:
+        # Without its folder `./cat` would be `cat`. /usr/bin is the sandbox's own and cannot be written.
+        name = command.words[0].text.removeprefix("/usr/bin/").removeprefix("/bin/")
+        if name not in allowed or (name == "find" and _find_writes(command)):
+            text = f"Command '{name}' is not one of the reading commands and requires approval"
+            return Verdict(Decision.ASK, rule, text)
+    return Verdict(Decision.ALLOW, "shell.allowed")
+
+
+def _find_writes(command: Command) -> bool:
+    # A file may be called `-delete`, so what expands to names counts too.
+    return any(word.kind is Kind.UNKNOWN or FIND_WRITES.match(word.text) for word in command.words)
+
+
+def _names_denied(command: str, denied: tuple[str, ...]) -> bool:
+    """Whether a text that was not understood holds a denied name, with all quoting taken off."""
+    bare = re.sub(r"[\\'\"]", "", command)
+    return any(re.search(rf"(?<![\w-]){re.escape(rule.split()[0])}(?![\w-])", bare) for rule in denied)
+
+
+def _first_match(command: Command, rules: tuple[str, ...], *, certain: bool) -> str | None:
+    name = name_of(command)
+    if name is None:
+        return None
+    for rule in rules:
+        wanted, *words = rule.split()
+        if fnmatch.fnmatchcase(name, wanted) and all(_has(command.words[1:], word, certain=certain) for word in words):
+            return rule
+    return None
+
+
+def _has(words: tuple[Word, ...], wanted: str, *, certain: bool) -> bool:
+    """Whether the wanted option or operand is among the words, or, unless certain, may be."""
+    for at, word in enumerate(words):
+        if word.text == "--" and wanted.startswith("-"):
+            return False
+        if word.kind is Kind.UNKNOWN:
+            # It may be the subcommand only if none stands before it: `git add $files` is not `git push`.
+            operand_before = any(other.kind is not Kind.UNKNOWN and other.text[:1] != "-" for other in words[:at])
+            if not certain and (wanted.startswith(("-", "+", ":")) or not operand_before):
+                return True
+        elif _is_wanted(word.text, wanted):
+            return True
+    return False
+
+
+def _is_wanted(text: str, wanted: str) -> bool:
+    if wanted.startswith("--"):
+        option = text.split("=", 1)[0]
+        return len(option) > 2 and wanted.startswith(option)  # long options may be cut short
+    if len(wanted) == 2 and wanted.startswith("-"):
+        return bool(re.match(rf"-[A-Za-z0-9]*{re.escape(wanted[1])}", text))
+    return fnmatch.fnmatchcase(text, wanted)

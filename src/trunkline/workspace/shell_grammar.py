@@ -1,0 +1,526 @@
+"""The grammar of a POSIX shell, as far as it is needed to see which simple commands a line may run.
+
+Pure: text in, commands out, in every list, pipeline, subshell, function body, substitution and here-document. It does
+not run, expand or judge anything, nor look into ``sh -c``, ``env`` and the like: that is ``commands``.
+
+Invariant: what this does not understand for certain, or what two shells read in two ways, is ``NotUnderstood``. A
+reader that goes on after an error, as editors want it, would drop commands here. Why no library: docs/workspace.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Final
+
+from msgspec import Struct
+
+# A person has to read the question; nothing that people write by hand is longer.
+MAX_COMMAND_CHARACTERS: Final = 65_536
+MAX_NESTING: Final = 40
+
+_BLANK: Final = " \t"
+_ENDS_WORD: Final = frozenset(" \t\n;&|()<>")
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REDIRECTION: Final = re.compile(r"[0-9]*(<<-|<<|<>|<&|<|>>|>\||>&|>)")
+_RESERVED: Final = re.compile(
+    r"(?:if|then|else|elif|fi|do|done|case|esac|while|until|for|in|[{}!])(?=[ \t\n;&|()<>]|$)"
+)
+# What an arithmetic expansion may hold if it is to be taken for one.
+_ARITHMETIC: Final = re.compile(r"[\w\s+\-*/%<>=!&|^~?:(),$]*")
+# Words that begin a construct of some shells and are commands in others.
+_DIALECT: Final = frozenset({"function", "select", "coproc", "namespace"})
+
+
+class NotUnderstood(Exception):
+    """The text is not, or not certainly, what this grammar covers. Always caught: it becomes a question."""
+
+
+class Kind(enum.Enum):
+    """How much of a word is known."""
+
+    LITERAL = "literal"
+    OPERAND = "operand"  # its beginning is known and is no dash: it cannot become an option
+    UNKNOWN = "unknown"  # may expand to anything, also to several words
+
+
+class Word(Struct, frozen=True):
+    """One word after its quotes are taken off. ``text`` is all of a literal, and the known beginning of an operand."""
+
+    text: str
+    kind: Kind = Kind.LITERAL
+
+
+class Command(Struct, frozen=True):
+    """One simple command as it is written."""
+
+    words: tuple[Word, ...]
+
+
+class Script(Struct, frozen=True):
+    """What a text may run. ``plain``: simple commands in lists and pipelines, with nothing expanded but file names."""
+
+    commands: tuple[Command, ...]
+    plain: bool
+
+
+def parse(text: str) -> Script:
+    """Every simple command in the text, the innermost first."""
+    if len(text) > MAX_COMMAND_CHARACTERS:
+        raise NotUnderstood("it is too long")
+    if "\0" in text or "\r" in text:
+        raise NotUnderstood("it contains a null byte or a carriage return")
+    if "$\\\n" in text:
+        raise NotUnderstood("a line is broken inside an expansion")
+    parser = _Parser(text)
+    parser.script()
+    return Script(tuple(parser.commands), parser.plain)
+
+
+class _Parser:
+    def __init__(self, text: str, depth: int = 0) -> None:
+        self.text = text
+        self.at = 0
+        self.depth = depth
+        self.commands: list[Command] = []
+        self.plain = True
+        self.documents: list[tuple[str, bool, bool]] = []  # here-documents whose text begins after this line
+
+    # --- lists and pipelines
+
+    def script(self) -> None:
+        self.list_until(frozenset())
+        if self.at < len(self.text):
+            raise NotUnderstood(f"'{self.text[self.at]}' is not expected")
+        if self.documents:
+            self.read_documents()
+
+    def list_until(self, ends: frozenset[str]) -> None:
+        """Commands up to one of these reserved words, a closing parenthesis, ``;;`` or the end."""
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            raise NotUnderstood("it is nested too deeply")
+        self.skip_lines()
+        while not self.at_list_end(ends):
+            self.and_or()
+            self.skip_blanks()
+            if self.peek(";;") or not (self.take(";") or self.take("&") or self.peek("\n")):
+                break
+            self.skip_lines()
+        self.depth -= 1
+
+    def at_list_end(self, ends: frozenset[str]) -> bool:
+        if self.at >= len(self.text) or self.peek(")") or self.peek(";;"):
+            return True
+        return self.reserved() in ends
+
+    def and_or(self) -> None:
+        self.pipeline()
+        while True:
+            self.skip_blanks()
+            if not (self.take("&&") or self.take("||")):
+                return
+            self.skip_lines()
+            self.pipeline()
+
+    def pipeline(self) -> None:
+        self.skip_blanks()
+        while self.reserved() == "!":
+            self.at += 1
+            self.skip_blanks()
+        self.command()
+        while True:
+            self.skip_blanks()
+            if self.peek("||") or not self.take("|"):
+                return
+            if self.peek("&"):
+                raise NotUnderstood("'|&' means different things to different shells")
+            self.skip_lines()
+            self.command()
+
+    # --- commands
+
+    def command(self) -> None:
+        self.skip_blanks()
+        if self.peek("("):
+            self.plain = False
+            self.subshell()
+        elif (word := self.reserved()) is not None:
+            self.plain = False
+            self.at += len(word)
+            self.compound(word)
+        else:
+            self.simple()
+            return
+        while self.redirection():
+            pass
+
+    def subshell(self) -> None:
+        self.expect("(")
+        self.list_until(frozenset())
+        self.skip_lines()
+        self.expect(")")
+        if self.documents:
+            raise NotUnderstood("a here-document begins in parentheses and ends outside them")
+
+    def compound(self, word: str) -> None:
+        if word == "{":
+            self.list_until(frozenset({"}"}))
+            self.expect_word("}")
+        elif word == "if":
+            self.branches()
+        elif word in {"while", "until"}:
+            self.list_until(frozenset({"do"}))
+            self.expect_word("do")
+            self.list_until(frozenset({"done"}))
+            self.expect_word("done")
+        elif word == "for":
+            self.for_loop()
+        elif word == "case":
+            self.case()
+        else:
+            raise NotUnderstood(f"'{word}' is not expected")
+
+    def branches(self) -> None:
+        self.list_until(frozenset({"then"}))
+        self.expect_word("then")
+        self.list_until(frozenset({"elif", "else", "fi"}))
+        if self.reserved() == "elif":
+            self.at += len("elif")
+            self.branches()
+            return
+        if self.reserved() == "else":
+            self.at += len("else")
+            self.list_until(frozenset({"fi"}))
+        self.expect_word("fi")
+
+    def for_loop(self) -> None:
+        self.skip_blanks()
+        if not (name := _NAME.match(self.text, self.at)):
+            raise NotUnderstood("'for' is not followed by a name")
+        self.at = name.end()
+        self.skip_lines()
+        if self.reserved() == "in":
+            self.at += len("in")
+            self.skip_blanks()
+            while self.at < len(self.text) and self.text[self.at] not in ";\n":
+                self.word()
+                self.skip_blanks()
+        self.take(";")
+        self.skip_lines()
+        self.expect_word("do")
+        self.list_until(frozenset({"done"}))
+        self.expect_word("done")
+
+    def case(self) -> None:
+        self.skip_blanks()
+        self.word()
+        self.skip_lines()
+        self.expect_word("in")
+        self.skip_lines()
+        while self.reserved() != "esac":
+            self.take("(")
+            self.skip_blanks()
+            self.word()
+            self.skip_blanks()
+            while self.take("|"):
+                self.skip_blanks()
+                self.word()
+                self.skip_blanks()
+            self.expect(")")
+            self.list_until(frozenset({"esac"}))
+            if not self.take(";;") and self.reserved() != "esac":
+                raise NotUnderstood("a branch of 'case' has no end")
+            self.skip_lines()
+        self.expect_word("esac")
+
+    def simple(self) -> None:
+        words: list[Word] = []
+        began = self.at
+        while True:
+            self.skip_blanks()
+            if self.redirection():
+                continue
+            if not words and (assignment := _ASSIGNMENT.match(self.text, self.at)):
+                self.plain = False
+                self.at = assignment.end()
+                if self.peek("("):
+                    raise NotUnderstood("an array is not known to every shell")
+                if self.at < len(self.text) and self.text[self.at] not in _ENDS_WORD:
+                    self.word()
+                continue
+            if self.at >= len(self.text) or self.text[self.at] in _ENDS_WORD:
+                break
+            start = self.at
+            words.append(self.word())
+            if len(words) == 1 and self.function(self.text[start : self.at]):
+                return
+        if self.at == began:
+            found = f"'{self.text[self.at]}'" if self.at < len(self.text) else "the end"
+            raise NotUnderstood(f"{found} is not expected")
+        if words and words[0].text in _DIALECT:
+            raise NotUnderstood(f"'{words[0].text}' means different things to different shells")
+        if words:
+            self.commands.append(Command(tuple(words)))
+
+    def function(self, name: str) -> bool:
+        self.skip_blanks()
+        if not self.peek("("):
+            return False
+        self.at += 1
+        self.skip_blanks()
+        self.expect(")")
+        if not re.fullmatch(r"[\w.:+-]+", name):
+            raise NotUnderstood("a function has an unusual name")
+        self.plain = False
+        self.skip_lines()
+        self.command()
+        return True
+
+    def redirection(self) -> bool:
+        self.skip_blanks()
+        found = _REDIRECTION.match(self.text, self.at)
+        if found is None:
+            return False
+        self.plain = False
+        self.at = found.end()
+        operator = found.group(1)
+        if self.peek("(") or (operator == "<<" and self.peek("<")):
+            raise NotUnderstood("a process substitution or here-string is not known to every shell")
+        self.skip_blanks()
+        if self.at >= len(self.text) or self.text[self.at] in _ENDS_WORD:
+            raise NotUnderstood("a redirection leads nowhere")
+        start = self.at
+        word = self.word()
+        if operator in {"<<", "<<-"}:
+            raw = self.text[start : self.at]
+            if word.kind is not Kind.LITERAL or "\n" in word.text:
+                raise NotUnderstood("the end of a here-document is not written out")
+            self.documents.append((word.text, raw == word.text, operator == "<<-"))
+        return True
+
+    # --- words
+
+    def word(self) -> Word:
+        """One word; commands in its substitutions are noted on the way."""
+        known: list[str] = []
+        kind = Kind.LITERAL
+        start = self.at
+        while self.at < len(self.text) and (character := self.text[self.at]) not in _ENDS_WORD:
+            part, part_kind = self.part(character, at_start=self.at == start)
+            if kind is Kind.LITERAL:
+                known.append(part)
+            if part_kind is Kind.UNKNOWN or kind is Kind.UNKNOWN:
+                kind = Kind.UNKNOWN
+            elif part_kind is Kind.OPERAND:
+                kind = Kind.OPERAND
+        if self.at == start:
+            raise NotUnderstood("a word is missing")
+        text = "".join(known)
+        if kind is Kind.OPERAND and (not text or text.startswith("-")):
+            kind = Kind.UNKNOWN
+        return Word(text, kind)
+
+    def part(self, character: str, *, at_start: bool) -> tuple[str, Kind]:
+        if character == "\\":
+            self.at += 2
+            escaped = self.text[self.at - 1 : self.at]
+            if not escaped:
+                raise NotUnderstood("it ends in a backslash")
+            return ("" if escaped == "\n" else escaped), Kind.LITERAL
+        if character == "'":
+            end = self.text.find("'", self.at + 1)
+            if end < 0:
+                raise NotUnderstood("a quote is not closed")
+            start, self.at = self.at + 1, end + 1
+            return self.text[start:end], Kind.LITERAL
+        if character == '"':
+            self.at += 1
+            return self.double_quoted()
+        if character == "$":
+            return self.dollar(quoted=False)
+        if character == "`":
+            self.backticks()
+            return "", Kind.UNKNOWN
+        self.at += 1
+        if character == "{" and self.text[self.at : self.at + 1] != "}":
+            return "", Kind.UNKNOWN  # `{a,b}` is two words to some shells
+        if character in "*?[" or (character == "~" and at_start):
+            return (character if character == "~" else ""), Kind.OPERAND
+        return character, Kind.LITERAL
+
+    def double_quoted(self) -> tuple[str, Kind]:
+        """Up to the closing quote, which may hold expansions."""
+        known: list[str] = []
+        kind = Kind.LITERAL
+        while True:
+            character = self.text[self.at : self.at + 1]
+            if not character:
+                raise NotUnderstood("a quote is not closed")
+            if character == '"':
+                self.at += 1
+                return "".join(known), kind
+            part, part_kind = self.quoted_part(character)
+            if kind is Kind.LITERAL:
+                known.append(part)
+            if part_kind is not Kind.LITERAL and kind is not Kind.UNKNOWN:
+                kind = part_kind
+
+    def quoted_part(self, character: str) -> tuple[str, Kind]:
+        if character == "\\":
+            escaped = self.text[self.at + 1 : self.at + 2]
+            self.at += 2
+            if escaped in {"$", "`", '"', "\\"}:
+                return escaped, Kind.LITERAL
+            return ("" if escaped == "\n" else "\\" + escaped), Kind.LITERAL
+        if character == "$":
+            return self.dollar(quoted=True)
+        if character == "`":
+            self.backticks()
+            return "", Kind.OPERAND
+        self.at += 1
+        return character, Kind.LITERAL
+
+    def dollar(self, *, quoted: bool) -> tuple[str, Kind]:
+        """An expansion. Quoted it stays one word (but for ``$@``), so what stands before it is the word's beginning."""
+        self.at += 1
+        following = self.text[self.at : self.at + 1]
+        result = ("", Kind.OPERAND if quoted and following != "@" else Kind.UNKNOWN)
+        if self.peek("(("):
+            self.arithmetic()
+        elif following == "(":
+            self.subshell()
+        elif following == "{":
+            if self.text[self.at + 1 : self.at + 2] == "@":
+                result = ("", Kind.UNKNOWN)
+            self.parameter()
+        elif following == "'" and not quoted:
+            raise NotUnderstood("$'…' means different things to different shells")
+        elif name := _NAME.match(self.text, self.at):
+            self.at = name.end()
+        elif following and following in "0123456789@*#?-$!":
+            self.at += 1
+        else:
+            return "$", Kind.LITERAL
+        self.plain = False
+        return result
+
+    def arithmetic(self) -> None:
+        self.expect("((")
+        start, depth = self.at, 0
+        while depth >= 0:
+            character = self.text[self.at : self.at + 1]
+            if not character:
+                raise NotUnderstood("a parenthesis is not closed")
+            depth += {"(": 1, ")": -1}.get(character, 0)
+            self.at += 1
+        inside = self.text[start : self.at - 1]
+        # `$((a) | (b))` is two subshells to some shells: the inner parenthesis must be the last but one.
+        if not self.take(")") or not _ARITHMETIC.fullmatch(inside) or "$(" in inside:
+            raise NotUnderstood("'$((' may be arithmetic or a command")
+
+    def parameter(self) -> None:
+        self.expect("{")
+        start = self.at
+        while True:
+            character = self.text[self.at : self.at + 1]
+            if not character:
+                raise NotUnderstood("a brace is not closed")
+            if character == "}":
+                break
+            if character in "'\"":
+                # Inside double quotes some shells take it for a quote and some do not.
+                raise NotUnderstood("a quote inside '${' means different things to different shells")
+            self.part(character, at_start=False)
+        if re.search(r"@[A-Za-z]$", self.text[start : self.at]) or self.text[start] == "!":
+            raise NotUnderstood("an expansion that not every shell knows")
+        self.at += 1
+
+    def backticks(self) -> None:
+        end = self.at + 1
+        while self.text[end : end + 1] != "`":
+            if end >= len(self.text):
+                raise NotUnderstood("a backtick is not closed")
+            end += 2 if self.text[end] == "\\" else 1
+        inner = re.sub(r"\\([$`\\])", r"\1", self.text[self.at + 1 : end])
+        # Inside double quotes `\"` loses its backslash too, in some shells.
+        if '\\"' in inner:
+            raise NotUnderstood("quotes inside backticks")
+        self.inside(inner)
+        self.at = end + 1
+
+    def inside(self, text: str) -> None:
+        self.plain = False
+        parser = _Parser(text, self.depth + 1)
+        parser.script()
+        self.commands.extend(parser.commands)
+
+    # --- blanks, lines and here-documents
+
+    def skip_blanks(self) -> None:
+        while self.at < len(self.text):
+            if self.text[self.at] in _BLANK:
+                self.at += 1
+            elif self.peek("\\\n"):
+                self.at += 2
+            elif self.text[self.at] == "#":
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            else:
+                return
+
+    def skip_lines(self) -> None:
+        self.skip_blanks()
+        while self.peek("\n"):
+            self.at += 1
+            self.read_documents()
+            self.skip_blanks()
+
+    def read_documents(self) -> None:
+        documents, self.documents = self.documents, []
+        for end, expands, strips in documents:
+            body: list[str] = []
+            while True:
+                if self.at >= len(self.text):
+                    raise NotUnderstood("a here-document has no end")
+                line_end = self.text.find("\n", self.at)
+                line_end = len(self.text) if line_end < 0 else line_end
+                line = self.text[self.at : line_end]
+                self.at = min(line_end + 1, len(self.text))
+                if (line.lstrip("\t") if strips else line) == end:
+                    break
+                body.append(line)
+            if expands:
+                self.document("\n".join(body))
+
+    def document(self, body: str) -> None:
+        parser = _Parser(body, self.depth + 1)
+        while parser.at < len(body):
+            parser.quoted_part(body[parser.at])
+        self.commands.extend(parser.commands)
+
+    # --- small steps
+
+    def peek(self, text: str) -> bool:
+        return self.text.startswith(text, self.at)
+
+    def take(self, text: str) -> bool:
+        if not self.peek(text):
+            return False
+        self.at += len(text)
+        return True
+
+    def expect(self, text: str) -> None:
+        if not self.take(text):
+            raise NotUnderstood(f"'{text}' is missing")
+
+    def reserved(self) -> str | None:
+        found = _RESERVED.match(self.text, self.at)
+        return found.group() if found else None
+
+    def expect_word(self, word: str) -> None:
+        self.skip_lines()
+        if self.reserved() != word:
+            raise NotUnderstood(f"'{word}' is missing")
+        self.at += len(word)

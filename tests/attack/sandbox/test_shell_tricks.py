@@ -1,0 +1,196 @@
+"""Rules on the text of a command against tricks that hide it (P-F9), and what a space can switch off itself (P-F10)."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.requirement import requirement
+from trunkline.errors import ConfigError
+from trunkline.model import Decision
+from trunkline.workspace.commands import name_of, read_commands
+from trunkline.workspace.policy import PRESETS, judge_command, judge_file, make_policy
+
+
+def corpus() -> list[tuple[str, str, str]]:
+    lines = Path(__file__).with_name("shell_tricks.txt").read_text(encoding="utf-8").splitlines()
+    cases = []
+    for line in lines:
+        if line and not line.startswith("#"):
+            *verdicts, command = line.split("\t", 3)
+            command = command.replace("⏎", "\n")
+            cases += [(preset, verdict, command) for preset, verdict in zip(PRESETS, verdicts, strict=True)]
+    return cases
+
+
+CORPUS = corpus()
+
+
+def test_the_corpus_is_as_large_as_promised() -> None:
+    assert len({command for _, _, command in CORPUS}) >= 80
+
+
+@requirement("SP-066", "SP-061")
+@pytest.mark.parametrize(("preset", "expected", "command"), CORPUS)
+def test_a_trick_gets_the_verdict_of_what_it_hides(preset: str, expected: str, command: str) -> None:
+    assert judge_command(PRESETS[preset], command).decision == expected
+
+
+@requirement("SP-063", "SP-067", "SP-065", "SP-068")
+def test_a_verdict_says_which_rule_and_why() -> None:
+    denied = judge_command(PRESETS["standard"], "sudo ls")
+    assert denied.rule == "shell.denied"
+    assert denied.reason == "Command 'sudo' is blocked"
+    assert denied.suggestion == "Remove sudo from command"
+    asked = judge_command(PRESETS["standard"], "rm -rf data/")
+    assert (asked.rule, asked.reason) == ("shell.approvalRequired", "Destructive command requires approval")
+
+
+def test_a_denied_name_is_found_wherever_a_real_shell_would_run_it(tmp_path: Path) -> None:
+    """Each denied line, given to a real shell whose `sudo` leaves a mark, leaves it: the corpus tests what it says."""
+    marked = 0
+    for name in ("sudo", "su", "doas"):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n: > {tmp_path}/mark\n")
+        program.chmod(0o755)
+    for preset, expected, command in CORPUS:
+        if preset != "standard" or expected != "deny" or "/usr/bin/" in command or "while :" in command:
+            continue
+        (tmp_path / "mark").unlink(missing_ok=True)
+        (tmp_path / "list").write_text("a")
+        line = command.replace("exec -a ls", "exec").replace("command -p", "command").replace("env -i", "env")
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        ran = ["timeout", "5", "sh", "-c", line]
+        subprocess.run(ran, cwd=tmp_path, env=environment, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        marked += (tmp_path / "mark").exists()
+    assert marked >= 55
+
+
+@given(st.text(max_size=60))
+def test_any_text_gets_a_verdict_in_every_preset(command: str) -> None:
+    for policy in PRESETS.values():
+        assert judge_command(policy, command).decision in Decision
+
+
+PIECES = st.sampled_from([
+    ";", "&&", "|", "$(", ")", "`", "'", '"', "\\", "\n", " ", "{", "}", "(", "sudo", "ls", "$x", "#", "<<E", "E", "=",
+    "if", "then", "fi", "case", "esac", "in", "do", "done", "for", "-c", "sh", "eval", "2>", "&", "${", "~", "*", "!",
+    "$((",
+])  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=14).map("".join))
+def test_a_line_of_shell_pieces_never_breaks_the_parser(command: str) -> None:
+    read_commands(command)
+
+
+@given(st.lists(PIECES, max_size=10).map(" ".join))
+def test_restrictive_never_allows_what_is_not_on_its_list(command: str) -> None:
+    policy = PRESETS["restrictive"]
+    if judge_command(policy, command).decision is Decision.ALLOW:
+        reading = read_commands(command)
+        assert not reading.unclear
+        assert {name_of(found) for found in reading.commands} <= set(policy.shell.allowed or ())
+        if not set(command) & set("#'\"\\"):
+            assert not set(command) & set("$`<>()=")
+
+
+WRAPPINGS = [
+    "{}", "({})", "{{ {}; }}", "if {}; then :; fi", "f() {{ {}; }}; f", "echo $({})", "echo `{}`", 'echo "$({})"',
+    "x={} x", "case x in x) {};; esac", "for x in a; do {}; done", "cat <<E\n{}\nE\n", "cat <<E\n$({})\nE",
+    "cat <<'E'\n{}\nE", "eval '{}'", 'eval "{}"', "sh -c '{}'", "{} | x", "x; {}", "x || {}", "{} &", "> o {}",
+    "echo ${{x:-{}}}", "echo $(({}))", "# {}\n", "x \\\n{}", '"{}"', "'{}'", "echo {} #", "$(({}))", "env {}",
+    "exec {}", "! {}", "x=1 {}",
+]  # fmt: skip
+
+
+def hidden_in_shell() -> st.SearchStrategy[str]:
+    """Lines around one `sudo`, many of which a shell accepts."""
+    word = st.sampled_from(
+        ["sudo", "echo", "x", "'sudo'", '"$x"', "$(sudo)", "`sudo`", "su\\do", "${x}", '"', "'", "\\", "$", "#"]
+    )
+    words = st.lists(word, min_size=1, max_size=3).map(" ".join) | st.lists(word, min_size=1, max_size=3).map("".join)
+    return st.recursive(words, lambda inner: st.builds(str.format, st.sampled_from(WRAPPINGS), inner), max_leaves=4)
+
+
+@settings(max_examples=250)
+@given(hidden_in_shell())
+def test_nothing_that_a_real_shell_runs_as_sudo_is_ever_allowed(command: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "sudo").write_text(f"#!/bin/sh\n: > {folder}/mark\n")
+        (folder / "sudo").chmod(0o755)
+        for program in ("sh", "cat", "env"):
+            (folder / program).symlink_to(f"/usr/bin/{program}")
+        for shell in (["/bin/dash"], ["/bin/bash", "--posix"]):
+            line = ["/usr/bin/timeout", "5", *shell, "-c", command]
+            nothing = subprocess.DEVNULL
+            subprocess.run(line, cwd=folder, env={"PATH": name}, stdin=nothing, capture_output=True, check=False)
+        if (folder / "mark").exists():
+            assert judge_command(PRESETS["standard"], command).decision is not Decision.ALLOW
+
+
+@pytest.mark.parametrize("command", ["(" * 5000, "$(" * 5000, "`" * 5001, "if " * 3000, "sh -c " * 300, "a;" * 30_000])
+def test_a_hostile_text_is_answered_in_bounded_time(command: str) -> None:
+    verdict = judge_command(PRESETS["standard"], command)
+    assert verdict.decision in {Decision.ASK, Decision.ALLOW}
+
+
+# --- what an operation can not change (P-F10) and other rules ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key", ["LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONSTARTUP", "BASH_ENV", "ENV", "a=b", ""]
+)
+def test_a_variable_that_loads_code_is_refused_in_every_preset(key: str) -> None:
+    for policy in PRESETS.values():
+        verdict = judge_command(policy, "ls", {key: "x"})
+        assert (verdict.decision, verdict.rule) == (Decision.DENY, "shell.environment")
+
+
+def test_a_variable_makes_a_reading_command_a_question() -> None:
+    assert judge_command(PRESETS["restrictive"], "ls", {"PATH": "."}).decision is Decision.ASK
+    assert judge_command(PRESETS["standard"], "ls", {"DEBUG": "true"}).decision is Decision.ALLOW
+
+
+@pytest.mark.parametrize(
+    "path",
+    [".git/hooks/pre-commit", ".git/config", ".GIT/Hooks/x", "sub/.git/hooks/x", ".git", "./.git//hooks/x", ".bashrc",
+     ".ssh/id", ".git/modules/a/hooks/x", ".vscode/tasks.json"],
+)  # fmt: skip
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_other_programs_would_run_is_not_written_in_any_preset(preset: str, path: str) -> None:
+    for action in ("create", "edit", "delete"):
+        verdict = judge_file(PRESETS[preset], action, path)  # type: ignore[arg-type]
+        assert (verdict.decision, verdict.rule) == (Decision.DENY, "filesystem.protected")
+    assert judge_file(PRESETS[preset], "read", path).decision is Decision.ALLOW
+
+
+@pytest.mark.parametrize("path", ["git/hooks/x", ".gitignore", ".github/workflows/x.yml", "src/.git-blame", "hooks/x"])
+def test_a_path_that_only_looks_protected_is_not(path: str) -> None:
+    assert judge_file(PRESETS["standard"], "create", path).decision is Decision.ALLOW
+    assert judge_file(PRESETS["restrictive"], "create", path).decision is Decision.ASK
+
+
+def test_overrides_replace_single_values_and_a_bad_one_names_its_place() -> None:
+    policy = make_policy("standard", {"shell": {"denied": ["curl"]}, "network": {"allowed": True}})
+    assert judge_command(policy, "curl x").decision is Decision.DENY
+    assert judge_command(policy, "rm -r x").decision is Decision.ASK
+    assert policy.network.allowed
+    for overrides, place in (
+        ({"shel": {}}, "shel"),
+        ({"shell": {"denies": []}}, "shell.denies"),
+        ({"shell": 1}, "shell"),
+        ({"network": {"allowed": "yes"}}, "network.allowed"),
+        ({"filesystem": {"write": "maybe"}}, "filesystem.write"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            make_policy("standard", overrides)
+        assert refused.value.place == place
+    with pytest.raises(ConfigError):
+        make_policy("free", {})

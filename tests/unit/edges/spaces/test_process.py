@@ -1,0 +1,401 @@
+"""Runs without a world: what they ask for, when, and what becomes of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from tests.requirement import requirement
+from trunkline.edges.spaces import translate, validate_events_message, validate_operations_message
+from trunkline.edges.spaces.process import MAX_OPEN, MAX_QUEUED, PROCESS, Changed, Output, Run, Runs, Start, time_of
+from trunkline.effects import Answer, Reply, ToSession, Wait
+from trunkline.entries import ProcessStep
+from trunkline.events import CallRequested, CancelRequested, ProcessStepped
+from trunkline.model import Fault, Now, Status, fault
+
+SESSION = 7
+MESSAGE = {"type": "message", "content": "x"}
+READ = {"type": "readFile", "path": "a"}
+SHELL = {"type": "shell", "command": "ls", "timeout": 1000}
+
+
+def written(*operations: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    result = validate_operations_message({"protocolVersion": "1.0", "operations": list(operations), **fields})
+    data: dict[str, Any] = result["data"]
+    return data
+
+
+class World:
+    """Everything around the runs, and a clock that stands still until told."""
+
+    no_shell = "install a sandbox"
+
+    def __init__(self) -> None:
+        self.runs = Runs(SESSION, self)
+        self.now = Now(100.0, 1_700_000_000.0)
+        self.asked: list[CallRequested] = []
+        self.steps: list[ProcessStepped] = []
+        self.cancels: list[CancelRequested] = []
+        self.started: list[str] = []
+        self.changed: list[str] = []
+        self.finished: list[Run] = []
+        self.denied: Fault | None = None
+
+    # -- Surroundings ----
+
+    def why(self, run: Run, operation: Mapping[str, Any], wait: Wait) -> translate.Why:
+        return translate.Why(
+            "shell.approvalRequired", "a rule asks", "2026-01-01T00:00:00.000Z", wait.approval_id or ""
+        )
+
+    def whole(self, answer: Answer) -> Answer:
+        return answer
+
+    def denial(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
+        return self.denied
+
+    def ended(self, run: Run) -> None:
+        self.finished.append(run)
+
+    # -- driving ----
+
+    def take(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            match output:
+                case CallRequested():
+                    self.asked.append(output)
+                case ProcessStepped():
+                    self.steps.append(output)
+                case CancelRequested():
+                    self.cancels.append(output)
+                case Start():
+                    self.started.append(output.call_id)
+                case Changed():
+                    self.changed.append(output.run_id)
+
+    def submit(self, run_id: str, *operations: dict[str, Any], space: str = "s", **fields: Any) -> Run:
+        self.take(self.runs.submit(run_id, space, "operator", written(*operations, **fields)))
+        run = self.runs.open[run_id]
+        self.say(Reply(SESSION, 0, f"{run_id}/started", id=run_id))
+        return run
+
+    def say(self, effect: ToSession) -> None:
+        self.take(self.runs.handle(effect, self.now))
+
+    def answer(
+        self,
+        ref: str,
+        output: object = None,
+        status: Status = Status.SUCCEEDED,
+        problem: Fault | None = None,
+        **more: Any,
+    ) -> None:
+        body = None if output is None else Raw(translate.encode(output))
+        self.say(Answer(SESSION, 0, ref, f"call-{ref}", status, body, problem, finished_ms=self.now.ms, **more))
+
+    def refuse(self, ref: str, problem: Fault) -> None:
+        self.answer(ref, status=Status.FAILED, problem=problem, refused=True)
+
+    def wait(self, ref: str, approval_id: str = "a1") -> None:
+        self.say(Wait(SESSION, 0, ref, f"call-{ref}", Status.WAITING_APPROVAL, approval_id))
+
+    def deliver(self, ref: str) -> None:
+        self.take(self.runs.delivered(ref, "operator", f"call-{ref}", self.now))
+
+    def later(self, seconds: float) -> None:
+        self.now = Now(self.now.mono + seconds, self.now.wall + seconds)
+
+    @property
+    def refs(self) -> list[str]:
+        return [event.ref for event in self.asked]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# --- the order of things ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_asked_before_the_run_is_on_record(world: World) -> None:
+    world.take(world.runs.submit("run_1", "s", "http:alice", written(MESSAGE)))
+    (step,) = world.steps
+    assert (step.process, step.subject, step.step, step.done) == (PROCESS, "run_1", "started", False)
+    data = translate.decode(step.data)
+    assert (data["space"], data["caller"], data["message"]["operations"][0]["type"]) == ("s", "http:alice", "message")
+    assert world.asked == []
+    world.say(Reply(SESSION, 0, "run_1/started", id="run_1"))
+    (asked,) = world.asked
+    assert (asked.ref, asked.key, asked.correlation_id) == ("run_1/0", "run_1/0", "run_1")
+    assert (asked.caller.identity, asked.tool_id, bytes(asked.input)) == (
+        "http:alice",
+        "space.s/message",
+        b'{"content":"x"}',
+    )
+
+
+@requirement("SP-008", "SP-041")
+def test_each_operation_is_asked_for_when_the_one_before_has_its_outcome(world: World) -> None:
+    run = world.submit("run_1", MESSAGE, READ, SHELL)
+    assert world.refs == ["run_1/0"]
+    world.answer("run_1/0", {})
+    assert world.refs == ["run_1/0", "run_1/1"]
+    world.answer("run_1/1", {"content": "", "encoding": "utf-8", "size": 0})
+    world.answer("run_1/2", {"success": False, "exitCode": 2, "stdout": "", "stderr": "", "durationMs": 5})
+    assert [event["type"] for event in run.events] == ["message", "readFile", "shell"]
+    assert [event["success"] for event in run.events] == [True, True, False]
+    end = world.steps[-1]
+    assert (end.step, end.done, translate.decode(end.data)["status"]) == ("ended", True, "completed")
+    assert translate.decode(end.data)["events"] == run.events
+    assert run.state == "ending"
+    world.say(Reply(SESSION, 0, "run_1/ended", id="run_1"))
+    assert (run.state, world.runs.open, world.finished) == ("done", {}, [run])
+
+
+def test_an_empty_message_is_done_at_once(world: World) -> None:
+    run = world.submit("run_1")
+    assert (run.state, run.events, world.asked) == ("ending", [], [])
+
+
+def test_an_answer_to_something_else_changes_nothing(world: World) -> None:
+    run = world.submit("run_1", MESSAGE, MESSAGE)
+    world.answer("run_1/1", {})
+    world.answer("run_2/0", {})
+    world.say(Reply(SESSION, 0, "run_1/0", status="canceling"))
+    assert (run.index, run.events) == (0, [])
+    world.answer("run_1/0", {})
+    world.answer("run_1/0", {})
+    assert (run.index, len(run.events)) == (1, 1)
+
+
+def test_a_failed_operation_stops_the_run_only_if_it_was_asked_to(world: World) -> None:
+    problem = Fault("tool.failed", "File not found", details={"category": "execution"})
+    going, stopping = (
+        world.submit("run_1", READ, MESSAGE),
+        world.submit("run_2", READ, MESSAGE, stopOnError=True, space="t"),
+    )
+    for run in (going, stopping):
+        world.answer(f"{run.run_id}/0", status=Status.FAILED, problem=problem)
+    assert world.refs[-1] == "run_1/1"
+    assert (stopping.state, stopping.status, len(stopping.events)) == ("ending", "error", 1)
+
+
+# --- turns ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_run_of_a_space_at_a_time(world: World) -> None:
+    for run_id in ("run_1", "run_2", "run_3"):
+        world.submit(run_id, MESSAGE)
+    other = world.submit("run_4", MESSAGE, space="other")
+    assert world.refs == ["run_1/0", "run_4/0"]
+    assert other.state == "active"
+    world.answer("run_1/0", {})
+    assert world.refs[-1] == "run_2/0"
+    world.answer("run_2/0", {})
+    assert world.refs[-1] == "run_3/0"
+
+
+def test_a_space_says_when_too_many_wait(world: World) -> None:
+    world.submit("run_0", SHELL)
+    for number in range(1, MAX_QUEUED + 1):
+        assert world.runs.refusal("s") == ""
+        world.submit(f"run_{number}", MESSAGE)
+    assert "16 runs wait" in world.runs.refusal("s")
+    assert world.runs.refusal("t") == ""
+    world.answer("run_0/0", {"success": True, "exitCode": 0, "stdout": "", "stderr": "", "durationMs": 1})
+    assert world.runs.refusal("s") == ""
+
+
+def test_runs_that_ask_do_not_fill_the_memory(world: World) -> None:
+    for number in range(MAX_OPEN):
+        world.submit(f"run_{number}", SHELL)
+        world.wait(f"run_{number}/0", f"a{number}")
+    assert "256 runs" in world.runs.refusal("s")
+
+
+def test_neither_do_their_messages(world: World) -> None:
+    for number in range(17):
+        assert world.runs.refusal("s") == ""
+        world.submit(f"run_{number}", {**SHELL, "command": "x" * 16_000_000})
+        world.wait(f"run_{number}/0", f"a{number}")
+    assert "memory" in world.runs.refusal("s")
+
+
+@requirement("SP-061", "SP-062", "SP-063")
+def test_a_run_that_asks_gives_its_turn_away(world: World) -> None:
+    paused, other = world.submit("run_1", SHELL, MESSAGE), world.submit("run_2", MESSAGE)
+    world.wait("run_1/0", "a9")
+    assert (paused.state, paused.shown_status) == ("paused", "awaiting_approval")
+    (event,) = paused.events
+    assert (event["type"], event["operationId"], event["details"]["policy"]) == (
+        "approvalRequired",
+        "op-0",
+        "shell.approvalRequired",
+    )
+    assert world.refs == ["run_1/0", "run_2/0"]
+    world.wait("run_1/0", "a9")
+    assert len(paused.events) == 1
+    assert other.state == "active"
+
+
+def test_an_approved_operation_waits_for_the_turn_of_its_run(world: World) -> None:
+    paused = world.submit("run_1", SHELL, MESSAGE)
+    world.submit("run_2", SHELL)
+    world.submit("run_3", SHELL)
+    world.wait("run_1/0")
+    world.deliver("run_2/0")
+    assert world.started == ["call-run_2/0"]
+    world.deliver("run_1/0")
+    assert (world.started, paused.state, paused.asked) == (["call-run_2/0"], "queued", None)
+    world.answer("run_2/0", {"success": True, "exitCode": 0, "stdout": "", "stderr": "", "durationMs": 1})
+    assert world.started == ["call-run_2/0", "call-run_1/0"]
+    assert paused.state == "active"
+    world.answer("run_1/0", {"success": True, "exitCode": 0, "stdout": "", "stderr": "", "durationMs": 1})
+    assert world.refs[-1] == "run_1/1"
+
+
+def test_what_is_nobodys_operation_starts_at_once(world: World) -> None:
+    world.submit("run_1", SHELL)
+    world.wait("run_1/0")
+    world.take(world.runs.delivered(None, "operator", "c1", world.now))
+    world.take(world.runs.delivered("run_1/0", "http:mallory", "c2", world.now))
+    world.take(world.runs.delivered("run_1/5", "operator", "c3", world.now))
+    assert world.started == ["c1", "c2", "c3"]
+
+
+@pytest.mark.parametrize("code", ["policy.denied", "approval.expired"])
+def test_a_no_or_no_answer_is_a_denial_and_the_run_goes_on(world: World, code: str) -> None:
+    run = world.submit("run_1", SHELL, MESSAGE)
+    world.wait("run_1/0")
+    world.answer("run_1/0", status=Status.FAILED, problem=fault(code, "why not"))
+    assert (run.events[-1]["type"], run.events[-1]["reason"]) == ("policyDenied", "why not")
+    assert (run.state, world.refs[-1]) == ("active", "run_1/1")
+
+
+def test_rules_that_change_ask_again(world: World) -> None:
+    run = world.submit("run_1", SHELL)
+    world.wait("run_1/0", "a1")
+    world.wait("run_1/0", "a2")
+    assert [event["details"]["approvalId"] for event in run.events] == ["a1", "a2"]
+    assert run.asked is not None
+    assert run.asked.approval_id == "a2"
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_runs_time_is_that_of_its_operations_and_five_seconds() -> None:
+    assert time_of([]) == 5.0
+    assert time_of([MESSAGE, SHELL, SHELL]) == 7.0
+    assert time_of([{**SHELL, "timeout": 10**9}]) == 605.0
+    assert time_of([READ]) == 35.0
+
+
+@requirement("SP-073")
+def test_a_run_whose_time_is_over_ends_with_a_timeout(world: World) -> None:
+    run, following = world.submit("run_1", SHELL, MESSAGE), world.submit("run_2", MESSAGE)
+    assert world.runs.wake_at() == 106.0
+    world.later(5.9)
+    world.take(world.runs.woke(world.now))
+    assert run.state == "active"
+    world.later(0.2)
+    world.take(world.runs.woke(world.now))
+    assert (run.state, run.status) == ("ending", "error")
+    assert (run.events[0]["type"], run.events[0]["category"]) == ("error", "timeout")
+    assert [cancel.target for cancel in world.cancels] == ["run_1/0"]
+    assert following.state == "active"
+    world.answer("run_1/0", {})
+    assert len(run.events) == 1
+
+
+def test_time_stands_still_while_a_person_thinks(world: World) -> None:
+    run = world.submit("run_1", SHELL)
+    world.later(4.0)
+    world.wait("run_1/0")
+    assert world.runs.wake_at() is None
+    world.later(3000.0)
+    world.take(world.runs.woke(world.now))
+    world.deliver("run_1/0")
+    assert (run.state, world.runs.wake_at()) == ("active", world.now.mono + 2.0)
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------------
+
+
+def recorded(run_id: str, n: int, *operations: dict[str, Any], space: str = "s") -> dict[str, list[ProcessStep]]:
+    data = Raw(translate.encode({"space": space, "caller": "operator", "message": written(*operations)}))
+    return {run_id: [ProcessStep(n=n, at=0, process=PROCESS, subject=run_id, step="started", data=data)]}
+
+
+def test_open_runs_are_taken_up_from_their_first_operation_in_the_order_of_the_record(world: World) -> None:
+    found = {**recorded("run_b", 9, MESSAGE), **recorded("run_a", 3, MESSAGE, SHELL)}
+    world.take(world.runs.take_up(found, lambda _: set(), world.now))
+    assert world.refs == ["run_a/0"]
+    world.answer("run_a/0", {})
+    assert world.refs[-1] == "run_a/1"
+    world.answer("run_a/1", status=Status.UNKNOWN, problem=fault("agent.lost"))
+    assert world.refs[-1] == "run_b/0"
+    event = translate.decode(world.steps[0].data)["events"][1]
+    assert (event["type"], event["category"]) == ("error", "execution")
+    assert "not known" in event["message"]
+
+
+def test_what_was_refused_before_a_restart_stays_refused(world: World) -> None:
+    world.denied = fault("policy.denied", "Command 'sudo' is blocked", details={"policy": "shell.denied"})
+    found = recorded("run_1", 3, SHELL, MESSAGE, SHELL, MESSAGE)
+    world.take(world.runs.take_up(found, lambda _: {1, 3}, world.now))
+    assert world.refs == ["run_1/1"]
+    world.denied = None
+    world.answer("run_1/1", {})
+    assert world.refs == ["run_1/1", "run_1/3"]
+    first, _, third = world.runs.open["run_1"].events
+    assert (first["type"], first["reason"]) == ("policyDenied", "Command 'sudo' is blocked")
+    assert "before the exchange was restarted" in third["reason"]
+
+
+def test_a_stopping_exchange_leaves_the_run_as_it_is_on_record(world: World) -> None:
+    run, other = world.submit("run_1", MESSAGE, MESSAGE), world.submit("run_2", MESSAGE)
+    world.answer("run_1/0", {})
+    world.refuse("run_1/1", fault("hub.unavailable", "the exchange is stopping"))
+    assert (run.state, len(run.events)) == ("left", 1)
+    world.refuse("run_2/0", fault("hub.unavailable"))
+    assert other.state == "left"
+    assert [step.step for step in world.steps] == ["started", "started"]
+    assert world.changed[-1] == "run_2"
+
+
+def test_a_run_in_a_space_that_is_gone_cannot_go_on(world: World) -> None:
+    run = world.submit("run_1", READ, MESSAGE)
+    world.refuse("run_1/0", fault("tool.not_found"))
+    assert (run.state, run.status) == ("ending", "error")
+    assert (run.events[0]["type"], run.events[0]["category"]) == ("error", "system")
+
+
+@requirement("SP-072")
+def test_without_a_sandbox_a_command_says_what_to_install_and_the_run_goes_on(world: World) -> None:
+    run = world.submit("run_1", SHELL, MESSAGE)
+    world.refuse("run_1/0", fault("tool.not_found"))
+    assert (run.events[0]["category"], run.events[0]["message"]) == ("execution", "install a sandbox")
+    assert world.refs[-1] == "run_1/1"
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_events_of_a_run_fit_into_one_message(world: World) -> None:
+    run = world.submit("run_1", READ, READ, SHELL, MESSAGE)
+    for index in (0, 1):
+        world.answer(f"run_1/{index}", {"content": "x" * 9_000_000, "encoding": "utf-8", "size": 9_000_000})
+    big = {"success": True, "exitCode": 0, "stdout": "y" * 8_000_000, "stderr": "", "durationMs": 1}
+    world.answer("run_1/2", big)
+    world.answer("run_1/3", {})
+    first, second, third, fourth = run.events
+    assert len(first["content"]) == 9_000_000
+    assert (second["success"], "16777216" in second["error"], "content" in second) == (False, True, False)
+    assert (third["success"], third["stdout"], third["stdoutTruncated"]) == (True, "", True)
+    assert fourth["success"] is True
+    assert validate_events_message(translate.events_message("run_1", "completed", run.events))["success"]

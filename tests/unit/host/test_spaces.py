@@ -1,0 +1,87 @@
+"""Spaces on disk."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trunkline.errors import ConfigError
+from trunkline.host.spaces import SpacesFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SpacesFolder:
+    return SpacesFolder(tmp_path / "spaces")
+
+
+def test_a_space_is_read_back_as_it_was_made(folder: SpacesFolder, tmp_path: Path) -> None:
+    assert folder.load() == []
+    overrides = {"shell": {"denied": ['say "no"', "cürl"], "max_timeout_ms": 5}, "network": {"allowed": True}}
+    made = folder.create("demo", "permissive", overrides)
+    (read,) = folder.load()
+    assert (read.name, read.preset, read.policy, read.folder) == ("demo", "permissive", made.policy, made.folder)
+    assert read.policy.shell.denied == ('say "no"', "cürl")
+    assert read.workspace.root == tmp_path / "spaces" / "demo" / "files"
+    assert stat.S_IMODE((tmp_path / "spaces").stat().st_mode) == 0o700
+    assert stat.S_IMODE((made.folder / "space.toml").stat().st_mode) == 0o600
+    made.workspace.close()
+    read.workspace.close()
+
+
+def test_a_removed_space_is_gone(folder: SpacesFolder) -> None:
+    made = folder.create("demo", "standard", {})
+    (made.workspace.root / "file").write_text("x")
+    folder.remove(made)
+    assert not made.folder.exists()
+    assert folder.load() == []
+
+
+def test_also_one_that_is_deeper_than_python_walks_and_closed(folder: SpacesFolder) -> None:
+    made = folder.create("demo", "standard", {})
+    script = "import os\nfor _ in range(1500):\n os.mkdir('d'); os.chdir('d')"
+    subprocess.run([sys.executable, "-c", script], cwd=made.workspace.root, check=True)
+    (made.workspace.root / "closed").mkdir(mode=0o000)
+    folder.remove(made)
+    assert not made.folder.exists()
+
+
+def test_what_a_crash_left_of_a_space_is_none_and_makes_room(folder: SpacesFolder, tmp_path: Path) -> None:
+    left = tmp_path / "spaces" / "demo" / "files"
+    left.mkdir(parents=True)
+    (left / "old").write_text("x")
+    assert folder.load() == []
+    made = folder.create("demo", "standard", {})
+    assert list(made.workspace.root.iterdir()) == []
+    with pytest.raises(ConfigError, match="is there already"):
+        folder.create("demo", "standard", {})
+    made.workspace.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("preset = 3\n", r"space\.toml:1: preset"),
+        ("presset = 'standard'\n", r"space\.toml:1: presset"),
+        ("preset = 'wild'\n", r"space\.toml: .*unknown preset 'wild'"),
+        ("[policy.shell]\ndenyed = []\n", r"space\.toml: .*shell\.denyed"),
+        ("[policy.wheel]\nx = 1\n", r"space\.toml: .*wheel"),
+        ("preset = \n", r"space\.toml:1: not TOML"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(folder: SpacesFolder, text: str, problem: str) -> None:
+    made = folder.create("demo", "standard", {})
+    made.workspace.close()
+    (made.folder / "space.toml").write_text(text)
+    with pytest.raises(ConfigError, match=problem):
+        folder.load()
+
+
+def test_a_space_that_cannot_be_made_leaves_nothing(folder: SpacesFolder, tmp_path: Path) -> None:
+    for preset, overrides in (("wild", {}), ("standard", {"shell": {"denyed": []}})):
+        with pytest.raises(ConfigError):
+            folder.create("demo", preset, overrides)
+    assert not (tmp_path / "spaces").exists()

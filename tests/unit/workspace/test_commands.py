@@ -1,0 +1,115 @@
+"""The grammar, and which commands a line may run."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from trunkline.workspace.commands import read_commands
+from trunkline.workspace.shell_grammar import Kind, NotUnderstood, parse
+
+
+def texts(line: str) -> list[list[str]]:
+    return [[word.text for word in command.words] for command in parse(line).commands]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", []),
+        ("# only a comment", []),
+        ("ls -l 'a b' \"c d\" e\\ f", [["ls", "-l", "a b", "c d", "e f"]]),
+        ("a;b&&c||d|e&f", [["a"], ["b"], ["c"], ["d"], ["e"], ["f"]]),
+        ("a\nb # c\nd", [["a"], ["b"], ["d"]]),
+        ("echo a#b", [["echo", "a#b"]]),
+        ("x=1 y='2 3' cmd z=4", [["cmd", "z=4"]]),
+        ("2>e >o cmd <i a 2>&1", [["cmd", "a"]]),
+        ("echo $(a $(b))", [["b"], ["a", ""], ["echo", ""]]),
+        ('echo "x`a`y"', [["a"], ["echo", "x"]]),
+        ("if a; then b; elif c; then d; else e; fi", [["a"], ["b"], ["c"], ["d"], ["e"]]),
+        ("for i in 1 2; do a $i; done; b", [["a", ""], ["b"]]),
+        ("while a; do b; done > o", [["a"], ["b"]]),
+        ("case $x in a|b) c;; (d) e;; *) f; esac", [["c"], ["e"], ["f"]]),
+        ("f() { a; }\nf x", [["a"], ["f", "x"]]),
+        ("cat <<E | a\nb; c\nE\nd", [["cat"], ["a"], ["d"]]),
+        ("cat <<'E'\n$(b)\nE\nd", [["cat"], ["d"]]),
+        ("cat <<E\n$(b)\nE\nd", [["cat"], ["b"], ["d"]]),
+        ("a <<X <<-Y\n1\nX\n\t2\n\tY\nb", [["a"], ["b"]]),
+        ("echo done if; echo }", [["echo", "done", "if"], ["echo", "}"]]),
+    ],
+)
+def test_a_line_is_read_as_its_commands(line: str, expected: list[list[str]]) -> None:
+    assert texts(line) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["'", '"', "`", "$(", "(", ")", "a;;b", "a &&", "| a", "if a", "for", "case x", "<<E", "cat <<E\nx", "a >", "&& a",
+     "{ a", "$((1", "a\0b", "${x", "a | & b", "a=(b)", "! ", "x\\"],
+)  # fmt: skip
+def test_what_is_not_a_whole_line_is_not_understood(line: str) -> None:
+    with pytest.raises(NotUnderstood):
+        parse(line)
+
+
+@given(st.lists(st.text("ab c'\"\\$`*;&|<>(){}#~=!?[]\n\t-é", max_size=8), min_size=1, max_size=5))
+def test_quoted_words_are_read_as_they_are(words: list[str]) -> None:
+    line = "echo " + shlex.join(words)
+    assume("$\\\n" not in line)  # asked about wherever it stands
+    command = parse(line).commands[0]
+    assert [word.text for word in command.words[1:]] == words
+    assert all(word.kind is Kind.LITERAL for word in command.words)
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("a", Kind.LITERAL),
+        ("$x", Kind.UNKNOWN),
+        ('"$x"', Kind.UNKNOWN),
+        ('"a$x"', Kind.OPERAND),
+        ('"-$x"', Kind.UNKNOWN),
+        ("a$x", Kind.UNKNOWN),
+        ('"a$@"', Kind.UNKNOWN),
+        ("*", Kind.UNKNOWN),
+        ("src/*.py", Kind.OPERAND),
+        ("-*", Kind.UNKNOWN),
+        ("~/a", Kind.OPERAND),
+        ("{a,b}", Kind.UNKNOWN),
+        ("{}", Kind.LITERAL),
+        ("a$", Kind.LITERAL),
+    ],
+)
+def test_it_is_known_how_much_of_a_word_is_known(word: str, kind: Kind) -> None:
+    assert parse(f"echo {word}").commands[0].words[1].kind is kind
+
+
+@pytest.mark.parametrize(
+    ("line", "inner"),
+    [
+        ("env -u A B=1 -- cmd x", "cmd"),
+        ("timeout --signal KILL 5 cmd", "cmd"),
+        ("timeout -k5 -s KILL 5 cmd", "cmd"),
+        ("nice -n 5 nohup time -p cmd", "cmd"),
+        ("xargs -0 -n 1 -P4 cmd", "cmd"),
+        ("find . -name x -exec cmd {} ; -print", "cmd"),
+        ("bash -o pipefail -c 'cmd'", None),
+        ("bash -euc 'cmd' name", "cmd"),
+        ("eval cmd a", "cmd"),
+        ("trap -- 'cmd' EXIT", "cmd"),
+        ("alias x='cmd a'", "cmd"),
+        ("busybox cmd", "cmd"),
+    ],
+)
+def test_a_command_inside_another_is_found(line: str, inner: str | None) -> None:
+    reading = read_commands(line)
+    found = {command.words[0].text for command in reading.commands}
+    assert not reading.plain
+    if inner is None:
+        assert reading.unclear
+    else:
+        assert inner in found
+        assert not reading.unclear
