@@ -88,6 +88,8 @@ $(VENV)/.base: requirements/base.txt $(VENV)/.made
 # Editable, so that only a change of pyproject.toml asks for another install. No isolation: setuptools is pinned too.
 $(VENV)/.installed: pyproject.toml $(VENV)/.base
 	$(PIP) install --no-deps --no-build-isolation --editable .
+	@# The first start need not compile, nor any start where Python may not write.
+	$(BIN)/python -m compileall -q src
 	@touch $@
 
 $(VENV)/.test: requirements/test.txt $(VENV)/.installed

@@ -3,7 +3,7 @@
     python -m bench [--quick] [--only NAME]... [--save] [--page] [--picture FILE]
     python -m bench --show FILE [--page] [--picture FILE]
 
-``--only`` takes a section (ratios, pieces, memory, agents, herd, entries, spaces, flat) or a row of the table
+``--only`` takes a section (ratios, pieces, memory, agents, herd, entries, spaces, chiffon, flat) or a row of the table
 (read-only, nats, …; the bare relay is always beside it) and may be repeated. ``flat``, a million calls, runs only when
 it is asked for. Progress goes to standard error, the tables to standard output. All processes end with the run, Ctrl-C
 included.
@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from bench import growth, memory, pieces, ratios, spaces
+from bench import chiffon, growth, memory, pieces, ratios, spaces
 from bench.children import ROOT, Failed
 from bench.contenders import CONTENDERS, RELAY
 from bench.machine import machine
@@ -34,7 +34,7 @@ from bench.plan import QUICK, STANDARD, Stage
 from bench.report import PICTURE, lines, page
 from bench.results import Results
 
-SECTIONS: Final = ("ratios", "pieces", "memory", "agents", "herd", "entries", "spaces", "flat")
+SECTIONS: Final = ("ratios", "pieces", "memory", "agents", "herd", "entries", "spaces", "chiffon", "flat")
 # A million calls take longer than all the rest.
 ON_REQUEST: Final = frozenset({"flat"})
 # By the standard a place that outlives a restart, so a disk, where /tmp may be memory. Short: a socket's path is.
@@ -90,6 +90,8 @@ def measure(stage: Stage, results: Results, only: Sequence[str]) -> None:
         results.starts, results.by_entries = growth.by_entries(stage)
     if "spaces" in wanted:
         results.spaces = spaces.measure(stage)
+    if "chiffon" in wanted:
+        results.chiffon = chiffon.measure(stage)
     if "flat" in wanted:
         results.flat = memory.measure_flat(stage)
 

@@ -51,6 +51,8 @@ class Plan(Struct, frozen=True):
     # In one run, and in so many.
     file_operations: int = 1000
     output_bytes: int = 1024**3
+    # Tasks by a queue, one after the other.
+    queue_calls: int = 300
     # Calls after which memory is looked at, ten times.
     flat_calls: int = 1_000_000
 
@@ -68,6 +70,7 @@ QUICK: Final = Plan(
     shell_starts=20,
     file_operations=100,
     output_bytes=64 * 1024**2,
+    queue_calls=50,
     flat_calls=20_000,
 )
 

@@ -74,7 +74,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 def lines(results: Results) -> Iterator[str]:
     """Everything that was found."""
     yield from _machine(results)
-    for part in (_ratios, _rates, _cpu, _goals, _pieces, _memory, _starts, _agents, _entries, _spaces):
+    for part in (_ratios, _rates, _cpu, _goals, _pieces, _memory, _starts, _agents, _entries, _spaces, _chiffon):
         shown = list(part(results))
         if shown:
             yield ""
@@ -315,5 +315,25 @@ def _spaces(results: Results) -> Iterator[str]:
     yield ""
     yield (
         f"A command that prints {_size(printed.size)} takes {printed.seconds:.1f} s; the exchange has "
+        f"{printed.idle_rss / _MIB:.0f} MiB before and {printed.peak_rss / _MIB:.0f} MiB at the most."
+    )
+
+
+def _chiffon(results: Results) -> Iterator[str]:
+    chiffon = results.chiffon
+    if chiffon is None:
+        return
+    yield f"Milliseconds from dispatch to result, {len(chiffon.ours_ms)} tasks one after the other, everything on disk."
+    yield ""
+    rows = [
+        [title, *(f"{chiffon.at(times, percent):.1f}" for percent in (50, 90, 99))]
+        for title, times in (("Chiffon over JetStream", chiffon.ours_ms), ("Celery with Redis", chiffon.celery_ms))
+        if times
+    ]
+    yield from table(["", "median", "90 of 100", "99 of 100"], rows)
+    printed = chiffon.printed
+    yield ""
+    yield (
+        f"An output of {_size(printed.size)} in chunks takes {printed.seconds:.1f} s; the exchange has "
         f"{printed.idle_rss / _MIB:.0f} MiB before and {printed.peak_rss / _MIB:.0f} MiB at the most."
     )

@@ -144,6 +144,24 @@ class Spaces(Struct, frozen=True):
     printed: Printed
 
 
+class Chiffon(Struct, frozen=True):
+    """Milliseconds from dispatch to result, each call by itself; and a large output in chunks."""
+
+    ours_ms: tuple[float, ...]
+    # Empty where Celery or Redis is missing.
+    celery_ms: tuple[float, ...]
+    printed: Printed
+
+    @staticmethod
+    def at(times: tuple[float, ...], percent: int) -> float:
+        """The time within which so many of a hundred came back; 0 if none was measured."""
+        return sorted(times)[min(len(times) - 1, len(times) * percent // 100)] if times else 0.0
+
+    def median(self, times: tuple[float, ...]) -> float:
+        """The middle one."""
+        return self.at(times, 50)
+
+
 class Machine(Struct, frozen=True):
     """What the run ran on."""
 
@@ -177,6 +195,7 @@ class Results(Struct, omit_defaults=True):
     herd: Herd | None = None
     flat: Flat | None = None
     spaces: Spaces | None = None
+    chiffon: Chiffon | None = None
 
     def rates(self, contender: str, load: Load) -> tuple[float, ...]:
         """Calls a second in each round; nothing if it was not measured."""

@@ -2,7 +2,7 @@
 
     trunkline token new chiffon --agent infra-1 --type infra
     CHIFFON_URL=http://127.0.0.1:7411 CHIFFON_TOKEN=… python examples/chiffon_playbook.py
-    trunkline call infra-1/run_playbook '{"playbook": {"steps": [{"name": "Say hello", "shell": "echo hello"}]}}' --follow
+    trunkline call infra-1/run_playbook '{"playbook": {"steps": [{"name": "Say hello", "shell": "echo hello"}]}}'
 
 ``playbook`` is the name of a JSON file in ``PLAYBOOKS`` or the steps themselves; ``{{ name }}`` in a step stands for
 ``extra_vars.name``. With ``SPACE=name`` (and ``TRUNKLINE_TOKEN``, a token of the edge http) each step runs in that
@@ -86,7 +86,7 @@ async def in_space(command: str) -> tuple[int, str]:
     if outcome.get("status") != "succeeded":
         return 1, json.dumps(outcome.get("error") or outcome)
     done = outcome["output"]
-    return int(done.get("exit_code", 0)), f"{done.get('stdout', '')}{done.get('stderr', '')}"
+    return int(done["exitCode"]), f"{done.get('stdout', '')}{done.get('stderr', '')}"
 
 
 if __name__ == "__main__":

@@ -243,7 +243,7 @@ async def serving(agent: ChiffonAgent, monkeypatch: pytest.MonkeyPatch) -> Async
     monkeypatch.setattr("trunkline.sdk.chiffon.HttpLine", lambda *_: line)
     task = asyncio.create_task(agent.serve())
     async with asyncio.timeout(10):
-        while agent._desk is None:
+        while agent._desk is None:  # noqa: ASYNC110  (it has nothing to ring)
             await asyncio.sleep(0)
     yield line
     task.cancel()
@@ -312,7 +312,9 @@ async def test_failures_are_results(
     assert (result["payload"]["exit_code"], result["payload"]["output"]) == (code, word)
 
 
-async def test_parameters_that_do_not_fit_are_a_failure_and_a_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parameters_that_do_not_fit_are_a_failure_and_a_limit_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     agent = made()
 
     @agent.work("run")
@@ -335,9 +337,7 @@ async def test_parameters_that_do_not_fit_are_a_failure_and_a_limit_is_an_error(
 
 
 @requirement("CH-099")
-def test_the_token_comes_from_the_environment_or_from_a_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_token_comes_from_the_environment_or_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "chiffon.toml"
     path.write_text(f'url = "http://127.0.0.1:7411"\ntoken = "{TOKEN}"\n')
     path.chmod(0o600)

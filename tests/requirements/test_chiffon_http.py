@@ -88,7 +88,12 @@ class SpecAgent:
         return self.exchange.request("POST", "/api/agent/message", message, token=self.token)
 
     def status(self, work: dict[str, Any], percent: int, **step: Any) -> tuple[int, Any]:
-        payload = {"task_id": work["payload"]["task_id"], "status": "running", "progress_percent": percent, "step": step}
+        payload = {
+            "task_id": work["payload"]["task_id"],
+            "status": "running",
+            "progress_percent": percent,
+            "step": step,
+        }
         return self.send(reply_to(work, "work_status", payload, self.kind))
 
     def result(self, work: dict[str, Any], output: str = "done", code: int = 0) -> tuple[int, Any]:

@@ -338,9 +338,7 @@ async def test_a_known_agent_hears_what_was_wrong_with_its_message(scene: Scene)
         await registered(scene, connection, "raw")
         js = connection.jetstream()
         message = reply_to(request(), "work_status", {"task_id": str(uuid.uuid4())}, "infra")
-        await js.publish(
-            subjects.REPLIES, json.dumps({**message, "auth_token": scene.token("raw")}).encode()
-        )
+        await js.publish(subjects.REPLIES, json.dumps({**message, "auth_token": scene.token("raw")}).encode())
         _, error = await fetch(js, subjects.work("infra", "raw"), "raw-test")
         assert error.pop("auth_token")
         assert valid(error)["payload"]["error_code"] == 5003

@@ -1,4 +1,4 @@
-"""Chiffon's rules of time and order, on a clock that stands still until told: a real hub and the real edge, no world."""
+"""Chiffon's rules of time and order, on a clock that stands still until told: a real hub and the real edge."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ async def test_directions() -> None:
     error = refused(agent, envelope("work_request", request()["payload"], from_agent="infra", to_agent="code"))
     assert (error.error_code, error.error_context["token_status"]) == (5004, "mismatch")
     for kind in ("work_status", "work_result"):
-        error = refused(boss, envelope(kind, {"task_id": str(uuid.uuid4())}, from_agent="orchestrator", to_agent="infra"))
+        error = refused(
+            boss, envelope(kind, {"task_id": str(uuid.uuid4())}, from_agent="orchestrator", to_agent="infra")
+        )
         assert (error.error_code, error.error_context["field_name"]) == (5003, "type")
         error = refused(agent, envelope(kind, {"task_id": str(uuid.uuid4())}, to_agent="code"))
         assert (error.error_code, error.error_context["field_name"]) == (5003, "to_agent")

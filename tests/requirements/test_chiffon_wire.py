@@ -72,7 +72,8 @@ FAILURE = {
     "task_id": TASK,
     "status": "failed",
     "exit_code": 1,
-    "output": "Deployment failed.\nReason: Docker image pull timeout for ghcr.io/louislam/uptime-kuma:latest after 300s.",
+    "output": "Deployment failed.\nReason: Docker image pull timeout for "
+    "ghcr.io/louislam/uptime-kuma:latest after 300s.",
     "resources_used": {"duration_seconds": 305, "gpu_vram_mb": 0, "cpu_time_ms": 8920},
 }
 LIMIT = {
@@ -153,7 +154,9 @@ def test_ids_are_uuids(name: str, bad: object) -> None:
 @requirement("CH-007")
 def test_each_message_that_is_built_has_an_id_of_its_own() -> None:
     made = [
-        messages.build(WorkRequest(TASK, "x"), sender="orchestrator", to="infra", trace_id=TASK, request_id=TASK, now_ms=0)
+        messages.build(
+            WorkRequest(TASK, "x"), sender="orchestrator", to="infra", trace_id=TASK, request_id=TASK, now_ms=0
+        )
         for _ in range(100)
     ]
     assert len({one.message_id for one in made}) == 100
@@ -173,7 +176,14 @@ def test_timestamps_are_iso_8601() -> None:
     for good in ("2026-01-19T04:21:04Z", "2026-01-19T04:21:04.123+02:00", "2026-01-19T04:21:04", "2026-01-19T04:21Z"):
         messages.read_envelope(as_fields(with_(EXAMPLE, timestamp=good)))
     assert messages.check_time("2026-01-19T04:21:04", "t").utcoffset() is not None, "without an offset it is UTC"
-    bad_ones = ("yesterday", "2026-01-19", "19.01.2026 04:21", "2026-13-19T04:21:04Z", "2026-01-19 04:21:04Z", 1768796464)
+    bad_ones = (
+        "yesterday",
+        "2026-01-19",
+        "19.01.2026 04:21",
+        "2026-13-19T04:21:04Z",
+        "2026-01-19 04:21:04Z",
+        1768796464,
+    )
     for bad in bad_ones:
         assert refused(with_(EXAMPLE, timestamp=bad)).error_context["field_name"] == "timestamp"
 

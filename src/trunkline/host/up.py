@@ -111,9 +111,7 @@ class Exchange:
                 verify(self._home.ledger_file)
             raise
         runner = self._runner
-        self._chiffon = ChiffonListener(
-            runner, _chiffon_settings(config), _own_identity(), nats=config.chiffon.nats
-        )
+        self._chiffon = ChiffonListener(runner, _chiffon_settings(config), _own_identity(), nats=config.chiffon.nats)
         doors = [spaces_door(runner, self._spaces), self._chiffon.door]
         http = HttpListener(runner, *host_and_port(config.http.listen), doors=doors)
         opensentience = OpenSentienceListener(

@@ -210,8 +210,9 @@ class Agents:
 
     # -- breakers ------------------------------------------------------------------------------------------------------
 
-    def count_failure(self, agent: Agent, problem: Fault, now: Now) -> None:
+    def count_failure(self, session: int, problem: Fault, now: Now) -> None:
         """An attempt failed at this agent; after some in a row it gets no new work for a while."""
+        agent = self._registry.by_session[session]
         breaker = agent.breaker
         if breaker is not None and breaker.failed(problem, now.mono):
             self._note_breaker(agent, "breaker.opened", f"{breaker.failures} failed attempts in a row", now)

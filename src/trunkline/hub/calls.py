@@ -336,8 +336,9 @@ class Calls:
 
     # -- when things go wrong ------------------------------------------------------------------------------------------
 
-    def attempt_failed(self, call: Call, agent: Agent, problem: Fault, now: Now) -> None:
+    def attempt_failed(self, call: Call, problem: Fault, now: Now) -> None:
         """One delivery led to nothing. The call runs on, to be sent again: a late result still counts (decision 4)."""
+        agent = self._registry.by_session[call.session]
         self._book.write(
             entries.CallNoted(
                 n=self._book.next,

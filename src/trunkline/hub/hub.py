@@ -442,9 +442,8 @@ class Hub:
     def _attempt_failed(self, event: events.AttemptFailed, now: Now) -> None:
         call = self._own_call(event.session, event.call_id, "attempt", now)
         if call is not None:
-            agent = self.registry.by_session[event.session]
-            self.agents.count_failure(agent, event.fault, now)
-            self.calls.attempt_failed(call, agent, event.fault, now)
+            self.agents.count_failure(event.session, event.fault, now)
+            self.calls.attempt_failed(call, event.fault, now)
 
     def _cancel_requested(self, event: events.CancelRequested, now: Now) -> None:
         call = self._find_call(event)

@@ -201,7 +201,7 @@ class Ledger:
                 pass
 
     def _append_output(self, data: bytes) -> None:
-        """An output that is handed over by reference: found by the hash of what it was, also when masking changed it."""
+        """An output that is handed over by reference: found by the hash it had, also when masking changed it."""
         self._blobs.append((hashlib.sha256(data).digest(), data))
         self._bytes += len(data)
 

@@ -51,6 +51,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 # CH-030; contradiction 5: a third of the time after which an orchestrator takes an agent as hung.
 STATUS_S: Final = 10.0
 TOKEN_CHARS: Final = 32
+# Sixteen chunks are 4 MiB.
+MAX_UNSAID: Final = 16
 
 
 class Declared(Struct, frozen=True):
@@ -201,12 +203,12 @@ class ChiffonAgent:
     async def _run(self, job: Job, first: list[Envelope]) -> None:
         """One request, from its first status to its result."""
         assert self._desk is not None
-        desk, task = self._desk, Task(self, job)
-        beat = asyncio.get_running_loop().create_task(self._beat(job))
+        desk, voice = self._desk, Voice(self._say)
+        task = Task(desk, job, voice)
+        beat = asyncio.get_running_loop().create_task(self._beat(job, voice))
         started, used = time.monotonic(), _cpu_ms()
         try:
-            for reply in first:
-                await self._say(reply)
+            await voice.say(first)
             given: dict[str, Any] = msgspec.json.decode(job.request.parameters)
             try:
                 returned = await _call(self._declared[job.request.work_type].function, task, given)
@@ -214,7 +216,8 @@ class ChiffonAgent:
             except WorkFailed as failed:
                 code, output = exit_code(failed.exit_code) or 1, failed.output or task.text
             except ResourceLimit as limit:
-                await self._say_all(desk.gave_up(job, limit.error, time.time()))
+                await voice.say(desk.gave_up(job, limit.error, time.time()))
+                await voice.end()
                 return
             except ToolError as failed:
                 code, output = 1, f"{task.text}{failed}"
@@ -224,28 +227,54 @@ class ChiffonAgent:
                 code, output = 1, f"{task.text}{type(defect).__name__} in the agent"
             resources = Resources(int(time.monotonic() - started), task.gpu_vram_mb, max(0, _cpu_ms() - used))
             result = WorkResult(job.request.task_id, "failed" if code else "success", code, output, resources)
-            await self._say_all(desk.finished(job, Outcome(result), time.time()))
+            await voice.say(desk.finished(job, Outcome(result), time.time()))
+            await voice.end()
         finally:
             beat.cancel()
+            voice.stop()
             ended = self._ended.pop(job.envelope.request_id.lower(), None)
             if ended is not None:
                 ended.set()
 
-    async def _say_all(self, envelopes: list[Envelope]) -> None:
-        for envelope in envelopes:
-            await self._say(envelope)
-
-    async def _beat(self, job: Job) -> None:
+    async def _beat(self, job: Job, voice: Voice) -> None:
         """A status every 10 s, whatever the author's code does."""
         assert self._desk is not None
         while True:
             await asyncio.sleep(self._status_s)
-            await self._say(self._desk.status(job, time.time()))
+            await voice.say([self._desk.status(job, time.time())])
 
-    async def step_completed(self, job: Job, output: str) -> None:
-        """A step's whole output."""
-        assert self._desk is not None
-        await self._say_all(self._desk.step_completed(job, output, time.time()))
+
+class Voice:
+    """What is said about one job, in order, while the work goes on."""
+
+    def __init__(self, send: Callable[[Envelope], Awaitable[None]]) -> None:
+        self._send = send
+        # A full one makes the work wait: chunks of a large output are not all in memory twice.
+        self._waiting: asyncio.Queue[Envelope] = asyncio.Queue(MAX_UNSAID)
+        self._speaker = asyncio.get_running_loop().create_task(self._speak())
+
+    async def say(self, envelopes: list[Envelope]) -> None:
+        """These, after all that was said before."""
+        for envelope in envelopes:
+            await self._waiting.put(envelope)
+
+    async def _speak(self) -> None:
+        while True:
+            envelope = await self._waiting.get()
+            await self._send(envelope)
+            self._waiting.task_done()
+
+    async def end(self) -> None:
+        """Everything has arrived; or, if the line is closed for us, nothing more will."""
+        said = asyncio.ensure_future(self._waiting.join())
+        await asyncio.wait({said, self._speaker}, return_when=asyncio.FIRST_COMPLETED)
+        said.cancel()
+
+    def stop(self) -> None:
+        """Nothing more. What ended it early is told by the line itself."""
+        if self._speaker.done() and not self._speaker.cancelled():
+            self._speaker.exception()
+        self._speaker.cancel()
 
 
 class WorkFailed(TrunklineError):
@@ -269,9 +298,10 @@ class ResourceLimit(TrunklineError):
 class Task:
     """What an author's function is given: where to say how far it is."""
 
-    def __init__(self, agent: ChiffonAgent, job: Job) -> None:
-        self._agent = agent
+    def __init__(self, desk: Desk, job: Job, voice: Voice) -> None:
+        self._desk = desk
         self._job = job
+        self._voice = voice
         self._parts: list[str] = []
         self._step_parts: list[str] = []
         self.task_id = job.request.task_id
@@ -310,7 +340,7 @@ class Task:
                 self.progress(percent)
         finally:
             output, self._step_parts = "".join(self._step_parts), []
-            await self._agent.step_completed(self._job, output)
+            await self._voice.say(self._desk.step_completed(self._job, output, time.time()))
 
 
 async def _call(function: Callable[..., Any], task: Task, given: dict[str, Any]) -> Any:

@@ -217,7 +217,7 @@ class NatsLine:
                 if inbox is None:
                     subject = subjects.work(agent_type, agent_id)
                     inbox = await subjects.consumer(self._js, subject, subjects.durable(agent_id))
-                found = await inbox.fetch(16, timeout=FETCH_S)
+                found = await inbox.fetch(1, timeout=FETCH_S)
             except TimeoutError:
                 continue
             except (OSError, NatsError):

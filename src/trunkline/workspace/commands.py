@@ -18,6 +18,8 @@ from trunkline.workspace.shell_grammar import Command, Kind, NotUnderstood, Word
 
 # Commands in commands in commands: more than this many are not read.
 MAX_COMMANDS: Final = 2_000
+# The words of all of them: `env env env …` has all its words again at each level. As many as the longest text has.
+MAX_WORDS: Final = 32_768
 
 
 class Runner(Struct, frozen=True):
@@ -98,6 +100,7 @@ class _Reader:
         self.unclear: list[str] = []
         self.plain = True
         self.waiting: list[Command] = []
+        self.words = 0
 
     def text(self, text: str) -> None:
         try:
@@ -111,10 +114,12 @@ class _Reader:
 
     def work(self) -> None:
         while self.waiting:
-            if len(self.found) >= MAX_COMMANDS:
-                self.unclear.append("it has too many commands")
-                return
             command = self.waiting.pop()
+            self.words += len(command.words)
+            if len(self.found) >= MAX_COMMANDS or self.words > MAX_WORDS:
+                self.unclear.append("it has too many commands")
+                self.plain = False
+                return
             self.found.append(command)
             before = len(self.waiting), len(self.unclear)
             self.look_inside(command)
@@ -169,6 +174,8 @@ class _Reader:
                 if text in runner.long or (not text.startswith("--") and _value_follows(text[1:], runner.short)):
                     at += 1
                 continue
+            if text == "!" and name == "time":  # a word of the grammar to some shells
+                continue
             if runner.assignments and _ASSIGNMENT.match(text):
                 continue
             if operands:
@@ -212,20 +219,24 @@ class _Reader:
         if word.kind is not Kind.LITERAL:
             self.unclear.append("an alias is not written out")
         elif "=" in word.text:
-            self.text(word.text.split("=", 1)[1])
+            # Where the alias is used, further words follow: nobody can see here which.
+            self.text(word.text.split("=", 1)[1] + ' "$@"')
             self.plain = False
 
     def find(self, words: tuple[Word, ...]) -> None:
-        for at, word in enumerate(words):
-            if word.text in _FIND_RUNS:
-                ends = [i for i in range(at + 1, len(words)) if words[i].text in {";", "+"}]
-                inner = words[at + 1 : ends[0] if ends else len(words)]
-                if not inner:
+        at = 0
+        while at < len(words):
+            at += 1
+            if words[at - 1].text in _FIND_RUNS:
+                begin = at
+                while at < len(words) and words[at].text not in {";", "+"}:
+                    at += 1
+                if at == begin:
                     self.unclear.append("what 'find' runs is not written out")
                     continue
                 # `{}` stands for names that nobody can see here.
-                seen = tuple(Word("", Kind.UNKNOWN) if "{}" in word.text else word for word in inner)
-                self.waiting.append(Command(seen))
+                seen = (Word("", Kind.UNKNOWN) if "{}" in word.text else word for word in words[begin:at])
+                self.waiting.append(Command(tuple(seen)))
 
 
 def _operands(words: tuple[Word, ...]) -> tuple[Word, ...]:

@@ -247,16 +247,18 @@ def _first_match(command: Command, rules: tuple[str, ...], *, certain: bool) -> 
 
 def _has(words: tuple[Word, ...], wanted: str, *, certain: bool) -> bool:
     """Whether the wanted option or operand is among the words, or, unless certain, may be."""
-    for at, word in enumerate(words):
+    operand_before = False
+    for word in words:
         if word.text == "--" and wanted.startswith("-"):
             return False
         if word.kind is Kind.UNKNOWN:
             # It may be the subcommand only if none stands before it: `git add $files` is not `git push`.
-            operand_before = any(other.kind is not Kind.UNKNOWN and other.text[:1] != "-" for other in words[:at])
             if not certain and (wanted.startswith(("-", "+", ":")) or not operand_before):
                 return True
         elif _is_wanted(word.text, wanted):
             return True
+        else:
+            operand_before = operand_before or word.text[:1] != "-"
     return False
 
 

@@ -98,17 +98,23 @@ class _Parser:
 
     def list_until(self, ends: frozenset[str]) -> None:
         """Commands up to one of these reserved words, a closing parenthesis, ``;;`` or the end."""
-        self.depth += 1
-        if self.depth > MAX_NESTING:
-            raise NotUnderstood("it is nested too deeply")
+        self.deeper()
         self.skip_lines()
         while not self.at_list_end(ends):
             self.and_or()
             self.skip_blanks()
+            if self.peek("&>"):
+                raise NotUnderstood("'&>' means different things to different shells")
             if self.peek(";;") or not (self.take(";") or self.take("&") or self.peek("\n")):
                 break
             self.skip_lines()
         self.depth -= 1
+
+    def deeper(self) -> None:
+        """One level further in. Whatever calls itself goes through here: a stack that is full would be no question."""
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            raise NotUnderstood("it is nested too deeply")
 
     def at_list_end(self, ends: frozenset[str]) -> bool:
         if self.at >= len(self.text) or self.peek(")") or self.peek(";;"):
@@ -183,13 +189,13 @@ class _Parser:
             raise NotUnderstood(f"'{word}' is not expected")
 
     def branches(self) -> None:
-        self.list_until(frozenset({"then"}))
-        self.expect_word("then")
-        self.list_until(frozenset({"elif", "else", "fi"}))
-        if self.reserved() == "elif":
+        while True:
+            self.list_until(frozenset({"then"}))
+            self.expect_word("then")
+            self.list_until(frozenset({"elif", "else", "fi"}))
+            if self.reserved() != "elif":
+                break
             self.at += len("elif")
-            self.branches()
-            return
         if self.reserved() == "else":
             self.at += len("else")
             self.list_until(frozenset({"fi"}))
@@ -275,7 +281,9 @@ class _Parser:
             raise NotUnderstood("a function has an unusual name")
         self.plain = False
         self.skip_lines()
+        self.deeper()
         self.command()
+        self.depth -= 1
         return True
 
     def redirection(self) -> bool:
@@ -395,8 +403,8 @@ class _Parser:
             if self.text[self.at + 1 : self.at + 2] == "@":
                 result = ("", Kind.UNKNOWN)
             self.parameter()
-        elif following == "'" and not quoted:
-            raise NotUnderstood("$'…' means different things to different shells")
+        elif following and following in "'\"" and not quoted:
+            raise NotUnderstood("a quote after '$' means different things to different shells")
         elif name := _NAME.match(self.text, self.at):
             self.at = name.end()
         elif following and following in "0123456789@*#?-$!":
@@ -422,6 +430,7 @@ class _Parser:
 
     def parameter(self) -> None:
         self.expect("{")
+        self.deeper()
         start = self.at
         while True:
             character = self.text[self.at : self.at + 1]
@@ -436,6 +445,7 @@ class _Parser:
         if re.search(r"@[A-Za-z]$", self.text[start : self.at]) or self.text[start] == "!":
             raise NotUnderstood("an expansion that not every shell knows")
         self.at += 1
+        self.depth -= 1
 
     def backticks(self) -> None:
         end = self.at + 1

@@ -320,6 +320,16 @@ def test_a_token_for_nobody_is_refused(running: Running, arguments: tuple[str, .
     assert not running.exchange.fed
 
 
+def test_a_chiffon_token_has_a_type_and_32_characters(running: Running) -> None:
+    said = running.run("token", "new", "chiffon", "--agent", "infra-1", "--type", "infra")
+    assert (said.code, len(said.out)) == (0, 33)
+    [made] = running.exchange.fed
+    assert isinstance(made, TokenIssued)
+    assert (made.edge, made.type) == ("chiffon", "infra")
+    assert running.run("token", "new", "chiffon", "--agent", "infra-1").code == 2
+    assert running.run("token", "new", "chiffon", "--agent", "infra-1", "--type", "gardener").code == 2
+
+
 def test_a_type_is_refused_where_there_are_none(running: Running) -> None:
     assert running.run("token", "new", "http", "--agent", "x", "--type", "infra").code == 2
 

@@ -1,4 +1,4 @@
-"""An attempt that failed is not an outcome: repeated as its edge says, on the same agent, until the caller's deadline."""
+"""An attempt that failed is no outcome: repeated as its edge says, on the same agent, until the caller's deadline."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.hub.kit import BOSS, Kit, tool
+from tests.unit.hub.kit import BOSS, DESK, Kit, tool
 from trunkline import effects, entries, events
 from trunkline.hub.credentials import FIRST_USE_S, MAX_DELAY_S, MAX_ORIGINS
 from trunkline.model import Health, Manifest, Peer, Principal
@@ -294,3 +294,24 @@ def test_health_is_recorded_when_it_changes(kit: Kit) -> None:
         kit.health("com.a", health)
     assert [e.health for e in kit.log_of(entries.AgentHealthChanged)] == [Health.DEGRADED, Health.OK]
     assert kit.feed(events.HealthReported(999, Health.OK)) == []
+
+
+def test_a_typed_token_says_its_type_and_rules_may_name_it(kit: Kit) -> None:
+    kit.feed(events.TokenIssued(DESK, "t", BOSS, "chiffon", "infra-1", "digest", (), "infra"))
+    found = kit.hub.credentials.identify("chiffon", "digest")
+    assert found == Principal("chiffon:infra-1", (), "infra")
+    assert kit.hub.credentials.names_of("chiffon:infra-1") == ("chiffon:infra-1", "chiffon:type=infra")
+    assert kit.hub.credentials.names_of("http:infra-1") == ("http:infra-1",)
+    kit.crash()
+    assert kit.hub.credentials.identify("chiffon", "digest") == found
+
+
+def test_an_agent_of_the_exchange_itself_comes_in_by_the_edge_that_its_name_says(kit: Kit) -> None:
+    for agent_id, edge, is_let_in in (
+        ("chiffon.infra", "chiffon", True),
+        ("chiffon.code", "opensentience", False),
+        ("com.a", "chiffon", False),
+    ):
+        run_id = kit.launch(agent_id)
+        answer = kit.arrive(agent_id, run_id=run_id, edge=edge)
+        assert isinstance(answer, effects.Admit) is is_let_in

@@ -80,7 +80,10 @@ async def request(
 async def _read(reader: asyncio.StreamReader) -> Answer:
     head = await reader.readuntil(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
-    status = int(first.split(" ")[1])
+    protocol, _, rest = first.partition(" ")
+    if not protocol.startswith("HTTP/1."):
+        raise ValueError("not HTTP/1.1")
+    status = int(rest[:3])
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if "content-length" in headers:
         size = int(headers["content-length"])

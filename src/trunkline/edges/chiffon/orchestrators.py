@@ -71,6 +71,7 @@ class OrchestratorSession:
         self.number = exchange.open_session(self)
         self._works: dict[str, Work] = {}
         self._refs = itertools.count(1)
+        self._errors = 0
         # The request that is being received, and its answer if there is one at once.
         self._receiving = ""
         self._at_once: Envelope | None = None
@@ -90,8 +91,11 @@ class OrchestratorSession:
         if envelope.type == "error":  # CH-050
             payload = messages.read_payload(envelope)
             assert isinstance(payload, ErrorPayload)
-            who = f"chiffon:{self.agent_id}"
-            self._exchange.feed([Noticed("chiffon.error", "chiffon", who, f"{payload.error_code}")])
+            self._errors += 1
+            # As of an agent: the 1st, 10th, 100th … of them is on record.
+            if self._errors == 10 ** (len(str(self._errors)) - 1):
+                who, code = f"chiffon:{self.agent_id}", f"{payload.error_code}"
+                self._exchange.feed([Noticed("chiffon.error", "chiffon", who, code)])
             return None
         if envelope.to_agent == ORCHESTRATOR:
             raise invalid("work goes to an agent", "to_agent")

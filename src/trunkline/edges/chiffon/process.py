@@ -50,6 +50,9 @@ class Task(Struct):
     has_total: bool
     is_paused: bool = False
     is_suspected: bool = False
+    # This attempt led to nothing, and the next one has not left.
+    is_failed: bool = False
+    has_fallen: bool = False
     percent: int = 0
     seq: int = 0
     steps: dict[int, Assembly] = {}
@@ -97,7 +100,7 @@ class Tasks:
                 now.mono + limit_s if limit_s is not None and effect.timeout_ms is None else 0.0,
                 limit_s is not None,
             )
-        task.attempt, task.sent_ms = effect.attempt, now.ms
+        task.attempt, task.sent_ms, task.is_failed = effect.attempt, now.ms, False
         self._restart_idle(task, now)
         return task
 
@@ -124,7 +127,8 @@ class Tasks:
         if status.status == "paused":
             task.is_paused, task.idle_at = True, 0.0
         events: list[Event] = []
-        if status.progress_percent < task.percent:
+        if status.progress_percent < task.percent and not task.has_fallen:
+            task.has_fallen = True
             events.append(Noticed("chiffon.progress_fell", "chiffon", self._who, task.call_id))  # silent point 22
         task.percent = status.progress_percent
         shown: dict[str, object] = {"status": status.status, "progress_percent": status.progress_percent}
@@ -182,8 +186,10 @@ class Tasks:
         return self.failed(task, translate.fault_of(error))
 
     def failed(self, task: Task, fault: Fault) -> list[Event]:
-        """An attempt led to nothing. A late answer still counts while the call is open (silent point 9)."""
-        task.idle_at = 0.0
+        """An attempt led to nothing, and it fails once. A late answer still counts while the call is open."""
+        if task.is_failed and fault.retryable:
+            return []
+        task.idle_at, task.is_failed = 0.0, True
         return [AttemptFailed(self._session, task.call_id, fault)]
 
     def end(self, task: Task) -> None:

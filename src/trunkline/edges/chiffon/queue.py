@@ -29,7 +29,7 @@ log = logging.getLogger("trunkline")
 OWN_AGENT_ID: Final = "trunkline"
 PUBLISH_TIMEOUT_S: Final = 5.0
 FETCH_S: Final = 5.0
-FETCH_MESSAGES: Final = 64
+FETCH_MESSAGES: Final = 1
 # Waits between tries to reach the broker: doubling up to this.
 FIRST_WAIT_S: Final = 0.2
 MAX_WAIT_S: Final = 10.0

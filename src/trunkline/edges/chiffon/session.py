@@ -76,6 +76,8 @@ class AgentSession:
         self._probed_at = now.mono
         # Health checks that were sent as work: their answers are about nothing else.
         self._checks: dict[str, None] = {}
+        # Errors that were about nothing we know of.
+        self._errors = 0
         # Whoever waits for the answer to a registration, by ref.
         self._waiters: dict[str, Callable[[ToSession], None]] = {}
         # A transport that can ask for a sign of life by itself; None: the agent polls, and that is one.
@@ -214,8 +216,11 @@ class AgentSession:
         assert isinstance(payload, ErrorPayload)
         task = self.tasks.get(envelope.request_id.lower())
         if task is None:  # CH-051
-            place = Noticed("chiffon.error", "chiffon", f"chiffon:{self.agent_id}", f"{payload.error_code}")
-            self._exchange.feed([place])
+            self._errors += 1
+            # The record hears of the 1st, 10th, 100th … of them: an agent must not be able to fill the disk.
+            if self._errors == 10 ** (len(str(self._errors)) - 1):
+                who, code = f"chiffon:{self.agent_id}", f"{payload.error_code}"
+                self._exchange.feed([Noticed("chiffon.error", "chiffon", who, code)])
         else:
             self.mailbox.forget(task.call_id)
             self._exchange.feed(self.tasks.error(task, payload))

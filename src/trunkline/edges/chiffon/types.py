@@ -33,7 +33,7 @@ from trunkline.events import (
     HealthReported,
     ToolsOffered,
 )
-from trunkline.model import AgentView, Fault, Health, Now, Peer, Principal, ProcessIdentity, Status, fault
+from trunkline.model import AgentView, Decision, Fault, Health, Now, Peer, Principal, ProcessIdentity, Status, fault
 
 # What another instance may have: this one was not asked, or said that it has not the means.
 _MOVES: Final = ("tool.unavailable", "limit.resource", "limit.inflight")
@@ -151,9 +151,10 @@ class TypeAgent:
         pinned, body = translate.pinned_agent(effect.input)
         work_type = effect.tool_id.partition("/")[2]
         if not passed.agent_id:
-            chosen = self._choose(work_type, body, passed.tried, pinned)
+            chosen = self._choose(effect.caller, work_type, body, passed.tried, pinned)
             if chosen is None:
-                problem = fault("tool.unavailable", f"no healthy agent of the type {self.kind} can take this")
+                text = f"no healthy agent of the type {self.kind} that you may call can take this"
+                problem = fault("tool.unavailable", text)
                 self._exchange.feed([AttemptFailed(self._session, effect.call_id, problem)])
                 return
             passed.agent_id = chosen
@@ -173,12 +174,18 @@ class TypeAgent:
         )
         self._exchange.feed([request])
 
-    def _choose(self, work_type: str, body: Raw, tried: list[str], pinned: str | None) -> str | None:
-        """Silent point 25: healthy, with the work type and the means, least loaded."""
+    def _choose(self, caller: str, work_type: str, body: Raw, tried: list[str], pinned: str | None) -> str | None:
+        """Silent point 25: healthy, with the work type and the means, least loaded.
+
+        Nobody gets through the type to an instance that policy denies him (P-F2).
+        """
         able = {
             one.agent_id: one
             for one in self._instances()
-            if one.agent_type == self.kind and work_type in one.work_types and one.agent_id not in tried
+            if one.agent_type == self.kind
+            and work_type in one.work_types
+            and one.agent_id not in tried
+            and self._exchange.check(caller, f"{one.agent_id}/{work_type}", None).decision is not Decision.DENY
         }
         if pinned is not None:
             return pinned if pinned in able else None
@@ -213,7 +220,8 @@ class TypeAgent:
             pinned, body = translate.pinned_agent(passed.effect.input)
             other = None
             if pinned is None:
-                other = self._choose(passed.effect.tool_id.partition("/")[2], body, passed.tried, None)
+                work_type = passed.effect.tool_id.partition("/")[2]
+                other = self._choose(passed.effect.caller, work_type, body, passed.tried, None)
             if other is not None:
                 self._pass_on(passed, passed.effect)
                 return

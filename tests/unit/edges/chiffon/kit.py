@@ -24,7 +24,7 @@ from trunkline.edges.chiffon.switchboard import TICK_S, Caller, Switchboard
 from trunkline.effects import Answer, Effect, Progress, Record, ToSession, Wait
 from trunkline.hub import invariants, views
 from trunkline.hub.hub import Hub
-from trunkline.model import OPERATOR, Decision, Now, Policy, Principal, ProcessIdentity, Rule, ToolDefinition
+from trunkline.model import OPERATOR, Decision, Now, Policy, Principal, ProcessIdentity, Rule, ToolDefinition, Verdict
 
 ALL = Policy((Rule("all", "*", "*", Decision.ALLOW),), "all")
 BOSS = Principal(OPERATOR)
@@ -135,6 +135,9 @@ class FakeExchange:
     def call(self, call_id: str) -> Any:
         return views.call(self.hub, call_id)
 
+    def check(self, caller: str, tool_id: str, body: Raw | None) -> Verdict:
+        return views.dry_run(self.hub, caller, tool_id, body, self.now())
+
     def blob(self, sha256: str) -> bytes | None:
         return self.blobs.get(sha256)
 
@@ -173,9 +176,7 @@ class Kit:
         secret = hashlib.md5(f"{agent}:{kind}".encode(), usedforsecurity=False).hexdigest().encode()
         digest = hashlib.sha256(secret).hexdigest()
         if self.exchange.identify("chiffon", digest) is None:
-            self.exchange.feed(
-                [events.TokenIssued(self.session, "t", BOSS, "chiffon", agent, digest, (), kind)]
-            )
+            self.exchange.feed([events.TokenIssued(self.session, "t", BOSS, "chiffon", agent, digest, (), kind)])
         return secret
 
     def call(self, tool_id: str, value: object = None, *, by: Principal = BOSS, **terms: Any) -> Called:
@@ -305,9 +306,7 @@ class Worker:
     def finish(self, value: object = None, status: Any = None, fault: Any = None, at: int = -1) -> None:
         output = None if value is None else Raw(msgspec.json.encode(value))
         status = status or messages_status("succeeded")
-        self.kit.exchange.feed(
-            [events.CallFinished(self.session, self.delivered[at].call_id, status, output, fault)]
-        )
+        self.kit.exchange.feed([events.CallFinished(self.session, self.delivered[at].call_id, status, output, fault)])
 
     def show(self, channel: str, data: object, seq: int = 1) -> None:
         body = Raw(msgspec.json.encode(data))

@@ -87,7 +87,9 @@ async def test_progress_becomes_status() -> None:
     boss.fetch()
     worker.show("stdout", {"text": "hello"})
     worker.show("partial_result", {"json": {"rows": 3}}, 2)
-    worker.show("status", {"json": {"progress_percent": 30, "status": "step_completed", "step": {"number": 4, "name": "x"}}}, 3)
+    worker.show(
+        "status", {"json": {"progress_percent": 30, "status": "step_completed", "step": {"number": 4, "name": "x"}}}, 3
+    )
     told = [message["payload"] for message in boss.fetch()]
     assert [(one["status"], one["progress_percent"]) for one in told] == [
         ("running", 0),
@@ -146,7 +148,11 @@ async def test_an_outcome_that_is_no_success_is_a_failed_result(problem: Fault, 
     boss.fetch()
     worker.finish(None, status, problem)
     result = boss.fetch_one()
-    assert (result["type"], result["payload"]["status"], result["payload"]["exit_code"]) == ("work_result", "failed", code)
+    assert (result["type"], result["payload"]["status"], result["payload"]["exit_code"]) == (
+        "work_result",
+        "failed",
+        code,
+    )
     told = result["x_custom_fields"]["fault"]
     assert told["code"] == problem.code
     assert told.get("outcome") == ("unknown" if status is Status.UNKNOWN else None)

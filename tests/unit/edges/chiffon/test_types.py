@@ -38,6 +38,20 @@ async def test_a_silent_or_resting_instance_is_passed_over() -> None:
     assert len(one.fetch()) == 1, "what it had before"
 
 
+async def test_nobody_gets_through_a_type_to_an_instance_that_policy_denies_him() -> None:
+    script = Principal("http:script")
+    denied = Rule("1", script.identity, "infra-1/*", Decision.DENY)
+    kit = Kit(Policy((denied, Rule("2", "*", "*", Decision.ALLOW)), "v1"))
+    one, two = await kit.agent("infra-1"), await kit.agent("infra-2")
+    for _ in range(3):
+        kit.call("chiffon.infra/run", by=script)
+    assert (len(one.fetch()), len(two.fetch())) == (0, 3)
+    kit.call("chiffon.infra/run", {"$agent_id": "infra-1"}, by=script)
+    assert (one.fetch(), two.fetch()) == ([], [])
+    kit.call("chiffon.infra/run")
+    assert len(one.fetch()) == 1
+
+
 async def test_an_input_may_pin_the_instance() -> None:
     kit = Kit()
     one, two = await kit.agent("infra-1"), await kit.agent("infra-2")

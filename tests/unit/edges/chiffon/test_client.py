@@ -1,0 +1,84 @@
+"""The least HTTP client: loopback only, bounded, and silent about everything but an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from trunkline.edges.chiffon import client
+from trunkline.edges.chiffon.client import Answer, Unreachable
+
+
+@asynccontextmanager
+async def answering(data: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server that answers everybody with these bytes; its address, and what it was sent."""
+    heard: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(data)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield f"http://127.0.0.1:{port}/hook", heard
+
+
+async def test_a_request_and_its_answer() -> None:
+    async with answering(b"HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\n\r\nok") as (url, heard):
+        answer = await client.request(url, "POST", body=b"{}", token="secret", timeout_s=10)
+    assert answer == Answer(202, b"ok")
+    assert heard[0].startswith(b"POST /hook HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert b"Authorization: Bearer secret\r\n" in heard[0]
+
+
+async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    async with answering(b"HTTP/1.1 200 OK\r\n\r\nall of it") as (url, _):
+        assert await client.request(url, "GET", path="/health", timeout_s=10) == Answer(200, b"all of it")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"SSH-2.0\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", b"HTTP/1.1 2\r\n"]
+)
+async def test_what_is_no_answer_is_nobody_there(data: bytes) -> None:
+    async with answering(data) as (url, _):
+        with pytest.raises(Unreachable):
+            await client.request(url, "GET", timeout_s=10)
+
+
+async def test_an_endless_answer_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 100)
+    async with answering(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1000) as (url, _):
+        with pytest.raises(Unreachable):
+            await client.request(url, "GET", timeout_s=10)
+
+
+async def test_nobody_there_is_said_without_a_stack() -> None:
+    with pytest.raises(Unreachable):
+        await client.request("http://127.0.0.1:1/", "GET", timeout_s=10)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://127.0.0.1/",
+        "http://example.com/",
+        "http://10.0.0.1/",
+        "http://u:p@127.0.0.1/",
+        "127.0.0.1",
+        "http:///x",
+    ],
+)
+def test_only_plain_loopback_addresses_are_taken(url: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|only loopback"):
+        client.place_of(url)
+
+
+def test_loopback_has_several_names() -> None:
+    assert client.place_of("http://localhost:8080/a/b") == ("localhost", 8080, "/a/b")
+    assert client.place_of("http://[::1]") == ("::1", 80, "/")

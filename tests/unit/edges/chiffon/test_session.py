@@ -1,0 +1,275 @@
+"""The conversation with one agent: signs of life, health checks, capacity, coming back, being sent away."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+
+import pytest
+from msgspec import Raw
+
+from tests.unit.edges.chiffon.kit import BOSS, Kit, as_fields, envelope, reply_to
+from trunkline import events
+from trunkline.edges.chiffon import process, translate
+from trunkline.edges.chiffon.messages import Refused
+from trunkline.edges.chiffon.session import HEALTH_CHECK
+from trunkline.effects import Deliver
+from trunkline.model import Health, Status
+
+
+def health(kit: Kit, agent_id: str = "infra-1") -> Health:
+    return kit.exchange.hub.registry.agents[agent_id].health
+
+
+async def test_an_idle_agent_that_says_nothing_for_thirty_seconds_is_gone() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    kit.advance(29.0)
+    assert "infra-1" in kit.switchboard.agents
+    kit.advance(2.0)
+    assert "infra-1" not in kit.switchboard.agents
+    assert "infra-1" not in kit.exchange.hub.registry.agents
+    with pytest.raises(Refused):
+        agent.fetch()
+    again = await kit.agent()
+    assert again.fetch() == []
+
+
+async def test_an_agent_that_comes_back_goes_on_with_its_session_and_hears_of_its_tasks_again() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    session = agent.session.number
+    called = kit.call("infra-1/run", {"x": 1})
+    first = agent.fetch_one()
+    agent = await kit.agent(work=["run", "more"])
+    assert agent.session.number == session
+    again = agent.fetch_one()
+    assert (again["request_id"], again["payload"]) == (first["request_id"], first["payload"])
+    assert kit.call("infra-1/more").answer is None
+    agent.result(again)
+    assert called.outcome.status is Status.SUCCEEDED
+    assert kit.notes() == [], "that was no failed attempt"
+
+
+async def test_another_token_for_the_same_agent_begins_anew() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    before = agent.session.number
+    digest = hashlib.sha256(b"o" * 32).hexdigest()
+    kit.exchange.feed([events.TokenIssued(kit.session, "t2", BOSS, "chiffon", "infra-1", digest, (), "infra")])
+    caller = kit.switchboard.identify(b"o" * 32)
+    fields = {"agent_id": "infra-1", "agent_type": "infra", "supported_versions": ["1.0"], "work_types": ["run"]}
+    await kit.switchboard.register(caller, as_fields(fields), "test")
+    assert kit.switchboard.agents["infra-1"].number != before
+    with pytest.raises(Refused) as caught:
+        agent.fetch()
+    assert caught.value.error.error_code == 5002
+
+
+async def test_a_revoked_token_ends_the_session() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    (token_id,) = kit.exchange.hub.state.tokens
+    kit.exchange.feed([events.TokenRevoked(kit.session, "r", BOSS, token_id)])
+    assert "infra-1" not in kit.exchange.hub.registry.agents
+    assert "infra-1" not in kit.switchboard.agents
+    assert agent.answer["registered"] is True
+
+
+async def test_a_refused_admission_is_5004() -> None:
+    kit = Kit()
+    kit.exchange.feed(
+        [
+            events.AgentLaunched("taken", "run", events.ProcessIdentity(1, 1), "launch"),
+            events.AgentArrived(
+                99, "a", "opensentience", "taken", "1", "launch", events.Peer("x", events.ProcessIdentity(1, 1), "run")
+            ),
+        ]
+    )
+    with pytest.raises(Refused) as caught:
+        await kit.agent("taken")
+    assert caught.value.error.error_code == 5004
+    assert "taken" not in kit.switchboard.agents
+
+
+async def test_a_transport_that_can_probe_is_asked_when_the_agent_was_quiet() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    probes = []
+    agent.session.probe = lambda: probes.append(kit.exchange.mono)
+    kit.advance(14.0)
+    assert probes == []
+    kit.advance(2.0)
+    assert len(probes) == 1
+    agent.session.probed(kit.exchange.now(), is_well=True)
+    kit.advance(20.0)
+    assert "infra-1" in kit.switchboard.agents
+    agent.session.probed(kit.exchange.now(), is_well=False)
+    assert health(kit) is Health.SILENT
+    agent.beat()
+    assert health(kit) is Health.OK
+
+
+async def test_a_health_check_by_work_is_answered_by_any_reply() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    request_id = agent.session.send_health_check(kit.exchange.now())
+    work = agent.fetch_one()
+    assert (work["payload"]["work_type"], work["request_id"]) == (HEALTH_CHECK, request_id)
+    assert agent.session.is_checking(request_id)
+    agent.error(work, 5006, work_type_requested=HEALTH_CHECK, supported_types=[])
+    assert not agent.session.is_checking(request_id)
+    assert kit.notices() == []
+
+
+async def test_a_message_that_cannot_be_handed_over_is_a_failed_attempt() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    called = kit.call("infra-1/run")
+    work = agent.fetch_one()
+    agent.session.unreachable(work["request_id"], "nobody there")
+    agent.session.unreachable("unknown", "nobody there")
+    assert kit.notes() == ["attempt.failed"]
+    kit.advance(1.3, agent)
+    agent.result(agent.fetch_one())
+    assert called.outcome.status is Status.SUCCEEDED
+
+
+async def test_hints_that_are_none_fail_the_call_where_schemas_are_not_enforced() -> None:
+    kit = Kit()
+    await kit.agent()
+    kit.exchange.hub.schema_strict = False
+    called = kit.call("infra-1/run", {"$hints": {"max_memory_mb": -1}})
+    assert called.code == "tool.invalid_input"
+
+
+async def test_falling_progress_is_recorded_and_not_refused() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    kit.call("infra-1/run")
+    work = agent.fetch_one()
+    agent.status(work, 50)
+    agent.status(work, 40)
+    assert kit.notices() == ["chiffon.progress_fell"]
+
+
+async def test_an_attempt_fails_once_and_errors_about_nothing_do_not_fill_the_record() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    called = kit.call("infra-1/run")
+    work = agent.fetch_one()
+    for _ in range(5):
+        agent.error(work, 5005)
+    assert kit.notes() == ["attempt.failed"]
+    agent.error(work, 5003)
+    assert called.code == "tool.invalid_input", "what is final is heard all the same"
+    for _ in range(50):
+        agent.say(envelope("error", {"error_code": 5001, "error_message": "x"}))
+    assert kit.notices() == ["chiffon.error"] * 2
+
+
+async def test_what_an_agent_may_have_us_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MAX_HELD_BYTES", 5)
+    kit = Kit()
+    agent = await kit.agent()
+    kit.call("infra-1/run")
+    work = agent.fetch_one()
+    agent.status(work, 1, number=1, output="abcdef", output_chunk="bytes 0-6 of 100")
+    with pytest.raises(Refused) as caught:
+        agent.status(work, 1, number=2, output="abcdef", output_chunk="bytes 0-6 of 100")
+    assert caught.value.error.error_code == 5005
+
+
+async def test_a_step_that_is_complete_is_not_put_together_again_and_short_labels_end_with_the_result() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    called = kit.call("infra-1/run")
+    work = agent.fetch_one()
+    for _ in range(2):
+        agent.status(work, 1, number=1, name="a", output="abc", output_chunk="bytes 0-3 of 3")
+    agent.status(work, 1, number=2, name="b", output="x" * 10, output_chunk="bytes 0-256k")
+    agent.result(work)
+    steps = {step["number"]: step for step in called.output["steps"]}
+    assert (steps[1]["bytes"], steps[2]["bytes"]) == (3, 10)
+
+
+async def test_tasks_of_calls_that_somebody_ended_are_forgotten() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    called = kit.call("infra-1/run")
+    work = agent.fetch_one()
+    agent.status(work, 10, "paused")
+    kit.exchange.feed([events.CancelRequested(kit.session, "stop", BOSS, call_id=called.call_id)])
+    assert called.outcome.status is Status.UNKNOWN
+    assert len(agent.session.tasks) == 1
+    kit.advance(31.0, agent)
+    assert len(agent.session.tasks) == 0
+    agent.result(work)
+    assert kit.notes()[-1] == "result.ignored"
+
+
+async def test_a_task_that_was_ended_elsewhere_has_no_more_timeouts() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    called = kit.call("infra-1/run")
+    agent.fetch_one()
+    agent.session.tasks.sweep(kit.exchange.now())
+    kit.exchange.feed([events.CancelRequested(kit.session, "stop", BOSS, call_id=called.call_id)])
+    kit.advance(31.0, agent)
+    assert "attempt.ignored" not in kit.notes()
+
+
+async def test_a_payload_whose_task_cannot_be_read_is_refused_for_that() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    for payload in ({"task_id": 5}, {"task_id": "x"}, {}):
+        with pytest.raises(Refused) as caught:
+            agent.say(envelope("work_status", payload))
+        assert caught.value.error.error_context["field_name"] == "payload.task_id"
+
+
+async def test_an_agent_is_not_paused_by_the_disk() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    agent.session.pause_reading()
+    agent.session.resume_reading()
+    agent.session.flush()
+    kit.call("infra-1/run")
+    assert len(agent.fetch()) == 1
+
+
+async def test_a_late_failed_result_is_recorded_as_such() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    kit.call("infra-1/run")
+    work = agent.fetch_one()
+    agent.result(work)
+    payload = {"task_id": work["payload"]["task_id"], "status": "failed", "exit_code": 1, "output": ""}
+    agent.say({**reply_to(work, "work_result", payload, "infra"), "message_id": str(uuid.uuid4())})
+    assert kit.notes() == ["result.ignored"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"agent_id": 5}, "agent_id"),
+        ({"agent_type": "gardener"}, "agent_type"),
+        ({"supported_versions": "1.0"}, "supported_versions"),
+        ({"work": ["no spaces"]}, "work_types"),
+        ({"work": [f"w{n}" for n in range(1001)]}, "work_types"),
+        ({"capacity": {"memory_mb": "much"}}, "capacity.memory_mb"),
+        ({"capacity": []}, "capacity"),
+        ({"callback_url": "http://10.0.0.1/"}, "callback_url"),
+    ],
+)
+async def test_each_fault_of_a_registration_is_named(fields: dict[str, object], name: str) -> None:
+    kit = Kit()
+    with pytest.raises(Refused) as caught:
+        await kit.agent(**fields)  # type: ignore[arg-type]
+    assert caught.value.error.error_context["field_name"] == name
+
+
+def test_an_input_without_hints_passes_as_it_was_written() -> None:
+    body = Raw(b'{ "n" : 12345678901234567890 }')
+    request = translate.work_request(Deliver(1, 0, "c", "a/run", body, "operator", "c"))
+    assert bytes(request.parameters) == bytes(body)
