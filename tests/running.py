@@ -74,6 +74,8 @@ class Running:
         self.config_file = home / "trunkline.toml"
         self.config_file.write_text('[http]\nlisten = "127.0.0.1:0"\n' + config)
         self.env = {**os.environ, **(env or {})}
+        # Of `up`, besides the home.
+        self.flags: tuple[str, ...] = ()
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
         self.output = home.parent / f"{home.name}.stderr"
@@ -84,7 +86,7 @@ class Running:
         """Up and ready."""
         with self.output.open("ab") as output:
             self.process = started(
-                [*leash(), *self.under, sys.executable, "-m", "trunkline", "up", "--home", str(self.home)],
+                [*leash(), *self.under, sys.executable, "-m", "trunkline", "up", "--home", str(self.home), *self.flags],
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -69,7 +69,9 @@ def list_spaces(settings: Settings) -> None:
 def rm(settings: Settings, name: str, yes: bool) -> None:
     """Remove the space NAME with all its files."""
     exchange = settings.connect()
-    if not yes and sys.stdin.isatty():
+    if not yes and not sys.stdin.isatty():
+        raise click.UsageError(f"this removes the space {printable(name)} with all its files; say --yes")
+    if not yes:
         click.confirm(f"Remove the space {printable(name)} with all its files?", abort=True, err=True)
     answer = decode(exchange.request("DELETE", at("spaces", name)))
     if not settings.shown_as_json(answer):

@@ -13,7 +13,7 @@ from trunkline.cli.options import Settings, shared
 @click.option(
     "--config", type=click.Path(dir_okay=False, path_type=Path), help="Instead of trunkline.toml in the home."
 )
-@click.option("--demo", is_flag=True, help="With the example agents.")
+@click.option("--demo", is_flag=True, help="With the example agents, besides those of the configuration.")
 @shared
 def up(settings: Settings, config: Path | None, demo: bool) -> None:
     """Run the exchange in the foreground; Ctrl-C or SIGTERM drains and stops it."""

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvloop
+from msgspec import structs
 
 import trunkline
 from trunkline import events
@@ -72,14 +73,23 @@ EXAMPLES: Final = (Path(__file__).parents[3] / "examples", Path(sys.prefix) / "s
 
 def run(home: Home, config_path: Path | None, *, demo: bool = False) -> int:
     """Run the exchange in the foreground until it is told to stop; the process's exit code."""
-    if demo and config_path is None:
-        config_path = next((file for folder in EXAMPLES if (file := folder / "trunkline.toml").exists()), None)
-        if config_path is None:
-            raise ConfigError("the example agents are not installed here; `git clone` has them")
     home.create()
-    config = load(home, config_path, os.environ)
+    config = _load(home, config_path, demo=demo)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     return uvloop.run(Exchange(home, config_path, config, demo=demo).serve())
+
+
+def _load(home: Home, config_path: Path | None, *, demo: bool) -> Config:
+    """The configuration; for a demonstration with the example agents besides those of the file."""
+    config = load(home, config_path, os.environ)
+    if not demo:
+        return config
+    examples = next((file for folder in EXAMPLES if (file := folder / "trunkline.toml").exists()), None)
+    if examples is None:
+        raise ConfigError("the example agents are not installed here; `git clone` has them")
+    own = {agent.id for agent in config.agents}
+    added = tuple(agent for agent in load(home, examples, {}).agents if agent.id not in own)
+    return structs.replace(config, agents=config.agents + added)
 
 
 class Exchange:
@@ -221,7 +231,7 @@ class Exchange:
 
     def _reload_now(self) -> None:
         """Read the file again. A file that cannot be used changes nothing."""
-        config = load(self._home, self._config_path, os.environ)
+        config = _load(self._home, self._config_path, demo=self._demo)
         for name in ("http", "opensentience", "chiffon"):
             if getattr(config, name) != getattr(self._config, name):
                 raise ConfigError(

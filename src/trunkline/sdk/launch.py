@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import logging
 import os
@@ -35,6 +36,9 @@ def run(agent: Agent, grace_s: float) -> None:
     """Serve until SIGTERM or SIGINT. Ends the process with 1 when the exchange refuses, 2 when it cannot be found."""
     if not logging.getLogger().handlers:
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Into a log it would else go by 8 KiB, and not at all when the process is killed.
+        sys.stdout.reconfigure(line_buffering=True)
     token = take_token()
     launched_as = os.environ.get("OPENSENTIENCE_AGENT_ID")
     if token is None:

@@ -370,3 +370,9 @@ def test_a_rule_with_conditions_reads_as_words(running: Running, monkeypatch: py
     rules = (Rule("file:3", "agent:*", "*", Decision.ASK, "careful", side_effects=True, when="untrusted"),)
     monkeypatch.setattr(running.exchange, "policy", lambda: Policy(rules, "v2"))
     assert "it changes things, untrusted  careful" in running.run("policy").out
+
+
+def test_a_space_is_not_removed_by_a_script_that_does_not_say_yes(running: Running) -> None:
+    said = running.run("space", "rm", "demo")
+    assert said.code == 2
+    assert "with all its files; say --yes" in said.err
