@@ -101,6 +101,10 @@ def test_a_paused_run_survives_a_restart_is_approved_from_the_command_line_and_c
     exchange.stop()
     exchange.start()
     assert look(exchange, paused["runId"]) == done
+    for flags in ((), ("--wait",)):
+        shown = trunkline(exchange, "space", "show", paused["runId"], *flags)
+        assert (shown.returncode, json.loads(shown.stdout)) == (0, done)
+    assert trunkline(exchange, "space", "show", "run_none").returncode == 2
 
 
 def test_a_run_that_is_killed_in_the_middle_goes_on_and_does_nothing_twice(exchange: Running) -> None:
@@ -344,6 +348,31 @@ def test_a_socket_is_refused_like_any_request(exchange: Running) -> None:
         pass
     assert refused.value.response.status_code == 404
     assert "error" not in exchange.said().lower()
+
+
+def test_a_socket_whose_token_was_revoked_can_do_nothing_more(exchange: Running) -> None:
+    space = SpaceOf(exchange)
+    token = exchange.new_token("leaver", "http")
+    message = json.dumps({"protocolVersion": "1.0", "operations": []})
+    with socket_of(space, token) as socket:
+        socket.send(message)
+        said(socket)
+        known = exchange.request("GET", "/v1/tokens")[1]["tokens"]
+        (token_id,) = [one["id"] for one in known if one["agent"] == "leaver"]
+        assert exchange.request("DELETE", f"/v1/tokens/{token_id}")[0] == 200
+        socket.send(message)
+        with pytest.raises(websockets.exceptions.ConnectionClosed) as closed:
+            socket.recv(20)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+
+
+def test_no_command_line_can_stop_the_exchange(exchange: Running) -> None:
+    space = SpaceOf(exchange)
+    for line in ("a()" * 10_000 + "b", "echo " + "${a-" * 10_000, "if a;then b;" + "elif a;then b;" * 4_000 + "fi"):
+        _, answer = space.ask({"type": "shell", "command": line})
+        assert answer["status"] == "awaiting_approval"
+    assert exchange.request("GET", "/healthz")[0] == 200
 
 
 def test_an_exchange_stops_with_open_sockets(exchange: Running) -> None:

@@ -14,6 +14,7 @@ import click
 from trunkline.cli.connection import Connection, at, decode, encode, end_with, error_of
 from trunkline.cli.options import Settings, json_argument, shared
 from trunkline.cli.terminal import note, printable, say, table
+from trunkline.errors import ExchangeUnreachable
 
 # Below the patience of one request; then it is asked again.
 WAIT_S: Final = 30
@@ -92,9 +93,27 @@ def run(settings: Settings, name: str, no_wait: bool) -> None:
     sys.exit(worst)
 
 
+@space.command("show")
+@click.argument("run_id", metavar="RUN")
+@click.option("--wait", is_flag=True, help="Follow it to its end, also while it waits for a person.")
+@shared
+def show(settings: Settings, run_id: str, wait: bool) -> None:
+    """What happened in a run, which its events messages name."""
+    exchange = settings.connect()
+    message = _events_message(exchange.answer("GET", at("runs", run_id))[1])
+    if wait:
+        sys.exit(_follow(exchange, message, wait=True))
+    _say(message)
+
+
 def _run_one(exchange: Connection, name: str, line: bytes, *, wait: bool) -> int:
     """One operations message, to its end: the exit code."""
     message = _events_message(exchange.answer("POST", at("spaces", name, "runs", wait=WAIT_S), line)[1])
+    return _follow(exchange, message, wait=wait)
+
+
+def _follow(exchange: Connection, message: dict[str, Any], *, wait: bool) -> int:
+    """Show a run from this message on, to its end: the exit code."""
     seen = 0
     while True:
         seen += len(message["events"])
@@ -110,10 +129,14 @@ def _run_one(exchange: Connection, name: str, line: bytes, *, wait: bool) -> int
             if not wait:
                 return 3
         run_id: str = message["runId"]
-        while True:
-            message = _events_message(exchange.answer("GET", at("runs", run_id, wait=WAIT_S, after=seen))[1])
-            if message["status"] != "awaiting_approval" or message["events"]:
-                break
+        try:
+            while True:
+                message = _events_message(exchange.answer("GET", at("runs", run_id, wait=WAIT_S, after=seen))[1])
+                if message["status"] != "awaiting_approval" or message["events"]:
+                    break
+        except ExchangeUnreachable:
+            note(f"hub.unavailable: the exchange went away; the run goes on: trunkline space show {run_id} --wait")
+            return 3
 
 
 def _events_message(data: bytes) -> dict[str, Any]:

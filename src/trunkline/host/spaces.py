@@ -63,6 +63,10 @@ class SpacesFolder:
     def create(self, name: str, preset: str, overrides: Mapping[str, Any]) -> Space:
         """A new, empty space; ``ConfigError`` if it cannot be made of this."""
         policy = make_policy(preset, overrides)
+        for section, values in overrides.items():
+            for key, value in values.items():
+                if value is None:
+                    raise ConfigError("null cannot be written down: leave the key out", f"policy.{section}.{key}")
         folder = self._path / name
         try:
             self._path.mkdir(mode=0o700, exist_ok=True)
@@ -93,14 +97,18 @@ def _erase(folder: Path) -> None:
 
 
 def _as_toml(preset: str, overrides: Mapping[str, Any]) -> str:
-    # TOML reads texts, numbers, true, false and arrays of them as JSON writes them.
+    # TOML reads numbers, true, false, arrays, and texts without escapes of half characters as JSON writes them.
     lines = [
         "# Read when the exchange starts. The keys of [policy.*] are in docs/protocols/spaces.md.",
-        f"preset = {json.dumps(preset)}",
+        f"preset = {_toml_value(preset)}",
     ]
     for section, values in overrides.items():
-        lines += ["", f"[policy.{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+        lines += ["", f"[policy.{section}]", *(f"{key} = {_toml_value(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _write(path: Path, text: str) -> None:

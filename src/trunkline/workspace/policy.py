@@ -136,10 +136,14 @@ def make_policy(preset: str, overrides: Mapping[str, object] | None = None) -> P
                 raise ConfigError(f"unknown key: one of {', '.join(fields[section])}", f"{section}.{key}")
             fields[section][key] = value
     try:
-        return msgspec.convert(fields, Policy)
+        policy = msgspec.convert(fields, Policy)
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at `$.")
         raise ConfigError(text, place.rstrip("`")) from None
+    for key in ("denied", "asked"):
+        if not all(rule.split() for rule in getattr(policy.shell, key)):
+            raise ConfigError("a rule is empty: give a command's name", f"shell.{key}")
+    return policy
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

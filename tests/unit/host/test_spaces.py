@@ -85,3 +85,18 @@ def test_a_space_that_cannot_be_made_leaves_nothing(folder: SpacesFolder, tmp_pa
         with pytest.raises(ConfigError):
             folder.create("demo", preset, overrides)
     assert not (tmp_path / "spaces").exists()
+
+
+def test_what_a_space_is_made_of_can_be_read_at_the_next_start(folder: SpacesFolder) -> None:
+    odd = {"filesystem": {"protected": ["\U0001f600", "a\x7f", 'q"\\', "line\nbreak"]}}
+    made = folder.create("demo", "standard", odd)
+    made.workspace.close()
+    (again,) = folder.load()
+    again.workspace.close()
+    assert again.policy == made.policy
+
+
+def test_a_value_that_toml_cannot_hold_is_refused_before_anything_is_made(folder: SpacesFolder, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"policy\.shell\.allowed: null"):
+        folder.create("demo", "restrictive", {"shell": {"allowed": None}})
+    assert not (tmp_path / "spaces").exists()

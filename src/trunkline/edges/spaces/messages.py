@@ -30,6 +30,8 @@ MAX_OPERATIONS: Final = 1000
 # An edit is searched for in the whole file; this many still take under a second.
 MAX_EDITS: Final = 1000
 DEFAULT_TIMEOUT_MS: Final = 30_000
+# Of one command; rules look at the name of each.
+MAX_VARIABLES: Final = 1000
 # Names that callers make up, as on the HTTP edge.
 MAX_ID_CHARACTERS: Final = 256
 # A message may have a fault in each field of each operation; this many tell what is wrong with it.
@@ -146,6 +148,8 @@ def environment(value: Any) -> dict[str, str]:
     """Names and texts."""
     if not isinstance(value, dict):
         raise Bad("must be an object")
+    if len(value) > MAX_VARIABLES:
+        raise Bad(f"must have at most {MAX_VARIABLES} variables")
     for key, content in value.items():
         if not isinstance(key, str) or not _VARIABLE.fullmatch(key):
             raise Bad("a name must be letters, digits and underscores, and not begin with a digit")

@@ -29,7 +29,7 @@ PROCESS: Final = "spaces.run"
 MAX_QUEUED: Final = 16
 # Runs of one space that are not done, most of them waiting for a person: each is held in memory.
 MAX_OPEN: Final = 256
-# The messages of all runs that are not done: each is held twice, here and in the hub's state.
+# The messages and events of all runs that are not done. A message is held twice, here and in the hub's state.
 MAX_OPEN_BYTES: Final = 268_435_456
 # What the exchange itself may take, besides the operations (contradiction 13).
 SLACK_MS: Final = 5000
@@ -149,7 +149,7 @@ class Runs:
 
     def refusal(self, space: str) -> str:
         """Why this space takes no more runs now; empty if it does."""
-        if sum(run.message_bytes for run in self.open.values()) >= MAX_OPEN_BYTES:
+        if sum(run.message_bytes + run.size for run in self.open.values()) >= MAX_OPEN_BYTES:
             return "the runs that are not done hold too much memory; answer what they ask, or try again later"
         here = [run for run in self.open.values() if run.space == space]
         if sum(run.state in {"recording", "queued"} for run in here) >= MAX_QUEUED:
@@ -201,6 +201,7 @@ class Runs:
                 self._next(run.space, now)
             case Reply() if part == "ended":
                 run.state = "done"
+                run.operations = []  # whoever keeps a run that is done keeps its events
                 del self.open[run_id]
                 self._around.ended(run)
                 self._out.append(Changed(run_id))

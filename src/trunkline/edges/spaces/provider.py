@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.edges.exchange import Exchange
@@ -202,8 +203,7 @@ class SpaceAgent:
         tool = deliver.tool_id.partition("/")[2]
         try:
             # Not every caller came through a message that was validated.
-            given = {"type": TYPE_OF[tool], **translate.decode(deliver.input, type=dict[str, Any])}
-            read = validate_operation(given)
+            read = validate_operation({**translate.decode(deliver.input, type=dict[str, Any]), "type": TYPE_OF[tool]})
             if not read["success"]:
                 raise WorkspaceError("validation", read["error"]["message"])
             output: dict[str, Any] = {}
@@ -212,6 +212,9 @@ class SpaceAgent:
                 output, metrics = await self._shell(read["data"], deliver.call_id)
             elif tool != "message":
                 output, metrics = await asyncio.to_thread(self._file, tool, read["data"])
+        except msgspec.DecodeError:
+            problem = WorkspaceError("validation", "The input is not an object")
+            self._finish(deliver.call_id, Status.FAILED, problem=translate.failure(problem))
         except WorkspaceError as error:
             for note in getattr(error, "__notes__", ()):
                 log.warning("%s: %s", deliver.tool_id, note)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -40,6 +41,8 @@ from trunkline.model import FAULTS, Fault, Principal, fault, stamp
 BODY_TIMEOUT_S: Final = 30.0
 # Two for each operation, and one more for a run that could not go on; a question may be asked anew when rules change.
 MAX_EVENTS: Final = 100_000
+# The socket's word for a token that is no longer valid.
+POLICY_VIOLATION: Final = 1008
 # How long a look at a run that goes on may wait for its end, at most.
 MAX_WAIT_S: Final = 600
 # A space's name is a folder's name and part of an agent's id; lower case, so that no two differ by case only.
@@ -298,8 +301,14 @@ class Api:
         read = await self._message(request)
         if isinstance(read, Response):
             return read
-        caller = principal_of(request).identity
-        return _json({"operations": [self._judged(space, caller, *item) for item in enumerate(read["operations"])]})
+        caller, judged = principal_of(request).identity, []
+        for index, operation in enumerate(read["operations"]):
+            # The longest command takes a quarter of a second to judge: others have their turn in between.
+            await asyncio.sleep(0)
+            if space not in self._spaces.agents:
+                raise Refused(fault("not_found", "the space was removed meanwhile"))
+            judged.append(self._judged(space, caller, index, operation))
+        return _json({"operations": judged})
 
     def _judged(self, space: str, caller: str, index: int, operation: dict[str, Any]) -> dict[str, Any]:
         tool_id, body = translate.tool_id(space, operation["type"]), translate.tool_input(operation)
@@ -332,15 +341,24 @@ class Api:
             return
         await websocket.accept()
         by = principal_of(websocket)
+        digest = _token_sha256(websocket)
+
+        def is_known() -> bool:
+            """A socket stays open for days; the token it came with may be revoked meanwhile."""
+            return self._exchange.identify("http", digest) is not None
+
         # One message at a time is written; several runs may be followed.
         turn = asyncio.Lock()
         following: set[asyncio.Task[None]] = set()
         try:
             async for data in _messages(websocket):
+                if not is_known():
+                    await websocket.close(POLICY_VIOLATION)
+                    return
                 result = read_operations_message(data)
                 taken = self._take_on(space, by, result["data"]) if result["success"] else ("", self._invalid(result))
                 if isinstance(taken, Run):
-                    task = asyncio.ensure_future(self._push(websocket, turn, taken))
+                    task = asyncio.ensure_future(self._push(websocket, turn, taken, is_known))
                     following.add(task)
                     task.add_done_callback(following.discard)
                 else:
@@ -349,11 +367,14 @@ class Api:
             for task in following:
                 task.cancel()
 
-    async def _push(self, websocket: WebSocket, turn: asyncio.Lock, run: Run) -> None:
+    async def _push(self, websocket: WebSocket, turn: asyncio.Lock, run: Run, is_known: Callable[[], bool]) -> None:
         """Tell each event of a run as it happens, and then how it stands; after a pause, go on."""
         told = 0
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             while True:
+                if not is_known():
+                    await websocket.close(POLICY_VIOLATION)
+                    return
                 state, events = run.state, run.events
                 while told < len(events):
                     told += 1
@@ -454,6 +475,12 @@ async def _messages(websocket: WebSocket) -> AsyncIterator[bytes]:
     while (event := await websocket.receive())["type"] == "websocket.receive":
         text, data = event.get("text"), event.get("bytes")
         yield text.encode() if text is not None else bytes(data or b"")
+
+
+def _token_sha256(connection: HTTPConnection) -> str:
+    """The hash of the bearer token that the gate let through."""
+    token = connection.headers["authorization"].partition(" ")[2].strip()
+    return hashlib.sha256(token.encode("latin-1")).hexdigest()
 
 
 async def _say(websocket: WebSocket, turn: asyncio.Lock, message: dict[str, Any]) -> None:

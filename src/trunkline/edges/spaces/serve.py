@@ -319,18 +319,21 @@ class Spaces:
     def _carried_out(self, run_id: str) -> set[int]:
         """Which operations of a run became calls, by what is on record of it."""
         found = set()
+        caller = self.runs.open[run_id].caller
         for line in self._exchange.entries(correlation_id=run_id):
             entry = _read_keyed(line)
             owner, _, index = (entry.key or "").rpartition("/")
-            if owner == run_id and index.isdecimal():
+            # Correlations and keys are the callers' to choose: somebody else's say nothing about this run.
+            if owner == run_id and entry.caller == caller and index.isdecimal():
                 found.add(int(index))
         return found
 
 
 class _Keyed(msgspec.Struct):
-    """Of an entry, the key."""
+    """Of an entry, the key and whose it is."""
 
     key: str | None = None
+    caller: str = ""
 
 
 class _Reference(msgspec.Struct, rename={"ref": "$ref"}):

@@ -18,6 +18,7 @@ from trunkline.edges.spaces.messages import (
     ENCODINGS,
     MAX_EDITS,
     MAX_MESSAGE_BYTES,
+    MAX_VARIABLES,
     PROTOCOL_VERSION,
 )
 from trunkline.effects import Answer
@@ -70,7 +71,12 @@ _EDIT: Final = {
     "required": ["oldContent", "newContent"],
 }
 _EDITS: Final = {"type": "array", "minItems": 1, "maxItems": MAX_EDITS, "items": _EDIT}
-_ENV: Final = {"type": "object", "additionalProperties": _TEXT, "description": "Extra environment variables."}
+_ENV: Final = {
+    "type": "object",
+    "maxProperties": MAX_VARIABLES,
+    "additionalProperties": _TEXT,
+    "description": "Extra environment variables.",
+}
 _TIMEOUT: Final = {"type": "number", "minimum": 1, "default": DEFAULT_TIMEOUT_MS, "description": "Milliseconds."}
 
 
@@ -170,6 +176,8 @@ def judge(rules: policy.Policy, tool: str, body: Raw) -> policy.Verdict | None:
     except msgspec.DecodeError:
         raise WorkspaceError("validation", "The input is not what the tool's schema says") from None
     if tool == "shell":
+        if len(subject.env) > MAX_VARIABLES:
+            raise WorkspaceError("validation", f"env: at most {MAX_VARIABLES} variables")
         return policy.judge_command(rules, subject.command, subject.env)
     return policy.judge_file(rules, _ACTIONS[tool], subject.path)  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 from tests.requirement import requirement
-from trunkline.edges.spaces import translate, validate_events_message, validate_operations_message
+from trunkline.edges.spaces import process, translate, validate_events_message, validate_operations_message
 from trunkline.edges.spaces.process import MAX_OPEN, MAX_QUEUED, PROCESS, Changed, Output, Run, Runs, Start, time_of
 from trunkline.effects import Answer, Reply, ToSession, Wait
 from trunkline.entries import ProcessStep
@@ -156,6 +156,22 @@ def test_each_operation_is_asked_for_when_the_one_before_has_its_outcome(world: 
     assert (run.state, world.runs.open, world.finished) == ("done", {}, [run])
 
 
+def test_a_run_that_is_done_does_not_keep_its_message(world: World) -> None:
+    run = world.submit("run_1", MESSAGE)
+    world.answer("run_1/0", {})
+    world.say(Reply(SESSION, 0, "run_1/ended", id="run_1"))
+    assert (run.state, run.operations, len(run.events)) == ("done", [], 1)
+
+
+def test_events_of_runs_that_wait_count_as_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MAX_OPEN_BYTES", 100_000)
+    world.submit("run_1", READ, SHELL)
+    assert world.runs.refusal("other") == ""
+    world.answer("run_1/0", {"content": "x" * 100_000, "encoding": "utf-8", "size": 100_000})
+    world.wait("run_1/1")
+    assert "too much memory" in world.runs.refusal("other")
+
+
 def test_an_empty_message_is_done_at_once(world: World) -> None:
     run = world.submit("run_1")
     assert (run.state, run.events, world.asked) == ("ending", [], [])
@@ -218,7 +234,7 @@ def test_runs_that_ask_do_not_fill_the_memory(world: World) -> None:
 
 
 def test_neither_do_their_messages(world: World) -> None:
-    for number in range(17):
+    for number in range(9):  # each twice: in its message and in its question
         assert world.runs.refusal("s") == ""
         world.submit(f"run_{number}", {**SHELL, "command": "x" * 16_000_000})
         world.wait(f"run_{number}/0", f"a{number}")

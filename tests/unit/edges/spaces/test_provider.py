@@ -160,6 +160,20 @@ async def test_a_failure_says_of_what_kind_it_is(case: Case, tool: str, fields: 
     assert (done.fault.code, done.fault.details) == ("tool.failed", {"category": category})
 
 
+@pytest.mark.parametrize(("tool", "other"), [("read_file", "shell"), ("create_file", "readFile"), ("message", "shell")])
+async def test_an_input_cannot_say_that_it_is_another_operation(case: Case, tool: str, other: str) -> None:
+    done = await case.call(tool, type=other, path="a", command="x", content="x")
+    expected = Status.FAILED if tool == "read_file" else Status.SUCCEEDED  # there is no file to read
+    assert done.status is expected
+
+
+async def test_an_input_that_is_no_object_fails_and_does_not_hang(case: Case) -> None:
+    case.desk.say(Deliver(5, 0, "c1", "space.demo/message", Raw(b"[1]"), "operator", "r"))
+    done = await case.desk.finished()
+    assert done.fault is not None
+    assert done.fault.details == {"category": "validation"}
+
+
 @requirement("SP-074")
 async def test_a_disk_that_fails_is_a_fault_of_the_system(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_descriptor: int) -> None:

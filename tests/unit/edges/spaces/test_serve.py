@@ -203,6 +203,19 @@ async def test_a_finished_run_is_forgotten_in_time_and_then_comes_from_the_recor
     assert case.spaces.find("run_unknown") is None
 
 
+async def test_calls_of_somebody_else_say_nothing_about_a_run(case: Case) -> None:
+    run = case.submit(READ, READ, READ)
+    key = f"{run.run_id}/2"
+    case.exchange.lines = [translate.encode({"kind": "call.accepted", "key": key, "caller": "http:mallory"})]
+    again = Case(case.spaces.agents["demo"].space.folder, case.exchange)
+    await again.spaces.start()
+    assert again.spaces.runs.open[run.run_id].refused_before == frozenset()
+    case.exchange.lines = [translate.encode({"kind": "call.accepted", "key": key, "caller": "operator"})]
+    again = Case(case.spaces.agents["demo"].space.folder, case.exchange)
+    await again.spaces.start()
+    assert again.spaces.runs.open[run.run_id].refused_before == {0, 1}
+
+
 async def test_what_is_asked_says_by_which_rule(case: Case) -> None:
     case.exchange.asked = [Question("a7", "call", "operator", "2026-01-01T00:00:00.000Z", "", "the rules ask")]
     own, exchanges = case.submit(SHELL), case.submit(READ)
@@ -223,8 +236,8 @@ async def test_open_runs_are_taken_up_and_know_what_was_refused(case: Case, tmp_
     key = f"{run.run_id}/1"
     case.exchange.lines = [
         translate.encode({"kind": "call.refused", "n": 1}),
-        translate.encode({"kind": "call.accepted", "n": 2, "key": key}),
-        translate.encode({"kind": "call.accepted", "n": 3, "key": "somebody's"}),
+        translate.encode({"kind": "call.accepted", "n": 2, "key": key, "caller": "operator"}),
+        translate.encode({"kind": "call.accepted", "n": 3, "key": "somebody's", "caller": "operator"}),
     ]
     (tmp_path / "again").mkdir()
     again = Case(tmp_path / "again", case.exchange)
