@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.requirement import requirement
-from tests.running import WAIT_S, Running, calling, running
+from tests.running import WAIT_S, RawAgent, Running, calling, running
 from tests.unit.edges.chiffon.kit import reply_to, request, valid
 
 
@@ -117,3 +117,25 @@ def test_an_orchestrator_may_use_it_as_well(exchange: Running) -> None:
     with opened(exchange, new_token(exchange, "socket-boss", "orchestrator")) as socket:
         say(socket, request("nothing"))
         assert valid(hear(socket))["payload"]["error_code"] == 5006
+
+
+def test_the_socket_of_a_revoked_token_hears_nothing_of_what_the_next_token_asked_for(exchange: Running) -> None:
+    worker = RawAgent(exchange, "com.test.slow")
+    worker.hello("tools")
+    worker.register({"name": "slow", "side_effects": False})
+    first = exchange.request("POST", "/v1/tokens", {"edge": "chiffon", "agent": "boss-7", "type": "orchestrator"})[1]
+    with opened(exchange, first["token"]) as old:
+        say(old, reply_to(request(), "error", {"error_code": 5001, "error_message": "x"}, "orchestrator"))
+        assert exchange.request("DELETE", f"/v1/tokens/{first['id']}")[0] == 200
+        with opened(exchange, new_token(exchange, "boss-7", "orchestrator")) as new:
+            say(new, request(work_type="slow"))
+            call = worker.wait_for("core.tool.call")
+            assert valid(hear(new))["type"] == "work_status"
+            result = {"call_id": call["payload"]["call_id"], "status": "succeeded", "output": {"x": 1}}
+            worker.send("agent.tool.result", result, request_id=call["request_id"])
+            found = hear(new)
+            while found["type"] == "work_status":
+                found = hear(new)
+            assert (found["type"], found["payload"]["status"]) == ("work_result", "success")
+            with pytest.raises(ConnectionClosed):
+                old.recv(WAIT_S)

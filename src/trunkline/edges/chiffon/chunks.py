@@ -19,6 +19,8 @@ from trunkline.edges.chiffon.messages import invalid
 CHUNK_BYTES: Final = 262_144  # CH-084
 # Decision 24: of one step.
 MAX_STEP_BYTES: Final = 67_108_864
+# Sixteen times what full chunks of such an output are.
+MAX_PIECES: Final = 4096
 _FIELD: Final = "payload.step.output_chunk"
 _LABEL: Final = re.compile(r"bytes (\d{1,12})(k?)-(\d{1,12})(k?)(?: of (\d{1,12})(k?))?")
 
@@ -90,6 +92,8 @@ class Assembly:
             return ""
         if self._pieces and chunk.total != self.total:
             raise invalid("the total changed", _FIELD)
+        if len(self._pieces) >= MAX_PIECES:
+            raise invalid(f"a step's output may come in {MAX_PIECES} chunks", _FIELD)
         if any(chunk.start < other.end and other.start < chunk.end for other in self._pieces.values()):
             raise invalid("overlaps another chunk of this step", _FIELD)
         self.total = chunk.total

@@ -31,6 +31,8 @@ RETRY: Final = RetryPolicy((0.0, 1.0, 2.0, 4.0))
 DEFAULT_TIMEOUT_S: Final = 30.0
 # Pieces of outputs that one agent may have us keep at the same time: two steps of the largest size.
 MAX_HELD_BYTES: Final = 2 * chunks.MAX_STEP_BYTES
+# Steps of one task that are told of at its end; of more the last ones.
+MAX_STEPS: Final = 1000
 # How often tasks that were ended elsewhere (canceled, out of time) are looked for.
 SWEEP_S: Final = 30.0
 
@@ -56,7 +58,8 @@ class Task(Struct):
     percent: int = 0
     seq: int = 0
     steps: dict[int, Assembly] = {}
-    finished: list[dict[str, object]] = []
+    # What is told of each step that is complete, by its number.
+    finished: dict[int, dict[str, object]] = {}
     # The last step that is complete: where an output that is too large for a result comes from (silent point 19).
     last_text: str = ""
 
@@ -148,7 +151,7 @@ class Tasks:
             raise messages.over_limit("chunk_bytes", MAX_HELD_BYTES, MAX_HELD_BYTES + chunk.end - chunk.start)
         assembly = task.steps.get(number)
         if assembly is None:
-            if any(done["number"] == number for done in task.finished):
+            if number in task.finished:
                 return ""  # a repeat of what is complete
             assembly = task.steps[number] = Assembly()
         assembly.name = name or assembly.name
@@ -160,10 +163,12 @@ class Tasks:
 
     def _note_step(self, task: Task, number: int, name: str, text: str) -> None:
         """Decision 24: of each step what it was, how much and its hash; a step that speaks again has its last word."""
-        task.finished = [done for done in task.finished if done["number"] != number]
+        task.finished.pop(number, None)
         data = {"number": number, "name": name, "bytes": len(text.encode()), "sha256": chunks.sha256(text)}
-        task.finished.append(data)
+        task.finished[number] = data
         task.last_text = text
+        if len(task.finished) > MAX_STEPS:
+            del task.finished[next(iter(task.finished))]
 
     def result(self, task: Task, result: WorkResult, custom: Raw | None) -> list[Event]:
         """How it ended. What is missing of an output is on record with it."""
@@ -171,13 +176,13 @@ class Tasks:
             if assembly.total is None and not assembly.missing():
                 self._note_step(task, number, assembly.name, assembly.text())  # contradiction 1: only now it is whole
             else:
-                task.finished.append({"number": number, "name": assembly.name, "missing": assembly.missing()})
+                task.finished[number] = {"number": number, "name": assembly.name, "missing": assembly.missing()}
         output = result.output
         is_tail = task.last_text.endswith(output) and len(task.last_text) > len(output)
         if custom is not None and is_tail and f'"{chunks.sha256(task.last_text)}"'.encode() in bytes(custom):
             output = task.last_text
         self.end(task)
-        status, body, fault = translate.outcome(result, output, task.finished, custom)
+        status, body, fault = translate.outcome(result, output, list(task.finished.values()), custom)
         metrics = messages.raw(result.resources_used)
         return [CallFinished(self._session, task.call_id, status, body, fault, metrics=metrics)]
 

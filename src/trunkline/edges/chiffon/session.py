@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.edges.chiffon import messages, translate
@@ -36,7 +37,7 @@ from trunkline.edges.chiffon.process import DEFAULT_TIMEOUT_S, Task, Tasks
 from trunkline.edges.exchange import Exchange
 from trunkline.effects import CheckHealth, Close, Deliver, ToSession
 from trunkline.events import AgentLeft, CallFinished, Event, HealthReported, Noticed
-from trunkline.model import Health, Now, Status, ToolDefinition, tool_agent
+from trunkline.model import Health, Now, Status, ToolDefinition, fault, tool_agent
 
 # Silent point 15: a sign of life within this time is health.
 HEARTBEAT_S: Final = 30.0
@@ -133,9 +134,11 @@ class AgentSession:
     def _deliver(self, effect: Deliver, now: Now) -> None:
         try:
             task = self.tasks.sent(effect, now)
-        except messages.Refused as refused:
-            # Only where schemas are not enforced: hints that are none.
-            problem = translate.fault_of(refused.error)
+        except (messages.Refused, msgspec.ValidationError) as refused:
+            # Only where schemas are not enforced: an input that is no object, or hints that are none.
+            problem = fault("tool.invalid_input", "expected an object; `$hints`, if given, is one too")
+            if isinstance(refused, messages.Refused):
+                problem = translate.fault_of(refused.error)
             self._exchange.feed([CallFinished(self.number, effect.call_id, Status.FAILED, fault=problem)])
             return
         problem_at = self._beyond_capacity(task.request.hints)

@@ -86,14 +86,18 @@ class Sockets:
             return None
         if isinstance(session, AgentSession):
             session.probe = lambda: session.probed(self._switchboard.exchange.now(), is_well=socket in self._open)
-        return asyncio.get_running_loop().create_task(self._send_all(socket, session.mailbox))
+        return asyncio.get_running_loop().create_task(self._send_all(socket, token, session.mailbox))
 
-    async def _send_all(self, socket: WebSocket, mailbox: Mailbox) -> None:
+    async def _send_all(self, socket: WebSocket, token: bytes | None, mailbox: Mailbox) -> None:
         bell = asyncio.Event()
         wake = bell.set
         mailbox.listeners.append(wake)
         try:
             while True:
+                # What is there may be for another token of the same agent by now.
+                if not self._is_known(token):
+                    await socket.close(POLICY_VIOLATION)
+                    return
                 letters = mailbox.take()
                 for letter in letters:
                     await socket.send_text(letter.data.decode())

@@ -107,7 +107,7 @@ def memory_of(body: Raw) -> float | None:
     given = msgspec.json.decode(body, type=dict[str, Raw])
     try:
         return messages.read_hints(given[HINTS_KEY]).max_memory_mb if HINTS_KEY in given else None
-    except messages.Refused:
+    except (messages.Refused, msgspec.ValidationError):
         return None
 
 

@@ -121,6 +121,13 @@ class TypeAgent:
         """The exchange has work for this type."""
         del now
         if isinstance(effect, Deliver):
+            try:
+                translate.pinned_agent(effect.input)
+            except msgspec.ValidationError:
+                # Only where schemas are not enforced: an input that is no object, or a name that is no text.
+                problem = fault("tool.invalid_input", "expected an object; `$agent_id`, if given, is a text")
+                self._exchange.feed([CallFinished(self._session, effect.call_id, Status.FAILED, fault=problem)])
+                return
             passed = self._passed.get(effect.call_id)
             if passed is None:
                 passed = self._passed[effect.call_id] = Passed(effect)
@@ -143,7 +150,8 @@ class TypeAgent:
         prefix = f"{passed.effect.call_id}:"
         for line in self._exchange.entries(correlation_id=passed.effect.correlation_id):
             entry = msgspec.json.decode(line, type=_Accepted)
-            if entry.kind == "call.accepted" and entry.key.startswith(prefix):
+            # Only what was asked in this name: anybody may use such a key in a name of their own.
+            if entry.caller == self._principal.identity and entry.key.startswith(prefix):
                 passed.count = int(entry.key.removeprefix(prefix))
                 passed.agent_id = entry.tool_id.partition("/")[0]
 
@@ -242,7 +250,7 @@ class TypeAgent:
 class _Accepted(msgspec.Struct):
     """What is read of an entry."""
 
-    kind: str
+    caller: str = ""
     key: str = ""
     tool_id: str = ""
 

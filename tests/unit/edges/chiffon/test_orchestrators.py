@@ -103,6 +103,14 @@ async def test_progress_becomes_status() -> None:
     ]
 
 
+def test_an_output_in_too_many_pieces_is_refused() -> None:
+    assembly = chunks.Assembly()
+    for start in range(chunks.MAX_PIECES):
+        assembly.add(chunks.Chunk(2 * start, 2 * start + 1, 100_000, "x"))
+    with pytest.raises(messages.Refused, match="chunks"):
+        assembly.add(chunks.Chunk(90_000, 90_001, 100_000, "x"))
+
+
 async def test_a_large_piece_of_progress_goes_in_chunks() -> None:
     kit = Kit()
     worker, boss = kit.offer("com.a", tool("com.a/deploy")), kit.orchestrator()

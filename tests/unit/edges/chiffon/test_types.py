@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec import Raw
+
 from tests.unit.edges.chiffon.kit import Kit
 from trunkline import entries
-from trunkline.events import ApprovalAnswered
-from trunkline.model import Decision, Policy, Principal, Rule, Status
+from trunkline.events import ApprovalAnswered, PolicyChanged
+from trunkline.model import Decision, Limits, Policy, Principal, Rule, Status
 
 
 async def test_work_of_a_type_goes_to_the_least_loaded_instance() -> None:
@@ -141,6 +144,36 @@ async def test_after_a_restart_the_same_instance_is_asked_under_the_same_request
     one.result(again, "once")
     settled = [entry for entry in later.exchange.log if isinstance(entry, entries.CallSettled)]
     assert [entry.status for entry in settled] == [Status.SUCCEEDED, Status.SUCCEEDED]
+
+
+@pytest.mark.parametrize("suffix", ["boom", "7", "1"])
+async def test_a_key_that_somebody_else_made_up_does_not_lead_the_type_astray(suffix: str) -> None:
+    kit = Kit()
+    one, two = await kit.agent("infra-1"), await kit.agent("infra-2")
+    called = kit.call("chiffon.infra/run", {"n": 1}, correlation_id="c")
+    before = one.fetch_one()
+    kit.call("infra-2/run", {"n": 2}, by=Principal("http:evil"), correlation_id="c", key=f"{called.call_id}:{suffix}")
+    two.result(two.fetch_one(), "evil")
+    later = kit.restarted()
+    one, two = await later.agent("infra-1"), await later.agent("infra-2")
+    later.advance(2.0, one, two)
+    assert two.fetch() == []
+    assert one.fetch_one()["request_id"] == before["request_id"]
+
+
+@pytest.mark.parametrize("given", [b"[]", b'{"$agent_id":5}', b'{"$hints":[]}', b'"x"'])
+@pytest.mark.parametrize("tool_id", ["chiffon.infra/run", "infra-1/run"])
+async def test_an_input_of_another_shape_is_refused_where_schemas_only_warn(tool_id: str, given: bytes) -> None:
+    kit = Kit()
+    agent = await kit.agent("infra-1")
+    kit.exchange.feed([PolicyChanged(kit.policy, Limits(), schema_strict=False)])
+    called = kit.call(tool_id, Raw(given))
+    works = agent.fetch()
+    if works:  # to an agent itself `$agent_id` is a parameter like any other
+        agent.result(works[0])
+        assert given == b'{"$agent_id":5}'
+    else:
+        assert called.code == "tool.invalid_input"
 
 
 async def test_a_person_is_asked_about_the_type_and_not_again_about_the_instance() -> None:
