@@ -5,6 +5,7 @@ Every wait is bounded; nothing here sleeps to make an order come true.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -185,9 +186,13 @@ class Running:
         return str(answer["token"])
 
     def entries(self, **query: str) -> list[dict[str, Any]]:
-        """All entries on disk, read with nothing of ours but the file."""
+        """All entries on disk, read with nothing of ours but the file. What is on its way there is waited for."""
         import apsw
 
+        if self.process is not None and self.process.poll() is None:
+            # One that cannot answer, or whose disk has failed, has nothing on its way.
+            with contextlib.suppress(OSError, http.client.HTTPException, KeyError, AssertionError):
+                wait_until(lambda: self.request("GET", "/v1/status")[1]["backlog"] == 0, "the disk", 5.0)
         connection = apsw.Connection(str(self.home / "ledger.sqlite"), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             rows = connection.execute("select data from entries where data is not null order by n").fetchall()
