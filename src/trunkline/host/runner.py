@@ -54,6 +54,8 @@ FLUSH_EVERY: Final = 8
 # Entries not on disk at which reading from peers stops, and at which it starts again.
 BACKLOG_HIGH: Final = 8192
 BACKLOG_LOW: Final = 2048
+# And in bytes: of large bodies so many entries would be half a gigabyte.
+BACKLOG_BYTES: Final = 33_554_432
 
 
 class Alarm(Protocol):
@@ -161,7 +163,9 @@ class Runner:
             self._is_feeding = False
         self._flush()
         self._set_timer(now)
-        if self._ledger.backlog > self._backlog_high and not self._paused:
+        if not self._paused and (
+            self._ledger.backlog > self._backlog_high or self._ledger.backlog_bytes > BACKLOG_BYTES
+        ):
             self._pause(paused=True)
 
     def _carry_out(self, effects: list[Effect], now: Now) -> None:
@@ -208,7 +212,7 @@ class Runner:
                     count = 0
                     self._flush()
             self._flush()
-        if self._paused and self._ledger.backlog < self._backlog_low:
+        if self._paused and self._ledger.backlog < self._backlog_low and self._ledger.backlog_bytes < BACKLOG_BYTES:
             self._pause(paused=False)
 
     @property

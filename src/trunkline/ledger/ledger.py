@@ -78,6 +78,8 @@ class Ledger:
         self._sent = link.last
         self._at = 0
         self._bytes = 0
+        # Of the group that is on its way.
+        self._sent_bytes = 0
         self._entries: list[bytes] = []
         self._settled: list[tuple[int, int]] = []
         self._keyed: list[tuple[str, int]] = []
@@ -140,6 +142,11 @@ class Ledger:
     def backlog(self) -> int:
         """How many entries are not on the disk yet."""
         return self.last - self.durable
+
+    @property
+    def backlog_bytes(self) -> int:
+        """How much that is."""
+        return self._bytes + self._sent_bytes
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -260,6 +267,7 @@ class Ledger:
         blobs = self._blobs
         self._entries, self._settled, self._keyed, self._correlations, self._steps = [], [], [], [], []
         self._blobs, self._snapshot, self._part = [], None, None
+        self._sent_bytes = self._bytes
         self._bytes = 0
         self._sent = self.last
         self._urgent = False
@@ -269,6 +277,7 @@ class Ledger:
     def _acknowledged(self, number: int) -> None:
         self.durable = number
         self._outstanding = False
+        self._sent_bytes = 0
         if self._urgent and self._loop is not None and self._entries:
             # First the next group, so that the writer works while the exchange does.
             self._send()
