@@ -17,11 +17,12 @@ import msgspec
 from msgspec import Raw
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from trunkline.edges.bodies import BadBody, read_body
 from trunkline.edges.chiffon import messages
 from trunkline.edges.chiffon.mailbox import Mailbox
 from trunkline.edges.chiffon.messages import MAX_MESSAGE_BYTES, Fields, Refused, invalid
@@ -40,7 +41,6 @@ log = logging.getLogger("trunkline")
 PREFIX: Final = "/api/agent"
 # Below the 30 s after which an agent counts as silent.
 MAX_WAIT_S: Final = 25.0
-BODY_TIMEOUT_S: Final = 30.0
 # As at the HTTP gate: a refusal waits while its address keeps failing, and only so many wait at the same time.
 MAX_DELAY_S: Final = 5.0
 MAX_WAITING: Final = 64
@@ -251,25 +251,12 @@ async def _disconnected(request: Request) -> None:
 
 
 async def _read(request: Request) -> Fields:
-    """The body: its size is judged before it is read, and again while it is; then its type, then its JSON."""
-    too_large = invalid(f"larger than {MAX_MESSAGE_BYTES} bytes", status=413)
-    declared = request.headers.get("content-length")
-    if declared is not None and int(declared) > MAX_MESSAGE_BYTES:
-        raise too_large
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise invalid("the body must be application/json", "Content-Type", 415)
-    data = bytearray()
+    """The body: its size, then its type, then its JSON."""
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for piece in request.stream():
-                data += piece
-                if len(data) > MAX_MESSAGE_BYTES:
-                    raise too_large
-    except TimeoutError:
-        raise invalid(f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s", status=408) from None
-    except ClientDisconnect:
-        raise invalid("the connection ended inside the body") from None
-    return messages.read_object(bytes(data))
+        data = await read_body(request, MAX_MESSAGE_BYTES)
+    except BadBody as refused:
+        raise invalid(refused.text, "Content-Type" if refused.status == 415 else None, refused.status) from None
+    return messages.read_object(data)
 
 
 def _json(shape: object, status: int = 200) -> Response:

@@ -9,7 +9,6 @@ the wire.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 import secrets
@@ -20,11 +19,12 @@ from msgspec import Raw, Struct
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from trunkline.edges.bodies import BadBody, read_body
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Exchange
 from trunkline.edges.http import messages, metrics, translate
@@ -44,8 +44,6 @@ from trunkline.events import (
 )
 from trunkline.model import RESERVED_PREFIXES, CallView, Principal, Question, fault
 
-# A body that takes longer to arrive is not coming; the same bound as for one frame on the socket edges.
-BODY_TIMEOUT_S: Final = 30.0
 # Everything but a call is answered as soon as it is on disk; a disk that takes longer than this is broken.
 REPLY_TIMEOUT_S: Final = 30.0
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
@@ -391,30 +389,12 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
 
 
 async def _read(request: Request, kind: type[B], *, optional: bool = False) -> B:
-    """The request's body: its size is judged before it is read, and again while it is."""
-    declared = request.headers.get("content-length")
-    if declared is not None and int(declared) > messages.MAX_BODY_BYTES:
-        raise HTTPException(413, _TOO_LARGE)
-    data = bytearray()
+    """The request's body."""
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for piece in request.stream():
-                data += piece
-                if len(data) > messages.MAX_BODY_BYTES:
-                    raise HTTPException(413, _TOO_LARGE)
-    except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
-    except ClientDisconnect:
-        raise HTTPException(400, "the connection ended inside the body") from None
-    if optional and not data:
-        return kind()
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise HTTPException(415, "the body must be application/json")
-    return messages.decode(kind, bytes(data))
-
-
-_TOO_LARGE: Final = f"the body is larger than {messages.MAX_BODY_BYTES} bytes"
+        data = await read_body(request, messages.MAX_BODY_BYTES)
+    except BadBody as refused:
+        raise HTTPException(refused.status, refused.text) from None
+    return kind() if optional and not data else messages.decode(kind, data)
 
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:

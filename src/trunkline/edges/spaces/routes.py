@@ -20,13 +20,14 @@ import msgspec
 from msgspec import Meta, Struct
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from trunkline import strictjson
+from trunkline.edges.bodies import BadBody, read_body
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Exchange
 from trunkline.edges.spaces import translate
@@ -37,8 +38,6 @@ from trunkline.edges.spaces.serve import Spaces
 from trunkline.errors import ConfigError
 from trunkline.model import FAULTS, Fault, Principal, fault, stamp
 
-# A message that takes longer to arrive is not coming: 16 MiB at half a megabyte a second.
-BODY_TIMEOUT_S: Final = 30.0
 # Two for each operation, and one more for a run that could not go on; a question may be asked anew when rules change.
 MAX_EVENTS: Final = 100_000
 # The socket's word for a token that is no longer valid.
@@ -416,27 +415,10 @@ def _only_operator(request: Request) -> None:
 
 
 async def _body(request: Request) -> bytes:
-    """The request's body: its size is judged before it is read, and again while it is."""
-    too_large = Refused(fault("message.malformed", f"the body is larger than {MAX_MESSAGE_BYTES} bytes"), 413)
-    declared = request.headers.get("content-length")
-    if declared is not None and int(declared) > MAX_MESSAGE_BYTES:
-        raise too_large
-    data = bytearray()
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for piece in request.stream():
-                data += piece
-                if len(data) > MAX_MESSAGE_BYTES:
-                    raise too_large
-    except TimeoutError:
-        text = f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s"
-        raise Refused(fault("message.malformed", text), 408) from None
-    except ClientDisconnect:
-        raise Refused(fault("message.malformed", "the connection ended inside the body")) from None
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise Refused(fault("message.malformed", "the body must be application/json"), 415)
-    return bytes(data)
+        return await read_body(request, MAX_MESSAGE_BYTES)
+    except BadBody as refused:
+        raise Refused(fault("message.malformed", refused.text), refused.status) from None
 
 
 def _decode(kind: type[T], data: bytes) -> T:

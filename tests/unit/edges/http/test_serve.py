@@ -12,7 +12,8 @@ import pytest
 
 from tests.unit.edges.http.conftest import Server, wait_until
 from tests.unit.edges.http.scripted import OPERATOR_TOKEN, SHA256, ScriptedExchange
-from trunkline.edges.http import routes, serve
+from trunkline.edges import bodies
+from trunkline.edges.http import serve
 from trunkline.edges.http.serve import HttpListener
 from trunkline.errors import ConfigError
 
@@ -98,7 +99,7 @@ async def test_what_is_not_http_gets_an_error_in_our_shape(server: Server, data:
 
 
 async def test_a_body_that_does_not_come_is_408(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.05)
     monkeypatch.setattr(serve, "LINGER_S", 0.05)
     more = "Content-Type: application/json\r\nContent-Length: 50\r\n"
     answer = await exchange_bytes(server, head(server, "POST", "/v1/calls", more) + b"{")
