@@ -8,7 +8,7 @@ import click
 
 from trunkline.cli.connection import Connection, at
 from trunkline.cli.options import Settings, shared
-from trunkline.cli.terminal import clock, duration, say, seconds_of, table
+from trunkline.cli.terminal import clock, duration, printable, say, seconds_of, table
 
 # What one request may ask for.
 _PAGE = 500
@@ -24,7 +24,10 @@ def calls(settings: Settings, last: int, correlation: str | None) -> None:
     if settings.shown_as_json({"calls": found}):
         return
     if not found:
-        say("No calls yet. `trunkline tools` shows what can be called.")
+        if correlation is not None:
+            say(f"No calls in the conversation {printable(correlation)}.")
+        else:
+            say("No calls yet. `trunkline tools` shows what can be called.")
         return
     rows = [
         [

@@ -86,10 +86,12 @@ def rm(settings: Settings, name: str, yes: bool) -> None:
 def run(settings: Settings, name: str, no_wait: bool) -> None:
     """Run operations in the space NAME: a message on each line of stdin, events messages on stdout."""
     exchange = settings.connect()
-    worst = 0
+    worst = -1
     for line in sys.stdin.buffer:
         if line.strip():
             worst = max(worst, _run_one(exchange, name, line, wait=not no_wait))
+    if worst < 0:
+        raise click.UsageError("nothing on stdin: an operations message is expected, one to a line")
     sys.exit(worst)
 
 

@@ -376,3 +376,13 @@ def test_a_space_is_not_removed_by_a_script_that_does_not_say_yes(running: Runni
     said = running.run("space", "rm", "demo")
     assert said.code == 2
     assert "with all its files; say --yes" in said.err
+
+
+def test_a_run_without_a_message_says_what_is_missing(running: Running) -> None:
+    said = running.run("space", "run", "demo", stdin=b"\n")
+    assert said.code == 2
+    assert "nothing on stdin" in said.err
+
+
+def test_a_conversation_without_calls_is_named(running: Running) -> None:
+    assert running.run("calls", "--correlation", "nope").out == "No calls in the conversation nope.\n"
