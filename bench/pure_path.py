@@ -18,7 +18,7 @@ from bench import wire
 from bench.loads import Identity, Load, Texts
 from trunkline import events
 from trunkline.edges.opensentience.session import CoreSession, Settings
-from trunkline.effects import Effect, Record, ToSession
+from trunkline.effects import Effect, ToSession
 from trunkline.entries import Entry
 from trunkline.host.runner import FLUSH_EVERY
 from trunkline.hub.hub import Hub
@@ -112,14 +112,14 @@ class PurePath:
         effects = [effect for event in happened for effect in self.hub.handle(event, now)]
         self._lap("hub")
         for effect in effects:
-            if type(effect) is Record:
-                self.ledger.append(effect.entry)
+            if isinstance(effect, Entry):
+                self.ledger.append(effect)
         self._lap("ledger")
         for effect in effects:
             self._send(effect, now)
         out = self._sessions[receiver].take_output()
         self._lap("encode")
-        self.written += [effect.entry for effect in effects if type(effect) is Record]
+        self.written += [effect for effect in effects if isinstance(effect, Entry)]
         return out
 
     def _lap(self, piece: str) -> None:
@@ -130,8 +130,8 @@ class PurePath:
     def _feed(self, happened: list[events.Event], now: Now) -> None:
         for event in happened:
             for effect in self.hub.handle(event, now):
-                if type(effect) is Record:
-                    self.ledger.append(effect.entry)
+                if isinstance(effect, Entry):
+                    self.ledger.append(effect)
                 self._send(effect, now)
 
     def _send(self, effect: Effect, now: Now) -> None:

@@ -1,5 +1,6 @@
 """What the hub asks for: imperative, immutable, carried out in order by ``host.runner``.
 
+Two kinds: an entry, which is appended to the ledger, and something for one conversation.
 ``after`` is the number of the last entry that must be on disk before the effect leaves; 0 waits for nothing
 (decision 26).
 """
@@ -16,17 +17,7 @@ from trunkline.model import Actor, CallView, Fault, Status
 
 # The decorator tells type checkers what msgspec does: a child of a frozen struct is frozen.
 @dataclass_transform(frozen_default=True)
-class Effect(Struct, frozen=True, gc=False):
-    """The root, so that a session's ``send`` has a type."""
-
-
-class Record(Effect):
-    """Append this entry. Its number is ``entry.n``."""
-
-    entry: Entry
-
-
-class ToSession(Effect):
+class ToSession(Struct, frozen=True, gc=False):
     """An effect for one conversation."""
 
     session: int
@@ -145,6 +136,8 @@ class Close(ToSession):
     retry_after_ms: int | None = None
 
 
+Effect = Entry | ToSession
+
 __all__ = [
     "Admit",
     "Answer",
@@ -156,7 +149,6 @@ __all__ = [
     "Deliver",
     "Effect",
     "Progress",
-    "Record",
     "Refuse",
     "Reply",
     "ToSession",

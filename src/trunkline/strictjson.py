@@ -5,9 +5,10 @@ disagree on: duplicate keys, NaN and Infinity, numbers no double holds (1e999, 5
 order mark, UTF-16, invalid UTF-8, text after the value, more depth or parts than anybody needs. Integers beyond 2^53
 and ``-0`` pass.
 
-Fast accept, slow judge. orjson refuses all of it but duplicate keys and depth. If its round trip gives the same bytes,
-there was no duplicate key. Otherwise (spaces, escapes, another spelling of a float) the colons outside strings are
-counted before and after: a dropped key is a missing colon. All of it is linear and runs at the speed of C.
+Fast accept, slow judge. What orjson writes has none of it but depth: if a value, however it was read, written by orjson
+gives the same bytes, they are accepted. Otherwise orjson reads, which refuses all of it but duplicate keys and depth,
+and (spaces, escapes, another spelling of a float) the colons outside strings are counted before and after: a dropped
+key is a missing colon. All of it is linear and runs at the speed of C.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from itertools import accumulate, chain
 from operator import sub
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 # As deep as orjson writes, so that its round trip judges depth too. Recursive readers further on go four times as deep.
@@ -26,6 +28,7 @@ MAX_DEPTH: Final = 254
 # One for each 16 bytes of the largest frame. With it 4 MiB made to be slow take 120 ms at most, without it 330 (P-C9).
 MAX_CONTAINERS: Final = 262_144
 
+_decode: Final = msgspec.json.Decoder().decode
 _loads: Final = orjson.loads
 _dumps: Final = orjson.dumps
 _QUOTE: Final = b'"'
@@ -60,8 +63,19 @@ def check(data: bytes, *, max_depth: int = MAX_DEPTH, want_object: bool = False)
 
 def load(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
     """The value of bytes that ``check`` accepts. Integers beyond 64 bits come as floats: who needs them reads again."""
+    if len(data) < _GC_MATTERS and max_depth == MAX_DEPTH:
+        try:
+            value = _decode(data)
+            if _dumps(value) == data:
+                return value
+        except (msgspec.DecodeError, orjson.JSONEncodeError, UnicodeDecodeError, RecursionError):
+            pass
+    return _judged(data, max_depth)
+
+
+def _judged(data: bytes, max_depth: int) -> Any:
     if len(data) >= _GC_MATTERS and gc.isenabled():
-        return _load_without_gc(data, max_depth)
+        return _judged_without_gc(data, max_depth)
     if len(data) > MAX_CONTAINERS and len(_outside_strings(data, _ALL_BUT_OPENING)) > MAX_CONTAINERS:
         raise NotStrictJson(f"more than {MAX_CONTAINERS} arrays and objects")
     try:
@@ -79,11 +93,11 @@ def load(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
     return value
 
 
-def _load_without_gc(data: bytes, max_depth: int) -> Any:
+def _judged_without_gc(data: bytes, max_depth: int) -> Any:
     """Many small arrays take three times as long with the collector looking through them again and again."""
     gc.disable()
     try:
-        return load(data, max_depth)
+        return _judged(data, max_depth)
     finally:
         gc.enable()
 

@@ -20,8 +20,8 @@ from msgspec import Raw
 
 from trunkline import entries, events
 from trunkline.edges.exchange import Sink, WatchSink
-from trunkline.effects import Answer, Effect, Progress, Record, ToSession
-from trunkline.entries import CallAccepted, CallSettled, ProcessStep
+from trunkline.effects import Answer, Progress, ToSession
+from trunkline.entries import CallAccepted, CallSettled, Entry, ProcessStep
 from trunkline.errors import LedgerError, LocalProtocolError
 from trunkline.events import CallRequested, Event
 from trunkline.hub import views
@@ -140,22 +140,15 @@ class Runner:
             if self._is_refusing:
                 self._refuse(happened)
             return
-        self._waiting.extend(happened)
         if self._is_feeding:
+            self._waiting.extend(happened)
             return
         self._is_feeding = True
         now = self.now()
-        count = 0
         try:
+            self._take(happened, now)
             while self._waiting:
-                event = self._waiting.popleft()
-                if type(event) is CallRequested and event.key is not None:
-                    event = self._with_earlier(event)
-                self._carry_out(self.hub.handle(event, now), now)
-                count += 1
-                if count == FLUSH_EVERY:
-                    count = 0
-                    self._flush()
+                self._take((self._waiting.popleft(),), now)
         except Exception as exc:  # noqa: BLE001  (the boundary: after half a step only a fold brings the hub back)
             self._die(f"{type(exc).__name__} in {where_raised(exc)}")
             return
@@ -168,23 +161,34 @@ class Runner:
         ):
             self._pause(paused=True)
 
-    def _carry_out(self, effects: list[Effect], now: Now) -> None:
-        ledger = self._ledger
-        for effect in effects:
-            if type(effect) is Record:
-                ledger.append(effect.entry)
-                if self._watchers:
-                    self._show(entries.encode(effect.entry))
-            else:
-                assert isinstance(effect, ToSession)
-                after = effect.after
-                if after <= ledger.durable:
+    def _take(self, happened: Sequence[Event], now: Now) -> None:
+        handle, ledger = self.hub.handle, self._ledger
+        count = 0
+        for fed in happened:
+            event = fed
+            if type(fed) is CallRequested and fed.key is not None:
+                event = self._with_earlier(fed)
+            for effect in handle(event, now):
+                if isinstance(effect, Entry):
+                    ledger.append(effect)
+                    if self._watchers:
+                        self._show(entries.encode(effect))
+                elif effect.after <= ledger.durable:
                     self._send(effect, now)
                 else:
-                    if self._held:
-                        after = max(after, self._held[-1][0])
-                    self._held.append((after, effect))
-                    ledger.need(after)
+                    self._hold(effect)
+            count += 1
+            if count == FLUSH_EVERY:
+                count = 0
+                self._flush()
+
+    def _hold(self, effect: ToSession) -> None:
+        """Let an effect wait for its entry, and behind all that wait already."""
+        after = effect.after
+        if self._held:
+            after = max(after, self._held[-1][0])
+        self._held.append((after, effect))
+        self._ledger.need(after)
 
     def _send(self, effect: ToSession, now: Now) -> None:
         sink = self._sinks.get(effect.session)
@@ -292,10 +296,7 @@ class Runner:
 
     def guard(self, agent_id: str, guard: Guard | None) -> None:
         """Ask this before a tool of an agent that is part of the exchange is called."""
-        if guard is None:
-            self.hub.judge.guards.pop(agent_id, None)
-        else:
-            self.hub.judge.guards[agent_id] = guard
+        self.hub.guard(agent_id, guard)
 
     # -- what memory misses --------------------------------------------------------------------------------------------
 

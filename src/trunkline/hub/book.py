@@ -6,7 +6,7 @@ code.
 
 from __future__ import annotations
 
-from trunkline.effects import Effect, Record, Reply
+from trunkline.effects import Effect, Reply
 from trunkline.entries import Entry
 from trunkline.hub.state import State
 from trunkline.model import Fault
@@ -27,7 +27,7 @@ class Book:
     def write(self, entry: Entry) -> int:
         """Remember this; its number is what an effect waits for."""
         self.state.apply(entry)
-        self.effects.append(Record(entry))
+        self.effects.append(entry)
         return entry.n
 
     def say(self, effect: Effect) -> None:
@@ -49,8 +49,3 @@ class Book:
             self.effects.append(Reply(session, after, ref, fault=problem))
         else:
             self.effects.append(Reply(session, after, ref, id=named, status=status))
-
-    def take(self) -> list[Effect]:
-        """All effects since the last ``take``, in order."""
-        effects, self.effects = self.effects, []
-        return effects

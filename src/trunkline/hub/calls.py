@@ -39,6 +39,8 @@ from trunkline.model import (
     tool_agent,
 )
 
+# Alarms of agents among those of questions, whose ids hold no colon.
+WATCH_KEY: Final = "watch:"
 # A look into an enum takes 70 ns, and each call looks a dozen times.
 ASK: Final = Decision.ASK
 QUEUED: Final = Status.QUEUED
@@ -478,6 +480,36 @@ class Calls:
             call.wake_at = at
             if at:
                 self._timers.arm(call.entry.n, at)
+
+    def watch(self, agent: Agent, at: float) -> None:
+        """Look then whether a call without an alarm of its own is due: one alarm for all that an agent runs."""
+        agent.alarm_at = at
+        self._timers.arm(f"{WATCH_KEY}{agent.session}", at)
+
+    def due(self, alarms: Iterable[int | str], now: Now) -> list[int]:
+        """The calls that these alarms are about, the oldest first: those of calls, and those of agents."""
+        numbers: list[int] = []
+        for key in alarms:
+            if isinstance(key, int):
+                numbers.append(key)
+            elif key.startswith(WATCH_KEY):
+                numbers += self._watched_due(int(key.removeprefix(WATCH_KEY)), now)
+        return sorted(numbers)
+
+    def _watched_due(self, session: int, now: Now) -> Iterator[int]:
+        agent = self._registry.by_session.get(session)
+        if agent is None:
+            return
+        agent.alarm_at = 0.0
+        for number in agent.running:
+            call = self._state.by_number[number]
+            if call.wake_at or not call.deadline:
+                continue
+            if call.deadline > now.mono:
+                # They have equal times: all others are due later.
+                self.watch(agent, call.deadline)
+                return
+            yield number
 
     def woke(self, number: int, now: Now) -> None:
         """A call's alarm."""

@@ -14,14 +14,15 @@ from typing import Any, Final
 
 from trunkline import effects, entries, events
 from trunkline.effects import Effect
-from trunkline.events import CallRequested, Event
+from trunkline.events import CallFinished, CallRequested, Event
 from trunkline.hub import chains
 from trunkline.hub.agents import BREAKER_KEY, Agents
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.book import Book
-from trunkline.hub.calls import Calls, reference, waits_for_disk
+from trunkline.hub.calls import WATCH_KEY, Calls, reference, waits_for_disk
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.idempotency import KEY_LIFE_MS, Fingerprints
+from trunkline.hub.lanes import Lanes
 from trunkline.hub.limits import Loads
 from trunkline.hub.people import People
 from trunkline.hub.policy import Judge
@@ -32,6 +33,7 @@ from trunkline.model import (
     INLINE_OUTPUT_BYTES,
     Decision,
     Fault,
+    Guard,
     Limits,
     Now,
     Policy,
@@ -44,6 +46,17 @@ from trunkline.model import (
 # A look into an enum takes 70 ns, and each call looks a dozen times.
 ASK: Final = Decision.ASK
 RUNNING: Final = Status.RUNNING
+# What else calls are made of: nothing that a lane rests on changes with these.
+OF_CALLS: Final = frozenset(
+    {
+        events.CallProgressed,
+        events.CancelRequested,
+        events.CancelAcknowledged,
+        events.CallerLeft,
+        events.ProcessStepped,
+        events.Noticed,
+    }
+)
 # An agent restarted by its supervisor is usually back within this time.
 RETRY_UNAVAILABLE_MS: Final = 1000
 # Words of one agent about calls that are not its own or not open which are put on record.
@@ -67,6 +80,7 @@ class Hub:
         self.calls = Calls(self.book, self.registry, self.loads, self.approvals, self.timers)
         self.credentials = Credentials(self.state, operator_sha256)
         self.fingerprints = Fingerprints(mac_key)
+        self.lanes = Lanes(self.book, self.registry, self.loads, self.calls, call_prefix)
         self.judge = Judge(rules, self.registry, self.credentials)
         self.agents = Agents(
             self.book, self.registry, self.calls, self.approvals, self.credentials, self.judge, self.timers
@@ -90,8 +104,6 @@ class Hub:
         self._closed: Fault | None = None
         self._storage_failed = self._is_draining = self._storage_low = False
         self._handlers: dict[type[Event], Callable[[Any, Now], None]] = {
-            events.CallRequested: self._call_requested,
-            events.CallFinished: self._call_finished,
             events.CallProgressed: self._call_progressed,
             events.AttemptFailed: self._attempt_failed,
             events.CancelRequested: self._cancel_requested,
@@ -123,19 +135,42 @@ class Hub:
 
     def handle(self, event: Event, now: Now) -> list[Effect]:
         """What follows from an event."""
-        self._handlers[type(event)](event, now)
-        return self.book.take()
+        kind = type(event)
+        if kind is CallRequested:
+            if not self.lanes.try_accept(event, now):  # type: ignore[arg-type]
+                self._call_requested(event, now)  # type: ignore[arg-type]
+        elif kind is CallFinished:
+            if not self.lanes.try_settle(event, now):  # type: ignore[arg-type]
+                self._call_finished(event, now)  # type: ignore[arg-type]
+        else:
+            if kind not in OF_CALLS:
+                self.lanes.close()
+            self._handlers[kind](event, now)
+        book = self.book
+        made, book.effects = book.effects, []
+        return made
 
     def fold(self, remembered: Iterable[entries.Entry]) -> None:
         """Come to the state that these entries tell of; ``ExchangeStarted`` then takes it up."""
+        state = self.state
         for entry in remembered:
-            self.state.stored = entry.n  # it was read from there
-            self.state.apply(entry)
+            state.apply(entry)
+            if type(entry) is entries.CallSettled:
+                state.on_disk(entry.n)  # it was read from there
+        state.on_disk(state.last)
         self.credentials.index()
 
     def stored(self, number: int) -> None:
         """Entries up to this one are on disk: older settled calls may be looked up there."""
-        self.state.stored = number
+        self.state.on_disk(number)
+
+    def guard(self, agent_id: str, guard: Guard | None) -> None:
+        """Ask this, too, before a tool of an agent that is part of the exchange is called."""
+        self.lanes.close()
+        if guard is None:
+            self.judge.guards.pop(agent_id, None)
+        else:
+            self.judge.guards[agent_id] = guard
 
     def wake_at(self) -> float | None:
         """When ``Woke`` should be handed in next (monotonic)."""
@@ -244,7 +279,10 @@ class Hub:
                 chain.depth,
             )
         )
-        self._set_out(self.state.by_number[number], event, agent, verdict.reason, now)
+        call = self.state.by_number[number]
+        self._set_out(call, event, agent, verdict.reason, now)
+        if self._is_ordinary(call, chain, tool, agent):
+            self.lanes.open(event, call.entry, tool, agent, self.limits)
 
     def _set_out(self, call: Call, event: CallRequested, agent: Agent, reason: str, now: Now) -> None:
         """Send a call that was taken on, or let it wait for a person or for a slot."""
@@ -264,6 +302,22 @@ class Hub:
             self.calls.deliver(call, agent, entry.n, now)
         else:
             self.calls.enqueue(call, agent)
+
+    def _is_ordinary(self, call: Call, chain: chains.Chain, tool: Tool, agent: Agent) -> bool:
+        """Whether nothing about this call needs to be judged again for the next one like it."""
+        entry = call.entry
+        return (
+            entry.sent
+            and entry.key is None
+            and entry.warning is None
+            and chain is chains.NO_CHAIN
+            and agent.breaker is None
+            and agent.agent_id not in self.judge.guards
+            and not tool.definition.requires_directive
+            and not self.state.tainted
+            and not self.calls.untrusted_agents
+            and not self.limits.calls_per_s
+        )
 
     def _joined(self, event: CallRequested, key_id: str, mac: str, now: Now) -> bool:
         """Whether this key names an earlier call; if so, the one who asks now is answered with that one."""
@@ -429,7 +483,7 @@ class Hub:
         )
         return None
 
-    def _call_finished(self, event: events.CallFinished, now: Now) -> None:
+    def _call_finished(self, event: CallFinished, now: Now) -> None:
         call = self._own_call(event.session, event.call_id, "result", now)
         if call is not None:
             self.calls.finished(call, event, now)
@@ -583,10 +637,13 @@ class Hub:
         )
 
     def _woke(self, _event: events.Woke, now: Now) -> None:
-        for key in self.timers.due(now.mono):
-            if isinstance(key, int):
-                self.calls.woke(key, now)
-            elif key.startswith(BREAKER_KEY):
+        due = self.timers.due(now.mono)
+        for number in self.calls.due(due, now):
+            self.calls.woke(number, now)
+        for key in due:
+            if isinstance(key, int) or key.startswith(WATCH_KEY):
+                continue
+            if key.startswith(BREAKER_KEY):
                 self.agents.breaker_due(key.removeprefix(BREAKER_KEY), now)
             else:
                 self.people.question_due(key, now)

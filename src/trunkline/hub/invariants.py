@@ -80,6 +80,8 @@ def _check_agent(hub: Hub, session: int, agent: Agent) -> None:
         running = state.by_number.get(number)
         if running is None or running.status is not Status.RUNNING or running.session != session:
             raise InvariantBroken(f"{agent.agent_id} runs {number}, which does not run there")
+        if running.deadline and not (running.wake_at or 0.0 < agent.alarm_at <= running.deadline):
+            raise InvariantBroken(f"{agent.agent_id} may run {number} for ever")
     for number in agent.queue:
         queued = state.by_number.get(number)
         if queued is None or queued.status is not Status.QUEUED:

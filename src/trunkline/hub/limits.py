@@ -27,7 +27,7 @@ class Load(Struct, gc=False):
 
 
 class Loads:
-    """The loads of all callers with open calls, and of those whose rate is still remembered."""
+    """The loads of all callers there were. They are few: each has a credential."""
 
     def __init__(self) -> None:
         self._loads: dict[str, Load] = {}
@@ -36,7 +36,7 @@ class Loads:
         """Count one request against the rate, or say when to come back. What is refused later counts as well."""
         if not limits.calls_per_s:
             return None
-        load = self._loads.setdefault(caller, Load())
+        load = self.of(caller)
         burst = max(1.0, limits.calls_per_s)
         load.tokens = min(burst, load.tokens + (now - load.filled_at) * limits.calls_per_s)
         load.filled_at = now
@@ -48,9 +48,7 @@ class Loads:
 
     def try_take(self, caller: str, size: int, limits: Limits) -> Fault | None:
         """Count one more open call of ``size`` bytes, or say why not."""
-        load = self._loads.get(caller)
-        if load is None:
-            load = self._loads[caller] = Load()
+        load = self.of(caller)
         if limits.open_calls and load.calls >= limits.open_calls:
             return fault("limit.inflight", f"{caller} has {load.calls} open calls, the most one caller may have")
         if limits.open_bytes and load.bytes + size > limits.open_bytes:
@@ -62,7 +60,7 @@ class Loads:
 
     def take(self, caller: str, size: int) -> None:
         """Count a call that was taken on before a restart."""
-        load = self._loads.setdefault(caller, Load())
+        load = self.of(caller)
         load.calls += 1
         load.bytes += size
 
@@ -71,12 +69,13 @@ class Loads:
         load = self._loads[caller]
         load.calls -= 1
         load.bytes -= size
-        if load.calls == 0 and load.filled_at == -math.inf:
-            del self._loads[caller]
 
     def of(self, caller: str) -> Load:
-        """A caller's load, for checks and views."""
-        return self._loads.get(caller) or Load()
+        """A caller's load."""
+        load = self._loads.get(caller)
+        if load is None:
+            load = self._loads[caller] = Load()
+        return load
 
     def total(self) -> tuple[int, int]:
         """Calls and bytes over all callers."""

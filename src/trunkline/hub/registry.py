@@ -85,6 +85,8 @@ class Agent(Struct):
     running: dict[int, None] = {}
     queue: OrderedDict[int, None] = field(default_factory=OrderedDict)
     tools: dict[str, None] = {}
+    # When somebody looks whether its calls took too long (monotonic); 0.0: nobody has to.
+    alarm_at: float = 0.0
     # Calls that ended without its word, by id, and until when that matters.
     abandoned: Abandoned = field(default_factory=OrderedDict)
     # Calls in a row that ran out of time without a word, though its heartbeats may be fine.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Raw, Struct
 
@@ -20,6 +20,9 @@ from trunkline import entries
 from trunkline.entries import CallAccepted, CallSettled, Entry, QuestionOpened, ToolPinned
 from trunkline.hub.lifecycle import step
 from trunkline.model import Actor, Decision, Status
+
+if TYPE_CHECKING:
+    from trunkline.hub.lanes import Lane
 
 # A look into an enum takes 70 ns.
 ASK: Final = Decision.ASK
@@ -49,12 +52,16 @@ class Call(Struct, gc=False):
     # -- live only; moments are monotonic seconds, 0.0 is none --
     session: int = 0
     waiters: tuple[tuple[int, str], ...] = ()
-    # Somebody else than the one who asked first waits, or waited, for it.
-    joined: bool = False
     started_ms: int | None = None
     # While it runs: when it has to be done. While it is queued: not before, and not after.
     deadline: float = 0.0
     sent_at: float = 0.0
+    # The lane it came by, if any.
+    lane: Lane | None = None
+    actor: Actor | None = None
+    context: Raw | None = None
+    # Somebody else than the one who asked first waits, or waited, for it.
+    joined: bool = False
     not_before: float = 0.0
     # While it runs, after an attempt that failed: when it is sent again.
     resend_at: float = 0.0
@@ -62,13 +69,11 @@ class Call(Struct, gc=False):
     expires_at: float = 0.0
     # When nobody waits for it any more and it may be canceled for that.
     gone_at: float = 0.0
-    # The moment the alarm is set for.
+    # The moment its own alarm is set for; without one, that of its agent watches over its deadline.
     wake_at: float = 0.0
     # Why it should end, once its agent was asked to stop.
     ending: Literal["timeout", "canceled"] | None = None
     stream: Stream | None = None
-    actor: Actor | None = None
-    context: Raw | None = None
 
     @property
     def correlation_id(self) -> str:
@@ -92,6 +97,8 @@ class Settled(Struct, frozen=True, gc=False):
 
     accepted: CallAccepted
     settled: CallSettled
+    # Of both bodies, in bytes.
+    size: int
 
 
 class OpenQuestion(Struct):
@@ -103,7 +110,7 @@ class OpenQuestion(Struct):
 
 
 class State:
-    """The fold. Read its attributes; change it through ``apply`` only."""
+    """The fold. Read its attributes; change it through ``apply``, or through ``open`` and ``settle``, its parts."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -111,8 +118,8 @@ class State:
         self.by_number: dict[int, Call] = {}
         self.keys: dict[str, str] = {}
         self.recent: dict[str, Settled] = {}
-        self._recent_order: deque[tuple[str, str | None, int, int]] = deque()
         self._recent_bytes = 0
+        # Entries up to this one are on disk.
         self.stored = 0
         self.questions: dict[str, OpenQuestion] = {}
         self.directives: dict[str, entries.DirectiveStated] = {}
@@ -146,6 +153,47 @@ class State:
         if applier is not None:
             applier(entry)
 
+    def open(self, call: Call) -> None:
+        """Fold in the entry of a call that was just accepted, where the call is made already."""
+        entry = call.entry
+        self.last = number = entry.n
+        self.calls[entry.call_id] = self.by_number[number] = call
+
+    def settle(self, call: Call, entry: CallSettled) -> None:
+        """Fold in the one outcome of an open call."""
+        accepted = call.entry
+        call_id = accepted.call_id
+        self.last = entry.n
+        del self.by_number[accepted.n], self.calls[call_id]
+        output = entry.output
+        size = call.size if output is None else call.size + len(output)
+        self.recent[call_id] = Settled(accepted, entry, size)
+        self._recent_bytes += size
+
+    def on_disk(self, number: int) -> None:
+        """Entries up to this one are on disk: there the older settled calls are found from here on."""
+        self.stored = number
+        more = len(self.recent) - RECENT_CALLS
+        if more > 0 or self._recent_bytes > RECENT_BYTES:
+            self._forget(more)
+
+    def _forget(self, more: int) -> None:
+        """Drop the oldest, but never one that is not on disk yet: a repeat of its key would run it again."""
+        stored, held = self.stored, self._recent_bytes
+        dropped: list[str] = []
+        for call_id, old in self.recent.items():
+            if old.settled.n > stored or (more <= 0 and held <= RECENT_BYTES):
+                break
+            more -= 1
+            held -= old.size
+            dropped.append(call_id)
+            key_id = old.accepted.key_id
+            if key_id is not None and self.keys.get(key_id) == call_id:
+                del self.keys[key_id]
+        for call_id in dropped:
+            del self.recent[call_id]
+        self._recent_bytes = held
+
     def open_entries(self, now_ms: int) -> list[int]:
         """The numbers of all entries that a fold needs to come to this state again."""
         numbers: set[int] = set()
@@ -177,8 +225,7 @@ class State:
         else:
             call = Call(entry, WAITING_APPROVAL if entry.decision is ASK else QUEUED)
         call.size = body_size(entry.input)
-        self.calls[entry.call_id] = call
-        self.by_number[entry.n] = call
+        self.open(call)
         if entry.key_id is not None:
             self.keys[entry.key_id] = entry.call_id
         if entry.directive_id is not None:
@@ -195,38 +242,21 @@ class State:
     def _call_settled(self, entry: CallSettled) -> None:
         for correlation_id in entry.taints:
             self._taint(correlation_id, entry)
-        call = self.by_number.pop(entry.call, None)
+        call = self.by_number.get(entry.call)
         if call is None:
             return
         step(call.status, entry.status)
-        accepted = call.entry
         if call.approval_id is not None:
             question = self.questions.get(call.approval_id)
             if question is not None:
-                question.calls.remove(accepted.n)
-        del self.calls[accepted.call_id]
-        size = call.size + body_size(entry.output)
-        self.recent[accepted.call_id] = Settled(accepted, entry)
-        self._recent_order.append((accepted.call_id, accepted.key_id, entry.n, size))
-        self._recent_bytes += size
-        if len(self._recent_order) > RECENT_CALLS or self._recent_bytes > RECENT_BYTES:
-            self._forget_recent()
+                question.calls.remove(entry.call)
+        self.settle(call, entry)
 
     def _taint(self, correlation_id: str, entry: CallSettled) -> None:
         self.tainted.pop(correlation_id, None)
         self.tainted[correlation_id] = (entry.n, entry.at)
         if len(self.tainted) > TAINTED:
             del self.tainted[next(iter(self.tainted))]
-
-    def _forget_recent(self) -> None:
-        """Drop the oldest, but never one that is not on disk yet: a repeat of its key would run it again."""
-        order = self._recent_order
-        while (len(order) > RECENT_CALLS or self._recent_bytes > RECENT_BYTES) and order[0][2] <= self.stored:
-            call_id, key_id, _, size = order.popleft()
-            self._recent_bytes -= size
-            self.recent.pop(call_id, None)
-            if key_id is not None and self.keys.get(key_id) == call_id:
-                del self.keys[key_id]
 
     def _question_opened(self, entry: QuestionOpened) -> None:
         question = OpenQuestion(entry, deque(), [])

@@ -158,22 +158,43 @@ class Kit:
         self.sessions: dict[str, int] = {}
         self._numbers = itertools.count(10)
         self._refs = itertools.count(1)
-        self._ids = itertools.count(1)
-        self.guards: dict[str, Guard] = {}
-        self.hub = self._new_hub()
+        self._runs = itertools.count(1)
+        self._guards: dict[str, Guard] = {}
+        self.hub, self._careful = self._new_hub(), self._new_careful_hub()
         if start:
             self.feed(events.ExchangeStarted("1.0", "here"))
 
     def _new_hub(self) -> Hub:
+        ids = itertools.count(1)
         hub = Hub(
             mac_key=b"k" * 32,
             call_prefix="00000000-0000-8000-8000-",
-            new_id=lambda: f"id-{next(self._ids)}",
+            new_id=lambda: f"id-{next(ids)}",
             operator_sha256="operator-token",
             rules=self.policy,
         )
-        hub.judge.guards = self.guards
+        for agent_id, guard in self._guards.items():
+            hub.guard(agent_id, guard)
         return hub
+
+    def _new_careful_hub(self) -> Hub:
+        """One that opens no lanes: whatever happens, both must say the same."""
+        hub = self._new_hub()
+        hub.lanes.open = lambda *_: None  # type: ignore[method-assign]
+        return hub
+
+    @property
+    def hubs(self) -> tuple[Hub, Hub]:
+        """The hub, and the one it is compared with."""
+        return self.hub, self._careful
+
+    def guard(self, agent_id: str, guard: Guard | None) -> None:
+        """Set or take away an agent's guard."""
+        self._guards.pop(agent_id, None)
+        if guard is not None:
+            self._guards[agent_id] = guard
+        for hub in self.hubs:
+            hub.guard(agent_id, guard)
 
     # -- the runner's part ---------------------------------------------------------------------------------------------
 
@@ -191,9 +212,12 @@ class Kit:
             event = self._with_earlier(event)
         said: list[effects.Effect] = []
         before = len(self.log)
-        for effect in self.hub.handle(event, self.now):
-            if isinstance(effect, effects.Record):
-                self._record(effect.entry)
+        made = self.hub.handle(event, self.now)
+        careful = self._careful.handle(event, self.now)
+        assert made == careful, f"a lane leads elsewhere than the careful way: {made}, not {careful}"
+        for effect in made:
+            if isinstance(effect, entries.Entry):
+                self._record(effect)
             else:
                 self._say(effect)
                 said.append(effect)
@@ -300,10 +324,14 @@ class Kit:
     def advance(self, seconds: float) -> None:
         """Let time pass; the hub is woken when it asked to be."""
         until = self.mono + seconds
-        while (at := self.hub.wake_at()) is not None and at <= until:
+        while (at := self._wake_at()) is not None and at <= until:
             self._move_to(max(self.mono, at))
             self.feed(events.Woke())
         self._move_to(until)
+
+    def _wake_at(self) -> float | None:
+        wishes = (self.hub.wake_at(), self._careful.wake_at())
+        return min((at for at in wishes if at is not None), default=None)
 
     def _move_to(self, mono: float) -> None:
         self.wall += mono - self.mono
@@ -334,12 +362,14 @@ class Kit:
             # What had expired when the snapshot was taken is not in it, even if the wall clock was set back since.
             later = max(taken, self.now, key=lambda moment: moment.wall)
             assert dump(other.state, later) == dump(hub.state, later)
-        self.hub = hub
+        self.hub, self._careful = hub, self._new_careful_hub()
+        self._careful.fold(stored)
         # Another process, another monotonic clock; nobody is connected.
         self.mono = 20.0
         self.sessions.clear()
         if self.settings:
-            assert not self.hub.handle(events.PolicyChanged(self.policy, **self.settings), self.now)
+            for each in self.hubs:
+                assert not each.handle(events.PolicyChanged(self.policy, **self.settings), self.now)
         self.feed(events.ExchangeStarted("1.0", "here"))
 
     def _lose(self, keep: int) -> None:
@@ -365,7 +395,7 @@ class Kit:
         self, agent_id: str, *, token: str | None = None, pid: int = 100, manifest: Manifest | None = None
     ) -> str:
         """A run of an agent; the name of the run."""
-        run_id = f"run-{next(self._ids)}"
+        run_id = f"run-{next(self._runs)}"
         process = ProcessIdentity(pid, 1)
         self.feed(events.AgentLaunched(agent_id, run_id, process, token or f"launch-{agent_id}", manifest))
         return run_id

@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.hub.kit import ALL, BOSS, Asked, Kit, rules, tool
 from trunkline import entries
+from trunkline.hub import views
 from trunkline.hub.chains import MAX_DEPTH
 from trunkline.hub.registry import ABANDONED_S, MAX_ABANDONED
 from trunkline.model import Policy, Principal, Status
@@ -34,6 +35,26 @@ def test_a_call_that_an_agent_makes_while_it_works_carries_the_chain_of_callers(
     ]
     assert [a.accepted.depth for a in (first, second, third)] == [1, 2, 3]
     assert third.accepted.cause == second.accepted.n
+
+
+def test_a_call_is_shown_with_the_question_that_holds_up_a_call_inside_it() -> None:
+    kit = three(rules(("opensentience:com.b", "*", "ask"), ("*", "*", "allow")))
+    first, beside = kit.call("com.a/x", by=GUEST), kit.call("com.a/read", by=GUEST)
+    second = kit.call("com.b/x", by="com.a", causation_id=first.call_id)
+    shown = {view.call_id: view.approval_id for _, view in views.calls_in_memory(kit.hub, None)}
+    assert set(shown.values()) == {None}
+    third = kit.call("com.c/x", by="com.b", causation_id=second.call_id)
+    asked = third.approval_id
+    assert asked is not None
+    shown = {view.call_id: view.approval_id for _, view in views.calls_in_memory(kit.hub, None)}
+    assert shown == {first.call_id: asked, second.call_id: asked, third.call_id: asked, beside.call_id: None}
+    seen = views.call(kit.hub, first.call_id)
+    assert seen is not None
+    assert (seen.status, seen.approval_id) == (Status.RUNNING, asked)
+    kit.answer(asked)
+    seen = views.call(kit.hub, first.call_id)
+    assert seen is not None
+    assert seen.approval_id is None
 
 
 def test_an_idle_agent_acts_for_nobody_but_itself() -> None:

@@ -28,7 +28,7 @@ def guard(tool_id: str, given: Raw) -> Verdict | None:
 
 def guarded(policy: str = "allow") -> Kit:
     kit = Kit(rules(("http:*", "*", policy), ("operator", "*", "allow")))
-    kit.guards["com.a"] = guard
+    kit.guard("com.a", guard)
     kit.attach("com.a", "shell")
     return kit
 
@@ -94,7 +94,7 @@ def test_only_its_own_agents_tools_are_guarded() -> None:
     kit = guarded()
     kit.attach("com.b", "shell")
     assert kit.call("com.b/shell", {"command": "sudo ls"}).status is None
-    kit.guards.clear()
+    kit.guard("com.a", None)
     asked = kit.call("com.a/shell", {"command": "sudo ls"})
     kit.finish(asked, {})
     assert asked.status is Status.SUCCEEDED

@@ -185,20 +185,23 @@ def test_a_key_that_memory_forgot_is_looked_up_and_one_it_knows_is_not(kit: Kit)
     first = kit.call("com.a/x", key="k")
     kit.finish(first, {})
     assert kit.hub.key_to_look_up(request("k")) is None
-    kit.hub.stored(len(kit.log))
     for _ in range(RECENT_CALLS):
         kit.finish(kit.call("com.a/read"), {})
+    kit.hub.stored(len(kit.log))
     assert kit.hub.key_to_look_up(request("k")) is not None
     assert kit.call("com.a/x", key="k").call_id == first.call_id
 
 
 def test_what_is_not_on_disk_yet_is_never_forgotten(kit: Kit) -> None:
-    kit.hub.stored(0)
     first = kit.call("com.a/x", key="k")
     kit.finish(first, {})
+    settled = len(kit.log)
     for _ in range(RECENT_CALLS + 5):
         kit.finish(kit.call("com.a/read"), {})
+    kit.hub.stored(settled - 1)
     assert first.call_id in kit.state.recent
+    kit.hub.stored(settled)
+    assert first.call_id not in kit.state.recent
 
 
 def test_the_key_in_the_record_is_a_keyed_hash_and_so_is_the_input(kit: Kit) -> None:

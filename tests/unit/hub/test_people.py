@@ -197,6 +197,16 @@ def test_what_is_left_of_a_directives_life_survives_a_crash(kit: Kit) -> None:
     assert kit.call("com.x/intended", causation_id=stated).code == "policy.directive_required"
 
 
+def test_a_directive_for_a_tool_that_never_was_is_refused_and_for_one_that_is_away_is_not(kit: Kit) -> None:
+    before = len(kit.log)
+    refused = kit.directive("com.x/intendde")
+    assert refused.fault is not None
+    assert (refused.fault.code, len(kit.log)) == ("tool.not_found", before)
+    kit.leave("com.x")
+    kit.crash()
+    assert kit.directive("com.x/intended").fault is None
+
+
 def test_only_the_operator_states_directives(kit: Kit) -> None:
     reply = kit.directive("com.x/intended", by=Principal("http:clerk", ("approve",)))
     assert reply.fault is not None

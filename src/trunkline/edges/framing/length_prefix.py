@@ -25,14 +25,14 @@ class FrameTooLarge(ValueError):
         self.limit = limit
 
 
-def prefix(size: int) -> bytes:
-    """The four bytes in front of a frame of this size."""
-    return _LENGTH.pack(size)
+# The four bytes in front of a frame of this size.
+prefix: Final = _LENGTH.pack
+_length_at: Final = _LENGTH.unpack_from
 
 
 def frame(body: bytes) -> bytes:
     """A whole frame."""
-    return _LENGTH.pack(len(body)) + body
+    return prefix(len(body)) + body
 
 
 class FrameDecoder:
@@ -95,6 +95,29 @@ class FrameDecoder:
         self._missing = end - len(chunk)
         self._chunk, self._at = b"", 0
         return None
+
+    def take(self, at_most: int) -> list[bytes]:
+        """The next whole frames, no more than so many; a prefix above the limit is raised when it is the next thing."""
+        if self._partial is not None:
+            first = self._finish_partial(self._partial)
+            return [] if first is None else [first]
+        chunk, end, limit = self._chunk, self._at, self.limit
+        size = len(chunk)
+        frames: list[bytes] = []
+        while at_most and end + 4 <= size:
+            (length,) = _length_at(chunk, end)
+            start = end + 4
+            after = start + length
+            if after > size or length > limit:
+                break
+            frames.append(chunk[start:after])
+            end = after
+            at_most -= 1
+        self._at = end
+        if not frames:
+            frame = self.next_frame()
+            return [] if frame is None else [frame]
+        return frames
 
     def _finish_partial(self, partial: io.BytesIO) -> bytes | None:
         chunk, at, missing = self._chunk, self._at, self._missing

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct
 
+from trunkline.edges.framing.length_prefix import prefix
 from trunkline.edges.opensentience import translate
 from trunkline.edges.opensentience.messages import (
     CancelTool,
@@ -65,18 +66,19 @@ class GivenCalls:
     def give(self, effect: Deliver, now: Now) -> None:
         """Send the call; what cannot be sent is finished at once."""
         call, actor = translate.tool_call(effect)
-        call_id = effect.call_id
-        if not self._outbox.try_put(
-            now, "core.tool.call", call, None, call_id, effect.correlation_id, effect.causation_id, actor
-        ):
-            text = f"the call does not fit into a frame of {self._outbox.max_frame_bytes} bytes"
+        outbox, known = self._outbox, self._open
+        call_id, correlation_id, causation_id = effect.call_id, effect.correlation_id, effect.causation_id
+        body = outbox.write(now, "core.tool.call", call, None, call_id, correlation_id, causation_id, actor)
+        if len(body) > outbox.max_frame_bytes:
+            text = f"the call does not fit into a frame of {outbox.max_frame_bytes} bytes"
             problem = fault("tool.invalid_input", text)
             self._emit(CallFinished(self._session, call_id, Status.FAILED, fault=problem))
             return
-        if len(self._open) >= MAX_REMEMBERED_CALLS:
-            del self._open[next(iter(self._open))]
+        outbox.frames += (prefix(len(body)), body)
+        if len(known) >= MAX_REMEMBERED_CALLS:
+            del known[next(iter(known))]
         is_cancelable = self.all_cancelable or effect.tool_id in self.cancelable
-        self._open[call_id] = GivenCall(effect.correlation_id, effect.causation_id, is_cancelable)
+        known[call_id] = GivenCall(correlation_id, causation_id, is_cancelable)
 
     def cancel(self, effect: Cancel, now: Now) -> None:
         """Ask for the end of a call, if that would be heard."""
@@ -141,51 +143,52 @@ class GivenCalls:
             self._note("echo.missing", "causation_id", f"{message.type} without its causation_id")
 
 
-class MadeCall(Struct):
-    """A call that the agent made: what the answer has to carry."""
-
-    message_id: str
-    request_id: str
-    correlation_id: str | None
-    causation_id: str | None
-    seq: int = 0
-
-
 class MadeCalls:
-    """The open calls that the agent made, by its own ``call_id``."""
+    """The open calls that the agent made, by its own ``call_id``: the messages that asked, which answers refer to."""
 
     def __init__(self, session: int, outbox: Outbox) -> None:
         self._session = session
         self._outbox = outbox
-        self._open: dict[str, MadeCall] = {}
+        self._open: dict[str, Message[ToolCall]] = {}
+        # How many chunks were passed on.
+        self._streams: dict[str, int] = {}
+        # Who the agent is, once it said so.
+        self.caller = Principal("")
 
-    def requested(self, message: Message[ToolCall], caller: Principal) -> CallRequested:
+    def requested(self, message: Message[ToolCall], _now: Now) -> CallRequested:
         """Read ``agent.tool.call``."""
         call_id = message.payload.call_id
-        requested = translate.call_requested(self._session, caller, message)
+        requested = translate.call_requested(self._session, self.caller, message)
         if message.request_id is None:
             raise RemoteProtocolError("protocol.invalid_message", "agent.tool.call: request_id is required")
         if call_id in self._open:
             raise RemoteProtocolError("protocol.duplicate_id", "a call of yours with this call_id is open")
-        self._open[call_id] = MadeCall(message.id, message.request_id, message.correlation_id, message.causation_id)
+        self._open[call_id] = message
         return requested
 
-    def cancel_requested(self, message: Message[CancelTool], caller: Principal) -> CancelRequested:
+    def cancel_requested(self, message: Message[CancelTool], _now: Now) -> CancelRequested:
         """Read ``agent.tool.cancel``."""
         cancel = message.payload
         reason = (cancel.reason or "")[:256]
-        return CancelRequested(self._session, message.id, caller, target=cancel.call_id, reason=reason)
+        return CancelRequested(self._session, message.id, self.caller, target=cancel.call_id, reason=reason)
 
     def answer(self, effect: Answer, now: Now) -> None:
         """Send ``core.tool.result``; the call's name may be used again."""
-        made = self._made(effect.ref)
-        del self._open[effect.ref]
+        made = self._open.pop(effect.ref, None)
+        if made is None:
+            raise _not_open()
+        outbox, message_id, request_id = self._outbox, made.id, made.request_id
+        correlation_id, causation_id = made.correlation_id, made.causation_id
         result = translate.tool_result(effect)
-        if not self._put(made, "core.tool.result", result, now, made.message_id):
-            text = f"the result does not fit into a frame of {self._outbox.max_frame_bytes} bytes"
+        body = outbox.write(now, "core.tool.result", result, message_id, request_id, correlation_id, causation_id)
+        if len(body) > outbox.max_frame_bytes:
+            text = f"the result does not fit into a frame of {outbox.max_frame_bytes} bytes"
             problem = translate.error_object(fault("tool.output_too_large", text))
             result = ToolResult(result.call_id, "failed", error=problem, exchange_call_id=effect.call_id)
-            self._put(made, "core.tool.result", result, now, made.message_id)
+            body = outbox.write(now, "core.tool.result", result, message_id, request_id, correlation_id, causation_id)
+        outbox.frames += (prefix(len(body)), body)
+        if self._streams:
+            self._streams.pop(effect.ref, None)
 
     def wait(self, effect: Wait, now: Now) -> None:
         """Say that the call waits, and for which approval."""
@@ -197,19 +200,16 @@ class MadeCalls:
         self._stream(effect.ref, effect.call_id, effect.channel, effect.data, now, done=effect.done)
 
     def _stream(self, ref: str, call_id: str, channel: Any, data: Raw, now: Now, *, done: bool = False) -> None:
-        made = self._made(ref)
-        # Numbered anew: what the exchange itself says of the call stands between the agent's chunks.
-        made.seq += 1
-        chunk = ToolStream(ref, made.seq, channel, data, done or None, call_id)
-        self._put(made, "core.tool.stream", chunk, now)
-
-    def _made(self, ref: str) -> MadeCall:
         made = self._open.get(ref)
         if made is None:
-            raise LocalProtocolError("no call of this name is open here")
-        return made
-
-    def _put(self, made: MadeCall, type_: str, said: Struct, now: Now, in_reply_to: str | None = None) -> bool:
-        return self._outbox.try_put(
-            now, type_, said, in_reply_to, made.request_id, made.correlation_id, made.causation_id
+            raise _not_open()
+        # Numbered anew: what the exchange itself says of the call stands between the agent's chunks.
+        self._streams[ref] = seq = self._streams.get(ref, 0) + 1
+        chunk = ToolStream(ref, seq, channel, data, done or None, call_id)
+        self._outbox.try_put(
+            now, "core.tool.stream", chunk, None, made.request_id, made.correlation_id, made.causation_id
         )
+
+
+def _not_open() -> LocalProtocolError:
+    return LocalProtocolError("no call of this name is open here")

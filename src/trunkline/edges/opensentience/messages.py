@@ -376,6 +376,13 @@ _QUOTED_VALUE: Final = re.compile(r"Invalid enum value .*?(?= - at `\$|$)", re.D
 S = TypeVar("S", bound=Struct)
 
 
+class EnvelopeError(RemoteProtocolError):
+    """A message whose envelope is wrong: what follows it cannot be trusted to be what it seems."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("protocol.invalid_message", f"envelope: {reason}")
+
+
 class PayloadError(RemoteProtocolError):
     """A message of a known type whose payload is wrong; the conversation can go on."""
 
@@ -397,41 +404,42 @@ class Reader:
     def read(self, body: bytes) -> Message[Any]:
         """The message in a frame; one of a type that is not of this direction keeps its payload unread.
 
-        Raises ``NotStrictJson``, ``PayloadError``, or ``RemoteProtocolError`` for an envelope that is wrong.
+        Raises ``NotStrictJson``, ``EnvelopeError`` or ``PayloadError``.
         """
         value = strictjson.load(body)
-        type_ = value.get("type") if type(value) is dict else None
-        decode = self._decoders.get(type_) if type(type_) is str else None
-        if decode is None:
-            return envelope(body)
         try:
-            message = decode(body)
-        except msgspec.DecodeError:  # now with the place of the fault, and whose it is
-            unread = envelope(body)
-            return msgspec.structs.replace(unread, payload=payload(self._kinds[unread.type], unread))
+            message = self._decoders[value["type"]](body)
+        except (KeyError, TypeError, msgspec.DecodeError):
+            return self._read_with_care(body)
         if not is_timestamp(message.ts):
             raise _not_a_time()
         return message
+
+    def _read_with_care(self, body: bytes) -> Message[Any]:
+        """With the place of the fault, and whose it is."""
+        unread = envelope(body)
+        kind = self._kinds.get(unread.type)
+        return unread if kind is None else msgspec.structs.replace(unread, payload=payload(kind, unread))
 
 
 read_agent: Final = Reader(FROM_AGENT).read
 
 
 def envelope(body: bytes) -> Envelope:
-    """The envelope of a frame whose JSON ``strictjson`` accepted; ``RemoteProtocolError`` names the wrong field."""
+    """The envelope of a frame whose JSON ``strictjson`` accepted; ``EnvelopeError`` names the wrong field."""
     try:
         read = _decode_envelope(body)
     except msgspec.DecodeError as exc:
-        raise RemoteProtocolError("protocol.invalid_message", f"envelope: {_reason(exc)}") from None
+        raise EnvelopeError(_reason(exc)) from None
     if not is_object(read.payload):
-        raise RemoteProtocolError("protocol.invalid_message", "envelope: Expected `object` - at `$.payload`")
+        raise EnvelopeError("Expected `object` - at `$.payload`")
     if not is_timestamp(read.ts):
         raise _not_a_time()
     return read
 
 
-def _not_a_time() -> RemoteProtocolError:  # OS-031
-    return RemoteProtocolError("protocol.invalid_message", "envelope: not an RFC 3339 time with offset - at `$.ts`")
+def _not_a_time() -> EnvelopeError:  # OS-031
+    return EnvelopeError("not an RFC 3339 time with offset - at `$.ts`")
 
 
 def payload(kind: type[S], message: Envelope) -> S:
@@ -521,8 +529,10 @@ def _second(seconds: int) -> str:
     return stamp(seconds * 1000)[:-5]
 
 
+# What happens in one turn happens at one time: 70 ns remembered, 300 made; ``model.stamp`` takes 1,500.
+@functools.lru_cache(maxsize=256)
 def timestamp(ms: int) -> str:
-    """Wall milliseconds as an RFC 3339 time: 0.3 µs; ``model.stamp`` takes 1.5."""
+    """Wall milliseconds as an RFC 3339 time."""
     return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
 
 

@@ -15,14 +15,16 @@ from trunkline.model import Actor, Now
 class Outbox:
     """Frames in the order they will leave."""
 
-    __slots__ = ("_frames", "_write", "max_frame_bytes", "new_id")
+    __slots__ = ("frames", "max_frame_bytes", "new_id", "write")
 
     def __init__(self, seed: bytes, max_frame_bytes: int) -> None:
         writer = Writer(seed)
         self.new_id = writer.new_id
         self.max_frame_bytes = max_frame_bytes
-        self._write = writer.write
-        self._frames: list[bytes] = []
+        # The body of a message; one that may be too large for a frame is judged before it is put in.
+        self.write = writer.write
+        # Prefixes and bodies.
+        self.frames: list[bytes] = []
 
     def try_put(
         self,
@@ -37,10 +39,10 @@ class Outbox:
         error: ErrorObject | None = None,
     ) -> bool:
         """Put a message in, unless it does not fit into a frame that the peer takes (OS-016)."""
-        body = self._write(now, type_, payload, in_reply_to, request_id, correlation_id, causation_id, actor, error)
+        body = self.write(now, type_, payload, in_reply_to, request_id, correlation_id, causation_id, actor, error)
         if len(body) > self.max_frame_bytes:
             return False
-        self._frames += (prefix(len(body)), body)
+        self.frames += (prefix(len(body)), body)
         return True
 
     def put(
@@ -59,6 +61,6 @@ class Outbox:
 
     def take(self) -> bytes:
         """Everything that waits."""
-        frames = b"".join(self._frames)
-        self._frames.clear()
+        frames = b"".join(self.frames)
+        self.frames.clear()
         return frames

@@ -58,6 +58,8 @@ class Connection(asyncio.Protocol):
         self._goes_on = False
         # Why nothing is read: "disk", "output", "turn".
         self._pauses: set[str] = set()
+        # The exchange's word to the session, without a step between.
+        self.send: Callable[[ToSession, Now], None]
 
     # -- asyncio's side ------------------------------------------------------------------------------------------------
 
@@ -79,6 +81,7 @@ class Connection(asyncio.Protocol):
             seed=self._listener.entropy(ID_SEED_BYTES),
             now=self._exchange.now(),
         )
+        self.send = self._session.send
         self._set_timer()
 
     def data_received(self, data: bytes) -> None:
@@ -117,11 +120,6 @@ class Connection(asyncio.Protocol):
         self._resume("output")
 
     # -- the exchange's side -------------------------------------------------------------------------------------------
-
-    def send(self, effect: ToSession, now: Now) -> None:
-        """Say this with the next ``flush``."""
-        if self._session is not None:
-            self._session.send(effect, now)
 
     def flush(self) -> None:
         """Write what was gathered; after the last words, close."""

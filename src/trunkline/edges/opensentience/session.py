@@ -20,6 +20,7 @@ about a call. Invariant: after ``AgentArrived`` comes exactly one ``AgentLeft``,
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -37,9 +38,9 @@ from trunkline.edges.opensentience.messages import (
     VERSION,
     CallName,
     CancelAck,
-    CancelTool,
     CreateDirective,
     Empty,
+    EnvelopeError,
     ErrorObject,
     Goodbye,
     Heartbeat,
@@ -49,7 +50,6 @@ from trunkline.edges.opensentience.messages import (
     RegisterTools,
     RequestDirective,
     Server,
-    ToolCall,
     ToolsRegistered,
     ToolsUnregistered,
     UnregisterTools,
@@ -79,9 +79,7 @@ from trunkline.errors import LocalProtocolError, RemoteProtocolError
 from trunkline.events import (
     AgentArrived,
     AgentLeft,
-    CallRequested,
     CancelAcknowledged,
-    CancelRequested,
     DirectiveRequested,
     Event,
     HealthReported,
@@ -156,7 +154,6 @@ class CoreSession:
         self._who = peer.origin
         self._principal = Principal("")
         self._limits = translate.Limits(settings.max_tool_input_bytes, settings.max_tool_output_bytes)
-        self._capabilities: frozenset[str] = frozenset()
         self._outbox = Outbox(seed, settings.max_frame_bytes)
         self._session_id = self._outbox.new_id()
         self._decoder = FrameDecoder(MAX_HELLO_FRAME_BYTES)
@@ -183,14 +180,14 @@ class CoreSession:
         self._handlers: dict[str, Callable[[Message[Any], Now], Event | None]] = {
             "agent.tool.result": self._given.finished,
             "agent.tool.stream": self._given.progressed,
-            "agent.tool.call": self._take_call,
-            "agent.tool.cancel": self._take_cancel,
+            "agent.tool.call": self._take_undeclared,
+            "agent.tool.cancel": self._take_undeclared,
+            "agent.directive.request": self._take_undeclared,
             "agent.tool.cancel_ack": self._take_cancel_ack,
             "agent.heartbeat": self._take_heartbeat,
             "agent.pong": self._take_pong,
             "agent.tools.register": self._take_register,
             "agent.tools.unregister": self._take_unregister,
-            "agent.directive.request": self._take_directive,
             "agent.error": self._take_error,
         }
         # What each effect becomes, and the state it needs; None: any that is not ending.
@@ -213,7 +210,7 @@ class CoreSession:
     def receive(self, data: bytes, now: Now) -> list[Event]:
         """Bytes arrived; ``b""`` means the peer closed."""
         if not data:
-            self._take_frames(now, None)
+            self._take_frames(now, sys.maxsize)
             self._end(self._end_reason)
             self.state = CLOSED
         elif self.state is READY or self.state is AWAITING_HELLO:
@@ -227,12 +224,14 @@ class CoreSession:
 
     def send(self, effect: ToSession, now: Now) -> None:
         """The hub wants this said. What comes too late for a conversation that ends is dropped."""
-        if self.state is CLOSING or self.state is CLOSED:
-            return
-        say, state = self._say[type(effect)]
-        if state is not None and self.state is not state:
-            raise LocalProtocolError(f"{type(effect).__name__} while {self.state.value}")
-        say(effect, now)
+        say, needed = self._say[type(effect)]
+        state = self.state
+        if state is needed:
+            say(effect, now)
+        elif state is not CLOSING and state is not CLOSED:
+            if needed is not None:
+                raise LocalProtocolError(f"{type(effect).__name__} while {state.value}")
+            say(effect, now)
 
     def take_output(self) -> bytes:
         """Everything to write now."""
@@ -287,7 +286,7 @@ class CoreSession:
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
-    def _take_frames(self, now: Now, at_most: int | None) -> None:
+    def _take_frames(self, now: Now, at_most: int) -> None:
         """Read whole frames, at most so many; the rest waits for ``wake``."""
         decoder = self._decoder
         taken = 0
@@ -296,47 +295,51 @@ class CoreSession:
             if taken == at_most:
                 self._frames_wait = True
                 return
+            # What a peer sent ahead of its welcome stays where it is.
+            room = 1 if self.state is AWAITING_HELLO else at_most - taken
             try:
-                frame = decoder.next_frame()
+                frames = decoder.take(room)
             except FrameTooLarge as exc:  # OS-022, OS-024
                 text = f"{exc.size} bytes; the limit is {exc.limit}"
                 self._fail("protocol.frame_too_large", text, now, goodbye=True)
                 return
-            if frame is None:
+            if not frames:
                 break
-            taken += 1
-            self._take(frame, now)
+            taken += len(frames)
+            self._take(frames, now)
         # A frame's time counts from its first byte on: only a new partial frame starts a new count.
         if not decoder.mid_frame or self.state is not READY:
             self._frame_by = None
         elif taken or self._frame_by is None:
             self._frame_by = now.mono + FRAME_WITHIN_S
 
-    def _take(self, frame: bytes, now: Now) -> None:
-        try:
-            message = read_agent(frame)
-        except strictjson.NotStrictJson as exc:
-            self._fail("protocol.invalid_message", f"frame: {exc}", now)
-            return
-        except PayloadError as exc:
-            self._take_unreadable(exc, now)
-            return
-        except RemoteProtocolError as exc:
-            self._fail(exc.code, exc.message, now)
-            return
-        if self.state is AWAITING_HELLO:
-            self._take_first(message, now)
-            return
-        handler = self._handlers.get(message.type, self._take_stray)
-        try:
-            event = handler(message, now)
-        except RemoteProtocolError as exc:
-            if message.type == "agent.tool.result":
-                self._given.spoil(message.payload.call_id, exc.message)
-            self._complain(exc, message, now)
-            return
-        if event is not None:
-            self._events.append(event)
+    def _take(self, frames: list[bytes], now: Now) -> None:
+        """Read frames in turn, until one of them ends the conversation."""
+        handlers = self._handlers
+        for frame in frames:
+            try:
+                message = read_agent(frame)
+            except strictjson.NotStrictJson as exc:
+                self._fail("protocol.invalid_message", f"frame: {exc}", now)
+                return
+            except EnvelopeError as exc:
+                self._fail(exc.code, exc.message, now)
+                return
+            except PayloadError as exc:
+                self._take_unreadable(exc, now)
+                continue
+            handler = self._take_first if self.state is AWAITING_HELLO else handlers.get(message.type, self._take_stray)
+            try:
+                event = handler(message, now)
+            except RemoteProtocolError as exc:
+                if message.type == "agent.tool.result":
+                    self._given.spoil(message.payload.call_id, exc.message)
+                self._complain(exc, message, now)
+                continue
+            if event is not None:
+                self._events.append(event)
+            elif self.state is not READY:
+                return
 
     def _take_unreadable(self, exc: PayloadError, now: Now) -> None:
         """A known type whose payload is wrong."""
@@ -385,8 +388,13 @@ class CoreSession:
         self.agent_id = hello.agent_id
         self._principal = Principal(f"{translate.EDGE}:{hello.agent_id}")
         known = tuple(name for name in hello.protocol.capabilities if len(name) <= 64)[:MAX_CAPABILITIES]
-        self._capabilities = frozenset(known)
         self._given.all_cancelable = "cancellation" in known
+        self._made.caller = self._principal
+        if "calls" in known:
+            self._handlers["agent.tool.call"] = self._made.requested
+            self._handlers["agent.tool.cancel"] = self._made.cancel_requested
+        if "directives" in known:
+            self._handlers["agent.directive.request"] = self._take_directive
         self._is_known = True
         self.state = AUTHENTICATING
         self._events.append(
@@ -459,16 +467,7 @@ class CoreSession:
         ack = message.payload
         return CancelAcknowledged(self._session, ack.call_id, ack.accepted)
 
-    def _take_call(self, message: Message[ToolCall], _now: Now) -> CallRequested:
-        self._needs("calls", message)
-        return self._made.requested(message, self._principal)
-
-    def _take_cancel(self, message: Message[CancelTool], _now: Now) -> CancelRequested:
-        self._needs("calls", message)
-        return self._made.cancel_requested(message, self._principal)
-
     def _take_directive(self, message: Message[RequestDirective], _now: Now) -> DirectiveRequested:
-        self._needs("directives", message)
         wish = message.payload
         given = object_body(message, "input", wish.input)
         if message.id in self._wishes:
@@ -476,10 +475,10 @@ class CoreSession:
         self._wishes[message.id] = wish.tool_id
         return DirectiveRequested(self._session, message.id, self._principal, wish.tool_id, given, wish.reason)
 
-    def _needs(self, capability: str, message: Message[Any]) -> None:
-        if capability not in self._capabilities:
-            text = f"{message.type} needs the capability `{capability}` in agent.hello"
-            raise RemoteProtocolError("protocol.unexpected_type", text)
+    def _take_undeclared(self, message: Message[Any], _now: Now) -> Event | None:
+        capability = "directives" if message.type == "agent.directive.request" else "calls"
+        text = f"{message.type} needs the capability `{capability}` in agent.hello"
+        raise RemoteProtocolError("protocol.unexpected_type", text)
 
     # -- what the hub wants said ---------------------------------------------------------------------------------------
 

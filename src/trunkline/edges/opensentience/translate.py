@@ -260,7 +260,7 @@ def call_finished(session: int, message: Message[ToolResult]) -> CallFinished:
     """How an agent says a call ended; ``RemoteProtocolError`` if the result contradicts its own form."""
     result = message.payload
     output = object_body(message, "output", result.output)  # OS-118
-    metrics = object_body(message, "metrics", result.metrics)
+    metrics = None if result.metrics is UNSET else object_body(message, "metrics", result.metrics)
     started_at, finished_at = result.started_at, result.finished_at
     if started_at is not None and not is_timestamp(started_at):  # OS-120
         raise invalid(message, "not an RFC 3339 time with offset - at `$.started_at`")
@@ -297,12 +297,7 @@ def call_requested(session: int, caller: Principal, message: Message[ToolCall]) 
     call = message.payload
     if not is_object(call.input):  # OS-097
         raise invalid(message, "Expected `object` - at `$.input`")
-    context = object_body(message, "context", call.context)
-    if context is not None:
-        known = part(Context, context)  # OS-101
-        if isinstance(known, str):
-            raise invalid(message, f"context: {known}")
-        object_body(message, "context.ui", known.ui)
+    context = None if call.context is UNSET else _context(message, call.context)
     return CallRequested(
         session,
         call.call_id,
@@ -318,16 +313,28 @@ def call_requested(session: int, caller: Principal, message: Message[ToolCall]) 
     )
 
 
+def _context(message: Message[ToolCall], given: Body) -> Raw | None:
+    context = object_body(message, "context", given)
+    if context is not None:
+        known = part(Context, context)  # OS-101
+        if isinstance(known, str):
+            raise invalid(message, f"context: {known}")
+        object_body(message, "context.ui", known.ui)
+    return context
+
+
 def tool_result(answer: Answer) -> ToolResult:
     """The payload of ``core.tool.result``: under the caller's own name, with ours beside it (decision 7)."""
-    status = answer.status
-    unknown = status is Status.UNKNOWN
+    status, output, problem, started_ms, finished_ms = (
+        answer.status, answer.output, answer.fault, answer.started_ms, answer.finished_ms,
+    )  # fmt: skip
     return ToolResult(
         answer.ref,
         "succeeded" if status is _SUCCEEDED else "canceled" if status is Status.CANCELED else "failed",
-        UNSET if answer.output is None else answer.output,
-        None if answer.fault is None else error_object(answer.fault, outcome_unknown=unknown),
-        None if answer.started_ms is None else timestamp(answer.started_ms),
-        None if answer.finished_ms is None else timestamp(answer.finished_ms),
-        exchange_call_id=answer.call_id,
+        UNSET if output is None else output,
+        None if problem is None else error_object(problem, outcome_unknown=status is Status.UNKNOWN),
+        None if started_ms is None else timestamp(started_ms),
+        None if finished_ms is None else timestamp(finished_ms),
+        UNSET,
+        answer.call_id,
     )

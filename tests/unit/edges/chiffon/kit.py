@@ -21,7 +21,7 @@ from trunkline.edges.chiffon import messages
 from trunkline.edges.chiffon.messages import Envelope
 from trunkline.edges.chiffon.session import AgentSession, Settings
 from trunkline.edges.chiffon.switchboard import TICK_S, Caller, Switchboard
-from trunkline.effects import Answer, Effect, Progress, Record, ToSession, Wait
+from trunkline.effects import Answer, Effect, Progress, ToSession, Wait
 from trunkline.hub import invariants, views
 from trunkline.hub.hub import Hub
 from trunkline.model import OPERATOR, Decision, Now, Policy, Principal, ProcessIdentity, Rule, ToolDefinition, Verdict
@@ -101,11 +101,11 @@ class FakeExchange:
             if isinstance(event, events.CallRequested):
                 event = self._with_earlier(event)
             for effect in self.hub.handle(event, self.now()):
-                if isinstance(effect, Record):
-                    self.log.append(effect.entry)
-                    self.hub.stored(effect.entry.n)
-                    if isinstance(effect.entry, entries.CallSettled) and effect.entry.output is not None:
-                        data = bytes(effect.entry.output)
+                if isinstance(effect, entries.Entry):
+                    self.log.append(effect)
+                    self.hub.stored(effect.n)
+                    if isinstance(effect, entries.CallSettled) and effect.output is not None:
+                        data = bytes(effect.output)
                         self.blobs[hashlib.sha256(data).hexdigest()] = data
                 else:
                     assert isinstance(effect, ToSession)

@@ -1,0 +1,203 @@
+"""The ordinary call in one straight line: what was judged once for a caller and a tool holds until something changes.
+
+Fast accept, slow judge. After ``hub`` took on a call the careful way and found nothing unusual about it, a lane
+remembers what that rested on: the rule, the agent, the limits. While the lane is open the next call of the same caller
+to the same tool is checked for what can differ between two calls (its input, free slots, what the caller uses, whom he
+works for) and goes. Whatever is not ordinary returns False here and changes nothing: then the careful way decides.
+
+Owns no rule of its own. Invariant: a lane leads to the same entries, effects and state as the careful way. All lanes
+close with each event that is not part of a call, so none outlives what it rests on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline.effects import Answer, Deliver
+from trunkline.entries import CallAccepted, CallSettled
+from trunkline.events import CallFinished, CallRequested
+from trunkline.hub.book import Book
+from trunkline.hub.calls import Calls
+from trunkline.hub.limits import Load, Loads
+from trunkline.hub.registry import Agent, Registry, Tool
+from trunkline.hub.state import Call
+from trunkline.model import INLINE_OUTPUT_BYTES, Decision, Limits, Now, Status
+
+ALLOW: Final = Decision.ALLOW
+RUNNING: Final = Status.RUNNING
+SUCCEEDED: Final = Status.SUCCEEDED
+# Every tool of a large exchange for a few busy callers; then all begin anew.
+MAX_LANES: Final = 4_096
+
+
+class Lane(Struct):
+    """One caller and one tool."""
+
+    epoch: int
+    caller: str
+    # Who calls, if it is an agent: while it works for somebody, its calls are not ordinary.
+    asking: Agent | None
+    tool: Tool
+    agent: Agent
+    load: Load
+    rule: str
+    policy: str
+    fingerprint: str
+    side_effects: bool
+    dedupes: bool
+    timeout_ms: int | None
+    timeout_s: float
+    max_input_bytes: int
+    max_output_bytes: int
+    max_open_calls: float
+    max_open_bytes: float
+
+
+class Lanes:
+    """The open lanes, by session and tool."""
+
+    def __init__(self, book: Book, registry: Registry, loads: Loads, calls: Calls, call_prefix: str) -> None:
+        self._book = book
+        self._state = book.state
+        self._registry = registry
+        self._loads = loads
+        self._calls = calls
+        self._call_prefix = call_prefix
+        self._lanes: dict[tuple[int, str], Lane] = {}
+        self._epoch = 0
+
+    def close(self) -> None:
+        """Something changed: judge everything anew."""
+        self._lanes.clear()
+        self._epoch += 1
+
+    def open(self, event: CallRequested, entry: CallAccepted, tool: Tool, agent: Agent, limits: Limits) -> None:
+        """Remember what a call that was allowed without any condition rested on."""
+        if len(self._lanes) >= MAX_LANES:
+            self.close()
+        definition = tool.definition
+        timeout_ms = None if agent.timeout_s is None else int(agent.timeout_s * 1000)
+        self._lanes[event.session, event.tool_id] = Lane(
+            self._epoch,
+            entry.caller,
+            self._registry.by_session.get(event.session),
+            tool,
+            agent,
+            self._loads.of(entry.caller),
+            entry.rule,
+            entry.policy,
+            entry.fingerprint,
+            entry.side_effects,
+            entry.dedupes,
+            timeout_ms,
+            0.0 if timeout_ms is None else timeout_ms / 1000,
+            definition.max_input_bytes,
+            min(definition.max_output_bytes, INLINE_OUTPUT_BYTES),
+            limits.open_calls or math.inf,
+            limits.open_bytes or math.inf,
+        )
+
+    def try_accept(self, event: CallRequested, now: Now) -> bool:
+        """Take on and send an ordinary call."""
+        lane = self._lanes.get((event.session, event.tool_id))
+        if (
+            lane is None
+            or event.key is not None
+            or event.timeout_ms is not None
+            or event.expires_ms is not None
+            or event.announce
+            or event.caller.identity != lane.caller
+        ):
+            return False
+        asking, agent, load, body = lane.asking, lane.agent, lane.load, event.input
+        running = agent.running
+        size = len(body)
+        if (
+            (asking is not None and (asking.running or asking.abandoned))
+            or len(running) >= agent.max_inflight
+            or size > lane.max_input_bytes
+            or load.calls >= lane.max_open_calls
+            or load.bytes + size > lane.max_open_bytes
+            or not lane.tool.validator.accepts(body)
+        ):
+            return False
+
+        state = self._state
+        number = state.last + 1
+        mono, ms = now.mono, int(now.wall * 1000)
+        session, tool_id = agent.session, event.tool_id
+        correlation_id, causation_id = event.correlation_id, event.causation_id
+        call_id = f"{self._call_prefix}{number:012x}"
+        entry = CallAccepted(
+            number, ms, call_id, lane.caller, tool_id, body, ALLOW, lane.rule, lane.policy, lane.fingerprint, True,
+            lane.side_effects, lane.dedupes, (), None, None, None, None, correlation_id, causation_id,
+        )  # fmt: skip
+        timeout_ms = lane.timeout_ms
+        deadline = 0.0 if timeout_ms is None else mono + lane.timeout_s
+        call = Call(
+            entry, RUNNING, 1, None, (), size, session, ((event.session, event.ref),), ms, deadline, mono, lane,
+            event.actor, event.context,
+        )  # fmt: skip
+        state.open(call)
+        running[number] = None
+        load.calls += 1
+        load.bytes += size
+        if deadline and not agent.alarm_at:
+            self._calls.watch(agent, deadline)
+        self._book.effects += (
+            entry,
+            Deliver(
+                session, number if lane.side_effects else 0, call_id, tool_id, body, lane.caller,
+                correlation_id or call_id, timeout_ms, call_id if lane.dedupes else None, causation_id, event.actor,
+                event.context,
+            ),
+        )  # fmt: skip
+        return True
+
+    def try_settle(self, event: CallFinished, now: Now) -> bool:
+        """Settle an ordinary call that succeeded."""
+        call = self._state.calls.get(event.call_id)
+        if call is None:
+            return False
+        lane, output = call.lane, event.output
+        if (
+            lane is None
+            or lane.epoch != self._epoch
+            or event.status is not SUCCEEDED
+            or output is None
+            or event.metrics is not None
+            or call.session != event.session
+            or call.status is not RUNNING
+            # An alarm of its own: somebody left, or it was asked to stop.
+            or call.wake_at
+            or call.stream is not None
+            or not call.waiters
+            or lane.agent.queue
+            or len(output) > lane.max_output_bytes
+            or (lane.tool.output_validator is not None and not lane.tool.output_validator.accepts(output))
+        ):
+            return False
+
+        state, agent, load, accepted = self._state, lane.agent, lane.load, call.entry
+        number = state.last + 1
+        ms, started_ms, call_id = int(now.wall * 1000), call.started_ms, accepted.call_id
+        settled = CallSettled(number, ms, accepted.n, call_id, SUCCEEDED, output, None, started_ms, ms)
+        state.settle(call, settled)
+        del agent.running[accepted.n]
+        agent.unanswered = 0
+        lane.tool.succeeded += 1
+        self._calls.settled[SUCCEEDED] += 1
+        load.calls -= 1
+        load.bytes -= call.size
+        ((session, ref),) = call.waiters
+        self._book.effects += (
+            settled,
+            Answer(
+                session, number if lane.side_effects else 0, ref, call_id, SUCCEEDED, output, None, started_ms, ms,
+                accepted.correlation_id,
+            ),
+        )  # fmt: skip
+        return True

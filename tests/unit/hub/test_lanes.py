@@ -1,0 +1,248 @@
+"""``hub.lanes``: when a call goes by a lane. That a lane leads where the careful way does, ``kit`` holds everywhere.
+
+Each hub of these tests has one beside it that opens no lanes, and each event must lead to the same in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from tests.unit.hub.kit import ASK, BOSS, Kit, rules, tool
+from trunkline import events
+from trunkline.hub import hub as hub_module
+from trunkline.hub import lanes
+from trunkline.model import Decision, Health, Limits, Principal, Status, Verdict, fault
+
+SCHEMA = Raw(b'{"type":"object","properties":{"a":{"type":"integer"}}}')
+
+
+class Counting(Kit):
+    """Counts the calls that were judged and settled the careful way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.judged = self.settled = 0
+        judge, finished = self.hub._call_requested, self.hub.calls.finished
+
+        def judging(event: events.CallRequested, now: Any) -> None:
+            self.judged += 1
+            judge(event, now)
+
+        def finishing(*args: Any) -> None:
+            self.settled += 1
+            finished(*args)
+
+        self.hub._call_requested = judging  # type: ignore[method-assign]
+        self.hub.calls.finished = finishing  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def kit() -> Counting:
+    kit = Counting()
+    kit.attach("com.a", tool("com.a/x", input_schema=SCHEMA, output_schema=SCHEMA), "y")
+    kit.attach("com.b", "z")
+    return kit
+
+
+def lane_is_open(kit: Counting, **terms: Any) -> bool:
+    """Whether another ordinary call goes by a lane."""
+    before = kit.judged
+    kit.call("com.a/x", **terms)
+    return kit.judged == before
+
+
+def test_the_first_call_is_judged_and_the_next_go_the_same_way(kit: Counting) -> None:
+    first = kit.call("com.a/x", {"a": 1})
+    second = kit.call("com.a/x", {"a": 2})
+    assert kit.judged == 1
+    kit.finish(second, {"a": 3})
+    assert (kit.settled, second.status, second.outcome.output) == (0, Status.SUCCEEDED, Raw(b'{"a":3}'))
+    kit.finish(first, {"a": 4})
+    assert (kit.settled, first.status) == (1, Status.SUCCEEDED)
+
+
+def test_a_lane_is_for_one_caller_and_one_tool(kit: Counting) -> None:
+    kit.call("com.a/x")
+    assert not lane_is_open(kit, by=Principal("http:other"))
+    # Two who share a session do not share a lane.
+    assert not lane_is_open(kit, by=BOSS)
+    kit.call("com.a/y")
+    assert kit.judged == 4
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [{"key": "k"}, {"timeout_ms": 500}, {"expires_ms": 1_900_000_000_000}, {"announce": True}, {"value": {"a": "no"}}],
+    ids=lambda terms: next(iter(terms)),
+)
+def test_what_is_unusual_about_a_call_is_judged_with_care(kit: Counting, terms: dict[str, Any]) -> None:
+    kit.call("com.a/x")
+    assert not lane_is_open(kit, **terms)
+    assert lane_is_open(kit)
+
+
+def test_one_who_works_for_others_is_judged_with_all_he_works_for(kit: Counting) -> None:
+    kit.call("com.a/x", by="com.b")
+    assert lane_is_open(kit, by="com.b")
+    working = kit.call("com.b/z")
+    assert not lane_is_open(kit, by="com.b")
+    kit.finish(working, {})
+    assert lane_is_open(kit, by="com.b")
+
+
+def test_a_full_agent_and_a_busy_caller_are_judged_with_care() -> None:
+    kit = Counting()
+    kit.attach("com.a", "x", max_inflight=2)
+    first = kit.call("com.a/x")
+    assert lane_is_open(kit)
+    assert not lane_is_open(kit)
+    # Its slot is for the one who waits.
+    kit.finish(first, {})
+    assert kit.settled == 1
+
+    kit = Counting()
+    kit.attach("com.a", "x")
+    kit.in_force(limits=Limits(open_calls=2, open_bytes=100))
+    kit.call("com.a/x")
+    assert lane_is_open(kit)
+    assert kit.call("com.a/x").code == "limit.inflight"
+
+    kit = Counting()
+    kit.attach("com.a", "x")
+    kit.in_force(limits=Limits(open_bytes=100))
+    kit.call("com.a/x")
+    assert kit.call("com.a/x", {"a": "b" * 100}).code == "limit.inflight"
+    assert lane_is_open(kit)
+
+
+@pytest.mark.parametrize(
+    ("status", "value", "problem"),
+    [
+        (Status.FAILED, None, fault("tool.failed")),
+        (Status.CANCELED, None, None),
+        (Status.SUCCEEDED, None, None),
+        (Status.SUCCEEDED, {"a": "no"}, None),
+    ],
+)
+def test_what_is_unusual_about_a_result_is_looked_at_with_care(
+    kit: Counting, status: Status, value: object, problem: Any
+) -> None:
+    kit.call("com.a/x")
+    kit.finish(kit.call("com.a/x"), value, status=status, fault=problem)
+    assert (kit.judged, kit.settled) == (1, 1)
+
+
+def test_a_result_counts_only_from_the_agent_it_was_sent_to(kit: Counting) -> None:
+    kit.call("com.a/x")
+    asked = kit.call("com.a/x")
+    kit.finish(asked, {}, session=kit.sessions["com.b"])
+    assert asked.answer is None
+    kit.finish(asked, {})
+    assert asked.status is Status.SUCCEEDED
+
+
+CHANGES: dict[str, Callable[[Counting], object]] = {
+    "an agent's health": lambda kit: kit.health("com.a", Health.DEGRADED),
+    "the rules": lambda kit: kit.in_force(rules(("*", "com.a/*", "allow"), version="v2")),
+    "a tool": lambda kit: kit.withdraw("com.a", "com.a/y"),
+    "an agent that left": lambda kit: kit.feed(events.AgentLeft(kit.sessions["com.b"], "gone")),
+    "an agent that came": lambda kit: kit.attach("com.c", "x"),
+    "a token": lambda kit: kit.token("http", "somebody", "0" * 64),
+    "a guard": lambda kit: kit.guard("com.b", lambda _tool_id, _body: None),
+    "time": lambda kit: kit.feed(events.Woke()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_closes_all_lanes_and_calls_that_run_end_with_care(kit: Counting, change: str) -> None:
+    kit.call("com.a/x")
+    running = kit.call("com.a/x")
+    CHANGES[change](kit)
+    kit.finish(running, {})
+    assert kit.settled == 1
+    assert not lane_is_open(kit)
+
+
+def test_only_what_calls_are_made_of_leaves_lanes_open() -> None:
+    assert {kind.__name__ for kind in hub_module.OF_CALLS} == {
+        "CallProgressed",
+        "CancelRequested",
+        "CancelAcknowledged",
+        "CallerLeft",
+        "ProcessStepped",
+        "Noticed",
+    }
+
+
+def guarded(kit: Counting) -> None:
+    kit.guard("com.a", lambda _tool_id, _body: None)
+
+
+def paced(kit: Counting) -> None:
+    kit.in_force(limits=Limits(calls_per_s=100))
+
+
+def untrusted(kit: Counting) -> None:
+    kit.in_force(untrusted_agents=frozenset({"com.b"}))
+
+
+def lenient(kit: Counting) -> None:
+    kit.in_force(schema_strict=False)
+
+
+def asked_about(kit: Counting) -> None:
+    kit.in_force(ASK)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "terms"),
+    [
+        (guarded, {}),
+        (paced, {}),
+        (untrusted, {}),
+        (lenient, {"value": {"a": "no"}}),
+        (asked_about, {"by": Principal("http:other")}),
+    ],
+)
+def test_where_something_has_to_be_judged_each_time_no_lane_opens(
+    kit: Counting, prepare: Callable[[Counting], None], terms: dict[str, Any]
+) -> None:
+    prepare(kit)
+    kit.call("com.a/x", **terms)
+    assert not lane_is_open(kit, **terms)
+
+
+def test_a_guard_that_comes_later_is_asked(kit: Counting) -> None:
+    kit.call("com.a/x")
+    denied = Verdict(Decision.DENY, "guard", "no", "operator", fault("policy.denied", "no"))
+    kit.guard("com.a", lambda _tool_id, _body: denied)
+    assert kit.call("com.a/x").code == "policy.denied"
+
+
+def test_lanes_are_bounded(kit: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "MAX_LANES", 1)
+    kit.call("com.a/x")
+    kit.call("com.a/y")
+    assert not lane_is_open(kit)
+
+
+def test_one_alarm_watches_over_all_calls_of_an_agent(kit: Counting) -> None:
+    kit.call("com.a/x")
+    kit.advance(31)
+    first = kit.call("com.a/x")
+    kit.advance(1)
+    kit.finish(kit.call("com.a/x"), {})
+    second = kit.call("com.a/x")
+    alarms = len(kit.hub.timers)
+    third = kit.call("com.a/x")
+    assert len(kit.hub.timers) == alarms
+    kit.advance(28.9)
+    assert first.answer is None
+    kit.advance(0.2)
+    assert (first.status, second.answer) == (Status.UNKNOWN, None)
+    kit.advance(1)
+    assert (second.status, third.status) == (Status.UNKNOWN, Status.UNKNOWN)
