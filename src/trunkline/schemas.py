@@ -99,18 +99,20 @@ class BadSchema(ValueError):
 class Validator:
     """One compiled schema."""
 
-    __slots__ = ("_is_valid", "_iter_errors", "_weight", "pattern_bytes")
+    __slots__ = ("_iter_errors", "_weight", "is_valid", "pattern_bytes")
 
     def __init__(self, compiled: jsonschema_rs.Validator, weight: int, pattern_bytes: int) -> None:
-        self._is_valid = compiled.is_valid
+        # Of a decoded body that has no more than ``quick_bytes``.
+        self.is_valid = compiled.is_valid
         self._iter_errors = compiled.iter_errors
         self._weight = weight
         # What its expressions have at most.
         self.pattern_bytes = pattern_bytes
 
-    def accepts(self, body: Raw) -> bool:
-        """Whether nothing is wrong with this body, as far as that is quickly told."""
-        return len(body) * self._weight <= MAX_WORK and self._is_valid(_decode(body))
+    @property
+    def quick_bytes(self) -> int:
+        """Bodies up to this size have too few values to be too many."""
+        return MAX_WORK // self._weight
 
     def error(self, body: bytes | Raw) -> str | None:
         """The first thing that is wrong with this body, with its place, or ``None``."""
@@ -120,7 +122,7 @@ class Validator:
             if places * self._weight > MAX_WORK:
                 return "$: too many values for a schema of this complexity"
         instance = _decode(data)
-        if self._is_valid(instance):
+        if self.is_valid(instance):
             return None
         return _text(next(iter(self._iter_errors(instance))))
 

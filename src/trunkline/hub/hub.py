@@ -9,7 +9,7 @@ Invariant: everything that changes durable state is an entry, and an effect that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from trunkline import effects, entries, events
@@ -80,7 +80,7 @@ class Hub:
         self.calls = Calls(self.book, self.registry, self.loads, self.approvals, self.timers)
         self.credentials = Credentials(self.state, operator_sha256)
         self.fingerprints = Fingerprints(mac_key)
-        self.lanes = Lanes(self.book, self.registry, self.loads, self.calls, call_prefix)
+        self.lanes = Lanes(self.state, self.registry, self.loads, self.calls, call_prefix)
         self.judge = Judge(rules, self.registry, self.credentials)
         self.agents = Agents(
             self.book, self.registry, self.calls, self.approvals, self.credentials, self.judge, self.timers
@@ -103,7 +103,13 @@ class Hub:
         # Why no new calls are taken on, now; and the facts it follows from, of which only the last can change back.
         self._closed: Fault | None = None
         self._storage_failed = self._is_draining = self._storage_low = False
+        self._shortcuts: dict[type[Event], Callable[[Any, Now], Sequence[Effect] | None]] = {
+            events.CallRequested: self.lanes.try_accept,
+            events.CallFinished: self.lanes.try_settle,
+        }
         self._handlers: dict[type[Event], Callable[[Any, Now], None]] = {
+            events.CallRequested: self._call_requested,
+            events.CallFinished: self._call_finished,
             events.CallProgressed: self._call_progressed,
             events.AttemptFailed: self._attempt_failed,
             events.CancelRequested: self._cancel_requested,
@@ -133,19 +139,16 @@ class Hub:
             events.Woke: self._woke,
         }
 
-    def handle(self, event: Event, now: Now) -> list[Effect]:
+    def handle(self, event: Event, now: Now) -> Sequence[Effect]:
         """What follows from an event."""
         kind = type(event)
-        if kind is CallRequested:
-            if not self.lanes.try_accept(event, now):  # type: ignore[arg-type]
-                self._call_requested(event, now)  # type: ignore[arg-type]
-        elif kind is CallFinished:
-            if not self.lanes.try_settle(event, now):  # type: ignore[arg-type]
-                self._call_finished(event, now)  # type: ignore[arg-type]
-        else:
-            if kind not in OF_CALLS:
-                self.lanes.close()
-            self._handlers[kind](event, now)
+        if kind in self._shortcuts:
+            quickly = self._shortcuts[kind](event, now)
+            if quickly is not None:
+                return quickly
+        elif kind not in OF_CALLS:
+            self.lanes.close()
+        self._handlers[kind](event, now)
         book = self.book
         made, book.effects = book.effects, []
         return made

@@ -3,7 +3,7 @@
 Fast accept, slow judge. After ``hub`` took on a call the careful way and found nothing unusual about it, a lane
 remembers what that rested on: the rule, the agent, the limits. While the lane is open the next call of the same caller
 to the same tool is checked for what can differ between two calls (its input, free slots, what the caller uses, whom he
-works for) and goes. Whatever is not ordinary returns False here and changes nothing: then the careful way decides.
+works for) and goes. Whatever is not ordinary gives None here and changes nothing: then the careful way decides.
 
 Owns no rule of its own. Invariant: a lane leads to the same entries, effects and state as the careful way. All lanes
 close with each event that is not part of a call, so none outlives what it rests on.
@@ -11,19 +11,20 @@ close with each event that is not part of a call, so none outlives what it rests
 
 from __future__ import annotations
 
-import math
-from typing import Final
+import sys
+from collections.abc import Callable
+from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
-from trunkline.effects import Answer, Deliver
+from trunkline.effects import Answer, Deliver, Effect
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.events import CallFinished, CallRequested
-from trunkline.hub.book import Book
 from trunkline.hub.calls import Calls
 from trunkline.hub.limits import Load, Loads
 from trunkline.hub.registry import Agent, Registry, Tool
-from trunkline.hub.state import Call
+from trunkline.hub.state import Call, State
 from trunkline.model import INLINE_OUTPUT_BYTES, Decision, Limits, Now, Status
 
 ALLOW: Final = Decision.ALLOW
@@ -31,6 +32,8 @@ RUNNING: Final = Status.RUNNING
 SUCCEEDED: Final = Status.SUCCEEDED
 # Every tool of a large exchange for a few busy callers; then all begin anew.
 MAX_LANES: Final = 4_096
+
+_decode: Final = msgspec.json.Decoder().decode
 
 
 class Lane(Struct):
@@ -50,18 +53,20 @@ class Lane(Struct):
     dedupes: bool
     timeout_ms: int | None
     timeout_s: float
+    # What is larger than this is not quickly told to be valid.
     max_input_bytes: int
+    is_valid: Callable[[Any], bool]
     max_output_bytes: int
-    max_open_calls: float
-    max_open_bytes: float
+    is_valid_output: Callable[[Any], bool] | None
+    max_open_calls: int
+    max_open_bytes: int
 
 
 class Lanes:
     """The open lanes, by session and tool."""
 
-    def __init__(self, book: Book, registry: Registry, loads: Loads, calls: Calls, call_prefix: str) -> None:
-        self._book = book
-        self._state = book.state
+    def __init__(self, state: State, registry: Registry, loads: Loads, calls: Calls, call_prefix: str) -> None:
+        self._state = state
         self._registry = registry
         self._loads = loads
         self._calls = calls
@@ -78,7 +83,7 @@ class Lanes:
         """Remember what a call that was allowed without any condition rested on."""
         if len(self._lanes) >= MAX_LANES:
             self.close()
-        definition = tool.definition
+        definition, output = tool.definition, tool.output_validator
         timeout_ms = None if agent.timeout_s is None else int(agent.timeout_s * 1000)
         self._lanes[event.session, event.tool_id] = Lane(
             self._epoch,
@@ -94,13 +99,15 @@ class Lanes:
             entry.dedupes,
             timeout_ms,
             0.0 if timeout_ms is None else timeout_ms / 1000,
-            definition.max_input_bytes,
-            min(definition.max_output_bytes, INLINE_OUTPUT_BYTES),
-            limits.open_calls or math.inf,
-            limits.open_bytes or math.inf,
+            min(definition.max_input_bytes, tool.validator.quick_bytes),
+            tool.validator.is_valid,
+            min(definition.max_output_bytes, INLINE_OUTPUT_BYTES, sys.maxsize if output is None else output.quick_bytes),
+            None if output is None else output.is_valid,
+            limits.open_calls or sys.maxsize,
+            limits.open_bytes or sys.maxsize,
         )
 
-    def try_accept(self, event: CallRequested, now: Now) -> bool:
+    def try_accept(self, event: CallRequested, now: Now) -> tuple[Effect, ...] | None:
         """Take on and send an ordinary call."""
         lane = self._lanes.get((event.session, event.tool_id))
         if (
@@ -111,7 +118,7 @@ class Lanes:
             or event.announce
             or event.caller.identity != lane.caller
         ):
-            return False
+            return None
         asking, agent, load, body = lane.asking, lane.agent, lane.load, event.input
         running = agent.running
         size = len(body)
@@ -121,9 +128,9 @@ class Lanes:
             or size > lane.max_input_bytes
             or load.calls >= lane.max_open_calls
             or load.bytes + size > lane.max_open_bytes
-            or not lane.tool.validator.accepts(body)
+            or not lane.is_valid(_decode(body))
         ):
-            return False
+            return None
 
         state = self._state
         number = state.last + 1
@@ -147,7 +154,7 @@ class Lanes:
         load.bytes += size
         if deadline and not agent.alarm_at:
             self._calls.watch(agent, deadline)
-        self._book.effects += (
+        return (
             entry,
             Deliver(
                 session, number if lane.side_effects else 0, call_id, tool_id, body, lane.caller,
@@ -155,13 +162,12 @@ class Lanes:
                 event.context,
             ),
         )  # fmt: skip
-        return True
 
-    def try_settle(self, event: CallFinished, now: Now) -> bool:
+    def try_settle(self, event: CallFinished, now: Now) -> tuple[Effect, ...] | None:
         """Settle an ordinary call that succeeded."""
         call = self._state.calls.get(event.call_id)
         if call is None:
-            return False
+            return None
         lane, output = call.lane, event.output
         if (
             lane is None
@@ -177,9 +183,9 @@ class Lanes:
             or not call.waiters
             or lane.agent.queue
             or len(output) > lane.max_output_bytes
-            or (lane.tool.output_validator is not None and not lane.tool.output_validator.accepts(output))
+            or (lane.is_valid_output is not None and not lane.is_valid_output(_decode(output)))
         ):
-            return False
+            return None
 
         state, agent, load, accepted = self._state, lane.agent, lane.load, call.entry
         number = state.last + 1
@@ -193,11 +199,10 @@ class Lanes:
         load.calls -= 1
         load.bytes -= call.size
         ((session, ref),) = call.waiters
-        self._book.effects += (
+        return (
             settled,
             Answer(
                 session, number if lane.side_effects else 0, ref, call_id, SUCCEEDED, output, None, started_ms, ms,
                 accepted.correlation_id,
             ),
         )  # fmt: skip
-        return True

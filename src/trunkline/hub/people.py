@@ -229,6 +229,9 @@ class People:
             problem = fault("not_allowed", "only the operator states directives")
             self._book.reply(event.session, event.ref, 0, problem=problem)
             return
+        if event.tool_id not in self._registry.tools and event.tool_id not in self._state.pins:
+            self._book.reply(event.session, event.ref, 0, problem=fault("tool.not_found"))
+            return
         mac = None if event.input is None else self._fingerprints.input_mac(event.tool_id, event.input)
         directive_id = self._write_directive(event.tool_id, event.by.identity, event.reason, mac, now)
         self._book.reply(event.session, event.ref, self._state.last, named=directive_id, status="stated")

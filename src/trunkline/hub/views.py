@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.hub.calls import reference
@@ -65,9 +66,28 @@ def call(hub: Hub, call_id: str) -> CallView | None:
     """One call that is still in memory."""
     found = hub.state.calls.get(call_id)
     if found is not None:
-        return open_call(found)
+        return _held_up(open_call(found), found, _questions_inside(hub))
     recent = hub.state.recent.get(call_id)
     return None if recent is None else _recent_call(hub, recent)
+
+
+def _questions_inside(hub: Hub) -> dict[int, str]:
+    """Calls (by number) that wait for a person because a call that they caused does: the open question's id."""
+    found: dict[int, str] = {}
+    by_number = hub.state.by_number
+    for question in hub.state.questions.values():
+        for number in question.calls:
+            call = by_number.get(number)
+            while call is not None and call.entry.cause is not None:
+                found.setdefault(call.entry.cause, question.entry.approval_id)
+                call = by_number.get(call.entry.cause)
+    return found
+
+
+def _held_up(view: CallView, call: Call, questions: dict[int, str]) -> CallView:
+    """A running call with the question that it waits for, if there is one inside."""
+    approval_id = questions.get(call.entry.n)
+    return view if approval_id is None or view.approval_id is not None else replace(view, approval_id=approval_id)
 
 
 def _recent_call(hub: Hub, recent: Settled) -> CallView:
@@ -188,7 +208,8 @@ def figures(hub: Hub) -> dict[str, object]:
 def calls_in_memory(hub: Hub, correlation_id: str | None) -> list[tuple[int, CallView]]:
     """Open and recently settled calls with their numbers; of one correlation, if it is given."""
     state = hub.state
-    found = [(call.entry, open_call(call)) for call in state.calls.values()]
+    inside = _questions_inside(hub)
+    found = [(call.entry, _held_up(open_call(call), call, inside)) for call in state.calls.values()]
     found += [(done.accepted, _recent_call(hub, done)) for done in state.recent.values()]
     return [
         (entry.n, view)

@@ -214,7 +214,7 @@ class Kit:
         before = len(self.log)
         made = self.hub.handle(event, self.now)
         careful = self._careful.handle(event, self.now)
-        assert made == careful, f"a lane leads elsewhere than the careful way: {made}, not {careful}"
+        assert list(made) == careful, f"a lane leads elsewhere than the careful way: {made}, not {careful}"
         for effect in made:
             if isinstance(effect, entries.Entry):
                 self._record(effect)

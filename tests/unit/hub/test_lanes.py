@@ -26,17 +26,17 @@ class Counting(Kit):
     def __init__(self) -> None:
         super().__init__()
         self.judged = self.settled = 0
-        judge, finished = self.hub._call_requested, self.hub.calls.finished
+        finished = self.hub.calls.finished
 
         def judging(event: events.CallRequested, now: Any) -> None:
             self.judged += 1
-            judge(event, now)
+            self.hub._call_requested(event, now)
 
         def finishing(*args: Any) -> None:
             self.settled += 1
             finished(*args)
 
-        self.hub._call_requested = judging  # type: ignore[method-assign]
+        self.hub._handlers[events.CallRequested] = judging
         self.hub.calls.finished = finishing  # type: ignore[method-assign]
 
 

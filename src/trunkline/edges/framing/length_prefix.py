@@ -36,7 +36,7 @@ def frame(body: bytes) -> bytes:
 
 
 class FrameDecoder:
-    """Cuts frames out of a stream: ``feed`` what arrived, then pull with ``next_frame`` until it gives ``None``.
+    """Cuts frames out of a stream: ``feed`` what arrived, then pull with ``take`` until it gives nothing.
 
     ``limit`` may be changed between two pulls and holds for the next frame.
     """
@@ -60,7 +60,7 @@ class FrameDecoder:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether part of a frame arrived and the rest did not (only meaningful after ``next_frame`` gave ``None``)."""
+        """Whether part of a frame arrived and the rest did not (only meaningful after ``take`` gave nothing)."""
         return self._partial is not None or self._at < len(self._chunk)
 
     def feed(self, data: bytes) -> None:
@@ -74,39 +74,20 @@ class FrameDecoder:
             self._chunk = self._chunk[self._at :]
             self._at = 0
 
-    def next_frame(self) -> bytes | None:
-        """The next whole frame, or ``None`` if more bytes are needed; ``FrameTooLarge`` as soon as a prefix says so."""
-        if self._partial is not None:
-            return self._finish_partial(self._partial)
-        chunk, at = self._chunk, self._at
-        start = at + PREFIX_BYTES
-        if len(chunk) < start:
-            self.drop_consumed()
-            return None
-        size: int = _LENGTH.unpack_from(chunk, at)[0]
-        if size > self.limit:  # OS-023
-            raise FrameTooLarge(size, self.limit)
-        end = start + size
-        if end <= len(chunk):
-            self._at = end
-            return chunk[start:end]
-        self._partial = io.BytesIO()
-        self._partial.write(chunk[start:])
-        self._missing = end - len(chunk)
-        self._chunk, self._at = b"", 0
-        return None
-
     def take(self, at_most: int) -> list[bytes]:
-        """The next whole frames, no more than so many; a prefix above the limit is raised when it is the next thing."""
+        """The next whole frames, no more than so many; none if more bytes are needed.
+
+        ``FrameTooLarge`` as soon as a prefix that says so is the next thing.
+        """
         if self._partial is not None:
-            first = self._finish_partial(self._partial)
-            return [] if first is None else [first]
+            last = self._finish_partial(self._partial)
+            return [] if last is None else [last]
         chunk, end, limit = self._chunk, self._at, self.limit
         size = len(chunk)
         frames: list[bytes] = []
-        while at_most and end + 4 <= size:
+        while at_most and end + PREFIX_BYTES <= size:
             (length,) = _length_at(chunk, end)
-            start = end + 4
+            start = end + PREFIX_BYTES
             after = start + length
             if after > size or length > limit:
                 break
@@ -115,9 +96,23 @@ class FrameDecoder:
             at_most -= 1
         self._at = end
         if not frames:
-            frame = self.next_frame()
-            return [] if frame is None else [frame]
+            self._keep_rest()
         return frames
+
+    def _keep_rest(self) -> None:
+        """Keep what there is of the next frame, unless its prefix says that it is too large."""
+        chunk, at = self._chunk, self._at
+        start = at + PREFIX_BYTES
+        if len(chunk) < start:
+            self.drop_consumed()
+            return
+        (size,) = _length_at(chunk, at)
+        if size > self.limit:  # OS-023
+            raise FrameTooLarge(size, self.limit)
+        self._partial = io.BytesIO()
+        self._partial.write(chunk[start:])
+        self._missing = start + size - len(chunk)
+        self._chunk, self._at = b"", 0
 
     def _finish_partial(self, partial: io.BytesIO) -> bytes | None:
         chunk, at, missing = self._chunk, self._at, self._missing

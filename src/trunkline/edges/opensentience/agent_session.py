@@ -170,8 +170,9 @@ class AgentSession:
             return events
         self._frames.feed(data)
         try:
-            while not self.is_closed() and (body := self._frames.next_frame()) is not None:
-                self._read(body, now, events)
+            # One by one: the welcome says how large the next may be.
+            while not self.is_closed() and (frames := self._frames.take(1)):
+                self._read(frames[0], now, events)
         except FrameTooLarge as exc:  # OS-016, OS-022
             self._break("protocol.frame_too_large", str(exc), now, events)
         except RemoteProtocolError as exc:

@@ -25,12 +25,13 @@ _STEPS: Final = tuple(Step)
 class Heartbeats:
     """When an agent was heard last, and which steps its silence has gone through since."""
 
-    __slots__ = ("_heard_at", "_interval_s", "_next")
+    __slots__ = ("_heard_at", "_interval_s", "_next", "due_at")
 
     def __init__(self, interval_s: float, mono: float) -> None:
         self._interval_s = interval_s
-        self._heard_at = mono
-        self._next = 0
+        # When the next step is due; None after the last.
+        self.due_at: float | None
+        self.heard(mono)
 
     @property
     def is_silent(self) -> bool:
@@ -40,22 +41,22 @@ class Heartbeats:
     def heard(self, mono: float) -> None:
         """A heartbeat came."""
         self._heard_at = mono
-        self._next = 0
+        self._set_next(0)
 
     def excuse(self, seconds: float) -> None:
         """For so long we did not listen."""
         self._heard_at += seconds
+        self._set_next(self._next)
 
-    def due_at(self) -> float | None:
-        """When the next step is due."""
-        if self._next == len(_STEPS):
-            return None
-        return self._heard_at + self._interval_s * _STEPS[self._next].value
+    def _set_next(self, step: int) -> None:
+        self._next = step
+        is_last = step == len(_STEPS)
+        self.due_at = None if is_last else self._heard_at + self._interval_s * _STEPS[step].value
 
     def due(self, mono: float) -> Step | None:
         """The next step, if its time has come: each once, in order, however late the question."""
-        at = self.due_at()
-        if at is None or mono < at:
+        if self.due_at is None or mono < self.due_at:
             return None
-        self._next += 1
-        return _STEPS[self._next - 1]
+        step = _STEPS[self._next]
+        self._set_next(self._next + 1)
+        return step

@@ -391,6 +391,9 @@ class PayloadError(RemoteProtocolError):
         self.envelope = message
 
 
+Unread = strictjson.NotStrictJson | EnvelopeError | PayloadError
+
+
 class Reader:
     """Reads the messages of one direction, envelope and payload at once: half the time of one after the other."""
 
@@ -415,6 +418,29 @@ class Reader:
             raise _not_a_time()
         return message
 
+    def read_all(self, bodies: list[bytes]) -> list[Message[Any] | Unread]:
+        """The messages in these frames, each as ``read`` gives it, or what ``read`` would raise.
+
+        Several at once take three quarters of the time: what is strict JSON as an array of them is so each by itself.
+        """
+        if len(bodies) > 1:
+            decoders = self._decoders
+            try:
+                values = strictjson.load_all(bodies)
+                messages = [decoders[value["type"]](body) for value, body in zip(values, bodies, strict=True)]
+            except (strictjson.NotStrictJson, KeyError, TypeError, msgspec.DecodeError):
+                pass
+            else:
+                if all(map(is_timestamp, [message.ts for message in messages])):
+                    return messages  # type: ignore[return-value]
+        return [self._try_read(body) for body in bodies]
+
+    def _try_read(self, body: bytes) -> Message[Any] | Unread:
+        try:
+            return self.read(body)
+        except (strictjson.NotStrictJson, EnvelopeError, PayloadError) as exc:
+            return exc
+
     def _read_with_care(self, body: bytes) -> Message[Any]:
         """With the place of the fault, and whose it is."""
         unread = envelope(body)
@@ -422,7 +448,9 @@ class Reader:
         return unread if kind is None else msgspec.structs.replace(unread, payload=payload(kind, unread))
 
 
-read_agent: Final = Reader(FROM_AGENT).read
+_from_agent: Final = Reader(FROM_AGENT)
+read_agent: Final = _from_agent.read
+read_agents: Final = _from_agent.read_all
 
 
 def envelope(body: bytes) -> Envelope:

@@ -21,7 +21,7 @@ from typing import Final, cast
 from trunkline.edges.exchange import Exchange
 from trunkline.edges.opensentience import socket_file
 from trunkline.edges.opensentience.messages import ID_SEED_BYTES
-from trunkline.edges.opensentience.session import CLOSED, CoreSession, Settings
+from trunkline.edges.opensentience.session import CLOSED, READY, CoreSession, Settings
 from trunkline.edges.opensentience.translate import EDGE
 from trunkline.effects import Close, ToSession
 from trunkline.errors import ConfigError
@@ -35,6 +35,8 @@ MAX_CONNECTIONS: Final = 1024
 # P-C4: what may wait for one reader, and for how long once that much waits.
 MAX_OUTPUT_BYTES: Final = 8_388_608
 WRITE_WITHIN_S: Final = 10.0
+# Received and not read: what the loop reads at once. Beyond it reading pauses, which takes two system calls.
+MAX_READ_AHEAD_BYTES: Final = 262_144
 # How long the last words may take, when we close.
 CLOSE_WITHIN_S: Final = 2.0
 
@@ -54,6 +56,8 @@ class Connection(asyncio.Protocol):
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        # Whether the timer is not later than what the peer's silence needs; each beat only makes that later.
+        self._watches_silence = False
         self._deadline: asyncio.TimerHandle | None = None
         self._goes_on = False
         # Why nothing is read: "disk", "output", "turn".
@@ -131,7 +135,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(out)
         if session.state is CLOSED:
             self._close()
-        else:
+        elif not (self._watches_silence and session.is_quiet):
             self._set_timer()
 
     def pause_reading(self) -> None:
@@ -147,7 +151,8 @@ class Connection(asyncio.Protocol):
     def _happened(self, events: Sequence[Event]) -> None:
         if events:
             self._exchange.feed(events)
-        self.flush()
+        if self._session is not None and not self._session.is_quiet:
+            self.flush()
 
     def _peer(self) -> Peer | None:
         # One that was accepted while the listener stopped finds nobody who would say goodbye to it.
@@ -171,11 +176,13 @@ class Connection(asyncio.Protocol):
             return
         if at == 0.0:
             if not self._goes_on:
-                # More frames than one turn takes: others come first, and nothing is read on top of them.
+                # More frames than one turn takes: others come first, and not much is read on top of them.
                 self._goes_on = True
-                self._pause("turn")
+                if session is not None and session.held > MAX_READ_AHEAD_BYTES:
+                    self._pause("turn")
                 self._loop.call_soon(self._go_on)
             return
+        self._watches_silence = session is not None and session.state is READY
         if self._timer is not None:
             if self._timer_at <= at:
                 return
@@ -198,6 +205,7 @@ class Connection(asyncio.Protocol):
             at = session.wake_at()
             now = self._exchange.now()
             self._happened(session.wake(now) if at is not None and at <= now.mono else ())
+            self._set_timer()
 
     def _pause(self, reason: str) -> None:
         if self._session is None or self._transport.is_closing():

@@ -52,13 +52,14 @@ from trunkline.edges.opensentience.messages import (
     Server,
     ToolsRegistered,
     ToolsUnregistered,
+    Unread,
     UnregisterTools,
     Welcome,
     expects_reply,
     invalid,
     object_body,
     part,
-    read_agent,
+    read_agents,
 )
 from trunkline.edges.opensentience.outbox import Outbox
 from trunkline.effects import (
@@ -242,16 +243,37 @@ class CoreSession:
 
     def wake_at(self) -> float | None:
         """When ``wake`` is due; 0 is at once."""
+        state = self.state
         if self._events:
             return _AT_ONCE
-        if self.state is CLOSING:
+        if state is CLOSING:
             return self._refuse_at
-        if self.state is CLOSED or self._paused_at is not None:
+        if state is CLOSED or self._paused_at is not None:
             return None
-        if self._frames_wait and self.state is not AUTHENTICATING:
+        if self._frames_wait and state is not AUTHENTICATING:
             return _AT_ONCE
-        silent_at = self._heartbeats.due_at() if self.state is READY else None
-        return min((at for at in (self._hello_by, self._frame_by, silent_at) if at is not None), default=None)
+        # In READY, a frame that has to end; before it, the hello.
+        at = self._frame_by if state is READY else self._hello_by
+        silent_at = self._heartbeats.due_at if state is READY else None
+        if at is None or (silent_at is not None and silent_at < at):
+            return silent_at
+        return at
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is to be written and no timer runs but that of the peer's silence."""
+        return (
+            self.state is READY
+            and not self._outbox.frames
+            and not self._events
+            and not self._frames_wait
+            and self._frame_by is None
+        )
+
+    @property
+    def held(self) -> int:
+        """How many bytes were received and not read."""
+        return self._decoder.held
 
     def wake(self, now: Now) -> list[Event]:
         """The time has come."""
@@ -293,8 +315,8 @@ class CoreSession:
         self._frames_wait = False
         while self.state is READY or self.state is AWAITING_HELLO:
             if taken == at_most:
-                self._frames_wait = True
-                return
+                self._frames_wait = decoder.mid_frame
+                break
             # What a peer sent ahead of its welcome stays where it is.
             room = 1 if self.state is AWAITING_HELLO else at_most - taken
             try:
@@ -316,17 +338,11 @@ class CoreSession:
     def _take(self, frames: list[bytes], now: Now) -> None:
         """Read frames in turn, until one of them ends the conversation."""
         handlers = self._handlers
-        for frame in frames:
-            try:
-                message = read_agent(frame)
-            except strictjson.NotStrictJson as exc:
-                self._fail("protocol.invalid_message", f"frame: {exc}", now)
-                return
-            except EnvelopeError as exc:
-                self._fail(exc.code, exc.message, now)
-                return
-            except PayloadError as exc:
-                self._take_unreadable(exc, now)
+        for message in read_agents(frames):
+            if not isinstance(message, Message):
+                self._take_unread(message, now)
+                if self.state is not READY:
+                    return
                 continue
             handler = self._take_first if self.state is AWAITING_HELLO else handlers.get(message.type, self._take_stray)
             try:
@@ -340,6 +356,14 @@ class CoreSession:
                 self._events.append(event)
             elif self.state is not READY:
                 return
+
+    def _take_unread(self, exc: Unread, now: Now) -> None:
+        if isinstance(exc, strictjson.NotStrictJson):
+            self._fail("protocol.invalid_message", f"frame: {exc}", now)
+        elif isinstance(exc, EnvelopeError):
+            self._fail(exc.code, exc.message, now)
+        else:
+            self._take_unreadable(exc, now)
 
     def _take_unreadable(self, exc: PayloadError, now: Now) -> None:
         """A known type whose payload is wrong."""

@@ -13,11 +13,17 @@ from tests.requirement import requirement
 from trunkline.edges.framing.length_prefix import FrameDecoder, FrameTooLarge, frame, prefix
 
 
-def take_all(decoder: FrameDecoder) -> list[bytes]:
+def take_all(decoder: FrameDecoder, at_most: int = 3) -> list[bytes]:
     frames = []
-    while (body := decoder.next_frame()) is not None:
-        frames.append(body)
+    while some := decoder.take(at_most):
+        assert len(some) <= at_most
+        frames += some
     return frames
+
+
+def next_frame(decoder: FrameDecoder) -> bytes | None:
+    frames = decoder.take(1)
+    return frames[0] if frames else None
 
 
 @requirement("OS-010", "OS-011")
@@ -57,10 +63,10 @@ def test_frames_may_be_fed_first_and_pulled_later() -> None:
 def test_a_frame_of_the_limit_passes_and_one_byte_more_does_not(limit: int) -> None:
     decoder = FrameDecoder(limit)
     decoder.feed(frame(bytes(limit)))
-    assert decoder.next_frame() == bytes(limit)
+    assert next_frame(decoder) == bytes(limit)
     decoder.feed(prefix(limit + 1))
     with pytest.raises(FrameTooLarge) as caught:
-        decoder.next_frame()
+        next_frame(decoder)
     assert (caught.value.size, caught.value.limit) == (limit + 1, limit)
 
 
@@ -71,7 +77,7 @@ def test_the_largest_prefix_is_refused_without_reserving_memory() -> None:
         decoder = FrameDecoder(4_194_304)
         decoder.feed(b"\xff\xff\xff\xff")
         with pytest.raises(FrameTooLarge):
-            decoder.next_frame()
+            next_frame(decoder)
         assert tracemalloc.get_traced_memory()[1] < 65_536
     finally:
         tracemalloc.stop()
@@ -83,7 +89,7 @@ def test_an_announced_frame_holds_only_what_arrived_of_it() -> None:
     try:
         decoder = FrameDecoder(4_194_304)
         decoder.feed(prefix(4_194_304) + b"x" * 10)
-        assert decoder.next_frame() is None
+        assert next_frame(decoder) is None
         assert decoder.held == 10
         assert decoder.mid_frame
         assert tracemalloc.get_traced_memory()[1] < 65_536
@@ -94,15 +100,15 @@ def test_an_announced_frame_holds_only_what_arrived_of_it() -> None:
 def test_the_limit_may_change_between_two_frames() -> None:
     decoder = FrameDecoder(2)
     decoder.feed(frame(b"ab") + frame(b"abc"))
-    assert decoder.next_frame() == b"ab"
+    assert next_frame(decoder) == b"ab"
     decoder.limit = 3
-    assert decoder.next_frame() == b"abc"
+    assert next_frame(decoder) == b"abc"
 
 
 def test_nothing_that_was_handed_out_is_kept() -> None:
     decoder = FrameDecoder(100_000)
     decoder.feed(frame(b"s3cr3t" * 10_000) + b"\x00\x00")
-    decoder.next_frame()
+    next_frame(decoder)
     decoder.drop_consumed()
     assert decoder._chunk == b"\x00\x00"
     decoder.feed(b"\x00\x01x")
@@ -113,10 +119,10 @@ def test_nothing_that_was_handed_out_is_kept() -> None:
 def test_a_frame_is_bytes_of_its_own() -> None:
     decoder = FrameDecoder(100)
     decoder.feed(frame(b"abc") + frame(b"def")[:5])
-    first = decoder.next_frame()
-    assert decoder.next_frame() is None
+    first = next_frame(decoder)
+    assert next_frame(decoder) is None
     decoder.feed(b"ef")
-    assert (first, decoder.next_frame()) == (b"abc", b"def")
+    assert (first, next_frame(decoder)) == (b"abc", b"def")
     assert type(first) is bytes
 
 
@@ -129,6 +135,20 @@ def test_many_small_frames_and_one_large_in_pieces_take_linear_time() -> None:
     large = frame(bytes(4_194_304))
     for at in range(0, len(large), 100):
         decoder.feed(large[at : at + 100])
-        body = decoder.next_frame()
+        body = next_frame(decoder)
     assert body == bytes(4_194_304)
     assert time.process_time() - began < 5.0
+
+
+def test_whole_frames_before_one_that_is_too_large_are_handed_out_first() -> None:
+    decoder = FrameDecoder(4)
+    decoder.feed(frame(b"ab") + frame(b"cd") + prefix(5))
+    assert decoder.take(10) == [b"ab", b"cd"]
+    with pytest.raises(FrameTooLarge):
+        decoder.take(10)
+
+
+def test_no_more_frames_than_asked_for_are_handed_out() -> None:
+    decoder = FrameDecoder(4)
+    decoder.feed(b"".join(map(frame, (b"a", b"b", b"c"))))
+    assert [decoder.take(2), decoder.take(2), decoder.take(2)] == [[b"a", b"b"], [b"c"], []]

@@ -433,3 +433,57 @@ def test_any_message_may_carry_an_error(type_: str) -> None:
     error = {"code": "tool.failed", "message": "no"}
     message = wire.read_agent(json.dumps(envelope(type_, {}, error=error)).encode())
     assert message.error == wire.ErrorObject("tool.failed", "no")
+
+
+# --- several at once --------------------------------------------------------------------------------------------------
+
+PONG = json.dumps(envelope("agent.pong", {}), separators=(",", ":")).encode()
+CALL = json.dumps(
+    envelope("agent.tool.call", {"call_id": "c", "tool_id": "a/b", "input": {"x": [1, 2]}}), separators=(",", ":")
+).encode()
+
+
+def one_by_one(bodies: list[bytes]) -> list[object]:
+    found: list[object] = []
+    for body in bodies:
+        try:
+            found.append(wire.read_agent(body))
+        except (RemoteProtocolError, NotStrictJson) as exc:
+            found.append(repr(exc))
+    return found
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"",
+        b"{",
+        PONG[:-1],
+        b"," + PONG,
+        PONG + b"," + PONG,
+        PONG + b"]",
+        PONG.replace(b"agent.pong", b"agent.pong\xff"),
+        PONG[:-1] + b',"v":1}',
+        PONG[:-1] + b', "new":1}',
+        PONG.replace(b'"v":1', b'"v":2'),
+        PONG.replace(b"agent.pong", b"core.ping"),
+        CALL.replace(b'"x"', b'"x":1,"x"'),
+        CALL.replace(b'"call_id":"c"', b'"call_id":""'),
+        CALL.replace(b"Z", b""),
+        b"[]",
+        b"1",
+        b'"agent.pong"',
+    ],
+)
+def test_messages_are_read_together_as_they_are_read_one_by_one(odd: bytes) -> None:
+    for bodies in ([PONG, CALL], [CALL, odd], [odd, PONG, CALL], [odd, odd]):
+        together = wire.read_agents(bodies)
+        assert [repr(one) if isinstance(one, Exception) else one for one in together] == one_by_one(bodies)
+
+
+def test_two_halves_of_a_message_are_not_one() -> None:
+    halves = PONG.split(b",", 1)
+    assert all(isinstance(found, NotStrictJson) for found in wire.read_agents(halves))
+    # Three texts, and three values if they were put together.
+    texts = [*halves, PONG + b"," + PONG]
+    assert all(isinstance(found, NotStrictJson) for found in wire.read_agents(texts))

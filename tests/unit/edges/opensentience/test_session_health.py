@@ -130,9 +130,9 @@ def test_each_step_comes_once_and_in_order() -> None:
     silence = Heartbeats(1.0, 0.0)
     assert silence.due(1.9) is None
     assert [silence.due(99.0) for _ in range(4)] == [Step.PING, Step.SILENT, Step.GONE, None]
-    assert silence.due_at() is None
+    assert silence.due_at is None
     silence.heard(100.0)
-    assert silence.due_at() == 102.0
+    assert silence.due_at == 102.0
     silence.excuse(5.0)
-    assert silence.due_at() == 107.0
+    assert silence.due_at == 107.0
     assert not silence.is_silent
