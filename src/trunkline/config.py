@@ -25,6 +25,7 @@ from msgspec import Meta, Struct, field, structs
 from trunkline.errors import ConfigError
 from trunkline.model import (
     AGENT_ID,
+    CALLER_EDGES,
     MAX_INPUT_BYTES,
     MAX_OUTPUT_BYTES,
     OPERATOR,
@@ -42,21 +43,6 @@ MAX_SOCKET_PATH_BYTES: Final = 107
 # Below this not even a welcome fits; above it a length prefix could reserve more than a machine has.
 MIN_FRAME_BYTES: Final = 4096
 MAX_FRAME_BYTES: Final = 67_108_864
-
-# What may stand before the colon of a rule's caller. `agent` is short for `opensentience`.
-CALLER_EDGES: Final = (
-    "agent",
-    "opensentience",
-    "openagents",
-    "nostr",
-    "ossa",
-    "spaces",
-    "chiffon",
-    "mcp",
-    "a2a",
-    "http",
-    "pylon",
-)
 
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]

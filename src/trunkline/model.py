@@ -17,6 +17,20 @@ import msgspec
 from msgspec import Raw, Struct
 
 OPERATOR: Final = "operator"
+# What may stand before the colon of a caller. `agent` is short for `opensentience`.
+CALLER_EDGES: Final = (
+    "agent",
+    "opensentience",
+    "openagents",
+    "nostr",
+    "ossa",
+    "spaces",
+    "chiffon",
+    "mcp",
+    "a2a",
+    "http",
+    "pylon",
+)
 
 # Above this a result is handed over as a reference to a blob, not inline (decision 8).
 INLINE_OUTPUT_BYTES: Final = 1_048_576
@@ -133,8 +147,10 @@ FAULTS: Final[dict[str, FaultRow]] = {
     "hub.unavailable": FaultRow(503, True, 1, "the exchange is stopping or cannot write its record"),
     "call.expired": FaultRow(408, False, 1, "the call expired before it could be sent"),
     "message.malformed": FaultRow(400, False, 2, "the message cannot be read"),
+    "config.invalid": FaultRow(400, False, 2, "the configuration cannot be used"),
     "auth.failed": FaultRow(401, False, 2, "the credential is missing or not valid"),
     "not_found": FaultRow(404, False, 2, "there is no such thing here"),
+    "state.conflict": FaultRow(409, False, 2, "this cannot be done as things stand"),
     "not_allowed": FaultRow(403, False, 2, "this credential may not do that"),
 }
 

@@ -9,12 +9,16 @@ import click
 from trunkline.cli.connection import at
 from trunkline.cli.options import Settings, shared
 from trunkline.cli.terminal import say, table
+from trunkline.config import Home
 
 
 @click.command()
 @shared
 def agents(settings: Settings) -> None:
-    """The agents and how they are."""
+    """The agents and how they are: those that the exchange launches, and those that came with a token.
+
+    OPEN, OK and FAILED count their calls; NOTE says why one does not run. `trunkline logs AGENT` has what it printed.
+    """
     found: list[dict[str, Any]] = settings.connect().get(at("agents"))["agents"]
     if settings.shown_as_json({"agents": found}):
         return
@@ -34,9 +38,15 @@ def agents(settings: Settings) -> None:
             str(agent.get("failed", 0)),
             str(agent.get("restarts", 0)),
             str(agent.get("pid", "")),
-            agent.get("note", ""),
+            _note(agent, settings.home),
         ]
         for agent in found
     ]
     headers = ["AGENT", "STATE", "HEALTH", "VERSION", "TOOLS", "OPEN", "OK", "FAILED", "RESTARTS", "PID", "NOTE"]
-    table(headers, rows, status=1)
+    table(headers, rows, status=1, whole=True)
+
+
+def _note(agent: dict[str, Any], home: Home) -> str:
+    """Why it does not run, and where to read more if it ever did."""
+    note, agent_id = str(agent.get("note", "")), str(agent["agent_id"])
+    return f"{note}; trunkline logs {agent_id}" if note and (home.logs_folder / agent_id).is_dir() else note

@@ -20,7 +20,10 @@ from trunkline.cli.terminal import clock, duration, heading, printable, say, sec
 @click.command()
 @shared
 def approvals(settings: Settings) -> None:
-    """The open questions, with everything their answer would be about."""
+    """What waits for your answer: calls, changed definitions, permissions, intents; each with all it is about.
+
+    A question that nobody answers expires, after an hour unless the configuration says otherwise.
+    """
     found: list[dict[str, Any]] = settings.connect().get(at("approvals"))["approvals"]
     if settings.shown_as_json({"approvals": found}):
         return
@@ -95,7 +98,7 @@ def _changed(before: object, after: object) -> Iterator[str]:
 @click.option("--reason", default=None, help="For the record.")
 @shared
 def approve(settings: Settings, approval_id: str, reason: str | None) -> None:
-    """Answer the question ID with yes; `trunkline approvals` shows what it is about."""
+    """Answer the question ID with yes: what it asks about happens. `trunkline approvals` shows it whole."""
     _answer(settings, approval_id, "approved", reason)
 
 
@@ -104,7 +107,7 @@ def approve(settings: Settings, approval_id: str, reason: str | None) -> None:
 @click.option("--reason", default=None, help="Told to the one who asked.")
 @shared
 def deny(settings: Settings, approval_id: str, reason: str | None) -> None:
-    """Answer the question ID with no."""
+    """Answer the question ID with no: whoever asked gets `policy.denied`, with the reason if you give one."""
     _answer(settings, approval_id, "denied", reason)
 
 

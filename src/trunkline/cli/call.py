@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -17,14 +18,17 @@ from typing import Any, Final, NoReturn
 import click
 from msgspec import Raw, Struct
 
-from trunkline.cli.connection import Connection, at, decode, encode, end_with
+from trunkline.cli.connection import Connection, at, decode, encode
 from trunkline.cli.options import Settings, json_argument, say_json, shared
-from trunkline.cli.terminal import clock, note, printable, seconds_of
+from trunkline.cli.terminal import Failure, clock, exit_code_of, note, printable, seconds_of
+from trunkline.cli.tools import help_with_tool
 from trunkline.errors import ExchangeUnreachable
 
 # A person answers in seconds or minutes: the first look comes soon, the later ones cost nothing.
 POLL_FIRST_S: Final = 0.2
 POLL_MOST_S: Final = 1.0
+# A call that takes longer may be held up by a question further inside.
+LOOK_EVERY_S: Final = 1.0
 # A question outlives a restart of the exchange; how long we look for it to come back.
 RESTART_S: Final = 60.0
 
@@ -57,12 +61,16 @@ def _outcome(data: bytes) -> Outcome:
 @click.command()
 @click.argument("tool")
 @click.argument("json_input", metavar="[JSON]", required=False)
-@click.option("--timeout", type=click.FloatRange(min=0.001), metavar="S", help="Seconds the tool may take.")
-@click.option("--key", metavar="K", help="Idempotency key: the same key never runs twice.")
-@click.option("--correlation", metavar="ID", help="The conversation this call belongs to.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.001), metavar="S", help="Seconds the tool may take, instead of its own."
+)
+@click.option(
+    "--key", metavar="K", help="A name of yours for this call: a repeat returns its outcome, and never runs it twice."
+)
+@click.option("--correlation", metavar="ID", help="The conversation it belongs to, a name of yours.")
 @click.option("--directive", metavar="ID", help="The stated intent, from `trunkline directive new`.")
 @click.option("--follow", is_flag=True, help="Show progress on stderr as it comes.")
-@click.option("--no-wait", is_flag=True, help="Do not wait for a person's answer.")
+@click.option("--no-wait", is_flag=True, help="If a person is asked, do not wait: exit with 3.")
 @shared
 def call(
     settings: Settings,
@@ -75,14 +83,22 @@ def call(
     follow: bool,
     no_wait: bool,
 ) -> None:
-    """Call TOOL with JSON (`-` for stdin, `@FILE` for a file, nothing for {}) and print its output as JSON."""
+    r"""Call TOOL with JSON (`-` for stdin, `@FILE` for a file, nothing for {}) and print its output as JSON.
+
+    Exits with 0 succeeded, 1 failed, 2 refused, 3 canceled or unknown. Ctrl-C asks for cancellation; while a person is
+    asked it leaves, and the question stays open.
+
+    \b
+    trunkline call com.example.echo/echo '{"text": "hello"}'
+    trunkline call com.example.clock/countdown '{"start": 3}' --follow
+    """
     said: dict[str, object] = {"tool_id": tool, "input": Raw(json_argument(json_input))}
     if timeout is not None:
         said["timeout_ms"] = max(1, round(timeout * 1000))
     named = {"idempotency_key": key, "correlation_id": correlation, "causation_id": directive}
     said |= {name: value for name, value in named.items() if value is not None}
     exchange = settings.connect()
-    exchange.refused = lambda error: _refused(exchange, tool, error)
+    help_with_tool(exchange, tool)
     shown = Shown() if follow else None
     outcome = _run(exchange, encode(said), shown)
     if not outcome.is_final:
@@ -90,16 +106,6 @@ def call(
             say_json(outcome.whole)
         outcome = _wait_for_person(exchange, outcome, shown, no_wait=no_wait)
     _tell(settings, outcome)
-
-
-def _refused(exchange: Connection, tool: str, error: dict[str, Any]) -> NoReturn:
-    """Say why; after a misspelt name, what was perhaps meant."""
-    if error["code"] == "tool.not_found":
-        from trunkline.cli.tools import nearest
-
-        exchange.refused = end_with
-        error["message"] += nearest(tool, exchange.get(at("tools"))["tools"])
-    end_with(error)
 
 
 def _tell(settings: Settings, outcome: Outcome) -> NoReturn:
@@ -111,10 +117,9 @@ def _tell(settings: Settings, outcome: Outcome) -> NoReturn:
             say_json(bytes(outcome.output))
         raise SystemExit(0)
     error = outcome.error or {"code": f"call.{outcome.status}", "message": "no reason was given"}
-    if outcome.status == "failed":
-        end_with(error)
+    # No Failure: for a program all of it has just been said.
     note(printable(f"{error['code']}: {error['message']}"))
-    raise SystemExit(CANCELED_OR_UNKNOWN)
+    raise SystemExit(exit_code_of(error["code"]) if outcome.status == "failed" else CANCELED_OR_UNKNOWN)
 
 
 class Shown:
@@ -145,7 +150,7 @@ class Shown:
 def _run(exchange: Connection, body: bytes, shown: Shown | None) -> Outcome:
     """Make the call; its outcome, or the question it raised."""
     known: Outcome | None = None
-    with _cancel_on_interrupt(exchange, lambda: known):
+    with _cancel_on_interrupt(exchange, lambda: known), _questions_inside_told(exchange, lambda: known):
         try:
             for name, data in exchange.events("POST", at("calls"), body):
                 if name == "progress" and shown is not None:
@@ -160,8 +165,8 @@ def _run(exchange: Connection, body: bytes, shown: Shown | None) -> Outcome:
             raise SystemExit(CANCELED_OR_UNKNOWN) from None
     if known is None or not (known.is_final or known.approval_id):
         # The stream ended early. The call, if it was taken on, is on record and goes on without us.
-        note("hub.unavailable: the exchange went away while the call ran; `trunkline calls` will say how it ended")
-        raise SystemExit(CANCELED_OR_UNKNOWN)
+        text = "the exchange went away while the call ran; `trunkline calls` will say how it ended"
+        raise Failure("hub.unavailable", text, exit_code=CANCELED_OR_UNKNOWN)
     return known
 
 
@@ -191,6 +196,37 @@ def _cancel_on_interrupt(exchange: Connection, known: Callable[[], Outcome | Non
         signal.signal(signal.SIGINT, before)
 
 
+@contextlib.contextmanager
+def _questions_inside_told(exchange: Connection, known: Callable[[], Outcome | None]) -> Iterator[None]:
+    """Name the questions that calls inside this one wait for: who waits here would see nothing of them.
+
+    A thread, because the call's own stream is silent meanwhile.
+    """
+    over = threading.Event()
+
+    def look() -> None:
+        told = set()
+        while not over.wait(LOOK_EVERY_S):
+            current = known()
+            if current is None:
+                continue
+            told.add(current.approval_id)
+            with contextlib.suppress(ExchangeUnreachable, Failure):
+                other = Connection(exchange.home)
+                approval_id = _look(other, current.call_id).approval_id
+                if approval_id is not None and approval_id not in told:
+                    told.add(approval_id)
+                    question = other.get(at("approvals", approval_id))
+                    what = printable(f"{approval_id} of {question.get('tool_id', '')}")
+                    note(f"waiting for approval {what}, called inside: trunkline approve {approval_id}")
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
 def _wait_for_person(exchange: Connection, asked: Outcome, shown: Shown | None, *, no_wait: bool) -> Outcome:
     """The outcome, after a person's answer.
 
@@ -201,7 +237,8 @@ def _wait_for_person(exchange: Connection, asked: Outcome, shown: Shown | None, 
         note(f"waiting for approval {asked.approval_id}{until}: trunkline approve {asked.approval_id}")
         if no_wait:
             raise SystemExit(CANCELED_OR_UNKNOWN)
-        return _polled(exchange, asked.call_id, shown)
+        with _questions_inside_told(exchange, lambda: asked):
+            return _polled(exchange, asked.call_id, shown)
     except KeyboardInterrupt:
         note(f"left; {asked.approval_id} stays open")
         raise SystemExit(CANCELED_OR_UNKNOWN) from None
@@ -220,8 +257,8 @@ def _polled(exchange: Connection, call_id: str, shown: Shown | None) -> Outcome:
         except ExchangeUnreachable:
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > RESTART_S:
-                note("hub.unavailable: the exchange went away; the question will be open again after `trunkline up`")
-                raise SystemExit(CANCELED_OR_UNKNOWN) from None
+                text = "the exchange went away; the question will be open again after `trunkline up`"
+                raise Failure("hub.unavailable", text, exit_code=CANCELED_OR_UNKNOWN) from None
             with contextlib.suppress(ExchangeUnreachable):
                 exchange = Connection(exchange.home)
         time.sleep(pause)

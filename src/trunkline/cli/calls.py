@@ -1,28 +1,52 @@
-"""``trunkline calls``: the latest calls and how they ended."""
+"""``trunkline calls``: the latest calls and how they ended; the refused ones, which nobody took on."""
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from trunkline.cli.connection import Connection, at
+from trunkline.cli.connection import Connection, at, decode
 from trunkline.cli.options import Settings, shared
-from trunkline.cli.terminal import clock, duration, printable, say, seconds_of, table
+from trunkline.cli.terminal import clock, duration, note, printable, say, seconds_of, table
+
+if TYPE_CHECKING:
+    from trunkline.ledger.reader import Reader
 
 # What one request may ask for.
 _PAGE = 500
+# Entries looked through at once for refused calls.
+_PIECE = 10_000
+_REFUSED = b'{"kind":"call.refused"'
 
 
 @click.command()
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="How many.")
 @click.option("--correlation", metavar="ID", help="Only those of one conversation.")
+@click.option("--refused", is_flag=True, help="Those that were not taken on: denied, no such tool, bad input.")
 @shared
-def calls(settings: Settings, last: int, correlation: str | None) -> None:
-    """The latest calls and how they ended, newest first."""
-    found = _latest(settings.connect(), last, correlation)
+def calls(settings: Settings, last: int, correlation: str | None, refused: bool) -> None:
+    """The latest calls and how they ended, newest first.
+
+    A call that was refused was never taken on, and is not among them: --refused shows those, also while no exchange
+    is running. `trunkline ledger show --call ID` has the whole story of a call.
+    """
+    if refused:
+        _show_refused(settings, last, correlation)
+        return
+    exchange = settings.connect()
+    found = _latest(exchange, last, correlation)
     if settings.shown_as_json({"calls": found}):
         return
+    _show(found, correlation)
+    count = sum(exchange.get(at("status")).get("refused_calls", {}).values())
+    if count and correlation is None:
+        note(f"{count:,} refused since the start: trunkline calls --refused")
+
+
+def _show(found: list[dict[str, Any]], correlation: str | None) -> None:
     if not found:
         if correlation is not None:
             say(f"No calls in the conversation {printable(correlation)}.")
@@ -36,12 +60,12 @@ def calls(settings: Settings, last: int, correlation: str | None) -> None:
             call["tool_id"],
             call["caller"],
             _took(call),
-            call["call_id"],
             _remark(call),
+            call["call_id"],
         ]
         for call in found
     ]
-    table(["TIME", "STATUS", "TOOL", "CALLER", "TOOK", "CALL", "WHY"], rows, status=1)
+    table(["TIME", "STATUS", "TOOL", "CALLER", "TOOK", "WHY", "CALL"], rows, status=1, whole=True)
 
 
 def _latest(exchange: Connection, last: int, correlation: str | None) -> list[dict[str, Any]]:
@@ -55,6 +79,36 @@ def _latest(exchange: Connection, last: int, correlation: str | None) -> list[di
         if before is None:
             break
     return found
+
+
+def _show_refused(settings: Settings, last: int, correlation: str | None) -> None:
+    from trunkline.cli.ledger import reading
+
+    with reading(settings) as reader:
+        found = [decode(line) for line in itertools.islice(_refusals(reader, correlation), last)]
+    if settings.shown_as_json({"refused": found}):
+        return
+    if not found:
+        say("No refused calls on record.")
+        return
+    rows = [
+        [clock(one["at"] / 1000), one["code"], one["tool_id"], one["caller"], one.get("rule", ""), one["call_id"]]
+        for one in found
+    ]
+    table(["TIME", "REFUSED", "TOOL", "CALLER", "RULE", "CALL"], rows, whole=True)
+
+
+def _refusals(reader: Reader, correlation: str | None) -> Iterator[bytes]:
+    """The entries of refused calls, newest first."""
+    if correlation is not None:
+        lines = (reader.line(number) for number in reversed(reader.by_correlation(correlation)))
+        yield from (line for line in lines if line is not None and line.startswith(_REFUSED))
+        return
+    top = reader.head()[0]
+    while top > 0:
+        lines_here = list(reader.lines(top - _PIECE + 1, top))
+        yield from (line for line in reversed(lines_here) if line.startswith(_REFUSED))
+        top -= _PIECE
 
 
 def _took(call: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """How a verb reaches the running exchange: ``ready.json``, the operator's token, HTTP.
 
-Owns finding it, asking it, and ending the command with ``code: message`` when it says no. Does not own what is asked
+Owns finding it, asking it, and ending the command with its fault when it says no. Does not own what is asked
 or shown. ``http.client`` and not a larger library: a call needs 80 ms from Enter to the request, and importing httpx
 alone takes twice that.
 
@@ -20,13 +20,12 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from trunkline.cli.terminal import note, printable
+from trunkline.cli.terminal import Failure
 from trunkline.config import Home
 from trunkline.errors import ExchangeUnreachable
 
 # The exchange answers everything but a call within 30 s, and shows a sign of life on a stream every 15 s.
 TIMEOUT_S: Final = 45.0
-NOT_RUNNING: Final = "not running: trunkline up"
 
 decode: Final = msgspec.json.decode
 encode: Final = msgspec.json.encode
@@ -117,13 +116,10 @@ def error_of(data: bytes) -> dict[str, Any]:
         return {"code": "hub.unavailable", "message": "the answer is not one of an exchange"}
 
 
-def end_with(error: dict[str, Any]) -> NoReturn:
-    """``code: message`` on stderr, and the exit code that the table of faults has for it."""
-    from trunkline.model import FAULTS
-
-    note(printable(f"{error['code']}: {error['message']}"))
-    row = FAULTS.get(error["code"])
-    raise SystemExit(1 if row is None else row.exit_code)
+def end_with(error: dict[str, Any], below: str = "") -> NoReturn:
+    """End the command with an error of the exchange."""
+    retryable, details = bool(error.get("retryable")), error.get("details")
+    raise Failure(error["code"], error["message"], below=below, retryable=retryable, details=details)
 
 
 def _ready(home: Home) -> dict[str, Any]:
@@ -131,7 +127,7 @@ def _ready(home: Home) -> dict[str, Any]:
     try:
         ready: dict[str, Any] = decode(home.ready_file.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
-        raise ExchangeUnreachable(NOT_RUNNING) from None
+        raise _not_running(home) from None
     except OSError as error:
         raise ExchangeUnreachable(f"{home.ready_file}: {error.strerror}") from None
     except msgspec.DecodeError:
@@ -140,8 +136,12 @@ def _ready(home: Home) -> dict[str, Any]:
         ) from None
     pid, start_time = ready.get("pid"), ready.get("start_time")
     if not isinstance(pid, int) or not is_alive(pid, start_time) or not isinstance(ready.get("http"), str):
-        raise ExchangeUnreachable(NOT_RUNNING)
+        raise _not_running(home)
     return ready
+
+
+def _not_running(home: Home) -> ExchangeUnreachable:
+    return ExchangeUnreachable(f"not running: trunkline up (looked in {home.path})")
 
 
 def is_alive(pid: int, start_time: object) -> bool:

@@ -8,24 +8,30 @@ from msgspec import Raw
 from trunkline.cli.connection import at
 from trunkline.cli.options import Settings, json_argument, shared
 from trunkline.cli.terminal import note, printable, say
+from trunkline.cli.tools import help_with_tool
 
 
 @click.group()
 def directive() -> None:
-    """State an intent for a tool that needs one."""
+    """State an intent for a tool that needs one (`trunkline tools` says which do)."""
 
 
-@directive.command("new")
+@directive.command("new", short_help="State that one call is intended.")
 @click.argument("tool")
 @click.argument("json_input", metavar="[JSON]", required=False)
 @click.option("--reason", required=True, help="Why; it goes on record.")
 @shared
 def new(settings: Settings, tool: str, json_input: str | None, reason: str) -> None:
-    """State that one call of TOOL (with exactly this JSON, if given) is intended; prints the directive's id."""
+    """State that one call of TOOL (with exactly this JSON, if given) is intended; prints the directive's id.
+
+    It holds for an hour: `trunkline call TOOL --directive ID`.
+    """
     body: dict[str, object] = {"tool_id": tool, "reason": reason}
     if json_input is not None:
         body["input"] = Raw(json_argument(json_input))
-    answer = settings.connect().post(at("directives"), body)
+    exchange = settings.connect()
+    help_with_tool(exchange, tool)
+    answer = exchange.post(at("directives"), body)
     if not settings.shown_as_json(answer):
         say(printable(answer["directive_id"]))
         note(f"for one call within the hour: trunkline call {printable(tool)} … --directive {answer['directive_id']}")

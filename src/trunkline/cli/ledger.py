@@ -12,9 +12,8 @@ import click
 
 from trunkline.cli.connection import decode, encode
 from trunkline.cli.options import Settings, shared
-from trunkline.cli.terminal import heading, note, printable, say
+from trunkline.cli.terminal import Failure, heading, note, printable, say
 from trunkline.cli.watch import sentence
-from trunkline.errors import LedgerCorrupt
 
 if TYPE_CHECKING:
     from trunkline.ledger.reader import Reader
@@ -37,7 +36,7 @@ def reading(settings: Settings) -> Iterator[Reader]:
         reader.close()
 
 
-@ledger.command("verify")
+@ledger.command("verify", short_help="Prove that nothing in it was changed.")
 @click.option(
     "--head", metavar="N:HASH", help="The end that an earlier verify printed: proves that nothing was cut off."
 )
@@ -46,11 +45,7 @@ def verify(settings: Settings, head: str | None) -> None:
     """Prove that every entry is the one that was written; exit 1 names the first that is not."""
     from trunkline.ledger.verify import verify as walk
 
-    try:
-        report = walk(settings.home.ledger_file, head=_anchor(head))
-    except LedgerCorrupt as damage:
-        note(printable(f"ledger.corrupt: {damage}"))
-        raise SystemExit(1) from None
+    report = walk(settings.home.ledger_file, head=_anchor(head))
     if settings.shown_as_json(
         {"status": "whole", **{name: getattr(report, name) for name in report.__struct_fields__}}
     ):
@@ -78,10 +73,17 @@ def _anchor(head: str | None) -> tuple[int, str] | None:
     return int(number), digest
 
 
-@ledger.command("show")
+@ledger.command("show", short_help="The story of a call or a conversation, or the latest entries.")
 @click.option("--call", "call_id", metavar="ID", help="The story of one call.")
 @click.option("--correlation", metavar="ID", help="The story of one conversation.")
-@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Else: how many.")
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Without these: how many of the latest.",
+)
 @shared
 def show(settings: Settings, call_id: str | None, correlation: str | None, last: int) -> None:
     """What is on record of a call or a conversation, or the latest entries; secrets are masked."""
@@ -96,10 +98,12 @@ def show(settings: Settings, call_id: str | None, correlation: str | None, last:
         else:
             lines = replay(reader, call_id=call_id, correlation=correlation)
         entries = [decode(line) for line in lines]
-    if not entries:
+    if not entries and (call_id or correlation):
         nothing_under(call_id or correlation)
     if settings.shown_as_json({"entries": entries}):
         return
+    if not entries:
+        say("Nothing is on record yet.")
     for entry in entries:
         say(f"{entry['n']:>7}  {sentence(entry)}")
         if call_id is not None:
@@ -119,14 +123,10 @@ def _say_body(name: str, entry: dict[str, Any]) -> None:
 
 def nothing_under(name: str | None) -> NoReturn:
     """There is no such call or conversation."""
-    if name is None:
-        say("Nothing is on record yet.")
-        raise SystemExit(0)
-    note(f"not_found: nothing is on record under {printable(name)}; `trunkline calls` shows ids")
-    raise SystemExit(2)
+    raise Failure("not_found", f"nothing is on record under {name}; `trunkline calls` shows ids")
 
 
-@ledger.command("export")
+@ledger.command("export", short_help="Hand out a conversation, as lines or as a bundle with proof.")
 @click.option("--correlation", metavar="ID", required=True, help="The conversation.")
 @click.option("--format", "form", type=click.Choice(["replay", "bundle"]), default="replay", show_default=True)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file instead of stdout.")

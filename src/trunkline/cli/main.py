@@ -13,8 +13,9 @@ from typing import NamedTuple, NoReturn
 
 import click
 
-from trunkline.cli.options import Settings, shared
-from trunkline.cli.terminal import did_you_mean, heading, near, note, printable, say
+from trunkline.cli.connection import encode
+from trunkline.cli.options import Settings, say_json, shared
+from trunkline.cli.terminal import Failure, did_you_mean, heading, near, printable, say
 from trunkline.errors import ConfigError, ExchangeUnreachable, LedgerCorrupt, LedgerError, LedgerLocked
 
 
@@ -27,22 +28,23 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "up": Verb("up", "up", "Run the exchange in the foreground."),
+    "up": Verb("up", "up", "Run the exchange here, in the foreground."),
     "status": Verb("status", "status", "What runs here, since when, and how busy it is."),
-    "agents": Verb("agents", "agents", "The agents and how they are."),
-    "tools": Verb("tools", "tools", "What can be called; with a name, how."),
-    "calls": Verb("calls", "calls", "The latest calls and how they ended."),
+    "agents": Verb("agents", "agents", "The agents, how they are, and why one does not run."),
+    "logs": Verb("logs", "logs", "What an agent printed, and what it prints."),
+    "tools": Verb("tools", "tools", "What can be called; with a name, how to call it."),
+    "calls": Verb("calls", "calls", "The latest calls and how they ended; the refused ones."),
     "call": Verb("call", "call", "Call a tool and print its output."),
-    "watch": Verb("watch", "watch", "What happens, as it happens."),
-    "approvals": Verb("approvals", "approvals", "The open questions."),
-    "approve": Verb("approvals", "approve", "Answer a question with yes."),
-    "deny": Verb("approvals", "deny", "Answer a question with no."),
-    "directive": Verb("directive", "directive", "State an intent for a tool that needs one."),
-    "policy": Verb("policy", "policy", "The rules in force; what they would say."),
-    "space": Verb("space", "space", "Workspaces for agents: make, list, run operations in them."),
-    "token": Verb("token", "token", "Credentials: make, list, revoke."),
-    "reload": Verb("reload", "reload", "Read the configuration again."),
-    "ledger": Verb("ledger", "ledger", "The record: verify, show, export."),
+    "watch": Verb("watch", "watch", "Everything that happens, one line each, as it happens."),
+    "approvals": Verb("approvals", "approvals", "What waits for your answer, and what it is about."),
+    "approve": Verb("approvals", "approve", "Answer with yes: the call runs, the permission is given."),
+    "deny": Verb("approvals", "deny", "Answer with no."),
+    "directive": Verb("directive", "directive", "State an intent, for a tool that needs one."),
+    "policy": Verb("policy", "policy", "The rules in force; what they would say to a call."),
+    "space": Verb("space", "space", "Workspaces for agents: make, list, remove, run operations."),
+    "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
+    "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
+    "ledger": Verb("ledger", "ledger", "The record of everything: verify, show, export."),
 }
 
 
@@ -118,21 +120,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.exceptions.NoArgsIsHelpError as error:
         say(error.format_message())
         code = 2
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except ExchangeUnreachable as error:
-        note(printable(str(error)))
-        code = 2
-    except LedgerLocked as error:
-        note(printable(f"already running: {error}"))
-        code = 2
-    except LedgerError as error:
-        note(printable(f"ledger.{'corrupt' if isinstance(error, LedgerCorrupt) else 'unreadable'}: {error}"))
-        code = 1
-    except ConfigError as error:
-        note(printable(f"config.invalid: {error}"))
-        code = 2
+    except (Failure, click.ClickException, ExchangeUnreachable, LedgerError, ConfigError) as error:
+        failure = _failure(error)
+        (error if isinstance(error, click.ClickException) else failure).show()
+        # Asked of the words themselves: those of a command line that cannot be used were never read.
+        if "--json" in (sys.argv[1:] if arguments is None else arguments):
+            say_json(encode({"error": failure.error}))
+        code = failure.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = 130
     except BrokenPipeError:
@@ -140,3 +134,23 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code or 0)
+
+
+def _failure(error: Exception) -> Failure:
+    """Whatever ended a command, as what is told of it."""
+    text = str(error)
+    match error:
+        case Failure():
+            return error
+        case click.ClickException():
+            return Failure("usage.invalid", error.format_message(), exit_code=error.exit_code)
+        case ExchangeUnreachable():
+            return Failure("exchange.unreachable", text, exit_code=2, line=text)
+        case LedgerLocked():
+            return Failure("exchange.already_running", text, exit_code=2, line=f"already running: {text}")
+        case LedgerCorrupt():
+            return Failure("ledger.corrupt", text)
+        case LedgerError():
+            return Failure("ledger.unreadable", text)
+        case _:
+            return Failure("config.invalid", text)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from trunkline.cli.connection import Connection, encode
-from trunkline.cli.terminal import note, printable, say
+from trunkline.cli.terminal import Failure, printable, say
 from trunkline.config import Home
 
 # How much of a line is shown on each side of a fault in it.
@@ -54,8 +54,20 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
 
     decorated: Callable[..., Any] = click.make_pass_decorator(Settings, ensure=True)(function)
     for option in (
-        click.option("--json", is_flag=True, expose_value=False, callback=keep_json, help="For programs: print JSON."),
-        click.option("--home", metavar="DIR", expose_value=False, callback=keep_home, help="The exchange's folder."),
+        click.option(
+            "--json",
+            is_flag=True,
+            expose_value=False,
+            callback=keep_json,
+            help="For programs: JSON on stdout, also of an error.",
+        ),
+        click.option(
+            "--home",
+            metavar="DIR",
+            expose_value=False,
+            callback=keep_home,
+            help="The home folder; else $TRUNKLINE_HOME or ~/.trunkline.",
+        ),
     ):
         decorated = option(decorated)
     return decorated
@@ -97,13 +109,13 @@ def _check(data: bytes, what: str) -> None:
         fault = error.fault[:1].lower() + error.fault[1:]
         if not data.strip():
             fault, error.at = "it is empty", None
+        message = f"the {what} is not JSON: {fault}"
         if error.at is None:
-            note(f"message.malformed: the {what} is not JSON: {fault}")
-        else:
-            line, column, spot = place(data, error.at)
-            note(f"message.malformed: the {what} is not JSON: {fault}, line {line}, column {column}")
-            note(spot)
-        raise SystemExit(2) from None
+            raise Failure("message.malformed", message) from None
+        line, column, spot = place(data, error.at)
+        where = {"line": line, "column": column}
+        text = f"{message}, line {line}, column {column}"
+        raise Failure("message.malformed", text, below=spot, details=where) from None
 
 
 def place(data: bytes, offset: int) -> tuple[int, int, str]:

@@ -10,6 +10,7 @@ from msgspec import Raw
 from trunkline.cli.connection import at
 from trunkline.cli.options import Settings, json_argument, shared
 from trunkline.cli.terminal import printable, say, status_word, table
+from trunkline.cli.tools import no_tool
 
 
 @click.group(invoke_without_command=True)
@@ -27,7 +28,7 @@ def policy(context: click.Context, settings: Settings) -> None:
         for rule in found["rules"]
     ]
     rows.append(["default", "deny", "*", "*", "", "nothing above matches"])
-    table(["RULE", "DECISION", "CALLER", "TOOL", "IF", "REASON"], rows, status=1)
+    table(["RULE", "DECISION", "CALLER", "TOOL", "IF", "REASON"], rows, status=1, whole=True)
 
 
 def _condition(rule: dict[str, Any]) -> str:
@@ -39,21 +40,30 @@ def _condition(rule: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-@policy.command("check")
+@policy.command("check", short_help="What the rules would say to a call; nothing is called.")
 @click.argument("caller")
 @click.argument("tool")
 @click.argument("json_input", metavar="[JSON]", required=False)
 @shared
 def check(settings: Settings, caller: str, tool: str, json_input: str | None) -> None:
-    """What would happen if CALLER (operator, agent:ID, http:NAME, …) called TOOL. Nothing is called or recorded."""
+    r"""What would happen if CALLER called TOOL, with this JSON if given. Nothing is called or recorded.
+
+    CALLER is `operator` or an edge and an id: agent:ID, http:NAME, chiffon:ID.
+
+    \b
+    trunkline policy check agent:com.example.reporter com.example.notes/append
+    """
     body: dict[str, object] = {"caller": caller, "tool_id": tool}
     if json_input is not None:
         body["input"] = Raw(json_argument(json_input))
-    verdict: dict[str, Any] = settings.connect().post(at("policy", "check"), body)
+    exchange = settings.connect()
+    verdict: dict[str, Any] = exchange.post(at("policy", "check"), body)
     if settings.shown_as_json(verdict):
         return
     reason = f": {printable(verdict['reason'])}" if verdict.get("reason") else ""
     say(f"{status_word(verdict['decision'])} by {printable(verdict['rule'])}{reason}")
     fault = verdict.get("fault")
     if fault is not None:
+        if fault["code"] == "tool.not_found":
+            fault["message"] = no_tool(tool, exchange.get(at("tools"))["tools"])
         say(f"the caller would get {printable(fault['code'])}: {printable(fault['message'])}")

@@ -12,7 +12,10 @@ from trunkline.cli.terminal import say
 @click.command()
 @shared
 def reload(settings: Settings) -> None:
-    """Read the configuration again; a file that cannot be used changes nothing."""
+    """Read the configuration again: rules, limits, agents. A file that cannot be used changes nothing.
+
+    New agents start, changed ones restart, crashed ones are tried again. Addresses of listeners need a restart.
+    """
     answer = settings.connect().post(at("reload"))
     if not settings.shown_as_json(answer):
         say("reloaded")

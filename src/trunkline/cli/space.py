@@ -13,7 +13,7 @@ import click
 
 from trunkline.cli.connection import Connection, at, decode, encode, end_with, error_of
 from trunkline.cli.options import Settings, json_argument, shared
-from trunkline.cli.terminal import note, printable, say, table
+from trunkline.cli.terminal import Failure, note, printable, say, table
 from trunkline.errors import ExchangeUnreachable
 
 # Below the patience of one request; then it is asked again.
@@ -25,9 +25,14 @@ def space() -> None:
     """Workspaces for agents: files and commands, in a sandbox and under a policy."""
 
 
-@space.command("new")
+@space.command("new", short_help="Make a space.")
 @click.argument("name")
-@click.option("--preset", default="standard", metavar="P", help="restrictive, standard (the default) or permissive.")
+@click.option(
+    "--preset",
+    default="standard",
+    metavar="P",
+    help="restrictive (asks before it writes), standard (the default) or permissive.",
+)
 @shared
 def new(settings: Settings, name: str, preset: str) -> None:
     """Make the space NAME, whose tools are offered as those of the agent space.NAME."""
@@ -60,10 +65,10 @@ def list_spaces(settings: Settings) -> None:
         ]
         for one in found
     ]
-    table(["NAME", "PRESET", "SHELL", "NETWORK", "OPEN RUNS", "ASKING", "FOLDER"], rows)
+    table(["NAME", "PRESET", "SHELL", "NETWORK", "OPEN RUNS", "ASKING", "FOLDER"], rows, whole=True)
 
 
-@space.command("rm")
+@space.command("rm", short_help="Remove a space with all its files.")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared
@@ -79,7 +84,7 @@ def rm(settings: Settings, name: str, yes: bool) -> None:
         say(f"removed {printable(name)}")
 
 
-@space.command("run")
+@space.command("run", short_help="Run operations: messages on stdin, events on stdout.")
 @click.argument("name")
 @click.option("--no-wait", is_flag=True, help="Do not wait for a person who is asked; exit with 3.")
 @shared
@@ -95,7 +100,7 @@ def run(settings: Settings, name: str, no_wait: bool) -> None:
     sys.exit(worst)
 
 
-@space.command("show")
+@space.command("show", short_help="What happened in a run.")
 @click.argument("run_id", metavar="RUN")
 @click.option("--wait", is_flag=True, help="Follow it to its end, also while it waits for a person.")
 @shared
@@ -137,8 +142,8 @@ def _follow(exchange: Connection, message: dict[str, Any], *, wait: bool) -> int
                 if message["status"] != "awaiting_approval" or message["events"]:
                     break
         except ExchangeUnreachable:
-            note(f"hub.unavailable: the exchange went away; the run goes on: trunkline space show {run_id} --wait")
-            return 3
+            text = f"the exchange went away; the run goes on: trunkline space show {run_id} --wait"
+            raise Failure("hub.unavailable", text, exit_code=3) from None
 
 
 def _events_message(data: bytes) -> dict[str, Any]:
@@ -163,7 +168,7 @@ def _tell_of_question(message: dict[str, Any]) -> None:
     note(f"{printable(event.get('reason', ''))}; waiting: trunkline approve {approval_id}")
 
 
-@space.command("check")
+@space.command("check", short_help="What would be decided of each operation; nothing is done.")
 @click.argument("name")
 @click.argument("file")
 @shared
@@ -175,6 +180,7 @@ def check(settings: Settings, name: str, file: str) -> None:
     if status >= 400:
         if "events" not in answer:
             end_with(error_of(data))
+        settings.shown_as_json(answer)
         for event in answer["events"]:
             note(printable(f"{event['category']}: {event['message']}"))
         raise SystemExit(2)
@@ -184,4 +190,4 @@ def check(settings: Settings, name: str, file: str) -> None:
         [one["operationId"], one["type"], one["decision"], one["policy"], one.get("reason", "")]
         for one in answer["operations"]
     ]
-    table(["OPERATION", "TYPE", "DECISION", "RULE", "REASON"], rows, status=2)
+    table(["OPERATION", "TYPE", "DECISION", "RULE", "REASON"], rows, status=2, whole=True)

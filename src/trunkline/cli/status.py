@@ -17,7 +17,7 @@ _NOT_LISTENERS = {"pid", "start_time", "operator_token_file", "version"}
 @click.command()
 @shared
 def status(settings: Settings) -> None:
-    """What runs here, since when, and how busy it is."""
+    """What runs here, since when, how busy it is, and which of its listeners are off."""
     exchange = settings.connect()
     figures: dict[str, Any] = exchange.get(at("status"))
     if settings.shown_as_json({**exchange.ready, **figures, "home": str(exchange.home.path)}):
@@ -34,6 +34,8 @@ def status(settings: Settings) -> None:
         _line("off", ", ".join(off))
     _line("agents", f"{figures.get('agents', 0)} attached, {figures.get('tools', 0)} tools")
     _line("calls", f"{_counts(figures.get('open_calls'), 'open')}; {_counts(figures.get('settled_calls'), 'ended')}")
+    if figures.get("refused_calls"):
+        _line("refused", f"{_counts(figures['refused_calls'], 'since the start')}: trunkline calls --refused")
     questions = figures.get("questions", 0)
     _line("questions", f"{questions} open" + (": trunkline approvals" if questions else ""))
     _line("ledger", f"{figures.get('entries', 0):,} entries, {figures.get('backlog', 0):,} on their way to disk")

@@ -13,15 +13,19 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
+
+from trunkline.model import FAULTS
 
 # Invisible characters that Python calls printable: fillers, variation selectors, the joiner, the empty Braille cell.
 _INVISIBLE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 _SUSPECT: Final = re.compile(r"[^ -~]")
+# Columns of a table that are not made narrower than this.
+_NARROWEST: Final = 10
 
 STATUS_COLOURS: Final = {
     "succeeded": "green",
@@ -72,6 +76,43 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
+class Failure(Exception):
+    """The end of a command that cannot do its work: ``code: message`` on stderr and the table's exit code.
+
+    ``main`` tells it, for programs also as JSON. ``below`` is shown under the line, for people only.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        exit_code: int | None = None,
+        line: str | None = None,
+        below: str = "",
+        retryable: bool = False,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code_of(code) if exit_code is None else exit_code
+        # As in an answer of the HTTP API.
+        self.error = {"code": code, "message": message, "retryable": retryable, "details": details or {}}
+        self._line = f"{code}: {message}" if line is None else line
+        self._below = below
+
+    def show(self) -> None:
+        """For a person."""
+        note(printable(self._line))
+        if self._below:
+            note(self._below)
+
+
+def exit_code_of(code: str) -> int:
+    """What the table of faults says; a code that is not in it is a tool's own."""
+    row = FAULTS.get(code)
+    return 1 if row is None else row.exit_code
+
+
 def status_word(status: str) -> str:
     """A status in its colour; ``click.echo`` takes the colour away where nobody looks."""
     return click.style(printable(status), fg=STATUS_COLOURS.get(status))
@@ -82,11 +123,11 @@ def heading(text: str) -> str:
     return click.style(printable(text), bold=True)
 
 
-def near(name: str, known: Iterable[str]) -> list[str]:
+def near(name: str, known: Iterable[str], likeness: float = 0.5) -> list[str]:
     """The known names that are most like this one."""
     import difflib
 
-    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=likeness)
 
 
 def did_you_mean(names: Sequence[str]) -> str:
@@ -97,24 +138,44 @@ def did_you_mean(names: Sequence[str]) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, status: int | None = None) -> None:
+def table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], *, status: int | None = None, whole: bool = False
+) -> None:
     """Aligned columns, ``status`` being the one with colours.
 
-    On a terminal the last column is cut at the edge: one row stays one line. Elsewhere nothing is cut.
+    On a terminal what does not fit is cut: the last column first, then the widest. Elsewhere nothing is cut. With
+    ``whole`` the last column is to be copied or read as it is: it is not cut but goes below its row.
     """
-    cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(width(row[i]) for row in (headers, *cells)) for i in range(len(headers))]
+    lines = [list(headers), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
+    below: list[str] = []
     if sys.stdout.isatty():
-        room = shutil.get_terminal_size().columns - sum(widths[:-1]) - 2 * (len(widths) - 1)
-        widths[-1] = min(widths[-1], max(room, 10))
-    for number, row in enumerate((headers, *cells)):
-        padded = [_fit(cell, size) for cell, size in zip(row, widths, strict=True)]
-        padded[-1] = padded[-1].rstrip()
+        room = shutil.get_terminal_size().columns
+        if whole and _total(widths) > room:
+            below = [line.pop() for line in lines]
+            del widths[-1]
+        _shrink(widths, room)
+    for number, line in enumerate(lines):
+        padded = [_fit(cell, size, from_end=True) for cell, size in zip(line[:-1], widths[:-1], strict=True)]
+        padded.append(_fit(line[-1], widths[-1]).rstrip())
         if number == 0:
             padded = [click.style(cell, bold=True) for cell in padded]
         elif status is not None:
-            padded[status] = click.style(padded[status], fg=STATUS_COLOURS.get(row[status]))
+            padded[status] = click.style(padded[status], fg=STATUS_COLOURS.get(line[status]))
         say("  ".join(padded).rstrip())
+        if number and below and below[number]:
+            say(f"    {below[number]}")
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _shrink(widths: list[int], room: int) -> None:
+    """Make columns narrower until a row fits, as far as they stay readable."""
+    widths[-1] = min(widths[-1], max(room - _total(widths) + widths[-1], _NARROWEST))
+    while _total(widths) > room and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
 
 
 def width(text: str) -> int:
@@ -129,13 +190,14 @@ def width(text: str) -> int:
     )
 
 
-def _fit(text: str, size: int) -> str:
+def _fit(text: str, size: int, *, from_end: bool = False) -> str:
+    """The text in so many columns. Of an id the end is kept (``from_end``): it tells it from others."""
     missing = size - width(text)
     if missing >= 0:
         return text + " " * missing
     while width(text) > size - 1:
-        text = text[:-1]
-    return text + "…"
+        text = text[1:] if from_end else text[:-1]
+    return f"…{text}" if from_end else f"{text}…"
 
 
 # --- times ------------------------------------------------------------------------------------------------------------

@@ -17,16 +17,26 @@ def token() -> None:
     """Credentials for agents and programs."""
 
 
-@token.command("new")
+@token.command("new", short_help="Make one.")
 @click.argument("edge")
-@click.option("--agent", required=True, metavar="ID", help="Who will use it.")
-@click.option("--type", "kind", metavar="T", help="The agent's type, on edges that have types.")
+@click.option("--agent", required=True, metavar="ID", help="Who will use it; calls are made in this name.")
+@click.option("--type", "kind", metavar="T", help="On chiffon: orchestrator, infra, desktop, code or research.")
 @click.option(
-    "--permission", "permissions", metavar="P", multiple=True, help="What it may do besides; may be repeated."
+    "--permission",
+    "permissions",
+    metavar="P",
+    multiple=True,
+    help="What it may do besides calls: approve, metrics, or what tools ask for; may be repeated.",
 )
 @shared
 def new(settings: Settings, edge: str, agent: str, kind: str | None, permissions: tuple[str, ...]) -> None:
-    """Make a credential for an agent on an EDGE (http, opensentience, chiffon)."""
+    r"""Make a credential on an EDGE: http, opensentience or chiffon. Its secret is shown this once, on stdout.
+
+    \b
+    trunkline token new http --agent dashboard --permission approve
+    trunkline token new opensentience --agent com.example.weather
+    trunkline token new chiffon --agent infra-1 --type infra
+    """
     if kind is not None and edge != "chiffon":
         raise click.UsageError(f"agents on the edge {printable(edge)} have no type")
     if kind is None and edge == "chiffon":
@@ -42,7 +52,7 @@ def new(settings: Settings, edge: str, agent: str, kind: str | None, permissions
         note(f"{made['id']}: shown this once; trunkline token revoke {made['id']} takes it back")
 
 
-@token.command("list")
+@token.command("list", short_help="Those that were made.")
 @shared
 def list_tokens(settings: Settings) -> None:
     """The credentials that were made; also while no exchange is running."""
@@ -93,7 +103,7 @@ def _on_record(settings: Settings) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-@token.command("revoke")
+@token.command("revoke", short_help="Take one back.")
 @click.argument("token_id", metavar="ID")
 @shared
 def revoke(settings: Settings, token_id: str) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from trunkline.cli.connection import at, encode
+from trunkline.cli.connection import Connection, at, encode, end_with
 from trunkline.cli.options import Settings, say_json, shared
-from trunkline.cli.terminal import did_you_mean, heading, near, note, printable, say, status_word, table
+from trunkline.cli.terminal import Failure, did_you_mean, heading, near, printable, say, status_word, table
 
 
 @click.command()
 @click.argument("tool", required=False)
 @shared
 def tools(settings: Settings, tool: str | None) -> None:
-    """What can be called; with the name of a TOOL, how."""
+    r"""What can be called; with the name of a TOOL its description, its schemas and a call to try.
+
+    \b
+    trunkline tools
+    trunkline tools com.example.clock/countdown
+    """
     found: list[dict[str, Any]] = settings.connect().get(at("tools"))["tools"]
     if tool is not None:
         found = _named(tool, found)
@@ -35,12 +40,29 @@ def _named(tool: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The tool of this id, or those whose name after the slash it is."""
     exact = [one for one in found if tool in {one["tool_id"], one["tool_id"].partition("/")[2]}]
     if not exact:
-        note(f"tool.not_found: no tool {printable(tool)!r}{nearest(tool, found)}")
-        raise SystemExit(2)
+        raise Failure("tool.not_found", no_tool(tool, found))
     return exact
 
 
-def nearest(tool: str, found: list[dict[str, Any]]) -> str:
+def help_with_tool(exchange: Connection, tool: str) -> None:
+    """Let a refusal say which tool was perhaps meant, or where its input is described."""
+
+    def refused(error: dict[str, Any]) -> NoReturn:
+        exchange.refused = end_with
+        if error["code"] == "tool.not_found":
+            error["message"] = no_tool(tool, exchange.get(at("tools"))["tools"])
+        described = error["code"] == "tool.invalid_input"
+        end_with(error, f"its input: trunkline tools {printable(tool)}" if described else "")
+
+    exchange.refused = refused
+
+
+def no_tool(tool: str, found: list[dict[str, Any]]) -> str:
+    """What is said of a tool that does not exist, and which one was perhaps meant."""
+    return f"no tool {tool!r}" + (_nearest(tool, found) or "; `trunkline tools` lists them")
+
+
+def _nearest(tool: str, found: list[dict[str, Any]]) -> str:
     """The tools that were perhaps meant, as the end of a sentence.
 
     A name after the slash is as good as the whole id; an agent that exists narrows it down to that agent's tools.

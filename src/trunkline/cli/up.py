@@ -16,7 +16,11 @@ from trunkline.cli.options import Settings, shared
 @click.option("--demo", is_flag=True, help="With the example agents, besides those of the configuration.")
 @shared
 def up(settings: Settings, config: Path | None, demo: bool) -> None:
-    """Run the exchange in the foreground; Ctrl-C or SIGTERM drains and stops it."""
+    """Run the exchange in the foreground.
+
+    Ctrl-C or SIGTERM stops it: no new calls, those that run have 10 s to end, what is left is taken up at the next
+    start. SIGHUP does what `trunkline reload` does.
+    """
     from trunkline.host.up import run
 
     raise SystemExit(run(settings.home, config, demo=demo))

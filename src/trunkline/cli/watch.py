@@ -73,7 +73,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
 @click.command()
 @shared
 def watch(settings: Settings) -> None:
-    """What happens, as it happens. Ctrl-C ends it."""
+    """All that happens, one line each, as it happens: calls, questions, agents, tokens, rules. Ctrl-C ends it."""
     exchange = settings.connect()
     try:
         for name, data in exchange.events("GET", at("watch")):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import random
 import secrets
@@ -34,6 +35,8 @@ from trunkline.host.log_mask import mask_log
 from trunkline.host.manifest import read_manifest
 from trunkline.host.restart import Life, Restart, State, Step, how_it_ended
 from trunkline.model import AgentView, Manifest, Peer, ProcessIdentity
+
+log = logging.getLogger("trunkline")
 
 EDGE: Final = "opensentience"
 # What an agent sees of the exchange's own environment (decision 18).
@@ -266,6 +269,9 @@ class Supervisor:
             if agent.life.wake_at is not None:
                 restart_in_s = agent.life.wake_at - now
             self._feed([AgentExited(agent.spec.agent_id, run.run_id, code, restart_in_s, note)])
+        if agent.life.state in {State.CRASHED, State.BACKOFF}:
+            more = "" if run.process is None else f"; see trunkline logs {agent.spec.agent_id}"
+            log.warning("%s does not run: %s%s", agent.spec.agent_id, note, more)
         self._perform(agent, step)
 
     def _settle(self) -> None:

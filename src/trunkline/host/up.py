@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import hashlib
 import json
 import logging
@@ -209,9 +208,24 @@ class Exchange:
     # -- while it runs -------------------------------------------------------------------------------------------------
 
     def _watch_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reload_on_signal)
+        for number, why in ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")):
+            loop.add_signal_handler(number, self._told_to_stop, why)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_or_stop, os.isatty(sys.stderr.fileno()))
+
+    def _reload_or_stop(self, was_on_terminal: bool) -> None:
+        """SIGHUP: somebody wants the file read again, or our terminal was closed and nobody would see us run on."""
+        if was_on_terminal and not os.isatty(sys.stderr.fileno()):
+            self._told_to_stop("the terminal was closed")
+        else:
+            self._reload_on_signal()
+
+    def _told_to_stop(self, why: str) -> None:
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        running = self._running_calls()
+        waits = f"; waiting up to {DRAIN_S:g} s for {_calls(running)} to end" if running else ""
+        _say(f"stopping: {why}{waits}")
 
     def _on_durable(self, number: int) -> None:
         self._runner.on_durable(number)
@@ -310,6 +324,9 @@ class Exchange:
             if self._exit_code == 0:
                 log.critical("the ledger failed at the end: %s. The next start recovers from it.", error)
             self._exit_code = EXIT_FAILED
+        if self._exit_code == 0 and self._stop.is_set():
+            left = len(runner.hub.state.calls)
+            _say("stopped" + (f"; {_calls(left)} will go on at the next start" if left else ""))
 
     async def _wait_idle(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -319,8 +336,10 @@ class Exchange:
 
     def _is_busy(self) -> bool:
         """Whether a call runs, or the one who asked for it has not been told of its end."""
-        running = any(call.status is Status.RUNNING for call in self._runner.hub.state.calls.values())
-        return running or self._runner.is_waiting_for_disk
+        return bool(self._running_calls()) or self._runner.is_waiting_for_disk
+
+    def _running_calls(self) -> int:
+        return sum(call.status is Status.RUNNING for call in self._runner.hub.state.calls.values())
 
     def _write_ready(self, http: str, opensentience: OpenSentienceListener) -> None:
         """Say where everything is, to programs (``ready.json``) and to the person who looks on."""
@@ -346,20 +365,30 @@ class Exchange:
         self._say_ready(http, opensentience)
 
     def _say_ready(self, http: str, opensentience: OpenSentienceListener) -> None:
-        say = functools.partial(print, file=sys.stderr, flush=True)
-        say(f"trunkline {trunkline.__version__} is up in {self._home.path}")
-        say(f"  http    {http}")
-        say(f"  socket  {opensentience.path}")
-        say(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
+        _say(f"trunkline {trunkline.__version__} is up in {self._home.path}")
+        _say(f"  http    {http}")
+        _say(f"  socket  {opensentience.path}")
+        _say(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
         if self._demo:
             command = shlex.quote(os.path.relpath(sys.argv[0]))
-            say("")
-            say("Try it in another terminal:")
-            say(f"  {command} tools")
-            say(f"""  {command} call com.example.echo/echo '{{"text": "hello"}}'""")
-            say(f"  {command} call com.example.clock/countdown '{{}}' --follow")
-            say("")
-        say("Stop with Ctrl-C.")
+            _say("")
+            _say("Try it in another terminal:")
+            _say(f"  {command} tools")
+            _say(f"""  {command} call com.example.echo/echo '{{"text": "hello"}}'""")
+            _say(f"  {command} call com.example.clock/countdown '{{}}' --follow")
+            _say("")
+        _say("Stop with Ctrl-C.")
+
+
+def _say(text: str) -> None:
+    """One line to the person who looks on, if the terminal is still there."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+def _calls(number: int) -> str:
+    return f"{number:,} {'call' if number == 1 else 'calls'}"
 
 
 def _log_defect(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

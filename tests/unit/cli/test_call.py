@@ -20,9 +20,10 @@ from trunkline.cli import call as call_module
 from trunkline.cli.connection import Connection
 from trunkline.errors import ExchangeUnreachable
 from trunkline.events import CallRequested, CancelRequested
-from trunkline.model import FAULTS, Status, fault
+from trunkline.model import FAULTS, Question, Status, fault
 
 TOOL = "com.example.echo/say"
+STAMP = "2026-11-15T10:00:00.000Z"
 BOUND_S = 10
 
 
@@ -117,8 +118,10 @@ def test_a_refusal_ends_with_the_code_of_the_table(running: Running, code: str) 
     running.exchange.script[CallRequested] = lambda event: [refused(event, code)]
     said = running.run("call", TOOL)
     assert said.code == FAULTS[code].exit_code
-    assert said.err.startswith(f"{code}: {FAULTS[code].text}")
-    assert len(said.err.splitlines()) == 1
+    # A missing tool is named, with what was perhaps meant.
+    assert said.err.startswith(f"{code}: {'no tool ' if code == 'tool.not_found' else FAULTS[code].text}")
+    below = [f"its input: trunkline tools {TOOL}"] if code == "tool.invalid_input" else []
+    assert said.err.splitlines()[1:] == below
 
 
 def test_an_unknown_tool_gets_suggestions(running: Running) -> None:
@@ -126,7 +129,10 @@ def test_an_unknown_tool_gets_suggestions(running: Running) -> None:
     for name in ("com.example.echo/sya", "say", "other/say"):
         said = running.run("call", name)
         assert said.code == 2
-        assert "did you mean com.example.echo/say?" in said.err
+        assert said.err == f"tool.not_found: no tool {name!r}; did you mean com.example.echo/say?\n"
+    assert running.run("call", "quite/different").err.endswith(
+        "no tool 'quite/different'; `trunkline tools` lists them\n"
+    )
 
 
 def test_json_gives_the_whole_answer(running: Running) -> None:
@@ -169,6 +175,33 @@ def test_progress_goes_to_stderr_as_it_comes_and_only_when_asked_for(running: Ru
     assert said.out == "{}\n"
     assert said.err == 'one\nhalf line\\u001b[31m\n50 % fetching\n75 %\n{"json":{"part":1}}\n'
     assert running.run("call", TOOL).err == ""
+
+
+def test_who_waits_for_a_call_is_told_once_of_a_question_inside_it(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_module, "LOOK_EVERY_S", 0.01)
+    exchange, asked, notes, looks = running.exchange, [], [], []
+    question = Question("a42", "call", "opensentience:b", STAMP, STAMP, "a rule asks", tool_id="c/write\x1b")
+    held_up = view(CALL_ID, "operator", Status.RUNNING, approval_id="a42")
+
+    def script(event: CallRequested) -> list[Any]:
+        asked.append(event)
+        return [accepted(event)]
+
+    def look(_: str) -> Any:
+        looks.append(len(notes))
+        if looks.count(1) == 2:
+            running.later(exchange.say, answered(asked[0], output=Raw(b"{}")))
+        return held_up
+
+    exchange.script[CallRequested] = script
+    exchange.open_questions = [question]
+    monkeypatch.setattr(exchange, "call", look)
+    monkeypatch.setattr(call_module, "note", notes.append)
+    said = running.run("call", TOOL)
+    assert (said.code, said.out) == (0, "{}\n")
+    assert notes == ["waiting for approval a42 of c/write\\u001b, called inside: trunkline approve a42"]
 
 
 # --- questions --------------------------------------------------------------------------------------------------------

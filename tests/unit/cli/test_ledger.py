@@ -12,7 +12,8 @@ import pytest
 
 from tests.unit.cli.conftest import Said, trunkline
 from tests.unit.ledger.made import AT, accepted, call_id, change, in_process, noticed, settled
-from trunkline.entries import TokenIssued, TokenRevoked
+from trunkline.cli import calls as calls_module
+from trunkline.entries import CallRefused, TokenIssued, TokenRevoked
 
 NASTY = "\x1b[31m\u202eevil\u200b"
 
@@ -148,3 +149,43 @@ def test_tokens_are_listed_from_the_record(home: Path) -> None:
     shown = trunkline("token", "list", "--home", str(home), "--json").json
     assert [token["revoked"] for token in shown["tokens"]] == [True, False]
     assert "ab" * 32 not in json.dumps(shown)
+
+
+# --- refused calls ----------------------------------------------------------------------------------------------------
+
+
+def refusal(n: int, caller: str, correlation: str | None = None) -> CallRefused:
+    return CallRefused(
+        n=n, at=AT, call_id=call_id(n), caller=caller, tool_id="a/b", code="policy.denied", rule="default",
+        correlation_id=correlation,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", [1, 2, 10_000])
+def test_refused_calls_are_shown_from_the_record_newest_first(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(calls_module, "_PIECE", piece)
+    with in_process(short_path) as made:
+        made.add(
+            lambda n: refusal(n, "http:one", "chat:1"),
+            lambda n: accepted(n, correlation_id="chat:1"),
+            lambda n: refusal(n, f"http:two{NASTY}"),
+            lambda n: settled(n, 2, b"{}"),
+            lambda n: refusal(n, "http:three"),
+        )
+    home = ("--home", str(short_path))
+    lines = trunkline("calls", "--refused", *home).out.splitlines()
+    assert [line.split()[-5:-1] for line in lines[1:]] == [
+        ["policy.denied", "a/b", caller, "default"]
+        for caller in ("http:three", "http:two\\u001b[31m\\u202eevil\\u200b", "http:one")
+    ]
+    assert lines[1].endswith(call_id(5))
+    found = trunkline("calls", "--refused", "--last", "2", "--json", *home).json["refused"]
+    assert [one["n"] for one in found] == [5, 3]
+    found = trunkline("calls", "--refused", "--correlation", "chat:1", "--json", *home).json["refused"]
+    assert [one["n"] for one in found] == [1]
+
+
+def test_no_refused_calls_are_said_to_be_none(home: Path) -> None:
+    assert trunkline("calls", "--refused", "--home", str(home)).out == "No refused calls on record.\n"

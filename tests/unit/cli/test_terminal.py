@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+from click import unstyle
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,6 +84,35 @@ def test_columns_are_aligned_also_with_wide_characters(capsys: pytest.CaptureFix
     )  # fmt: skip
 
 
+ROW = ["12:00:00", "com.example.notes/append", "a long remark that may be cut", "0123456789abcdef0123456789"]
+HEAD = ["TIME", "TOOL", "WHY", "CALL"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        (93, ["  ".join(ROW)]),
+        (92, ["  ".join(ROW[:3]), f"    {ROW[3]}"]),
+        (50, ["12:00:00  com.example.notes/append  a long remark…", f"    {ROW[3]}"]),
+        (40, ["12:00:00  …mple.notes/append  a long re…", f"    {ROW[3]}"]),
+        (10, ["12:00:00  …es/append  a long re…", f"    {ROW[3]}"]),
+    ],
+)
+def test_on_a_narrow_terminal_ids_go_below_and_the_rest_is_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, lines: list[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table(HEAD, [ROW], whole=True)
+    assert [unstyle(line) for line in capsys.readouterr().out.splitlines()[1:]] == lines
+
+
+def test_elsewhere_nothing_is_cut(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "10")
+    table(HEAD, [ROW], whole=True)
+    assert capsys.readouterr().out.splitlines()[1] == "  ".join(ROW)
+
+
 def test_combining_characters_take_no_room() -> None:
     assert width("e\u0301") == 1
 
@@ -106,6 +136,7 @@ def test_durations_are_in_words(seconds: float, text: str) -> None:
 
 
 def test_todays_times_have_no_date_and_others_do() -> None:
-    assert clock(time.time()) == time.strftime("%H:%M:%S")
+    now = time.time()
+    assert clock(now) == time.strftime("%H:%M:%S", time.localtime(now))
     assert clock(0.0).startswith(("1970-01-01 ", "1969-12-31 "))
     assert seconds_of("1970-01-01T00:00:01.500Z") == 1.5

@@ -245,7 +245,7 @@ async def test_the_manifest_is_read_for_each_launch_and_a_bad_one_keeps_the_agen
 
 
 async def test_an_agent_that_fails_is_started_again_as_another_run(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(restart, "FIRST_WAIT_S", 0.01)
     await host.start(shell("a", tmp_path, "[ -e again ] && exec sleep 600; touch again; exit 3"))
@@ -253,6 +253,7 @@ async def test_an_agent_that_fails_is_started_again_as_another_run(
     (ended,) = host.exited("a")
     first, second = host.launched("a")
     assert (ended.exit_code, ended.note) == (3, "exit code 3")
+    assert caplog.messages == ["a does not run: exit code 3; see trunkline logs a"]
     assert ended.restart_in_s == pytest.approx(0.01)
     assert ended.run_id == first.run_id != second.run_id
     assert first.token_sha256 != second.token_sha256

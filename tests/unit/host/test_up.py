@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import signal
+import socket
 import stat
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
 
+from tests.running import RawAgent, calling, running, wait_until
 from trunkline.config import Home
 from trunkline.errors import ConfigError
 from trunkline.host.up import _operator_token
@@ -53,3 +61,79 @@ def test_a_home_that_cannot_be_written_is_named(home: Home, monkeypatch: pytest.
     with pytest.raises(ConfigError, match="cannot be written: No space left on device"):
         _operator_token(home)
     assert not home.operator_token_file.exists()
+
+
+def test_a_stop_says_why_and_what_it_waits_for(short_path: Path) -> None:
+    with running(short_path / "home") as exchange:
+        agent = RawAgent(exchange, "com.x")
+        agent.hello()
+        agent.register({"name": "slow"})
+        answer = calling(exchange, "com.x/slow")
+        call = agent.wait_for("core.tool.call")
+        assert exchange.process is not None
+        exchange.process.send_signal(signal.SIGTERM)
+        expected = "stopping: SIGTERM; waiting up to 10 s for 1 call to end\n"
+        wait_until(lambda: expected in exchange.said(), "the reason and what is waited for")
+        exchange.process.send_signal(signal.SIGTERM)
+        agent.result(call, output={})
+        assert answer.result(20)["status"] == "succeeded"
+        assert exchange.process.wait(20) == 0
+        said = exchange.said()
+        assert said.count("stopping") == 1
+        assert said.endswith("stopped\n")
+
+
+def test_ctrl_c_with_nothing_to_wait_for_says_just_that(short_path: Path) -> None:
+    with running(short_path / "home") as exchange:
+        assert exchange.process is not None
+        exchange.process.send_signal(signal.SIGINT)
+        assert exchange.process.wait(20) == 0
+        assert exchange.said().splitlines()[-2:] == ["stopping: Ctrl-C", "stopped"]
+
+
+def test_an_address_that_is_taken_is_all_that_is_said(short_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ran = subprocess.run(
+            [sys.executable, "-m", "trunkline", "up", "--home", str(short_path / "home")],
+            env={**os.environ, "TRUNKLINE_HTTP_LISTEN": address},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(f"config.invalid: {address}: cannot listen here")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_an_exchange_whose_terminal_is_closed_stops(short_path: Path) -> None:
+    """SIGHUP reloads otherwise; here it would leave a process that nobody sees."""
+    ours, its = pty.openpty()
+
+    def on_terminal() -> None:
+        fcntl.ioctl(its, termios.TIOCSCTTY, 0)
+
+    home = short_path / "home"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trunkline", "up", "--home", str(home)],
+        env={**os.environ, "TRUNKLINE_HTTP_LISTEN": "127.0.0.1:0"},
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        preexec_fn=on_terminal,  # noqa: PLW1509  (this test has no other threads)
+    )
+    try:
+        os.close(its)
+        wait_until((home / "ready.json").exists, "ready")
+        process.send_signal(signal.SIGHUP)
+        said = b""
+        while b"configuration read again" not in said:
+            said += os.read(ours, 4096)
+        os.close(ours)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait(20)
+    assert not (home / "ready.json").exists()

@@ -163,10 +163,14 @@ def invalid(text: str, field: str | None = None, status: int = 0) -> Refused:
 def unauthorized(agent_id: str | None, token_status: Literal["missing", "invalid", "mismatch"]) -> Refused:
     """Refused with 5004; malformed, unknown, revoked and expired tokens get equal words."""
     context = {"agent_id": agent_id or "unknown", "token_status": token_status}
-    return Refused(ErrorPayload(UNAUTHORIZED, f"the token is {token_status}" + _HELP.get(token_status, ""), context))
+    return Refused(ErrorPayload(UNAUTHORIZED, _TOKEN_STATUS[token_status], context))
 
 
-_HELP: Final = {"mismatch": " for this agent_id, agent type or message type"}
+_TOKEN_STATUS: Final = {
+    "missing": "no token was given; `trunkline token new chiffon` makes one",
+    "invalid": "the token is not valid, or was revoked; `trunkline token new chiffon` makes another",
+    "mismatch": "the token is valid, but for another agent_id, agent type or message type",
+}
 
 
 def unavailable(agent_id: str, last_heartbeat_ms: int | None, text: str) -> Refused:

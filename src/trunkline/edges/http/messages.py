@@ -9,14 +9,15 @@ Invariant: an unknown field is an error. This is our own API: a misspelt ``timeo
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal, TypeVar
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from trunkline import strictjson
 from trunkline.errors import RemoteProtocolError
-from trunkline.model import AGENT_ID, MAX_INPUT_BYTES
+from trunkline.model import AGENT_ID, CALLER_EDGES, MAX_INPUT_BYTES, OPERATOR
 
 # An input of the largest size and everything that may stand around it in a body.
 MAX_BODY_BYTES: Final = MAX_INPUT_BYTES + 65_536
@@ -27,11 +28,14 @@ MAX_MESSAGE_CHARS: Final = 300
 
 ToolId = Annotated[str, Meta(min_length=1, max_length=193)]  # 128 for the agent, the slash, 64 for the name
 # Names that callers make up: a UUID, a URN or a path fits; control characters would end up in tables and logs.
-CallerName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
+CallerName = Annotated[
+    str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$", description="no control characters")
+]
+AGENT_ID_IN_WORDS: Final = "letters, digits, '.', '_' and '-', at most 128, the first a letter or digit"
 # msgspec knows no `Raw | None`: an optional body that is absent is the same as one that is null (decision 20).
 NOTHING: Final = Raw(b"null")
 Reason = Annotated[str, Meta(max_length=2000)]
-Permission = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\s]*$")]
+Permission = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\s]*$", description="no white space")]
 
 
 class CallBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +75,7 @@ class TokenBody(Struct, frozen=True, forbid_unknown_fields=True):
     """``POST /v1/tokens``."""
 
     edge: Literal["http", "opensentience", "chiffon"]
-    agent: Annotated[str, Meta(pattern=f"^{AGENT_ID.pattern}$")]
+    agent: Annotated[str, Meta(pattern=f"^{AGENT_ID.pattern}$", description=AGENT_ID_IN_WORDS)]
     permissions: tuple[Permission, ...] | None = None
     # Chiffon's agents have one, and need it.
     type: Literal["orchestrator", "infra", "desktop", "code", "research"] | None = None
@@ -80,7 +84,14 @@ class TokenBody(Struct, frozen=True, forbid_unknown_fields=True):
 class CheckBody(Struct, frozen=True, forbid_unknown_fields=True):
     """``POST /v1/policy/check``."""
 
-    caller: Annotated[str, Meta(min_length=1, max_length=256)]
+    caller: Annotated[
+        str,
+        Meta(
+            max_length=256,
+            pattern=rf"^({OPERATOR}|({'|'.join(CALLER_EDGES)}):[^*\s]+)$",
+            description="operator, or an edge and an id as in agent:com.example.echo or http:NAME",
+        ),
+    ]
     tool_id: ToolId
     input: Raw = NOTHING
 
@@ -165,6 +176,31 @@ def _say(kind: type[Struct], text: str) -> str:
     if (unknown := _UNKNOWN.match(text)) is not None:
         return f"unknown field {unknown['field']!r}; known are {', '.join(kind.__struct_fields__)}"
     if (expected := _EXPECTED.match(text)) is not None:
-        what = expected["what"].replace("`", "")
-        return f"{expected['field'] or 'the body'}: {what[:1].lower()}{what[1:]}"
+        field, what = expected["field"] or "", expected["what"].replace("`", "")
+        if what.startswith("Invalid enum value"):
+            what = "expected " + " or ".join(", ".join(_choices(kind, field)).rsplit(", ", 1))
+        elif "matching regex" in what:
+            what = f"expected {_in_words(kind, field)}"
+        return f"{field or 'the body'}: {what[:1].lower()}{what[1:]}"
     return text.replace("`", "").replace("Object missing", "missing")
+
+
+def _parts(kind: type[Struct], field: str) -> Iterator[object]:
+    """A field's type, and what it is made of. An element of an array is `field[...]`."""
+    waiting: list[object] = [get_type_hints(kind, include_extras=True).get(field.partition("[")[0])]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting += get_args(part)
+
+
+def _choices(kind: type[Struct], field: str) -> Iterator[str]:
+    """The words that a field may be."""
+    for part in _parts(kind, field):
+        if get_origin(part) is Literal:
+            yield from get_args(part)
+
+
+def _in_words(kind: type[Struct], field: str) -> str:
+    """What the pattern of a field asks for; every pattern has words."""
+    return next(part.description for part in _parts(kind, field) if isinstance(part, Meta) and part.description)

@@ -303,7 +303,7 @@ class Api:
             self._exchange.reload()
         except ConfigError as error:
             # Our own words about the operator's own file, for the operator only: no exception text of anybody else.
-            return refusal(fault("message.malformed", messages.clip(f"nothing changed: {error}")))
+            return refusal(fault("config.invalid", messages.clip(f"nothing changed: {error}")))
         return _json({"status": "reloaded"})
 
     async def watch(self, _: Request) -> ASGIApp:

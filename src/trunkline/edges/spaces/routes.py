@@ -142,7 +142,7 @@ class Api:
         if not NAME.fullmatch(body.name):
             raise Refused(fault("message.malformed", f"name: a space's name is {NAME_IN_WORDS}"))
         if body.name in self._spaces.agents:
-            raise Refused(fault("message.malformed", f"there is a space {body.name} already"), 409)
+            raise Refused(fault("state.conflict", f"there is a space {body.name} already"))
         try:
             await self._spaces.create(body.name, body.preset, body.policy)
         except ConfigError as error:
@@ -155,7 +155,7 @@ class Api:
         name = self._agent(request).space.name
         problem = self._spaces.refusal_to_remove(name)
         if problem is not None:
-            raise Refused(problem, 409)
+            raise Refused(problem)
         await self._spaces.remove(name)
         return _json({"name": name, "removed": True})
 
@@ -280,7 +280,7 @@ class Api:
         wait_s = _seconds(request)
         asked = run.asked
         if run.state != "paused" or asked is None:
-            raise Refused(fault("not_found", "this run does not wait for an approval"), 409)
+            raise Refused(fault("state.conflict", "this run does not wait for an approval"))
         if asked.operation_id != given.operation_id:
             text = f"this run waits for an approval of the operation {asked.operation_id!r}"
             raise Refused(fault("not_found", text))

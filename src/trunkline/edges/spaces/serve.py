@@ -115,7 +115,7 @@ class Spaces:
         """Why a space cannot be removed now."""
         if any(run.space == name for run in self.runs.open.values()):
             text = "runs of this space are not done: answer what they ask, or wait for them"
-            return fault("not_allowed", text)
+            return fault("state.conflict", text)
         return None
 
     async def remove(self, name: str) -> None:

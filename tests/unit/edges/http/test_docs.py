@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 from tests.unit.edges.http.test_routes import WATCH, WAYS
+from trunkline.model import FAULTS
 
 DOCS = Path(__file__).parents[4] / "docs" / "http.md"
+FAULT = re.compile(r"^\| `([a-z_.]+)` \| (\d+)[^|]* \| (yes|no) \| (\d) \| (.*) \|$", re.MULTILINE)
 ROW = re.compile(r"^\| `([A-Z]+) (/[^`]*)` \| ([^|]*) \|", re.MULTILINE)
 
 
@@ -22,3 +24,11 @@ def test_every_documented_route_is_one_that_is_tested_with_the_same_permission()
             path = re.sub(pattern, "x", path)
         tested[way.method, re.sub(r"(?<=/ledger/)[^/]+", "x", path)] = way.needs
     assert documented == tested
+
+
+def test_the_table_of_faults_is_on_the_page() -> None:
+    documented = [
+        (code, int(http), retry == "yes", int(end), text)
+        for code, http, retry, end, text in FAULT.findall(DOCS.read_text())
+    ]
+    assert documented == [(code, row.http, row.retryable, row.exit_code, row.text) for code, row in FAULTS.items()]

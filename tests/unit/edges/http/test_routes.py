@@ -401,7 +401,7 @@ async def test_an_unknown_token_cannot_be_revoked(server: Server) -> None:
 
 async def test_a_bad_configuration_says_where_and_that_nothing_changed(server: Server) -> None:
     server.exchange.reload_error = ConfigError("unknown key 'lisen'", "trunkline.toml:3")
-    error = is_error(await server.ask("POST", "/v1/reload"), 400, "message.malformed")
+    error = is_error(await server.ask("POST", "/v1/reload"), 400, "config.invalid")
     assert error["message"] == "nothing changed: trunkline.toml:3: unknown key 'lisen'"
 
 
