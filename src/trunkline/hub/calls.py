@@ -526,7 +526,7 @@ class Calls:
 
     def _running_due(self, call: Call, now: Now) -> None:
         if call.deadline and now.mono >= call.deadline:
-            if call.ending is None and self._waits_for_a_person(call):
+            if call.ending is None and call.entry.n in self._state.questions_inside():
                 # Its time starts anew: it cannot help that nobody has answered yet.
                 call.deadline = now.mono + (call.deadline - call.sent_at)
                 call.sent_at = now.mono
@@ -540,12 +540,6 @@ class Calls:
         elif call.resend_at and now.mono >= call.resend_at:
             call.resend_at = 0.0
             self._send_again(call, now)
-
-    def _waits_for_a_person(self, call: Call) -> bool:
-        """Whether a call that this one caused is behind an open question."""
-        cause = call.entry.n
-        behind = (self._state.by_number[number] for q in self._state.questions.values() for number in q.calls)
-        return any(waiting.entry.cause == cause for waiting in behind)
 
     def _waiting_due(self, call: Call, now: Now) -> None:
         mono = now.mono

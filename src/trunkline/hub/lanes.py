@@ -101,7 +101,7 @@ class Lanes:
             0.0 if timeout_ms is None else timeout_ms / 1000,
             min(definition.max_input_bytes, tool.validator.quick_bytes),
             tool.validator.is_valid,
-            min(definition.max_output_bytes, INLINE_OUTPUT_BYTES, sys.maxsize if output is None else output.quick_bytes),
+            min(definition.max_output_bytes, INLINE_OUTPUT_BYTES, output.quick_bytes if output else sys.maxsize),
             None if output is None else output.is_valid,
             limits.open_calls or sys.maxsize,
             limits.open_bytes or sys.maxsize,

@@ -212,6 +212,17 @@ class State:
         numbers.update(number for number, at in self.tainted.values() if at + TAINT_MS > now_ms)
         return sorted(numbers)
 
+    def questions_inside(self) -> dict[int, str]:
+        """Calls (by number) that wait for a person because a call that they caused does: the open question's id."""
+        found: dict[int, str] = {}
+        for question in self.questions.values():
+            for number in question.calls:
+                call = self.by_number.get(number)
+                while call is not None and call.entry.cause is not None:
+                    found.setdefault(call.entry.cause, question.entry.approval_id)
+                    call = self.by_number.get(call.entry.cause)
+        return found
+
     def is_tainted(self, correlation_id: str, now_ms: int) -> bool:
         """Whether a result of an agent that reads untrusted text is part of this correlation."""
         found = self.tainted.get(correlation_id)

@@ -66,22 +66,9 @@ def call(hub: Hub, call_id: str) -> CallView | None:
     """One call that is still in memory."""
     found = hub.state.calls.get(call_id)
     if found is not None:
-        return _held_up(open_call(found), found, _questions_inside(hub))
+        return _held_up(open_call(found), found, hub.state.questions_inside())
     recent = hub.state.recent.get(call_id)
     return None if recent is None else _recent_call(hub, recent)
-
-
-def _questions_inside(hub: Hub) -> dict[int, str]:
-    """Calls (by number) that wait for a person because a call that they caused does: the open question's id."""
-    found: dict[int, str] = {}
-    by_number = hub.state.by_number
-    for question in hub.state.questions.values():
-        for number in question.calls:
-            call = by_number.get(number)
-            while call is not None and call.entry.cause is not None:
-                found.setdefault(call.entry.cause, question.entry.approval_id)
-                call = by_number.get(call.entry.cause)
-    return found
 
 
 def _held_up(view: CallView, call: Call, questions: dict[int, str]) -> CallView:
@@ -208,7 +195,7 @@ def figures(hub: Hub) -> dict[str, object]:
 def calls_in_memory(hub: Hub, correlation_id: str | None) -> list[tuple[int, CallView]]:
     """Open and recently settled calls with their numbers; of one correlation, if it is given."""
     state = hub.state
-    inside = _questions_inside(hub)
+    inside = hub.state.questions_inside()
     found = [(call.entry, _held_up(open_call(call), call, inside)) for call in state.calls.values()]
     found += [(done.accepted, _recent_call(hub, done)) for done in state.recent.values()]
     return [

@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 
 from msgspec import Struct
 
-from trunkline.entries import CallAccepted, QuestionJoined, QuestionOpened
+from trunkline.entries import CallAccepted, CallRefused, QuestionJoined, QuestionOpened
 from trunkline.errors import LedgerCorrupt, LedgerError
 from trunkline.ledger.chain import link
 from trunkline.ledger.reader import Reader, call_number
@@ -55,7 +55,7 @@ def numbers(reader: Reader, *, call_id: str | None = None, correlation: str | No
     if call_id is not None:
         own = call_number(call_id)
         entry = reader.entry(own) if own is not None else None
-        if own is None or not isinstance(entry, CallAccepted) or entry.call_id != call_id:
+        if own is None or not isinstance(entry, CallAccepted | CallRefused) or entry.call_id != call_id:
             return []
         return sorted(_of_call(reader, own))
     found: set[int] = set()

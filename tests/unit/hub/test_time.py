@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.unit.hub.kit import ASK, DESK, Asked, Kit, tool
+from tests.unit.hub.kit import ASK, DESK, Asked, Kit, rules, tool
 from trunkline import entries, events
 from trunkline.hub import views
 from trunkline.model import Principal, Status
@@ -210,6 +210,20 @@ def test_a_call_does_not_time_out_while_one_that_it_caused_waits_for_a_person() 
     assert outer.answer is None
     kit.advance(40)
     assert outer.code == "tool.timeout"
+
+
+def test_nor_does_one_that_caused_that_one() -> None:
+    kit = Kit(rules(("*", "com.c/*", "ask"), ("*", "*", "allow")))
+    for agent in ("com.a", "com.b", "com.c"):
+        kit.attach(agent, "x")
+    outermost = kit.call("com.a/x", timeout_ms=30_000)
+    outer = kit.call("com.b/x", by="com.a", causation_id=outermost.call_id)
+    inner = kit.call("com.c/x", by="com.b", causation_id=outer.call_id)
+    kit.advance(100)
+    assert (outermost.answer, outer.answer) == (None, None)
+    kit.answer(inner.approval_id, approved=False)
+    kit.advance(60)
+    assert (outermost.status, outer.status) == (Status.UNKNOWN, Status.UNKNOWN)
 
 
 def test_an_agent_that_answers_no_calls_is_shown_as_unresponsive_until_it_answers_one(kit: Kit) -> None:

@@ -49,6 +49,10 @@ def test_the_story_of_a_correlation_is_that_of_its_calls(made: InProcess) -> Non
     assert [entry["n"] for entry in story(made.ledger.reader, correlation="c")] == [1, 2, 4, 5, 6, 8, 9, 10, 11]
 
 
+def test_the_story_of_a_refused_call_is_its_refusal(made: InProcess) -> None:
+    assert [entry["kind"] for entry in story(made.ledger.reader, call_id=call_id(11))] == ["call.refused"]
+
+
 def test_there_is_no_story_of_what_never_was(made: InProcess) -> None:
     for unknown in (call_id(3), call_id(99), "x", call_id(1).replace("0123", "4567")):
         assert story(made.ledger.reader, call_id=unknown) == []
