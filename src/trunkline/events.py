@@ -8,7 +8,7 @@ which comes back unread in the effect that answers.
 
 from __future__ import annotations
 
-from typing import dataclass_transform
+from typing import Any, dataclass_transform
 
 from msgspec import Raw, Struct
 
@@ -145,6 +145,8 @@ class CallRequested(Event):
     expires_ms: int | None = None
     earlier: Earlier | None = None
     announce: bool = False
+    # The input as plain JSON, where the edge has read it already.
+    value: Any = None
 
 
 class CallProgressed(Event):
@@ -169,6 +171,8 @@ class CallFinished(Event):
     started_at: str | None = None
     finished_at: str | None = None
     metrics: Raw | None = None
+    # The output as plain JSON, where the edge has read it already.
+    value: Any = None
 
 
 class AttemptFailed(Event):

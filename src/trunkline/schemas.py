@@ -114,14 +114,14 @@ class Validator:
         """Bodies up to this size have too few values to be too many."""
         return MAX_WORK // self._weight
 
-    def error(self, body: bytes | Raw) -> str | None:
-        """The first thing that is wrong with this body, with its place, or ``None``."""
-        data = bytes(body)
-        if len(data) * self._weight > MAX_WORK:
+    def error(self, body: bytes | Raw, value: Any = None) -> str | None:
+        """The first thing that is wrong with this body, with its place, or ``None``; ``value`` is the body as read."""
+        if len(body) * self._weight > MAX_WORK:
+            data = bytes(body)
             places = data.count(b",") + data.count(b"{") + data.count(b"[")
             if places * self._weight > MAX_WORK:
                 return "$: too many values for a schema of this complexity"
-        instance = _decode(data)
+        instance = _decode(body) if value is None else value
         if self.is_valid(instance):
             return None
         return _text(next(iter(self._iter_errors(instance))))

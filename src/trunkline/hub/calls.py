@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Raw
@@ -225,7 +225,7 @@ class Calls:
         if status is SUCCEEDED:
             if output is None:
                 output = Raw(b"{}")
-            problem = _output_fault(tool, output)
+            problem = _output_fault(tool, output, event.value)
             if problem is not None:
                 status, output = Status.FAILED, None
         else:
@@ -572,14 +572,14 @@ def _timeout_fault(call: Call) -> Fault:
     return fault("tool.timeout", retryable=not call.entry.side_effects)
 
 
-def _output_fault(tool: Tool | None, output: Raw) -> Fault | None:
+def _output_fault(tool: Tool | None, output: Raw, value: Any) -> Fault | None:
     size = body_size(output)
     limit = MAX_OUTPUT_BYTES if tool is None else tool.definition.max_output_bytes
     if size > limit:  # OS-020
         return fault("tool.output_too_large", f"{size} bytes; the limit is {limit}")
     if tool is None or tool.output_validator is None:
         return None
-    problem = tool.output_validator.error(output)
+    problem = tool.output_validator.error(output, value)
     if problem is None:
         return None
     return fault("tool.invalid_output", f"the result does not match the tool's schema: {problem}")

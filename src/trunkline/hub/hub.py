@@ -228,7 +228,7 @@ class Hub:
         if problem is not None or agent is None:
             self._refuse(event, problem or _unavailable(), now)
             return
-        warning = tool.validator.error(event.input)
+        warning = tool.validator.error(event.input, event.value)
         if warning is not None and self.schema_strict:  # OS-159
             self._refuse(event, fault("tool.invalid_input", warning), now)
             return

@@ -128,7 +128,7 @@ class Lanes:
             or size > lane.max_input_bytes
             or load.calls >= lane.max_open_calls
             or load.bytes + size > lane.max_open_bytes
-            or not lane.is_valid(_decode(body))
+            or not lane.is_valid(_decode(body) if event.value is None else event.value)
         ):
             return None
 
@@ -183,7 +183,10 @@ class Lanes:
             or not call.waiters
             or lane.agent.queue
             or len(output) > lane.max_output_bytes
-            or (lane.is_valid_output is not None and not lane.is_valid_output(_decode(output)))
+            or (
+                lane.is_valid_output is not None
+                and not lane.is_valid_output(_decode(output) if event.value is None else event.value)
+            )
         ):
             return None
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from trunkline import effects, entries, events
 from trunkline.canonical import canonical
-from trunkline.hub import invariants
+from trunkline.hub import invariants, views
 from trunkline.hub.hub import Hub
 from trunkline.hub.idempotency import KEY_LIFE_MS
 from trunkline.hub.state import TAINT_MS, State
@@ -224,6 +224,7 @@ class Kit:
         self.step = (before, len(self.log))
         if self._is_checking:
             invariants.check(self.hub)
+            assert counted(self.hub) == counted(self._careful), "a lane counts otherwise than the careful way"
         return said
 
     @contextmanager
@@ -233,6 +234,7 @@ class Kit:
         yield
         self._is_checking = True
         invariants.check(self.hub)
+        assert counted(self.hub) == counted(self._careful), "a lane counts otherwise than the careful way"
 
     def _with_earlier(self, event: events.CallRequested) -> events.CallRequested:
         key_id = self.hub.key_to_look_up(event)
@@ -558,6 +560,17 @@ class Kit:
         self.policy = policy or self.policy
         self.settings = {"limits": limits or Limits(), **terms}
         self.feed(events.PolicyChanged(self.policy, **self.settings))
+
+
+def counted(hub: Hub) -> object:
+    """What a hub counts beside the record: outcomes, what callers use, what agents and tools did."""
+    registry = hub.registry
+    agents = {
+        agent.agent_id: (list(agent.running), list(agent.queue), list(agent.abandoned), agent.unanswered)
+        for agent in registry.agents.values()
+    }
+    tools = {tool_id: (tool.succeeded, tool.failed) for tool_id, tool in registry.tools.items()}
+    return views.figures(hub), hub.loads.total(), agents, tools
 
 
 def dump(state: State, now: Now) -> dict[str, object]:

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from tests.unit.hub.kit import ASK, BOSS, Kit, rules, tool
+from tests.unit.hub.kit import ASK, BOSS, DESK, Asked, Kit, body, rules, tool
 from trunkline import events
 from trunkline.hub import hub as hub_module
 from trunkline.hub import lanes
-from trunkline.model import Decision, Health, Limits, Principal, Status, Verdict, fault
+from trunkline.model import INLINE_OUTPUT_BYTES, Actor, Decision, Health, Limits, Principal, Status, Verdict, fault
 
 SCHEMA = Raw(b'{"type":"object","properties":{"a":{"type":"integer"}}}')
+# 9,000 rules meet at each value: a body of 6,000 is too much work, although each of them is right.
+HEAVY = body({"type": "object", "properties": {"a": {"items": {"enum": list(range(9_000))}}}})
+MANY = {"a": [0] * 6_000}
 
 
 class Counting(Kit):
@@ -53,6 +56,15 @@ def lane_is_open(kit: Counting, **terms: Any) -> bool:
     before = kit.judged
     kit.call("com.a/x", **terms)
     return kit.judged == before
+
+
+def by_lane(kit: Counting, tool_id: str = "com.a/x", **terms: Any) -> Asked:
+    """A second call like one before it, which was judged."""
+    kit.call(tool_id, **terms)
+    before = kit.judged
+    asked = kit.call(tool_id, **terms)
+    assert kit.judged == before
+    return asked
 
 
 def test_the_first_call_is_judged_and_the_next_go_the_same_way(kit: Counting) -> None:
@@ -94,6 +106,65 @@ def test_one_who_works_for_others_is_judged_with_all_he_works_for(kit: Counting)
     assert lane_is_open(kit, by="com.b")
 
 
+def test_one_whose_work_was_taken_back_is_judged_with_all_he_may_still_work_for(kit: Counting) -> None:
+    kit.call("com.a/x", by="com.b")
+    # It cannot be asked to stop: the call ended without its word.
+    kit.cancel(kit.call("com.b/z"))
+    assert not kit.hub.registry.agents["com.b"].running
+    assert not lane_is_open(kit, by="com.b")
+
+
+def test_what_a_caller_says_beside_the_input_goes_with_each_delivery(kit: Counting) -> None:
+    kit.offer("com.a", tool("com.a/read", side_effects=False))
+    said: dict[str, Any] = {"actor": Actor("human", "somebody"), "context": body({"why": "because"})}
+    asked = by_lane(kit, "com.a/read", correlation_id="c", causation_id="d", **said)
+    kit.leave("com.a")
+    kit.attach("com.a", tool("com.a/read", side_effects=False))
+    kit.advance(5)
+    assert [delivery.attempt for delivery in asked.deliveries] == [1, 2]
+    for delivery in asked.deliveries:
+        assert (delivery.correlation_id, delivery.causation_id) == ("c", "d")
+        assert {"actor": delivery.actor, "context": delivery.context} == said
+
+
+def test_who_recognises_repeats_is_given_a_key(kit: Counting) -> None:
+    kit.offer("com.a", tool("com.a/once", capabilities=("idempotency",)))
+    asked = by_lane(kit, "com.a/once")
+    assert [delivery.key for delivery in asked.deliveries] == [asked.call_id]
+
+
+@pytest.mark.parametrize(
+    ("terms", "value"),
+    [({"max_input_bytes": 40}, {"a": "b" * 40}), ({"input_schema": HEAVY}, MANY)],
+    ids=["larger than the tool takes", "more values than its schema takes"],
+)
+def test_an_input_is_judged_by_its_size_as_ever(kit: Counting, terms: dict[str, Any], value: object) -> None:
+    kit.offer("com.a", tool("com.a/t", **terms))
+    by_lane(kit, "com.a/t")
+    assert kit.call("com.a/t", value).code == "tool.invalid_input"
+
+
+@pytest.mark.parametrize(
+    ("terms", "value", "code"),
+    [
+        ({"max_output_bytes": 40}, {"a": "b" * 40}, "tool.output_too_large"),
+        ({"output_schema": HEAVY}, MANY, "tool.invalid_output"),
+        ({}, {"a": "b" * INLINE_OUTPUT_BYTES}, None),
+    ],
+    ids=["larger than the tool may give", "more values than its schema takes", "handed over by reference"],
+)
+def test_an_output_is_judged_by_its_size_as_ever(
+    kit: Counting, terms: dict[str, Any], value: object, code: str | None
+) -> None:
+    kit.offer("com.a", tool("com.a/t", **terms))
+    asked = by_lane(kit, "com.a/t")
+    kit.finish(asked, value)
+    assert (asked.code, kit.settled) == (code, 1)
+    if code is None:
+        assert asked.outcome.output is not None
+        assert b"$ref" in bytes(asked.outcome.output)
+
+
 def test_a_full_agent_and_a_busy_caller_are_judged_with_care() -> None:
     kit = Counting()
     kit.attach("com.a", "x", max_inflight=2)
@@ -123,6 +194,7 @@ def test_a_full_agent_and_a_busy_caller_are_judged_with_care() -> None:
     ("status", "value", "problem"),
     [
         (Status.FAILED, None, fault("tool.failed")),
+        (Status.FAILED, {"a": 1}, fault("tool.failed")),
         (Status.CANCELED, None, None),
         (Status.SUCCEEDED, None, None),
         (Status.SUCCEEDED, {"a": "no"}, None),
@@ -143,6 +215,40 @@ def test_a_result_counts_only_from_the_agent_it_was_sent_to(kit: Counting) -> No
     assert asked.answer is None
     kit.finish(asked, {})
     assert asked.status is Status.SUCCEEDED
+
+
+def test_what_a_result_says_of_its_cost_is_on_record(kit: Counting) -> None:
+    asked = by_lane(kit)
+    metrics = body({"tokens": 3})
+    kit.feed(events.CallFinished(kit.sessions["com.a"], asked.call_id, Status.SUCCEEDED, Raw(b"{}"), metrics=metrics))
+    assert kit.outcomes[asked.accepted.n].metrics == metrics
+
+
+def test_what_a_call_showed_is_on_record_with_its_outcome(kit: Counting) -> None:
+    asked = by_lane(kit)
+    kit.show(asked, 1, "hello")
+    kit.finish(asked, {})
+    shown = kit.outcomes[asked.accepted.n].stream
+    assert shown is not None
+    assert (shown.chunks, shown.tail) == (1, "hello")
+
+
+def test_a_call_whose_caller_left_ends_and_nobody_is_told(kit: Counting) -> None:
+    asked = by_lane(kit)
+    kit.feed(events.CallerLeft(DESK, asked.ref))
+    kit.finish(asked, {"a": 1})
+    assert asked.answer is None
+    assert kit.outcomes[asked.accepted.n].output == Raw(b'{"a":1}')
+
+
+def test_a_call_that_was_asked_to_stop_takes_its_alarm_with_it(kit: Counting) -> None:
+    kit.offer("com.a", tool("com.a/stop", capabilities=("cancellation",)))
+    asked = by_lane(kit, "com.a/stop")
+    before = len(kit.hub.timers)
+    kit.cancel(asked)
+    assert len(kit.hub.timers) == before + 1
+    kit.finish(asked, {})
+    assert (asked.status, len(kit.hub.timers)) == (Status.SUCCEEDED, before)
 
 
 CHANGES: dict[str, Callable[[Counting], object]] = {

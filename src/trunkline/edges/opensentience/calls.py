@@ -89,9 +89,9 @@ class GivenCalls:
                 now, "core.tool.cancel", cancel, None, effect.call_id, given.correlation_id, given.causation_id
             )
 
-    def finished(self, message: Message[ToolResult], _now: Now) -> CallFinished:
+    def finished(self, message: Message[ToolResult], value: Any, _now: Now) -> CallFinished:
         """Read ``agent.tool.result``. That of a call we do not know goes on too: the hub has it on record."""
-        finished = translate.call_finished(self._session, message)
+        finished = translate.call_finished(self._session, message, value)
         call_id = finished.call_id
         given = self._open.pop(call_id, None)
         if given is not None and (
@@ -108,7 +108,7 @@ class GivenCalls:
             problem = fault("tool.invalid_output", reason)
             self._emit(CallFinished(self._session, call_id, Status.FAILED, fault=problem))
 
-    def progressed(self, message: Message[ToolStream], _now: Now) -> CallProgressed | None:
+    def progressed(self, message: Message[ToolStream], _value: Any, _now: Now) -> CallProgressed | None:
         """Read ``agent.tool.stream``; ``None`` for a chunk that is dropped and noted."""
         chunk = message.payload
         progressed = translate.call_progressed(self._session, message)
@@ -155,10 +155,10 @@ class MadeCalls:
         # Who the agent is, once it said so.
         self.caller = Principal("")
 
-    def requested(self, message: Message[ToolCall], _now: Now) -> CallRequested:
+    def requested(self, message: Message[ToolCall], value: Any, _now: Now) -> CallRequested:
         """Read ``agent.tool.call``."""
         call_id = message.payload.call_id
-        requested = translate.call_requested(self._session, self.caller, message)
+        requested = translate.call_requested(self._session, self.caller, message, value)
         if message.request_id is None:
             raise RemoteProtocolError("protocol.invalid_message", "agent.tool.call: request_id is required")
         if call_id in self._open:
@@ -166,7 +166,7 @@ class MadeCalls:
         self._open[call_id] = message
         return requested
 
-    def cancel_requested(self, message: Message[CancelTool], _now: Now) -> CancelRequested:
+    def cancel_requested(self, message: Message[CancelTool], _value: Any, _now: Now) -> CancelRequested:
         """Read ``agent.tool.cancel``."""
         cancel = message.payload
         reason = (cancel.reason or "")[:256]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import re
 from calendar import monthrange
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar, cast
 
 import msgspec
@@ -391,6 +391,7 @@ class PayloadError(RemoteProtocolError):
         self.envelope = message
 
 
+Read = tuple[Message[Any], Any]
 Unread = strictjson.NotStrictJson | EnvelopeError | PayloadError
 
 
@@ -409,17 +410,20 @@ class Reader:
 
         Raises ``NotStrictJson``, ``EnvelopeError`` or ``PayloadError``.
         """
+        return self._read(body)[0]
+
+    def _read(self, body: bytes) -> Read:
         value = strictjson.load(body)
         try:
             message = self._decoders[value["type"]](body)
         except (KeyError, TypeError, msgspec.DecodeError):
-            return self._read_with_care(body)
+            return self._read_with_care(body), value
         if not is_timestamp(message.ts):
             raise _not_a_time()
-        return message
+        return message, value
 
-    def read_all(self, bodies: list[bytes]) -> list[Message[Any] | Unread]:
-        """The messages in these frames, each as ``read`` gives it, or what ``read`` would raise.
+    def read_all(self, bodies: list[bytes]) -> Sequence[Read | Unread]:
+        """The messages in these frames and the same as plain JSON, or what ``read`` would raise.
 
         Several at once take three quarters of the time: what is strict JSON as an array of them is so each by itself.
         """
@@ -432,12 +436,12 @@ class Reader:
                 pass
             else:
                 if all(map(is_timestamp, [message.ts for message in messages])):
-                    return messages  # type: ignore[return-value]
+                    return list(zip(messages, values, strict=True))
         return [self._try_read(body) for body in bodies]
 
-    def _try_read(self, body: bytes) -> Message[Any] | Unread:
+    def _try_read(self, body: bytes) -> Read | Unread:
         try:
-            return self.read(body)
+            return self._read(body)
         except (strictjson.NotStrictJson, EnvelopeError, PayloadError) as exc:
             return exc
 

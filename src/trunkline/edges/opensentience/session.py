@@ -178,7 +178,7 @@ class CoreSession:
         self._offers: dict[str, dict[str, bool]] = {}
         self._wishes: dict[str, str] = {}
         # The agent's types that READY takes; agent.hello is not among them.
-        self._handlers: dict[str, Callable[[Message[Any], Now], Event | None]] = {
+        self._handlers: dict[str, Callable[[Message[Any], Any, Now], Event | None]] = {
             "agent.tool.result": self._given.finished,
             "agent.tool.stream": self._given.progressed,
             "agent.tool.call": self._take_undeclared,
@@ -338,15 +338,16 @@ class CoreSession:
     def _take(self, frames: list[bytes], now: Now) -> None:
         """Read frames in turn, until one of them ends the conversation."""
         handlers = self._handlers
-        for message in read_agents(frames):
-            if not isinstance(message, Message):
-                self._take_unread(message, now)
+        for read in read_agents(frames):
+            if not isinstance(read, tuple):
+                self._take_unread(read, now)
                 if self.state is not READY:
                     return
                 continue
+            message, value = read
             handler = self._take_first if self.state is AWAITING_HELLO else handlers.get(message.type, self._take_stray)
             try:
-                event = handler(message, now)
+                event = handler(message, value, now)
             except RemoteProtocolError as exc:
                 if message.type == "agent.tool.result":
                     self._given.spoil(message.payload.call_id, exc.message)
@@ -377,7 +378,7 @@ class CoreSession:
                 self._given.spoil(named.call_id, exc.message)
         self._complain(exc, message, now)
 
-    def _take_stray(self, message: Message[Any], now: Now) -> None:
+    def _take_stray(self, message: Message[Any], _value: Any, now: Now) -> None:
         """A type without a handler: of the other direction, out of place, or of a later version."""
         if message.type.startswith("core."):  # OS-057
             raise RemoteProtocolError("protocol.unexpected_type", "core.* messages are Core's to send")
@@ -390,7 +391,7 @@ class CoreSession:
 
     # -- what an agent says: handshake and health ----------------------------------------------------------------------
 
-    def _take_first(self, message: Message[Any], now: Now) -> None:
+    def _take_first(self, message: Message[Any], _value: Any, now: Now) -> None:
         if message.type != "agent.hello":  # OS-058, OS-144
             self._fail("protocol.unexpected_type", "agent.hello must come first", now, in_reply_to=message.id)
             return
@@ -437,14 +438,14 @@ class CoreSession:
             )
         )
 
-    def _take_heartbeat(self, message: Message[Heartbeat], now: Now) -> HealthReported | None:
+    def _take_heartbeat(self, message: Message[Heartbeat], _value: Any, now: Now) -> HealthReported | None:
         beat = message.payload
         if beat.session_id != self._session_id:  # OS-129
             raise invalid(message, "another conversation's id - at `$.session_id`")
         object_body(message, "details", beat.details)
         return self._heard(Health(beat.status), now)
 
-    def _take_pong(self, _message: Message[Empty], now: Now) -> HealthReported | None:
+    def _take_pong(self, _message: Message[Empty], _value: Any, now: Now) -> HealthReported | None:
         return self._heard(self._health, now)
 
     def _heard(self, health: Health, now: Now) -> HealthReported | None:
@@ -467,13 +468,13 @@ class CoreSession:
                 case None:
                     return
 
-    def _take_error(self, message: Message[Empty], _now: Now) -> None:
+    def _take_error(self, message: Message[Empty], _value: Any, _now: Now) -> None:
         code = message.error.code[:64] if message.error is not None else "none"
         self._note("agent.error", code, f"the agent complained: {code}")
 
     # -- what an agent says: tools -------------------------------------------------------------------------------------
 
-    def _take_register(self, message: Message[RegisterTools], _now: Now) -> ToolsOffered:
+    def _take_register(self, message: Message[RegisterTools], _value: Any, _now: Now) -> ToolsOffered:
         register = message.payload
         if len(register.tools) > MAX_TOOLS_A_MESSAGE:
             raise invalid(message, f"more than {MAX_TOOLS_A_MESSAGE} tools - at `$.tools`")
@@ -482,16 +483,16 @@ class CoreSession:
         self._offers[message.id] = {tool.tool_id: "cancellation" in tool.capabilities for tool in tools}
         return ToolsOffered(self._session, message.id, tools, rejected, replace=register.replace is True)
 
-    def _take_unregister(self, message: Message[UnregisterTools], _now: Now) -> ToolsWithdrawn:
+    def _take_unregister(self, message: Message[UnregisterTools], _value: Any, _now: Now) -> ToolsWithdrawn:
         return ToolsWithdrawn(self._session, message.id, message.payload.tool_ids)
 
     # -- what an agent says: calls and wishes --------------------------------------------------------------------------
 
-    def _take_cancel_ack(self, message: Message[CancelAck], _now: Now) -> CancelAcknowledged:
+    def _take_cancel_ack(self, message: Message[CancelAck], _value: Any, _now: Now) -> CancelAcknowledged:
         ack = message.payload
         return CancelAcknowledged(self._session, ack.call_id, ack.accepted)
 
-    def _take_directive(self, message: Message[RequestDirective], _now: Now) -> DirectiveRequested:
+    def _take_directive(self, message: Message[RequestDirective], _value: Any, _now: Now) -> DirectiveRequested:
         wish = message.payload
         given = object_body(message, "input", wish.input)
         if message.id in self._wishes:
@@ -499,7 +500,7 @@ class CoreSession:
         self._wishes[message.id] = wish.tool_id
         return DirectiveRequested(self._session, message.id, self._principal, wish.tool_id, given, wish.reason)
 
-    def _take_undeclared(self, message: Message[Any], _now: Now) -> Event | None:
+    def _take_undeclared(self, message: Message[Any], _value: Any, _now: Now) -> Event | None:
         capability = "directives" if message.type == "agent.directive.request" else "calls"
         text = f"{message.type} needs the capability `{capability}` in agent.hello"
         raise RemoteProtocolError("protocol.unexpected_type", text)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -256,8 +256,11 @@ _STATUS: Final = {"succeeded": Status.SUCCEEDED, "failed": Status.FAILED, "cance
 _SUCCEEDED: Final = Status.SUCCEEDED
 
 
-def call_finished(session: int, message: Message[ToolResult]) -> CallFinished:
-    """How an agent says a call ended; ``RemoteProtocolError`` if the result contradicts its own form."""
+def call_finished(session: int, message: Message[ToolResult], value: Any) -> CallFinished:
+    """How an agent says a call ended; ``RemoteProtocolError`` if the result contradicts its own form.
+
+    ``value`` is the message as plain JSON.
+    """
     result = message.payload
     output = object_body(message, "output", result.output)  # OS-118
     metrics = None if result.metrics is UNSET else object_body(message, "metrics", result.metrics)
@@ -272,7 +275,17 @@ def call_finished(session: int, message: Message[ToolResult]) -> CallFinished:
         # v1 has errors at the top level everywhere but here: both are read, the payload's wins.
         default = "tool.canceled" if status is Status.CANCELED else "tool.failed"
         problem = agent_fault(result.error or message.error, default)
-    return CallFinished(session, result.call_id, status, output, problem, started_at, finished_at, metrics)
+    return CallFinished(
+        session,
+        result.call_id,
+        status,
+        output,
+        problem,
+        started_at,
+        finished_at,
+        metrics,
+        None if output is None else value["payload"]["output"],
+    )
 
 
 def call_progressed(session: int, message: Message[ToolStream]) -> CallProgressed:
@@ -292,10 +305,11 @@ def call_progressed(session: int, message: Message[ToolStream]) -> CallProgresse
 # --- calls of an agent ------------------------------------------------------------------------------------------------
 
 
-def call_requested(session: int, caller: Principal, message: Message[ToolCall]) -> CallRequested:
-    """An agent's own call."""
+def call_requested(session: int, caller: Principal, message: Message[ToolCall], value: Any) -> CallRequested:
+    """An agent's own call; ``value`` is the message as plain JSON."""
     call = message.payload
-    if not is_object(call.input):  # OS-097
+    given = value["payload"]["input"]
+    if type(given) is not dict:  # OS-097
         raise invalid(message, "Expected `object` - at `$.input`")
     context = None if call.context is UNSET else _context(message, call.context)
     return CallRequested(
@@ -310,6 +324,7 @@ def call_requested(session: int, caller: Principal, message: Message[ToolCall]) 
         message.causation_id,
         message.actor,
         context,
+        value=given,
     )
 
 

@@ -478,7 +478,10 @@ def one_by_one(bodies: list[bytes]) -> list[object]:
 def test_messages_are_read_together_as_they_are_read_one_by_one(odd: bytes) -> None:
     for bodies in ([PONG, CALL], [CALL, odd], [odd, PONG, CALL], [odd, odd]):
         together = wire.read_agents(bodies)
-        assert [repr(one) if isinstance(one, Exception) else one for one in together] == one_by_one(bodies)
+        assert [one[0] if isinstance(one, tuple) else repr(one) for one in together] == one_by_one(bodies)
+        assert [one[1] for one in together if isinstance(one, tuple)] == [
+            json.loads(body) for body, one in zip(bodies, together, strict=True) if isinstance(one, tuple)
+        ]
 
 
 def test_two_halves_of_a_message_are_not_one() -> None:

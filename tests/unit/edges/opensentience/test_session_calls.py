@@ -118,6 +118,7 @@ def test_a_result_finishes_its_call() -> None:
             "2026-01-16T12:00:01Z",
             "2026-01-16T12:00:02+01:00",
             Raw(b'{"ms": 3}'),
+            {"ok": True},
         )
     ]
 

@@ -48,6 +48,7 @@ def test_an_agents_call_becomes_a_request_under_its_own_name() -> None:
         "c-0",
         None,
         asked.context,
+        value={"a": 1},
     )
     assert bytes(asked.context) == b'{"project_root": "/p", "resource_paths": ["a"], "ui": {"x": 1}}'
 
