@@ -313,7 +313,7 @@ class Hub:
             entry.sent
             and entry.key is None
             and entry.warning is None
-            and chain is chains.NO_CHAIN
+            and (chain is chains.NO_CHAIN or chain.cause is not None)
             and agent.breaker is None
             and agent.agent_id not in self.judge.guards
             and not tool.definition.requires_directive

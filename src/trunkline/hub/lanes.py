@@ -2,8 +2,9 @@
 
 Fast accept, slow judge. After ``hub`` took on a call the careful way and found nothing unusual about it, a lane
 remembers what that rested on: the rule, the agent, the limits. While the lane is open the next call of the same caller
-to the same tool is checked for what can differ between two calls (its input, free slots, what the caller uses, whom he
-works for) and goes. Whatever is not ordinary gives None here and changes nothing: then the careful way decides.
+to the same tool, for the same callers before him, is checked for what can differ between two calls (its input, free
+slots, what the caller uses, which call it is part of) and goes. Whatever is not ordinary gives None here and changes
+nothing: then the careful way decides.
 
 Owns no rule of its own. Invariant: a lane leads to the same entries, effects and state as the careful way. All lanes
 close with each event that is not part of a call, so none outlives what it rests on.
@@ -22,6 +23,7 @@ from trunkline.effects import Answer, Deliver, Effect
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.events import CallFinished, CallRequested
 from trunkline.hub.calls import Calls
+from trunkline.hub.chains import MAX_DEPTH
 from trunkline.hub.limits import Load, Loads
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.state import Call, State
@@ -37,12 +39,10 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 class Lane(Struct):
-    """One caller and one tool."""
+    """One caller, the callers he works for, and one tool."""
 
     epoch: int
     caller: str
-    # Who calls, if it is an agent: while it works for somebody, its calls are not ordinary.
-    asking: Agent | None
     tool: Tool
     agent: Agent
     load: Load
@@ -63,7 +63,7 @@ class Lane(Struct):
 
 
 class Lanes:
-    """The open lanes, by session and tool."""
+    """The open lanes, by session, tool and callers."""
 
     def __init__(self, state: State, registry: Registry, loads: Loads, calls: Calls, call_prefix: str) -> None:
         self._state = state
@@ -71,7 +71,7 @@ class Lanes:
         self._loads = loads
         self._calls = calls
         self._call_prefix = call_prefix
-        self._lanes: dict[tuple[int, str], Lane] = {}
+        self._lanes: dict[tuple[int, str, tuple[str, ...]], Lane] = {}
         self._epoch = 0
 
     def close(self) -> None:
@@ -85,10 +85,9 @@ class Lanes:
             self.close()
         definition, output = tool.definition, tool.output_validator
         timeout_ms = None if agent.timeout_s is None else int(agent.timeout_s * 1000)
-        self._lanes[event.session, event.tool_id] = Lane(
+        self._lanes[event.session, event.tool_id, entry.chain] = Lane(
             self._epoch,
             entry.caller,
-            self._registry.by_session.get(event.session),
             tool,
             agent,
             self._loads.of(entry.caller),
@@ -109,7 +108,17 @@ class Lanes:
 
     def try_accept(self, event: CallRequested, now: Now) -> tuple[Effect, ...] | None:
         """Take on and send an ordinary call."""
-        lane = self._lanes.get((event.session, event.tool_id))
+        state = self._state
+        asking = self._registry.by_session.get(event.session)
+        cause = None
+        chain: tuple[str, ...] = ()
+        if asking is not None and (asking.running or asking.abandoned):
+            # It works for somebody, and has to say for whom.
+            cause = state.calls.get(event.causation_id or "")
+            if cause is None or cause.session != event.session or cause.status is not RUNNING:
+                return None
+            chain = (*cause.entry.chain, cause.entry.caller)
+        lane = self._lanes.get((event.session, event.tool_id, chain))
         if (
             lane is None
             or event.key is not None
@@ -119,12 +128,11 @@ class Lanes:
             or event.caller.identity != lane.caller
         ):
             return None
-        asking, agent, load, body = lane.asking, lane.agent, lane.load, event.input
+        agent, load, body = lane.agent, lane.load, event.input
         running = agent.running
         size = len(body)
         if (
-            (asking is not None and (asking.running or asking.abandoned))
-            or len(running) >= agent.max_inflight
+            len(running) >= agent.max_inflight
             or size > lane.max_input_bytes
             or load.calls >= lane.max_open_calls
             or load.bytes + size > lane.max_open_bytes
@@ -132,15 +140,22 @@ class Lanes:
         ):
             return None
 
-        state = self._state
+        correlation_id, causation_id = event.correlation_id, event.causation_id
+        part_of, depth = None, 1
+        if cause is not None:
+            part_of, depth = cause.entry.n, cause.entry.depth + 1
+            if depth > MAX_DEPTH or cause.entry.untrusted:
+                return None
+            if correlation_id is None:
+                correlation_id = cause.correlation_id
         number = state.last + 1
         mono, ms = now.mono, int(now.wall * 1000)
         session, tool_id = agent.session, event.tool_id
-        correlation_id, causation_id = event.correlation_id, event.causation_id
         call_id = f"{self._call_prefix}{number:012x}"
         entry = CallAccepted(
             number, ms, call_id, lane.caller, tool_id, body, ALLOW, lane.rule, lane.policy, lane.fingerprint, True,
-            lane.side_effects, lane.dedupes, (), None, None, None, None, correlation_id, causation_id,
+            lane.side_effects, lane.dedupes, chain, part_of, None, None, None, correlation_id, causation_id, None, None,
+            None, False, None, depth,
         )  # fmt: skip
         timeout_ms = lane.timeout_ms
         deadline = 0.0 if timeout_ms is None else mono + lane.timeout_s

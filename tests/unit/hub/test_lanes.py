@@ -12,10 +12,21 @@ import pytest
 from msgspec import Raw
 
 from tests.unit.hub.kit import ASK, BOSS, DESK, Asked, Kit, body, rules, tool
-from trunkline import events
+from trunkline import entries, events
 from trunkline.hub import hub as hub_module
 from trunkline.hub import lanes
-from trunkline.model import INLINE_OUTPUT_BYTES, Actor, Decision, Health, Limits, Principal, Status, Verdict, fault
+from trunkline.hub.chains import MAX_DEPTH
+from trunkline.model import (
+    NO_RETRY,
+    BreakerPolicy,
+    Decision,
+    Health,
+    Limits,
+    Principal,
+    Status,
+    Verdict,
+    fault,
+)
 
 SCHEMA = Raw(b'{"type":"object","properties":{"a":{"type":"integer"}}}')
 # 9,000 rules meet at each value: a body of 6,000 is too much work, although each of them is right.
@@ -97,72 +108,49 @@ def test_what_is_unusual_about_a_call_is_judged_with_care(kit: Counting, terms: 
     assert lane_is_open(kit)
 
 
-def test_one_who_works_for_others_is_judged_with_all_he_works_for(kit: Counting) -> None:
+def test_one_who_works_for_others_has_to_say_for_whom(kit: Counting) -> None:
     kit.call("com.a/x", by="com.b")
     assert lane_is_open(kit, by="com.b")
-    working = kit.call("com.b/z")
+    first, second = kit.call("com.b/z"), kit.call("com.b/z")
+    named = {"by": "com.b", "causation_id": first.call_id}
+    assert not lane_is_open(kit, **named)
+    assert lane_is_open(kit, **named)
+    # Whatever he works on, those behind it are the same.
+    assert lane_is_open(kit, by="com.b", causation_id=second.call_id, correlation_id="c")
     assert not lane_is_open(kit, by="com.b")
-    kit.finish(working, {})
+    assert not lane_is_open(kit, by="com.b", causation_id="something else")
+    kit.finish(first, {})
+    assert not lane_is_open(kit, **named)
+    kit.finish(second, {})
     assert lane_is_open(kit, by="com.b")
 
 
-def test_one_whose_work_was_taken_back_is_judged_with_all_he_may_still_work_for(kit: Counting) -> None:
-    kit.call("com.a/x", by="com.b")
-    # It cannot be asked to stop: the call ended without its word.
-    kit.cancel(kit.call("com.b/z"))
-    assert not kit.hub.registry.agents["com.b"].running
-    assert not lane_is_open(kit, by="com.b")
+def test_a_lane_is_for_those_behind_the_caller_too(kit: Counting) -> None:
+    """Policy judges all of them: what one of them may, another may not."""
+    kit.in_force(rules(("http:other", "com.a/*", "deny"), ("*", "*", "allow"), version="v2"))
+    trusted, other = kit.call("com.b/z"), kit.call("com.b/z", by=Principal("http:other"))
+    kit.call("com.a/x", by="com.b", causation_id=trusted.call_id)
+    assert lane_is_open(kit, by="com.b", causation_id=trusted.call_id)
+    assert kit.call("com.a/x", by="com.b", causation_id=other.call_id).code == "policy.denied"
 
 
-def test_what_a_caller_says_beside_the_input_goes_with_each_delivery(kit: Counting) -> None:
-    kit.offer("com.a", tool("com.a/read", side_effects=False))
-    said: dict[str, Any] = {"actor": Actor("human", "somebody"), "context": body({"why": "because"})}
-    asked = by_lane(kit, "com.a/read", correlation_id="c", causation_id="d", **said)
-    kit.leave("com.a")
-    kit.attach("com.a", tool("com.a/read", side_effects=False))
-    kit.advance(5)
-    assert [delivery.attempt for delivery in asked.deliveries] == [1, 2]
-    for delivery in asked.deliveries:
-        assert (delivery.correlation_id, delivery.causation_id) == ("c", "d")
-        assert {"actor": delivery.actor, "context": delivery.context} == said
+def test_somebody_elses_call_is_no_cause(kit: Counting) -> None:
+    kit.attach("com.c", "w")
+    own, others = kit.call("com.b/z"), kit.call("com.c/w")
+    kit.call("com.a/x", by="com.b", causation_id=own.call_id)
+    assert not lane_is_open(kit, by="com.b", causation_id=others.call_id)
 
 
-def test_who_recognises_repeats_is_given_a_key(kit: Counting) -> None:
-    kit.offer("com.a", tool("com.a/once", capabilities=("idempotency",)))
-    asked = by_lane(kit, "com.a/once")
-    assert [delivery.key for delivery in asked.deliveries] == [asked.call_id]
-
-
-@pytest.mark.parametrize(
-    ("terms", "value"),
-    [({"max_input_bytes": 40}, {"a": "b" * 40}), ({"input_schema": HEAVY}, MANY)],
-    ids=["larger than the tool takes", "more values than its schema takes"],
-)
-def test_an_input_is_judged_by_its_size_as_ever(kit: Counting, terms: dict[str, Any], value: object) -> None:
-    kit.offer("com.a", tool("com.a/t", **terms))
-    by_lane(kit, "com.a/t")
-    assert kit.call("com.a/t", value).code == "tool.invalid_input"
-
-
-@pytest.mark.parametrize(
-    ("terms", "value", "code"),
-    [
-        ({"max_output_bytes": 40}, {"a": "b" * 40}, "tool.output_too_large"),
-        ({"output_schema": HEAVY}, MANY, "tool.invalid_output"),
-        ({}, {"a": "b" * INLINE_OUTPUT_BYTES}, None),
-    ],
-    ids=["larger than the tool may give", "more values than its schema takes", "handed over by reference"],
-)
-def test_an_output_is_judged_by_its_size_as_ever(
-    kit: Counting, terms: dict[str, Any], value: object, code: str | None
-) -> None:
-    kit.offer("com.a", tool("com.a/t", **terms))
-    asked = by_lane(kit, "com.a/t")
-    kit.finish(asked, value)
-    assert (asked.code, kit.settled) == (code, 1)
-    if code is None:
-        assert asked.outcome.output is not None
-        assert b"$ref" in bytes(asked.outcome.output)
+def test_a_chain_is_as_deep_by_a_lane_as_with_care() -> None:
+    kit = Counting()
+    for number in range(MAX_DEPTH + 2):
+        kit.attach(f"com.{number}", "x")
+    deepest = [kit.call("com.0/x"), kit.call("com.0/x")]
+    for number in range(1, MAX_DEPTH):
+        deepest = [kit.call(f"com.{number}/x", by=f"com.{number - 1}", causation_id=up.call_id) for up in deepest]
+    assert [asked.accepted.depth for asked in deepest] == [MAX_DEPTH, MAX_DEPTH]
+    refused = kit.call(f"com.{MAX_DEPTH}/x", by=f"com.{MAX_DEPTH - 1}", causation_id=deepest[0].call_id)
+    assert refused.code == "chain.refused"
 
 
 def test_a_full_agent_and_a_busy_caller_are_judged_with_care() -> None:
@@ -320,6 +308,40 @@ def test_where_something_has_to_be_judged_each_time_no_lane_opens(
     prepare(kit)
     kit.call("com.a/x", **terms)
     assert not lane_is_open(kit, **terms)
+
+
+def test_where_strangers_wrote_something_no_lane_opens_even_if_nobody_reads_them_any_more(kit: Counting) -> None:
+    kit.in_force(untrusted_agents=frozenset({"com.b"}))
+    kit.finish(kit.call("com.b/z", correlation_id="c"), {})
+    kit.in_force()
+    assert kit.state.tainted
+    kit.call("com.a/x")
+    assert not lane_is_open(kit, correlation_id="c")
+    assert kit.log_of(entries.CallAccepted)[-1].untrusted
+
+
+def test_what_was_allowed_for_others_too_opens_no_lane_for_oneself(kit: Counting) -> None:
+    guest = Principal("http:guest")
+    kit.in_force(rules((guest.identity, "*", "allow"), ("*", "*", "allow"), version="v2"))
+    work = kit.call("com.b/z", by=guest)
+    assert kit.call("com.a/x", by="com.b").accepted.rule == "rule-1"
+    kit.finish(work, {})
+    assert kit.call("com.a/x", by="com.b").accepted.rule == "rule-2"
+
+
+def test_an_agent_with_a_breaker_has_no_lane_as_each_result_ends_its_row_of_failures() -> None:
+    kit = Counting()
+    kit.attach("com.a", "x", dedupes=True, retry=NO_RETRY, breaker=BreakerPolicy(failures=2))
+
+    def fail_once() -> None:
+        timeout = fault("tool.timeout", retryable=True)
+        kit.feed(events.AttemptFailed(kit.sessions["com.a"], kit.call("com.a/x").call_id, timeout))
+
+    fail_once()
+    kit.call("com.a/x")
+    kit.finish(kit.call("com.a/x"), {})
+    fail_once()
+    assert kit.call("com.a/x").answer is None, "given work"
 
 
 def test_a_guard_that_comes_later_is_asked(kit: Counting) -> None:
