@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
 
 from trunkline.entries import (
     CallAccepted,
@@ -34,12 +36,13 @@ from trunkline.entries import (
 )
 from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.events import PartClosed as PartClosing
+from trunkline.ledger.blobs import SentBlobs
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.link import InlineLink, Link, ProcessLink
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader, call_number
 from trunkline.ledger.store import Lock
-from trunkline.ledger.writer import Group, Writer, packed
+from trunkline.ledger.writer import INLINE_BODY_BYTES, Group, Writer, packed
 from trunkline.model import INLINE_OUTPUT_BYTES
 
 __all__ = ["Ledger"]
@@ -48,6 +51,9 @@ __all__ = ["Ledger"]
 GATHER_S: Final = 0.010
 # Nor does it pile up in memory: so much is worth a commit of its own.
 GATHER_BYTES: Final = 1_048_576
+
+# Encoded it leaves a gap, where a large body goes.
+_NOTHING: Final = Raw(b"")
 
 
 class Ledger:
@@ -81,11 +87,13 @@ class Ledger:
         # Of the group that is on its way.
         self._sent_bytes = 0
         self._entries: list[bytes] = []
-        self._settled: list[tuple[int, int]] = []
+        self._outlined: dict[int, tuple[int, int]] = {}
+        self._settled: list[int] = []
         self._keyed: list[tuple[str, int]] = []
         self._correlations: list[tuple[str, int]] = []
         self._steps: list[tuple[str, int]] = []
-        self._blobs: list[tuple[bytes, bytes]] = []
+        self._outputs: list[int] = []
+        self._blobs = SentBlobs()
         self._snapshot: tuple[int, int, bytes] | None = None
         self._part: tuple[int, int, list[int]] | None = None
         # Snapshots that were made and whose entry has not come yet, by their hash.
@@ -158,25 +166,41 @@ class Ledger:
         self.last = number
         if self.failure is not None:
             return
-        if isinstance(entry, CallSettled) and entry.output is not None and len(entry.output) > INLINE_OUTPUT_BYTES:
-            self._append_output(bytes(entry.output))
-        data = encode(entry)
-        self._entries.append(data)
-        self._bytes += len(data)
         self._at = entry.at
-        if isinstance(entry, CallSettled):
-            self._settled.append((entry.call, number))
-        elif isinstance(entry, CallAccepted):
+        body: Raw | None = None
+        if type(entry) is CallSettled:
+            self._settled += (entry.call, number)
+            body = entry.output
+        elif type(entry) is CallAccepted:
+            body = entry.input
             if entry.key_id is not None:
                 self._keyed.append((entry.key_id, number))
             if entry.correlation_id is not None and entry.correlation_id != entry.call_id:
                 self._correlations.append((entry.correlation_id, number))
         else:
             self._note(entry, number)
+        data = encode(entry) if body is None or len(body) <= INLINE_BODY_BYTES else self._outline(entry, body)
+        self._entries.append(data)
+        self._bytes += len(data)
         if self._timer is None and self._loop is not None:
             self._timer = self._loop.call_later(GATHER_S, self._due)
         if self._bytes > GATHER_BYTES:
             self.need(number)
+
+    def _outline(self, entry: Entry, body: Raw) -> bytes:
+        """The entry without its large body, which goes by itself, and only if the writer does not have it."""
+        blob, size = self._blobs.number(body)
+        if type(entry) is CallSettled:
+            data, name = encode(replace(entry, output=_NOTHING)), b'"output":'
+            if len(body) > INLINE_OUTPUT_BYTES:
+                # Handed over by reference: found by the hash it had, also when masking changes it.
+                self._outputs.append(blob)
+        else:
+            data, name = encode(replace(entry, input=_NOTHING)), b'"input":'
+        # No string can hold such a name, since its quotes would be escaped, and before it are only strings and numbers.
+        self._outlined[entry.n] = (data.index(name) + len(name), blob)
+        self._bytes += size
+        return data
 
     def _note(self, entry: Entry, number: int) -> None:
         """What the rarer kinds leave in the indexes, or ask of the writer."""
@@ -207,11 +231,6 @@ class Ledger:
             case _:
                 pass
 
-    def _append_output(self, data: bytes) -> None:
-        """An output that is handed over by reference: found by the hash it had, also when masking changed it."""
-        self._blobs.append((hashlib.sha256(data).digest(), data))
-        self._bytes += len(data)
-
     def add_secret(self, name: str, secret: str) -> None:
         """Mask this exact secret in what is appended from now on. ``ValueError`` if it has fewer than eight bytes."""
         # Judged here: in the writer it could not be refused any more.
@@ -241,7 +260,7 @@ class Ledger:
         if self._outstanding:
             self._urgent = True
             return
-        while self.failure is None and (self._entries or self._blobs):
+        while self.failure is None and self._entries:
             self._send()
             if self._loop is not None:
                 return
@@ -252,27 +271,28 @@ class Ledger:
             self._send()
 
     def _due(self) -> None:
+        # Not stopped when a group is sent: on a busy exchange that would be a new one for every group.
         self._timer = None
-        self._urgent = True
-        self._start()
+        if self._entries:
+            self._urgent = True
+            self._start()
 
     def _send(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        blobs, forgotten = self._blobs.take()
+        entries = self._entries
         group = Group(
-            self._sent + 1, self._at, self._entries, self._settled, self._keyed, self._correlations, self._steps,
-            self._snapshot, self._part,
+            self._sent + 1, self._at, [*map(len, entries)], self._outlined, self._settled, self._keyed,
+            self._correlations, self._steps, self._snapshot, self._part, self._outputs, forgotten,
         )  # fmt: skip
-        blobs = self._blobs
-        self._entries, self._settled, self._keyed, self._correlations, self._steps = [], [], [], [], []
-        self._blobs, self._snapshot, self._part = [], None, None
+        self._entries, self._outlined, self._settled = [], {}, []
+        self._keyed, self._correlations, self._steps = [], [], []
+        self._outputs, self._snapshot, self._part = [], None, None
         self._sent_bytes = self._bytes
         self._bytes = 0
         self._sent = self.last
         self._urgent = False
         self._outstanding = True
-        self._link.send(packed(group), blobs)
+        self._link.send(packed(group, entries), blobs)
 
     def _acknowledged(self, number: int) -> None:
         self.durable = number
@@ -286,7 +306,6 @@ class Ledger:
     def _fail(self, error: LedgerError) -> None:
         self.failure = error
         self._entries.clear()
-        self._blobs.clear()
         self._on_failure(error)
 
     # --- snapshots and retention --------------------------------------------------------------------------------------
@@ -319,7 +338,7 @@ class Ledger:
             self._timer.cancel()
             self._timer = None
         try:
-            while self.failure is None and (self._outstanding or self._entries or self._blobs):
+            while self.failure is None and (self._outstanding or self._entries):
                 if self._outstanding:
                     self._link.wait()
                 else:

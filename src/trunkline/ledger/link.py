@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import marshal
 import os
 import signal
@@ -21,8 +22,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from msgspec import Raw
+
 from trunkline.errors import LedgerCorrupt, LedgerError, LedgerFailed, LedgerFull
-from trunkline.ledger.writer import ANSWER, BLOB, CORRUPT, DURABLE, FRAME, FULL, GROUP, SECRET, Writer
+from trunkline.ledger.writer import ANSWER, BLOB, BLOB_NUMBER, CORRUPT, DURABLE, FRAME, FULL, GROUP, SECRET, Writer
 
 __all__ = ["InlineLink", "Link", "ProcessLink"]
 
@@ -31,7 +34,11 @@ START_S: Final = 30.0
 # The last group and a checkpoint of the whole log, on a slow disk.
 STOP_S: Final = 30.0
 
-Blob = tuple[bytes, bytes]
+# So many pieces are given to the system with one call; it takes 1,024 at most.
+AT_ONCE: Final = 64
+
+# A large body and the number that entries name it by.
+Blob = tuple[int, Raw]
 
 
 class Link(Protocol):
@@ -147,11 +154,11 @@ class ProcessLink:
     # --- to the writer ------------------------------------------------------------------------------------------------
 
     def send(self, group: bytes, blobs: Sequence[Blob]) -> None:
-        """Commit this. Blobs go as they are, without a copy."""
-        for digest, data in blobs:
-            self._outgoing.append(memoryview(FRAME.pack(BLOB, 32 + len(data)) + digest))
-            self._outgoing.append(memoryview(data))
-        self._outgoing.append(memoryview(FRAME.pack(GROUP, len(group)) + group))
+        """Commit this. Everything goes as it is, without a copy."""
+        for number, data in blobs:
+            head = FRAME.pack(BLOB, BLOB_NUMBER.size + len(data)) + BLOB_NUMBER.pack(number)
+            self._outgoing += (memoryview(head), memoryview(data))
+        self._outgoing += (memoryview(FRAME.pack(GROUP, len(group))), memoryview(group))
         self._write()
 
     def send_secret(self, name: str, secret: str) -> None:
@@ -164,10 +171,10 @@ class ProcessLink:
         outgoing = self._outgoing
         try:
             while outgoing:
-                sent = self._channel.send(outgoing[0])
-                if sent == len(outgoing[0]):
-                    outgoing.popleft()
-                else:
+                sent = self._channel.sendmsg([*itertools.islice(outgoing, AT_ONCE)])
+                while outgoing and sent >= len(outgoing[0]):
+                    sent -= len(outgoing.popleft())
+                if sent:
                     outgoing[0] = outgoing[0][sent:]
         except BlockingIOError:
             self._loop.add_writer(self._channel, self._write)

@@ -143,6 +143,30 @@ async def test_one_group_is_on_its_way_and_one_gathers(tmp_path: Path, monkeypat
         assert made.acknowledged == [1, 7]
 
 
+async def test_what_is_needed_goes_at_once_also_after_the_clock_found_nothing_to_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with attended(tmp_path) as made:
+        made.ledger.append(noticed(1))
+        await made.wait_durable(1)
+        # It was set for the first entry, which somebody needed before.
+        made.ledger._due()
+        monkeypatch.setattr(ledger_module, "GATHER_S", 3600.0)
+        made.ledger.append(noticed(2))
+        await made.wait_durable(2)
+
+
+async def test_a_group_that_was_needed_leaves_no_later_one_without_a_clock(tmp_path: Path) -> None:
+    async with attended(tmp_path) as made:
+        for n in range(1, 6):
+            made.ledger.append(noticed(n))
+            if n % 2:
+                await made.wait_durable(n)
+            else:
+                # Nobody waits for these.
+                await made.wait_until(lambda n=n: made.ledger.durable == n)
+
+
 async def test_much_that_gathers_is_sent_before_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "GATHER_S", 3600.0)
     monkeypatch.setattr(ledger_module, "GATHER_BYTES", 10_000)
@@ -306,7 +330,10 @@ async def main():
         while ledger.backlog > 20:
             await asyncio.sleep(0.0005)
         n = ledger.last + 1
-        ledger.append(accepted(n, b'{"password":"hunter2"}') if n % 2 else settled(n, n - 1))
+        # Every seventh is large, and one of three.
+        large = b'{"text":"' + b"abc"[n % 3 :][:1] * 70_000 + b'"}'
+        ledger.append(accepted(n, large if n % 7 == 0 else b'{"password":"hunter2"}') if n % 2
+                      else settled(n, n - 1, *([large] if n % 7 == 0 else [])))
         ledger.need(n)
         await asyncio.sleep(0)
     await asyncio.sleep(60)
@@ -350,8 +377,15 @@ def test_kill_9_of_the_exchange_loses_nothing_that_was_acknowledged(tmp_path: Pa
             assert made.ledger.last >= seen
             recovered = list(made.ledger.reader.recovery())
             assert [entry.n for entry in recovered] == list(range(1, made.ledger.last + 1))
-            if made.ledger.last % 2:
+            for entry in recovered:
+                large = b'{"text":"' + b"abc"[entry.n % 3 :][:1] * 70_000 + b'"}'
+                if entry.n % 7 == 0:
+                    assert entry == (accepted(entry.n, large) if entry.n % 2 else settled(entry.n, entry.n - 1, large))
+            if made.ledger.last % 2 and made.ledger.last % 7:
                 assert recovered[-1] == accepted(made.ledger.last, b'{"password":"hunter2"}')
+            # The next exchange knows nothing of what was sent before.
+            made.add(accepted(made.ledger.last + 1, b'{"text":"' + b"a" * 70_000 + b'"}'))
+            assert verify(made.path).blobs <= 3
             assert verify(made.path).last == made.ledger.last
 
 
