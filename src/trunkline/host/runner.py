@@ -181,6 +181,11 @@ class Runner:
             if count == FLUSH_EVERY:
                 count = 0
                 self._flush()
+                if self._held:
+                    # Else the disk would rest until the last of these events is done.
+                    ledger.poll()
+                    if self._dead:
+                        return
 
     def _hold(self, effect: ToSession) -> None:
         """Let an effect wait for its entry, and behind all that wait already."""

@@ -240,6 +240,13 @@ class Ledger:
             self.need(self.last)
         self._link.send_secret(name, secret)
 
+    def poll(self) -> None:
+        """In the middle of other work: hear what is durable by now, and let the writer go on with what is needed."""
+        if self._outstanding:
+            self._link.poll()
+        elif self._urgent:
+            self._start()
+
     def need(self, number: int) -> None:
         """Somebody waits for this entry: commit it as soon as the commit before it has ended."""
         if number > self._sent and not self._urgent:

@@ -55,6 +55,9 @@ class Link(Protocol):
     def send_secret(self, name: str, secret: str) -> None:
         """Mask this from here on."""
 
+    def poll(self) -> None:
+        """Hear the answer, if it has come, without waiting for the loop."""
+
     def wait(self) -> None:
         """Block until the group that was sent is answered."""
 
@@ -90,6 +93,9 @@ class InlineLink:
     def send_secret(self, name: str, secret: str) -> None:
         """Mask this from here on."""
         self._writer.add_secret(name, secret)
+
+    def poll(self) -> None:
+        """Nothing is ever outstanding."""
 
     def wait(self) -> None:
         """Nothing is ever outstanding."""
@@ -185,6 +191,11 @@ class ProcessLink:
         self._loop.remove_writer(self._channel)
 
     # --- from the writer ----------------------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Hear the answer, if it has come, without waiting for the loop."""
+        if not self._failed:
+            self._read()
 
     def _read(self) -> None:
         try:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -141,6 +142,26 @@ async def test_one_group_is_on_its_way_and_one_gathers(tmp_path: Path, monkeypat
         await made.wait_until(lambda: made.ledger.durable == 7)
         # The second went off as soon as the first was answered, with all that had gathered.
         assert made.acknowledged == [1, 7]
+
+
+async def test_in_the_middle_of_other_work_the_writer_is_heard_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "GATHER_S", 3600.0)
+    async with attended(tmp_path) as made:
+        made.ledger.append(noticed(1))
+        made.ledger.poll()
+        assert made.ledger._sent == 0  # nobody waits for it
+        made.ledger.need(1)
+        made.ledger.poll()
+        made.ledger.append(noticed(2))
+        made.ledger.need(2)
+        # The loop has no turn meanwhile.
+        until = time.monotonic() + PATIENCE_S
+        while made.ledger.durable < 2:
+            assert time.monotonic() < until
+            made.ledger.poll()
+        assert made.acknowledged == [1, 2]
 
 
 async def test_what_is_needed_goes_at_once_also_after_the_clock_found_nothing_to_send(
