@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from tests.requirement import requirement
-from trunkline import schemas
+from trunkline import schemas, strictjson
 
 
 def judge(schema: Any) -> str | None:
@@ -329,6 +329,16 @@ def test_a_body_may_be_bytes_or_raw() -> None:
 
 def test_integers_beyond_64_bits_are_integers() -> None:
     assert schemas.compile(b'{"properties":{"a":{"type":"integer"}}}').error(b'{"a":123456789012345678901234}') is None
+
+
+@pytest.mark.parametrize("rule", ["const", "enum", "maximum", "minimum"])
+@pytest.mark.parametrize("number", ["18446744073709551616", "-9223372036854775809", "100000000000000000001"])
+def test_an_integer_beyond_64_bits_is_what_its_schema_says_whoever_read_it(rule: str, number: str) -> None:
+    said = f"[{number}]" if rule == "enum" else number
+    validator = schemas.compile(b'{"properties":{"a":{"%b":%b}}}' % (rule.encode(), said.encode()))
+    body = b'{"a":%b}' % number.encode()
+    assert validator.error(body) is None
+    assert validator.error(body, strictjson.load(body)) is None
 
 
 @pytest.mark.parametrize("text", ["plain", "line\nline\ttab\r\n", "é ü 漢字 עברית", "❤️👍🏽", "naïve"])

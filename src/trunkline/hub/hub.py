@@ -313,6 +313,7 @@ class Hub:
             entry.sent
             and entry.key is None
             and entry.warning is None
+            and not entry.untrusted
             and (chain is chains.NO_CHAIN or chain.cause is not None)
             and agent.breaker is None
             and agent.agent_id not in self.judge.guards

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
 from trunkline.effects import Answer, Deliver, Effect
@@ -28,14 +27,13 @@ from trunkline.hub.limits import Load, Loads
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.state import Call, State
 from trunkline.model import INLINE_OUTPUT_BYTES, Decision, Limits, Now, Status
+from trunkline.schemas import value_of
 
 ALLOW: Final = Decision.ALLOW
 RUNNING: Final = Status.RUNNING
 SUCCEEDED: Final = Status.SUCCEEDED
 # Every tool of a large exchange for a few busy callers; then all begin anew.
 MAX_LANES: Final = 4_096
-
-_decode: Final = msgspec.json.Decoder().decode
 
 
 class Lane(Struct):
@@ -136,7 +134,7 @@ class Lanes:
             or size > lane.max_input_bytes
             or load.calls >= lane.max_open_calls
             or load.bytes + size > lane.max_open_bytes
-            or not lane.is_valid(_decode(body) if event.value is None else event.value)
+            or not lane.is_valid(value_of(body) if event.value is None else event.value)
         ):
             return None
 
@@ -200,7 +198,7 @@ class Lanes:
             or len(output) > lane.max_output_bytes
             or (
                 lane.is_valid_output is not None
-                and not lane.is_valid_output(_decode(output) if event.value is None else event.value)
+                and not lane.is_valid_output(value_of(output) if event.value is None else event.value)
             )
         ):
             return None

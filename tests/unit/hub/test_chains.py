@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 
 import pytest
@@ -10,8 +11,8 @@ from tests.unit.hub.kit import ALL, BOSS, Asked, Kit, rules, tool
 from trunkline import entries
 from trunkline.hub import views
 from trunkline.hub.chains import MAX_DEPTH
-from trunkline.hub.registry import ABANDONED_S, MAX_ABANDONED
-from trunkline.model import Policy, Principal, Status
+from trunkline.hub.registry import ABANDONED_S, MAX_ABANDONED, Agent
+from trunkline.model import Decision, Policy, Principal, Rule, Status
 
 GUEST = Principal("http:guest")
 
@@ -171,6 +172,34 @@ def test_the_memory_of_calls_that_were_let_go_is_bounded() -> None:
         for _ in range(MAX_ABANDONED + 10):
             kit.cancel(kit.call("com.a/x", by=GUEST))
     assert len(kit.hub.registry.agents["com.a"].abandoned) == MAX_ABANDONED
+
+
+def test_an_agent_that_left_with_calls_and_came_as_another_process_leaves_nothing_in_memory() -> None:
+    kit = Kit()
+    for _ in range(3):
+        kit.attach("com.gone", "x")
+        # The second goes by a lane, which knows the agent.
+        kit.call("com.gone/x")
+        kit.call("com.gone/x")
+        kit.leave("com.gone")
+    kit.attach("com.gone", "x")
+    gc.collect()
+    known = [agent for agent in gc.get_objects() if type(agent) is Agent and agent.agent_id == "com.gone"]
+    assert len(known) == len(kit.hubs)
+
+
+def test_what_policy_allows_one_who_works_on_strangers_words_it_does_not_allow_the_next_without_them() -> None:
+    """A call may outlive the mark of its correlation: a start from a snapshot that is a day old has none."""
+    asks_unless_untrusted = (Rule("careful", "*", "*", Decision.ALLOW, when="untrusted"), ("operator", "*", "allow"))
+    kit = three(rules(*asks_unless_untrusted, ("*", "*", "ask")))
+    kit.in_force(untrusted_agents=frozenset({"com.c"}))
+    kit.finish(kit.call("com.c/x", correlation_id="c"), {})
+    touched, other = kit.call("com.a/x", correlation_id="c"), kit.call("com.a/x")
+    kit.in_force()
+    for hub in kit.hubs:
+        hub.state.tainted.clear()
+    assert kit.call("com.b/x", by="com.a", causation_id=touched.call_id).accepted.rule == "careful"
+    assert kit.call("com.b/x", by="com.a", causation_id=other.call_id).accepted.decision is Decision.ASK
 
 
 def test_a_call_that_only_waits_is_not_one_the_agent_works_on() -> None:

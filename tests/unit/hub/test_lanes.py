@@ -17,7 +17,9 @@ from trunkline.hub import hub as hub_module
 from trunkline.hub import lanes
 from trunkline.hub.chains import MAX_DEPTH
 from trunkline.model import (
+    INLINE_OUTPUT_BYTES,
     NO_RETRY,
+    Actor,
     BreakerPolicy,
     Decision,
     Health,
@@ -151,6 +153,83 @@ def test_a_chain_is_as_deep_by_a_lane_as_with_care() -> None:
     assert [asked.accepted.depth for asked in deepest] == [MAX_DEPTH, MAX_DEPTH]
     refused = kit.call(f"com.{MAX_DEPTH}/x", by=f"com.{MAX_DEPTH - 1}", causation_id=deepest[0].call_id)
     assert refused.code == "chain.refused"
+
+
+def test_of_two_calls_with_the_same_callers_behind_them_the_deeper_one_is_refused() -> None:
+    """Many who call one agent at once, and the same ones as a chain."""
+    kit = Counting()
+    names = [f"com.{number}" for number in range(MAX_DEPTH - 1)]
+    for agent_id in (*names, "com.x", "com.y", "com.z"):
+        kit.attach(agent_id, "t")
+    for agent_id in names:
+        kit.call("com.x/t", by=agent_id)
+    shallow = kit.call("com.y/t", by="com.x")
+    deep = kit.call(f"{names[1]}/t", by=names[0])
+    for caller, called in zip(names[1:], [*names[2:], "com.x"], strict=True):
+        deep = kit.call(f"{called}/t", by=caller, causation_id=deep.call_id)
+    deep = kit.call("com.y/t", by="com.x", causation_id=deep.call_id)
+    assert (shallow.accepted.chain, shallow.accepted.depth) == (deep.accepted.chain, 2)
+    by_lane(kit, "com.z/t", by="com.y", causation_id=shallow.call_id)
+    assert kit.call("com.z/t", by="com.y", causation_id=deep.call_id).code == "chain.refused"
+
+
+def test_one_whose_work_was_taken_back_is_judged_with_all_he_may_still_work_for(kit: Counting) -> None:
+    kit.call("com.a/x", by="com.b")
+    # It cannot be asked to stop: the call ended without its word.
+    kit.cancel(kit.call("com.b/z"))
+    assert not kit.hub.registry.agents["com.b"].running
+    assert not lane_is_open(kit, by="com.b")
+
+
+def test_what_a_caller_says_beside_the_input_goes_with_each_delivery(kit: Counting) -> None:
+    kit.offer("com.a", tool("com.a/read", side_effects=False))
+    said: dict[str, Any] = {"actor": Actor("human", "somebody"), "context": body({"why": "because"})}
+    asked = by_lane(kit, "com.a/read", correlation_id="c", causation_id="d", **said)
+    kit.leave("com.a")
+    kit.attach("com.a", tool("com.a/read", side_effects=False))
+    kit.advance(5)
+    assert [delivery.attempt for delivery in asked.deliveries] == [1, 2]
+    for delivery in asked.deliveries:
+        assert (delivery.correlation_id, delivery.causation_id) == ("c", "d")
+        assert {"actor": delivery.actor, "context": delivery.context} == said
+
+
+def test_who_recognises_repeats_is_given_a_key(kit: Counting) -> None:
+    kit.offer("com.a", tool("com.a/once", capabilities=("idempotency",)))
+    asked = by_lane(kit, "com.a/once")
+    assert [delivery.key for delivery in asked.deliveries] == [asked.call_id]
+
+
+@pytest.mark.parametrize(
+    ("terms", "value"),
+    [({"max_input_bytes": 40}, {"a": "b" * 40}), ({"input_schema": HEAVY}, MANY)],
+    ids=["larger than the tool takes", "more values than its schema takes"],
+)
+def test_an_input_is_judged_by_its_size_as_ever(kit: Counting, terms: dict[str, Any], value: object) -> None:
+    kit.offer("com.a", tool("com.a/t", **terms))
+    by_lane(kit, "com.a/t")
+    assert kit.call("com.a/t", value).code == "tool.invalid_input"
+
+
+@pytest.mark.parametrize(
+    ("terms", "value", "code"),
+    [
+        ({"max_output_bytes": 40}, {"a": "b" * 40}, "tool.output_too_large"),
+        ({"output_schema": HEAVY}, MANY, "tool.invalid_output"),
+        ({}, {"a": "b" * INLINE_OUTPUT_BYTES}, None),
+    ],
+    ids=["larger than the tool may give", "more values than its schema takes", "handed over by reference"],
+)
+def test_an_output_is_judged_by_its_size_as_ever(
+    kit: Counting, terms: dict[str, Any], value: object, code: str | None
+) -> None:
+    kit.offer("com.a", tool("com.a/t", **terms))
+    asked = by_lane(kit, "com.a/t")
+    kit.finish(asked, value)
+    assert (asked.code, kit.settled) == (code, 1)
+    if code is None:
+        assert asked.outcome.output is not None
+        assert b"$ref" in bytes(asked.outcome.output)
 
 
 def test_a_full_agent_and_a_busy_caller_are_judged_with_care() -> None:

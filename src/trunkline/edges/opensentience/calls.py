@@ -143,13 +143,22 @@ class GivenCalls:
             self._note("echo.missing", "causation_id", f"{message.type} without its causation_id")
 
 
+class MadeCall(Struct, frozen=True, gc=False):
+    """A call that the agent made: what the answer has to carry. Not the message: many may wait for one call."""
+
+    message_id: str
+    request_id: str
+    correlation_id: str | None
+    causation_id: str | None
+
+
 class MadeCalls:
-    """The open calls that the agent made, by its own ``call_id``: the messages that asked, which answers refer to."""
+    """The open calls that the agent made, by its own ``call_id``."""
 
     def __init__(self, session: int, outbox: Outbox) -> None:
         self._session = session
         self._outbox = outbox
-        self._open: dict[str, Message[ToolCall]] = {}
+        self._open: dict[str, MadeCall] = {}
         # How many chunks were passed on.
         self._streams: dict[str, int] = {}
         # Who the agent is, once it said so.
@@ -163,7 +172,7 @@ class MadeCalls:
             raise RemoteProtocolError("protocol.invalid_message", "agent.tool.call: request_id is required")
         if call_id in self._open:
             raise RemoteProtocolError("protocol.duplicate_id", "a call of yours with this call_id is open")
-        self._open[call_id] = message
+        self._open[call_id] = MadeCall(message.id, message.request_id, message.correlation_id, message.causation_id)
         return requested
 
     def cancel_requested(self, message: Message[CancelTool], _value: Any, _now: Now) -> CancelRequested:
@@ -177,7 +186,7 @@ class MadeCalls:
         made = self._open.pop(effect.ref, None)
         if made is None:
             raise _not_open()
-        outbox, message_id, request_id = self._outbox, made.id, made.request_id
+        outbox, message_id, request_id = self._outbox, made.message_id, made.request_id
         correlation_id, causation_id = made.correlation_id, made.causation_id
         result = translate.tool_result(effect)
         body = outbox.write(now, "core.tool.result", result, message_id, request_id, correlation_id, causation_id)

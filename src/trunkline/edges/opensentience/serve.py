@@ -195,6 +195,8 @@ class Connection(asyncio.Protocol):
         session = self._session
         if session is not None:
             self._happened(session.wake(self._exchange.now()))
+            # The timer may have fired while frames waited.
+            self._set_timer()
             if not self._goes_on:
                 self._resume("turn")
 

@@ -344,6 +344,20 @@ async def test_a_silent_agent_is_pinged_reported_and_dismissed_in_time(rig: Rig,
     assert kinds == [AgentArrived, HealthReported, Noticed, AgentLeft]
 
 
+@pytest.mark.parametrize("settings", [Settings("0.1.0", "i-1", heartbeat_interval_ms=50)])
+async def test_an_agent_that_falls_silent_after_many_frames_at_once_is_noticed_too(
+    rig: Rig, settings: Settings
+) -> None:
+    client = await rig.connect()
+    await client.greet()
+    client.writer.write(3 * FRAMES_A_TURN * frame(envelope("agent.pong")))
+    # The loop finds the frames and the end of the silence before them at once.
+    time.sleep(2.5 * settings.heartbeat_interval_ms / 1000)  # noqa: ASYNC251 - nothing else may happen meanwhile
+    heard = [(await client.read())["type"] for _ in range(2)]
+    assert heard == ["core.ping", "core.goodbye"]
+    assert await client.ended()
+
+
 async def test_one_who_says_nothing_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trunkline.edges.opensentience.session.HELLO_WITHIN_S", 0.05)
     client = await rig.connect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 import uuid
 from typing import Any
 
@@ -131,6 +132,20 @@ def test_the_name_of_an_open_call_cannot_be_used_twice() -> None:
     assert (said["in_reply_to"], said["request_id"]) == ("m-2", "r-1")
     talk.send(answer())
     assert [type(event) for event in ask(talk)] == [CallRequested]
+
+
+def test_what_is_remembered_of_an_open_call_is_small_however_large_its_message_was() -> None:
+    """Those who wait for one call under its key are counted, not weighed."""
+    talk = ready()
+    tracemalloc.start()
+    try:
+        for number in range(8):
+            ask(talk, f"mine-{number}", idempotency_key="k", input={"text": "x" * 1_000_000})
+            talk.events.clear()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000
 
 
 def test_a_call_needs_its_request_id() -> None:
