@@ -519,6 +519,16 @@ def expects_reply(message: Message[Any]) -> bool:
     return message.request_id is not None and message.in_reply_to is None
 
 
+def with_own_bodies(message: Message[P]) -> Message[P]:
+    """The same message, with bodies that are no views of its frame."""
+    payload = message.payload
+    if not isinstance(payload, Struct):
+        return message
+    views = {name: body for name in payload.__struct_fields__ if isinstance(body := getattr(payload, name), Raw)}
+    copies = {name: view.copy() for name, view in views.items()}
+    return msgspec.structs.replace(message, payload=msgspec.structs.replace(payload, **copies))
+
+
 def is_object(raw: Raw) -> bool:
     """Whether a body that is known to be JSON is an object."""
     return memoryview(raw)[0] == _OPEN_BRACE

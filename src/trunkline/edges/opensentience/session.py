@@ -60,6 +60,7 @@ from trunkline.edges.opensentience.messages import (
     object_body,
     part,
     read_agents,
+    with_own_bodies,
 )
 from trunkline.edges.opensentience.outbox import Outbox
 from trunkline.effects import (
@@ -98,6 +99,9 @@ MAX_SENT_AHEAD_BYTES: Final = 65_536
 FRAME_WITHIN_S: Final = 30.0
 # Break the wave: a peer that sends a thousand frames at once is served between others, not before them.
 FRAMES_A_TURN: Final = 64
+# A body is a view of its frame and keeps all of it. From a larger frame it is copied: what else is in there no limit
+# counts.
+MAX_SHARED_BYTES: Final = 8_192
 # One peer cannot fill the ledger with notes about itself.
 MAX_NOTES: Final = 1_000
 MAX_CAPABILITIES: Final = 64
@@ -338,13 +342,15 @@ class CoreSession:
     def _take(self, frames: list[bytes], now: Now) -> None:
         """Read frames in turn, until one of them ends the conversation."""
         handlers = self._handlers
-        for read in read_agents(frames):
+        for frame, read in zip(frames, read_agents(frames), strict=True):
             if not isinstance(read, tuple):
                 self._take_unread(read, now)
                 if self.state is not READY:
                     return
                 continue
             message, value = read
+            if len(frame) > MAX_SHARED_BYTES:
+                message = with_own_bodies(message)
             handler = self._take_first if self.state is AWAITING_HELLO else handlers.get(message.type, self._take_stray)
             try:
                 event = handler(message, value, now)

@@ -13,9 +13,9 @@ from msgspec import Raw
 from tests.requirement import requirement
 from tests.unit.edges.opensentience.core_side import AGENT, CALL, SESSION, Talk, ready
 from trunkline.edges.opensentience.translate import WIRE_CODES
-from trunkline.effects import Answer, Progress, Reply, Wait
+from trunkline.effects import Answer, Deliver, Progress, Reply, Wait
 from trunkline.errors import LocalProtocolError
-from trunkline.events import CallRequested, CancelRequested, DirectiveRequested, Noticed
+from trunkline.events import CallFinished, CallRequested, CancelRequested, DirectiveRequested, Noticed
 from trunkline.model import FAULTS, Fault, Principal, Status, fault
 
 ME = Principal(f"opensentience:{AGENT}")
@@ -145,6 +145,24 @@ def test_what_is_remembered_of_an_open_call_is_small_however_large_its_message_w
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
+    assert kept < 1_000_000
+
+
+def test_a_body_does_not_keep_the_junk_that_came_beside_it() -> None:
+    """Limits weigh the body; a view of its frame would hold all of it."""
+    talk = ready()
+    talk.send(Deliver(SESSION, 0, CALL, "com.example.echo/say", Raw(b"{}"), "operator", "c"))
+    tracemalloc.start()
+    try:
+        for number in range(8):
+            ask(talk, f"mine-{number}", input={"a": number}, context={"ui": {}}, junk="x" * 1_000_000)
+        talk.tell("agent.tool.result", {"call_id": CALL, "status": "succeeded", "output": {}, "junk": "x" * 1_000_000})
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    bodies = [event.input for event in talk.events if isinstance(event, CallRequested)]
+    assert [bytes(body) for body in bodies] == [b'{"a": %d}' % number for number in range(8)]
+    assert sum(isinstance(event, CallFinished) for event in talk.events) == 1
     assert kept < 1_000_000
 
 
