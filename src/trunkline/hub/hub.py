@@ -21,6 +21,7 @@ from trunkline.hub.approvals import Approvals
 from trunkline.hub.book import Book
 from trunkline.hub.calls import WATCH_KEY, Calls, reference, waits_for_disk
 from trunkline.hub.credentials import Credentials
+from trunkline.hub.house import House
 from trunkline.hub.idempotency import KEY_LIFE_MS, Fingerprints
 from trunkline.hub.lanes import Lanes
 from trunkline.hub.limits import Loads
@@ -34,13 +35,11 @@ from trunkline.model import (
     Decision,
     Fault,
     Guard,
-    Limits,
     Now,
     Policy,
     Principal,
     Status,
     fault,
-    tool_agent,
 )
 
 # A look into an enum takes 70 ns, and each call looks a dozen times.
@@ -95,14 +94,19 @@ class Hub:
             self.judge,
             new_id,
         )
-        self.limits = Limits()
-        self.schema_strict = True
+        self.house = House(
+            self.book,
+            self.registry,
+            self.loads,
+            self.calls,
+            self.approvals,
+            self.agents,
+            self.people,
+            self.judge,
+        )
         self.refused: dict[str, int] = {}
         self._call_prefix = call_prefix
         self._new_id = new_id
-        # Why no new calls are taken on, now; and the facts it follows from, of which only the last can change back.
-        self._closed: Fault | None = None
-        self._storage_failed = self._is_draining = self._storage_low = False
         self._shortcuts: dict[type[Event], Callable[[Any, Now], Sequence[Effect] | None]] = {
             events.CallRequested: self.lanes.try_accept,
             events.CallFinished: self.lanes.try_settle,
@@ -127,15 +131,15 @@ class Hub:
             events.DirectiveRequested: self.people.directive_requested,
             events.TokenIssued: self.people.token_issued,
             events.TokenRevoked: self.people.token_revoked,
-            events.ExchangeStarted: self._exchange_started,
-            events.DrainStarted: self._drain_started,
-            events.ExchangeStopped: self._exchange_stopped,
-            events.PolicyChanged: self._policy_changed,
-            events.StorageChanged: self._storage_changed,
-            events.Noticed: self._noticed,
-            events.ProcessStepped: self._process_stepped,
-            events.SnapshotTaken: self._snapshot_taken,
-            events.PartClosed: self._part_closed,
+            events.ExchangeStarted: self.house.exchange_started,
+            events.DrainStarted: self.house.drain_started,
+            events.ExchangeStopped: self.house.exchange_stopped,
+            events.PolicyChanged: self.house.policy_changed,
+            events.StorageChanged: self.house.storage_changed,
+            events.Noticed: self.house.noticed,
+            events.ProcessStepped: self.house.process_stepped,
+            events.SnapshotTaken: self.house.snapshot_taken,
+            events.PartClosed: self.house.part_closed,
             events.Woke: self._woke,
         }
 
@@ -199,9 +203,9 @@ class Hub:
             if self._joined(event, key_id, mac, now):
                 return
         tool = self.registry.tools.get(event.tool_id)
-        problem = self._closed
-        if problem is None and self.limits.calls_per_s:
-            problem = self.loads.try_pace(caller, self.limits, now.mono)
+        problem = self.house.closed
+        if problem is None and self.house.limits.calls_per_s:
+            problem = self.loads.try_pace(caller, self.house.limits, now.mono)
         if problem is not None or tool is None:
             self._refuse(event, problem or self._not_offered(event.tool_id), now)
             return
@@ -229,7 +233,7 @@ class Hub:
             self._refuse(event, problem or _unavailable(), now)
             return
         warning = tool.validator.error(event.input, event.value)
-        if warning is not None and self.schema_strict:  # OS-159
+        if warning is not None and self.house.schema_strict:  # OS-159
             self._refuse(event, fault("tool.invalid_input", warning), now)
             return
         if self.judge.guards:
@@ -245,7 +249,7 @@ class Hub:
         if asks or not has_slot:
             problem = self._no_place(caller, chain.callers, mac if asks else None, tool, agent)
         if problem is None:
-            problem = self.loads.try_take(caller, size, self.limits)
+            problem = self.loads.try_take(caller, size, self.house.limits)
         if problem is not None:
             self._refuse(event, problem, now, rule=verdict.rule, chain=chain.callers)
             return
@@ -285,7 +289,7 @@ class Hub:
         call = self.state.by_number[number]
         self._set_out(call, event, agent, verdict.reason, now)
         if self._is_ordinary(call, chain, tool, agent):
-            self.lanes.open(event, call.entry, tool, agent, self.limits)
+            self.lanes.open(event, call.entry, tool, agent, self.house.limits)
 
     def _set_out(self, call: Call, event: CallRequested, agent: Agent, reason: str, now: Now) -> None:
         """Send a call that was taken on, or let it wait for a person or for a slot."""
@@ -320,7 +324,7 @@ class Hub:
             and not tool.definition.requires_directive
             and not self.state.tainted
             and not self.calls.untrusted_agents
-            and not self.limits.calls_per_s
+            and not self.house.limits.calls_per_s
         )
 
     def _joined(self, event: CallRequested, key_id: str, mac: str, now: Now) -> bool:
@@ -550,95 +554,7 @@ class Hub:
     def _caller_left(self, event: events.CallerLeft, now: Now) -> None:
         self.calls.caller_left(event.session, event.ref, now)
 
-    # -- the exchange itself -------------------------------------------------------------------------------------------
-
-    def _exchange_started(self, event: events.ExchangeStarted, now: Now) -> None:
-        """Take up what was open: what ran is lost, what was not sent waits for its tool, questions go on."""
-        self.book.write(
-            entries.ExchangeStarted(n=self.book.next, at=now.ms, version=event.version, instance=event.instance)
-        )
-        self.people.policy_in_force(now)
-        for call in self.state.calls.values():
-            self.loads.take(call.entry.caller, call.size)
-            if call.entry.expires_ms is not None:
-                call.expires_at = now.mono + (call.entry.expires_ms / 1000 - now.wall)
-        self.people.take_up(now)
-        for call in list(self.state.calls.values()):
-            if call.status is Status.RUNNING:
-                self.registry.left_behind(tool_agent(call.entry.tool_id), call, now.mono)
-                self.calls.lost(call, now)
-            elif call.status is Status.QUEUED:
-                self.calls.send_or_wait(call, now)
-            else:
-                self.calls.rearm(call)
-
-    def _drain_started(self, _event: events.DrainStarted, _now: Now) -> None:
-        self._is_draining = True
-        self._close_or_open()
-
-    def _exchange_stopped(self, _event: events.ExchangeStopped, now: Now) -> None:
-        self.book.write(entries.ExchangeStopped(n=self.book.next, at=now.ms, open_calls=len(self.state.calls)))
-
-    def _policy_changed(self, event: events.PolicyChanged, now: Now) -> None:
-        self.limits = event.limits
-        self.schema_strict = event.schema_strict
-        self.approvals.expire_s = event.approval_expire_s
-        self.calls.untrusted_agents = event.untrusted_agents
-        self.agents.unpinned = event.unpinned_agents
-        if event.policy.version != self.judge.rules.version:
-            self.judge.rules = event.policy
-            self.people.policy_in_force(now)
-            self.people.judge_questions_anew(now)
-
-    def _storage_changed(self, event: events.StorageChanged, _now: Now) -> None:
-        """Short of room, new calls are refused and open ones may finish; a failed disk ends it."""
-        self._storage_failed = self._storage_failed or event.failed
-        self._storage_low = event.low
-        self._close_or_open()
-
-    def _close_or_open(self) -> None:
-        if self._storage_failed:
-            self._closed = fault("hub.unavailable", "the record cannot be written")
-        elif self._is_draining:
-            self._closed = fault("hub.unavailable", "the exchange is stopping")
-        else:
-            self._closed = fault("limit.resource", "the disk is nearly full") if self._storage_low else None
-
-    def _noticed(self, event: events.Noticed, now: Now) -> None:
-        self.book.write(
-            entries.Noticed(
-                n=self.book.next,
-                at=now.ms,
-                code=event.code,
-                place=event.place,
-                who=event.who,
-                detail=event.detail[:256],
-            )
-        )
-
-    def _process_stepped(self, event: events.ProcessStepped, now: Now) -> None:
-        number = self.book.write(
-            entries.ProcessStep(
-                n=self.book.next,
-                at=now.ms,
-                process=event.process,
-                subject=event.subject,
-                step=event.step,
-                data=event.data,
-                done=event.done,
-            )
-        )
-        self.book.reply(event.session, event.ref, number, named=event.subject, status=event.step)
-
-    def _snapshot_taken(self, event: events.SnapshotTaken, now: Now) -> None:
-        self.book.write(entries.SnapshotTaken(n=self.book.next, at=now.ms, through=event.through, sha256=event.sha256))
-
-    def _part_closed(self, event: events.PartClosed, now: Now) -> None:
-        self.book.write(
-            entries.PartClosed(
-                n=self.book.next, at=now.ms, first=event.first, last=event.last, head=event.head, kept=event.kept
-            )
-        )
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def _woke(self, _event: events.Woke, now: Now) -> None:
         due = self.timers.due(now.mono)

@@ -138,7 +138,7 @@ async def test_a_message_that_cannot_be_handed_over_is_a_failed_attempt() -> Non
 async def test_hints_that_are_none_fail_the_call_where_schemas_are_not_enforced() -> None:
     kit = Kit()
     await kit.agent()
-    kit.exchange.hub.schema_strict = False
+    kit.exchange.hub.house.schema_strict = False
     called = kit.call("infra-1/run", {"$hints": {"max_memory_mb": -1}})
     assert called.code == "tool.invalid_input"
 
