@@ -10,7 +10,7 @@ in its agent's queue for a slot, or is parked until its tool is back; never two 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
 import msgspec
@@ -24,7 +24,8 @@ from trunkline.hub.lifecycle import step
 from trunkline.hub.limits import Loads
 from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
 from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S, may_resend, next_attempt_s, next_delay_s
-from trunkline.hub.state import Call, Stream, body_size
+from trunkline.hub.state import Call, body_size
+from trunkline.hub.streams import Stream
 from trunkline.hub.timers import Timers
 from trunkline.model import (
     INLINE_OUTPUT_BYTES,
@@ -50,11 +51,6 @@ SUCCEEDED: Final = Status.SUCCEEDED
 GRACE_S: Final = 5.0
 # A caller whose connection broke is usually back within this time (decision 5).
 CALLER_GONE_S: Final = 10.0
-# What is kept of a stream's end (decision 27).
-TAIL_BYTES: Final = 65_536
-# As much of a cut end's first word is left out: longer than any token.
-HALF_SECRET_BYTES: Final = 1_024
-_NOT_SPACE: Final = bytes(set(range(256)) - set(b" \t\r\n"))
 # How much of a large output its reference shows.
 HEAD_BYTES: Final = 1024
 
@@ -186,16 +182,9 @@ class Calls:
 
     def progressed(self, call: Call, event: CallProgressed) -> None:
         """Show what a running call has to show, and keep count of it."""
-        stream = call.stream
-        if stream is None:
-            stream = call.stream = Stream(hashlib.sha256())
-        data = bytes(event.data)
-        stream.hasher.update(data)
-        stream.chunks += 1
-        stream.size += len(data)
-        stream.gaps += max(0, event.seq - stream.last_seq - 1)
-        stream.last_seq = event.seq
-        stream.tail = (stream.tail + _shown(data))[-TAIL_BYTES:]
+        if call.stream is None:
+            call.stream = Stream()
+        call.stream.add(event.seq, bytes(event.data))
         entry = call.entry
         for session, ref in call.waiters:
             self._book.say(
@@ -271,7 +260,7 @@ class Calls:
                 fault=fault,
                 started_ms=call.started_ms,
                 finished_ms=ms,
-                stream=None if call.stream is None else _summary(call.stream),
+                stream=None if call.stream is None else call.stream.summary(),
                 untrusted=untrusted,
                 metrics=metrics,
                 taints=self._taints(call, now) if untrusted else (),
@@ -592,23 +581,3 @@ def reference(output: Raw) -> Raw:
     return Raw(
         msgspec.json.encode({"$ref": f"sha256:{hashlib.sha256(data).hexdigest()}", "bytes": len(data), "head": head})
     )
-
-
-def _summary(stream: Stream) -> entries.StreamSummary:
-    tail = stream.tail
-    if len(tail) == TAIL_BYTES:
-        # It begins in the middle of something: half a secret is one that no rule recognises any more.
-        first = tail[:HALF_SECRET_BYTES]
-        tail = tail[len(first) - len(first.lstrip(_NOT_SPACE)) :]
-    return entries.StreamSummary(
-        stream.chunks, stream.size, stream.hasher.hexdigest(), tail.decode("utf-8", "replace"), stream.gaps
-    )
-
-
-_decode_shown: Callable[[bytes], dict[str, object]] = msgspec.json.Decoder(dict[str, object]).decode
-
-
-def _shown(data: bytes) -> bytes:
-    """The text of a chunk, so that the kept end reads as it was printed and a secret cut in two is whole again."""
-    text = _decode_shown(data).get("text")
-    return text.encode("utf-8", "replace") if isinstance(text, str) else data + b"\n"

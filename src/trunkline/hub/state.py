@@ -19,6 +19,7 @@ from msgspec import Raw, Struct
 from trunkline import entries
 from trunkline.entries import CallAccepted, CallSettled, Entry, QuestionOpened, ToolPinned
 from trunkline.hub.lifecycle import step
+from trunkline.hub.streams import Stream
 from trunkline.model import Actor, Decision, Status
 
 if TYPE_CHECKING:
@@ -79,17 +80,6 @@ class Call(Struct, gc=False):
     def correlation_id(self) -> str:
         """What a call that this one causes belongs to; a call that nobody correlated starts its own."""
         return self.entry.correlation_id or self.entry.call_id
-
-
-class Stream(Struct, gc=False):
-    """What is kept of what a running call showed: how much, its hash, its end."""
-
-    hasher: Any
-    chunks: int = 0
-    size: int = 0
-    last_seq: int = 0
-    gaps: int = 0
-    tail: bytes = b""
 
 
 class Settled(Struct, frozen=True, gc=False):

@@ -8,10 +8,11 @@ from msgspec import Raw
 from tests.requirement import requirement
 from tests.unit.hub.kit import BOSS, DESK, Asked, Kit, body, rules, tool
 from trunkline import effects, entries, events
-from trunkline.hub.calls import CALLER_GONE_S, GRACE_S, HALF_SECRET_BYTES, HEAD_BYTES, TAIL_BYTES
+from trunkline.hub.calls import CALLER_GONE_S, GRACE_S, HEAD_BYTES
 from trunkline.hub.hub import MAX_IGNORED
 from trunkline.hub.registry import MAX_QUEUED
 from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S
+from trunkline.hub.streams import HALF_SECRET_BYTES, TAIL_BYTES
 from trunkline.model import (
     INLINE_OUTPUT_BYTES,
     RESEND,

@@ -31,6 +31,7 @@ from trunkline.edges.framing.length_prefix import FrameDecoder, FrameTooLarge
 from trunkline.edges.opensentience import translate
 from trunkline.edges.opensentience.calls import GivenCalls, MadeCalls
 from trunkline.edges.opensentience.heartbeats import Heartbeats, Step
+from trunkline.edges.opensentience.inbox import Unread, read_agents
 from trunkline.edges.opensentience.messages import (
     EMPTY,
     FROM_AGENT,
@@ -52,14 +53,12 @@ from trunkline.edges.opensentience.messages import (
     Server,
     ToolsRegistered,
     ToolsUnregistered,
-    Unread,
     UnregisterTools,
     Welcome,
     expects_reply,
     invalid,
     object_body,
     part,
-    read_agents,
     with_own_bodies,
 )
 from trunkline.edges.opensentience.outbox import Outbox
