@@ -452,12 +452,18 @@ def expects_reply(message: Message[Any]) -> bool:
     return message.request_id is not None and message.in_reply_to is None
 
 
-def with_own_bodies(message: Message[P]) -> Message[P]:
-    """The same message, with bodies that are no views of its frame."""
+# A body is a view of its frame and keeps all of it. So much else may be in there; more is junk that no limit counts.
+MAX_BESIDE_BODIES_BYTES: Final = 8_192
+
+
+def without_junk(message: Message[P], size: int) -> Message[P]:
+    """The same message; if there is much in its frame of ``size`` bytes besides its bodies, with bodies of its own."""
     payload = message.payload
     if not isinstance(payload, Struct):
         return message
     views = {name: body for name in payload.__struct_fields__ if isinstance(body := getattr(payload, name), Raw)}
+    if size - sum(map(len, views.values())) <= MAX_BESIDE_BODIES_BYTES:
+        return message
     copies = {name: view.copy() for name, view in views.items()}
     return msgspec.structs.replace(message, payload=msgspec.structs.replace(payload, **copies))
 

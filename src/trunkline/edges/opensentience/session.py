@@ -35,6 +35,7 @@ from trunkline.edges.opensentience.inbox import Unread, read_agents
 from trunkline.edges.opensentience.messages import (
     EMPTY,
     FROM_AGENT,
+    MAX_BESIDE_BODIES_BYTES,
     MAX_HELLO_FRAME_BYTES,
     VERSION,
     CallName,
@@ -59,7 +60,7 @@ from trunkline.edges.opensentience.messages import (
     invalid,
     object_body,
     part,
-    with_own_bodies,
+    without_junk,
 )
 from trunkline.edges.opensentience.outbox import Outbox
 from trunkline.effects import (
@@ -98,9 +99,6 @@ MAX_SENT_AHEAD_BYTES: Final = 65_536
 FRAME_WITHIN_S: Final = 30.0
 # Break the wave: a peer that sends a thousand frames at once is served between others, not before them.
 FRAMES_A_TURN: Final = 64
-# A body is a view of its frame and keeps all of it. From a larger frame it is copied: what else is in there no limit
-# counts.
-MAX_SHARED_BYTES: Final = 8_192
 # One peer cannot fill the ledger with notes about itself.
 MAX_NOTES: Final = 1_000
 MAX_CAPABILITIES: Final = 64
@@ -348,8 +346,8 @@ class CoreSession:
                     return
                 continue
             message, value = read
-            if len(frame) > MAX_SHARED_BYTES:
-                message = with_own_bodies(message)
+            if len(frame) > MAX_BESIDE_BODIES_BYTES:
+                message = without_junk(message, len(frame))
             handler = self._take_first if self.state is AWAITING_HELLO else handlers.get(message.type, self._take_stray)
             try:
                 event = handler(message, value, now)
