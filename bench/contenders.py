@@ -80,6 +80,20 @@ def attach_ends(children: Children, exchange: Exchange, name: str, *, side_effec
     return Running(caller, pids, (f"{agent}/echo",), exchange.wait_quiet)
 
 
+def start_sdk(children: Children) -> Running:
+    """A new exchange between two agents written with the SDK."""
+    exchange = Exchange(children, children.folder / "sdk", "sdk")
+    ends = []
+    for role, agent in (("provider", "bench.sdk"), ("caller", "bench.sdk.caller")):
+        end = children.ours(f"sdk-{role}", "bench.peers.sdk_ends", role)
+        end.wait(Done)
+        end.ask(Attach(exchange.socket, exchange.identities(agent)), Attached)
+        ends.append(end)
+    provider, caller = ends
+    pids = {"exchange": exchange.pid, "writer": exchange.writer_pid, "caller": caller.pid, "provider": provider.pid}
+    return Running(caller, pids, wait_quiet=exchange.wait_quiet)
+
+
 def start_nats(children: Children) -> Running:
     """A server between requester and responder."""
     port = free_port()
@@ -136,6 +150,7 @@ CONTENDERS: Final = (
     RELAY,
     Contender("read-only", "Trunkline, read-only call", start_read_only),
     Contender("durable", "Trunkline, call with side effects", start_durable),
+    Contender("sdk", "Trunkline, read-only call, its SDK at both ends", start_sdk),
     Contender("nats", "NATS request-reply", start_nats),
     Contender("grpc", "grpc.aio", start_grpc),
     Contender("mcp-stdio", "MCP SDK, stdio", start_mcp_stdio),

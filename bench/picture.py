@@ -90,7 +90,7 @@ def _panel(results: Results, load: Load, names: list[str], left: int, top: int, 
 def _fill(name: str) -> str:
     if name == RELAY.name:
         return THE_RELAY
-    return OURS if name in {"read-only", "durable"} else PEERS
+    return OURS if name in {"read-only", "durable", "sdk"} else PEERS
 
 
 def _text(

@@ -64,7 +64,8 @@ def check(data: bytes, *, max_depth: int = MAX_DEPTH, want_object: bool = False)
 
 def load(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
     """The value of bytes that ``check`` accepts. Integers beyond 64 bits come as floats: who needs them reads again."""
-    if len(data) < _GC_MATTERS and max_depth == MAX_DEPTH:
+    # Where no more is opened than may be nested, nothing is nested deeper.
+    if len(data) < _GC_MATTERS and (max_depth == MAX_DEPTH or data.count(b"{") + data.count(b"[") <= max_depth):
         value = _quickly(data)
         if value is not _DOUBTFUL:
             return value

@@ -11,7 +11,7 @@ from trunkline import effects, entries, events
 from trunkline.hub.calls import CALLER_GONE_S, GRACE_S, HEAD_BYTES
 from trunkline.hub.hub import MAX_IGNORED
 from trunkline.hub.registry import MAX_QUEUED
-from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S
+from trunkline.hub.retry import PATIENCE_S
 from trunkline.hub.streams import HALF_SECRET_BYTES, TAIL_BYTES
 from trunkline.model import (
     INLINE_OUTPUT_BYTES,
@@ -591,7 +591,9 @@ def test_a_call_is_sent_three_times_and_then_its_tool_rests(kit: Kit) -> None:
     assert kit.call("com.a/x").code == "tool.unavailable"
     assert kit.hub.registry.tools["com.a/x"].status(kit.mono) == "quarantined"
     assert kit.call("com.a/y").answer is None
-    kit.advance(QUARANTINE_S + 0.1)
+    kit.advance(59.9)
+    assert kit.call("com.a/x").code == "tool.unavailable"
+    kit.advance(0.2)
     assert kit.call("com.a/x").answer is None
 
 
