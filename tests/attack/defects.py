@@ -48,11 +48,13 @@ if "up" in sys.orig_argv:
             assert hasattr(routes.Api, method), method
             setattr(routes.Api, method, broken_route)
     elif side == "session":
-        from trunkline.edges.opensentience import session
+        from trunkline.edges.opensentience import calls, session
 
         for method in name.split(","):
-            assert hasattr(session.CoreSession, method), method
-            setattr(session.CoreSession, method, broken)
+            (owner,) = [
+                one for one in (session.CoreSession, calls.GivenCalls, calls.MadeCalls) if hasattr(one, method)
+            ]
+            setattr(owner, method, broken)
 """
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from tests.running import RawAgent, Running, calling, running, wait_until
+from trunkline.model import INLINE_OUTPUT_BYTES
 
 # What a launched agent prints: its own token in every spelling, cut into pieces; and a path that looks like an escape.
 PRINTER = r"""
@@ -168,12 +169,15 @@ command = ["python", "-I", "-S", {json.dumps(str(script))}, {json.dumps(str(loot
         planting.words_of_people(agent.agent_id)
         _cut_ends(exchange, agent, secrets)
         _escapes(exchange, agent, secrets)
+        _large_outputs(exchange, agent, secrets)
         wait_until((folder / "loot.done").exists, "everything is printed")
         secrets.append(loot.read_text())
         loot.unlink()
         _search_processes(secrets)
         assert exchange.stop() == 0
     found = [form for secret in secrets for form in forms(secret)]
+    # Nor in two pieces: as much of one as nobody could guess.
+    found += [piece.encode() for secret in secrets for piece in (secret[4:24], secret[-20:])]
     files = [path for path in [*home.rglob("*"), exchange.output] if path.is_file() and path.name != "operator.token"]
     assert len(files) >= 4
     for path in files:
@@ -201,6 +205,19 @@ def _escapes(exchange: Running, agent: RawAgent, secrets: list[str]) -> None:
         }
         agent.send_bytes(json.dumps(message).replace("HERE", hidden).encode())
         assert asked.result(20)["output"] == {"x": secret}
+
+
+def _large_outputs(exchange: Running, agent: RawAgent, secrets: list[str]) -> None:
+    """An output that is handed over by reference is stored by itself."""
+    for secret in secrets[:4]:
+        asked = calling(exchange, f"{agent.agent_id}/read")
+        call = agent.wait_for("core.tool.call")
+        output = {"text": ["z" * INLINE_OUTPUT_BYTES, *spellings(secret).values()]}
+        agent.result(call, output=output)
+        told = asked.result(20)["output"]
+        exchange.wait_entry("call.settled", call_id=call["payload"]["call_id"])
+        status, whole = exchange.request("GET", f"/v1/blobs/{told['$ref'].removeprefix('sha256:')}")
+        assert (status, whole) == (200, output), "whoever may see it sees what was said"
 
 
 def _cut_ends(exchange: Running, agent: RawAgent, secrets: list[str]) -> None:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from tests.attack.labelled import Positive, negatives, positives
-from trunkline.ledger.masking import MOST_JUDGED, Masker
+from trunkline.ledger.masking import MOST_JUDGED, WINDOW_BYTES, Masker
 
 MASKER = Masker()
 
@@ -99,6 +99,15 @@ def test_a_flood_masks_at_least_what_would_be_masked_without_it() -> None:
         masked = MASKER.mask(b"[" + flood + label.body.encode() + b"]")
         assert label.secret not in masked.decode(), label
         orjson.loads(masked)
+
+
+def test_behind_a_flood_a_secret_is_found_wherever_the_border_of_a_window_cuts_it() -> None:
+    flood = b'{"password":"abcd1"},' * MOST_JUDGED
+    for shift in range(120):
+        space = b'"' + b"z" * (WINDOW_BYTES - 90 + shift) + b'",'
+        masked = MASKER.mask(b"[" + flood + space + b'{"password":"canary-1"}]')
+        assert b"canary" not in masked, shift
+        assert orjson.loads(masked)[-2] == "z" * (WINDOW_BYTES - 90 + shift)
 
 
 def test_a_body_that_is_no_json_is_masked_too() -> None:

@@ -166,15 +166,22 @@ def test_an_answer_lets_through_exactly_what_was_asked(asking: tuple[Kit, Asked]
     kit, asked = asking
     question = asked.approval_id
     if case == "too late":
-        kit.advance(3600.1)
+        kit.mono += 3600.1  # the alarm has not rung yet
+        assert kit.answer(question).fault is not None
+        kit.advance(1)
         assert kit.answer(question).fault is not None
         assert (asked.code, asked.deliveries) == ("approval.expired", [])
         return
     if case == "other definition":
         kit.offer("com.a", tool("com.a/x", description="changed"), "y", replace=True)
+        (changed,) = kit.questions("definition")
+        # Also if the change is approved: not what the person was asked about.
+        assert kit.answer(changed).fault is None
+        again = kit.call("com.a/x", {"n": 1}, by=GUEST)
+        assert again.approval_id != question
         kit.answer(question)
         kit.advance(30)
-        assert asked.deliveries == []
+        assert asked.deliveries == again.deliveries == []
         return
     if case == "other rules":
         kit.in_force(Policy(ASK.rules, "another"))
@@ -198,6 +205,29 @@ def test_an_answer_lets_through_exactly_what_was_asked(asking: tuple[Kit, Asked]
         again = kit.call("com.a/x", {"n": 1}, by="com.b", causation_id=work.call_id)
     assert again.deliveries == []
     assert again.approval_id != question
+
+
+def test_what_differs_from_an_open_question_is_asked_about_by_itself(asking: tuple[Kit, Asked]) -> None:
+    """And is not sent by the answer to the one that was there before."""
+    kit, asked = asking
+    work = kit.call("com.b/work")
+    other_chain = kit.call("com.b/work", by=OTHER)
+    kit.answer(other_chain.approval_id)
+    mine: dict[str, Any] = {"by": "com.b", "causation_id": work.call_id}
+    chained = kit.call("com.a/x", {"n": 1}, **mine)
+    same = [kit.call("com.a/x", {"n": 1}, by=GUEST), kit.call("com.a/x", {"n": 1}, **mine)]
+    others = [
+        kit.call("com.a/x", {"n": 2}, by=GUEST),
+        kit.call("com.a/x", {"n": 1}, by=OTHER),
+        kit.call("com.a/y", {"n": 1}, by=GUEST),
+        kit.call("com.a/x", {"n": 1}, by="com.b", causation_id=other_chain.call_id),
+    ]
+    assert [call.approval_id for call in same] == [asked.approval_id, chained.approval_id]
+    assert len({call.approval_id for call in (asked, chained, *others)}) == 6
+    for first in (asked, chained):
+        assert kit.answer(first.approval_id).fault is None
+        assert len(first.deliveries) == 1
+    assert not [call for call in (*same, *others) if call.deliveries]
 
 
 def test_of_two_who_answer_at_once_one_is_heard_and_one_call_runs(exchange: Running) -> None:

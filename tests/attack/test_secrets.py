@@ -98,8 +98,10 @@ def test_a_route_that_raises_answers_in_the_words_of_the_table(short_path: Path)
 
 HANDLERS = [
     "_take_first",
-    "_take_call",
-    "_take_cancel",
+    "requested",
+    "cancel_requested",
+    "finished",
+    "progressed",
     "_take_cancel_ack",
     "_take_heartbeat",
     "_take_pong",
@@ -115,6 +117,8 @@ def test_a_session_that_raises_is_closed_without_a_word_and_the_others_go_on(sho
     said = {
         "agent.tool.call": {"call_id": "c", "tool_id": "a/b", "input": {}},
         "agent.tool.cancel": {"call_id": "c"},
+        "agent.tool.result": {"call_id": "c", "status": "succeeded", "output": {}},
+        "agent.tool.stream": {"call_id": "c", "seq": 1, "channel": "stdout", "data": {"text": "x"}},
         "agent.tool.cancel_ack": {"call_id": "c", "accepted": True},
         "agent.heartbeat": {"session_id": "s", "uptime_ms": 1, "inflight_calls": 0, "status": "ok"},
         "agent.pong": {},

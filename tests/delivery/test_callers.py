@@ -69,6 +69,7 @@ def test_a_call_without_a_key_that_can_be_stopped_is_stopped_ten_seconds_after_i
         kit.advance(0.2)
         assert bool(kit.cancels) is canceled
         kit.finish(asked, {"done": 1})
+        assert kit.outcomes[asked.accepted.n].output == body({"done": 1})
         if key is not None:
             kit.advance(86_399)
             assert kit.call("com.a/x", by=ME, key=key).outcome.output == body({"done": 1})

@@ -84,6 +84,27 @@ def test_a_result_of_a_call_that_is_not_ones_own_goes_nowhere(exchange: Running,
     assert asked.result(20)["output"] == {"by": "me"}
 
 
+def test_a_strange_result_of_an_ordinary_call_goes_nowhere_either(exchange: Running) -> None:
+    """The second call of an agent to the same tool goes the short way (``hub.lanes``)."""
+    victim, intruder, caller = attached(exchange), attached(exchange), attached(exchange, "calls")
+    victim.register({"name": "t", "side_effects": False})
+
+    def ask(name: str) -> dict[str, Any]:
+        payload = {"call_id": name, "tool_id": f"{victim.agent_id}/t", "input": {}}
+        caller.send("agent.tool.call", payload, request_id=name)
+        return victim.wait_for("core.tool.call")
+
+    victim.result(ask("first"), output={})
+    caller.wait_for("core.tool.result")
+    call = ask("second")
+    call_id = call["payload"]["call_id"]
+    finish(intruder, call_id)
+    noted = exchange.wait_entry("call.noted", call_id=call_id, note="result.ignored")
+    assert noted["by"] == f"opensentience:{intruder.agent_id}"
+    victim.result(call, output={"by": "the victim"})
+    assert caller.wait_for("core.tool.result")["payload"]["output"] == {"by": "the victim"}
+
+
 def test_no_route_of_http_finishes_a_call(exchange: Running) -> None:
     agent = attached(exchange)
     agent.register({"name": "t", "side_effects": True})

@@ -6,26 +6,32 @@ what nobody would be promised any more.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from trunkline import effects, entries
+from trunkline import effects, entries, events
 from trunkline.edges.opensentience.serve import Connection
 from trunkline.hub import calls, chains, retry, views
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.calls import Calls
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.hub import Hub
+from trunkline.hub.lanes import Lanes
 from trunkline.hub.people import People
 from trunkline.hub.policy import Judge
 from trunkline.hub.state import OpenQuestion, State
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.writer import Writer
-from trunkline.model import Now, Status
+from trunkline.model import Limits, Now, Policy, Status
+from trunkline.testing.agents import ScriptedAgent
+from trunkline.testing.people import Desk
+from trunkline.testing.simulation import Simulation
+from trunkline.testing.world import World
 
 Patch = pytest.MonkeyPatch
 
@@ -189,6 +195,90 @@ def reading_never_goes_on(patch: Patch) -> None:
     """When the disk has caught up, everybody is heard again."""
     patch.setattr(Connection, "resume_reading", lambda _self: None)
 
+
+# --- the short way of ordinary calls ----------------------------------------------------------------------------------
+
+
+def ordinary(patch: Patch) -> Counter[str]:
+    """Nobody reads untrusted text and nobody has a rate, and who calls calls again: lanes are open. How many were used.
+
+    To be applied after what breaks something.
+    """
+    in_force, ask, call = World.in_force, ScriptedAgent.ask, Desk.call
+    try_accept, try_settle = Lanes.try_accept, Lanes.try_settle
+    person_calls, agent_calls = Simulation._person_calls, Simulation._agent_calls
+    taken: Counter[str] = Counter()
+
+    def without_doubts(self: World, policy: Policy) -> events.PolicyChanged:
+        return replace(in_force(self, policy), limits=Limits(), untrusted_agents=frozenset())
+
+    def agent_again(self: ScriptedAgent, tool_id: str, body: bytes, **terms: Any) -> Any:
+        first = ask(self, tool_id, body, **terms)
+        for number in range(3):
+            ask(self, tool_id, b'{"n":%d}' % number)
+        return first
+
+    def person_again(self: Desk, who: Any, tool_id: str, body: bytes, **terms: Any) -> Any:
+        first = call(self, who, tool_id, body, **terms)
+        for number in range(3):
+            call(self, who, tool_id, b'{"n":%d}' % number)
+        return first
+
+    # Only in these steps: what an agent asks for while it works, and the calls of the end, stay as they are.
+    def agent_step(self: Simulation) -> None:
+        with pytest.MonkeyPatch.context() as here:
+            here.setattr(ScriptedAgent, "ask", agent_again)
+            agent_calls(self)
+
+    def person_step(self: Simulation) -> None:
+        with pytest.MonkeyPatch.context() as here:
+            here.setattr(Desk, "call", person_again)
+            person_calls(self)
+
+    def accepting(self: Lanes, event: Any, now: Now) -> Any:
+        said = try_accept(self, event, now)
+        taken["accepted"] += said is not None
+        return said
+
+    def settling(self: Lanes, event: Any, now: Now) -> Any:
+        said = try_settle(self, event, now)
+        taken["settled"] += said is not None
+        return said
+
+    patch.setattr(World, "in_force", without_doubts)
+    patch.setattr(Simulation, "_agent_calls", agent_step)
+    patch.setattr(Simulation, "_person_calls", person_step)
+    patch.setattr(Lanes, "try_accept", accepting)
+    patch.setattr(Lanes, "try_settle", settling)
+    return taken
+
+
+def an_ordinary_call_is_sent_before_it_is_on_record(patch: Patch) -> None:
+    """Nothing that changes the world leaves before its record is on disk."""
+    try_accept = Lanes.try_accept
+
+    def hasty(self: Lanes, event: Any, now: Now) -> Any:
+        said = try_accept(self, event, now)
+        return None if said is None else (said[0], replace(said[1], after=0))
+
+    patch.setattr(Lanes, "try_accept", hasty)
+
+
+def its_outcome_is_told_before_it_is_on_record(patch: Patch) -> None:
+    """Nothing acknowledged is lost."""
+    try_settle = Lanes.try_settle
+
+    def hasty(self: Lanes, event: Any, now: Now) -> Any:
+        said = try_settle(self, event, now)
+        return None if said is None else (said[0], replace(said[1], after=0))
+
+    patch.setattr(Lanes, "try_settle", hasty)
+
+
+LANE_VARIANTS: dict[Callable[[Patch], None], str] = {
+    an_ordinary_call_is_sent_before_it_is_on_record: "not on record",
+    its_outcome_is_told_before_it_is_on_record: "on record",
+}
 
 # Each with what the story of a failing seed says of it.
 VARIANTS: dict[Callable[[Patch], None], str] = {

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.broken import VARIANTS, Patch, what_could_do_harm_is_sent_again
+from tests.simulation.broken import LANE_VARIANTS, VARIANTS, Patch, ordinary, what_could_do_harm_is_sent_again
 from trunkline.testing.simulation import Simulation, simulate
 from trunkline.testing.story import SimulationFailed
 from trunkline.testing.witness import Line
@@ -19,12 +19,31 @@ SEEDS = 500
 CHUNK = 10
 # A broken rule is seen in one of 40 seeds at the least.
 SEEDS_TO_FIND = 200
+ORDINARY_SEEDS = 50
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_every_promise_is_kept_whatever_happens(first: int) -> None:
     for seed in range(first, first + CHUNK):
         simulate(seed)
+
+
+@pytest.mark.parametrize("first", range(0, ORDINARY_SEEDS, CHUNK))
+def test_every_promise_is_kept_where_most_calls_are_ordinary(first: int, monkeypatch: Patch) -> None:
+    """Those go the short way (``hub.lanes``), which is open nowhere else here: an agent there reads untrusted text."""
+    taken = ordinary(monkeypatch)
+    for seed in range(first, first + CHUNK):
+        simulate(seed)
+    assert taken["accepted"] > CHUNK
+    assert taken["settled"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("variant", "says"), LANE_VARIANTS.items(), ids=lambda value: getattr(value, "__name__", ""))
+def test_of_ordinary_calls_it_is_found_when(variant: Callable[[Patch], None], says: str, monkeypatch: Patch) -> None:
+    variant(monkeypatch)
+    ordinary(monkeypatch)
+    test_it_is_found_when(lambda _patch: None, says, monkeypatch)
 
 
 def test_the_same_seed_gives_the_same_ledger_in_any_process() -> None:

@@ -270,7 +270,8 @@ class Calls:
         self._loads.give_back(entry.caller, call.size)
         if call.waiters:
             shown = output if output is None or body_size(output) <= INLINE_OUTPUT_BYTES else reference(output)
-            after = number if waits_for_disk(call) or call.joined else 0
+            # A reference is of use once what it refers to can be fetched.
+            after = number if waits_for_disk(call) or call.joined or shown is not output else 0
             for session, ref in call.waiters:
                 book.effects.append(
                     effects.Answer(

@@ -57,6 +57,18 @@ def test_a_file_of_roots_group_is_not_readable(run_either: Run, host: Host) -> N
     assert run_either("sudo -n id").exit_code != 0
 
 
+def test_a_command_has_none_of_the_exchanges_groups(run_either: Run) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can join a group")
+    before = os.getgroups()
+    os.setgroups([0, 4])
+    try:
+        ran = run_either(python("import os\nprint(os.getgroups())"))
+    finally:
+        os.setgroups(before)
+    assert ran.stdout.text == "[]\n"
+
+
 def test_the_launcher_refuses_to_go_on_as_root(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the drop to another user were forgotten, nothing would run."""
     if os.geteuid() != 0:

@@ -283,6 +283,14 @@ def test_a_large_output_is_answered_as_a_reference_and_recorded_whole(kit: Kit) 
     assert again.outcome.output == large.outcome.output
 
 
+@pytest.mark.parametrize(("size", "waits"), [(INLINE_OUTPUT_BYTES, False), (INLINE_OUTPUT_BYTES + 1, True)])
+def test_a_reference_is_given_out_when_what_it_refers_to_is_on_disk(kit: Kit, size: int, waits: bool) -> None:
+    kit.attach("com.a", tool("com.a/read", side_effects=False))
+    asked = kit.call("com.a/read")
+    kit.finish(asked, Raw(b'"' + b"x" * (size - 2) + b'"'))
+    assert asked.outcome.after == (kit.outcomes[asked.accepted.n].n if waits else 0)
+
+
 def test_what_a_call_shows_reaches_its_waiters_and_its_end_is_kept(kit: Kit) -> None:
     attached(kit, "x")
     asked = kit.call("com.a/x", correlation_id="c")
