@@ -55,11 +55,15 @@ def measure(seed: int, samples: int) -> tuple[int, float]:
 
 
 def judge(seed: int, samples: int) -> int:
-    """Measure; one who seems to differ is measured twice more, since one in some thousands does by chance."""
+    """Measure; one who seems to differ is measured again, up to five times. A leak is slower in the same class always.
+
+    On a busy machine a third of all measurements is above the limit, with either sign.
+    """
     count, found = 0, 0.0
-    for attempt in range(3):
+    for attempt in range(5):
+        before = found
         more, found = measure(seed + attempt * 1_000_000, samples)
         count += more
-        if abs(found) < MOST_T:
+        if abs(found) < MOST_T or before * found < 0:
             return count
     raise AssertionError(f"tokens wrong at the beginning and at the end differ in time: t = {found:.1f}")
