@@ -14,7 +14,7 @@ from msgspec import Struct
 from bench.contenders import CONTENDERS
 from bench.loads import KIB, LARGE, SMALL, Load
 from bench.plan import LOADS, USUAL
-from bench.results import Results, Spread, Step
+from bench.results import Printed, Results, Spread, Step
 
 MISSING: Final = "–"
 # Of docs/performance.md: the section that a run writes, and the picture beside the page.
@@ -311,12 +311,8 @@ def _spaces(results: Results) -> Iterator[str]:
         for what, runs in (("creating, reading, editing, deleting in turn", spaces.files), ("reading", spaces.reads))
     ]
     yield from table(["", "in one run", "in a run for each", "times as fast"], rows)
-    printed = spaces.printed
     yield ""
-    yield (
-        f"A command that prints {_size(printed.size)} takes {printed.seconds:.1f} s; the exchange has "
-        f"{printed.idle_rss / _MIB:.0f} MiB before and {printed.peak_rss / _MIB:.0f} MiB at the most."
-    )
+    yield _printed("A command that prints {}", spaces.printed)
 
 
 def _chiffon(results: Results) -> Iterator[str]:
@@ -331,9 +327,12 @@ def _chiffon(results: Results) -> Iterator[str]:
         if times
     ]
     yield from table(["", "median", "90 of 100", "99 of 100"], rows)
-    printed = chiffon.printed
     yield ""
-    yield (
-        f"An output of {_size(printed.size)} in chunks takes {printed.seconds:.1f} s; the exchange has "
+    yield _printed("An output of {} in chunks", chiffon.printed)
+
+
+def _printed(what: str, printed: Printed) -> str:
+    return (
+        f"{what.format(_size(printed.size))} takes {printed.seconds:.1f} s; the exchange has "
         f"{printed.idle_rss / _MIB:.0f} MiB before and {printed.peak_rss / _MIB:.0f} MiB at the most."
     )

@@ -48,12 +48,11 @@ if "up" in sys.orig_argv:
             assert hasattr(routes.Api, method), method
             setattr(routes.Api, method, broken_route)
     elif side == "session":
-        from trunkline.edges.opensentience import calls, session
+        from trunkline.edges.opensentience import calls, session, tools
 
         for method in name.split(","):
-            (owner,) = [
-                one for one in (session.CoreSession, calls.GivenCalls, calls.MadeCalls) if hasattr(one, method)
-            ]
+            rooms = (session.CoreSession, calls.GivenCalls, calls.MadeCalls, tools.OfferedTools)
+            (owner,) = [one for one in rooms if hasattr(one, method)]
             setattr(owner, method, broken)
 """
 

@@ -105,8 +105,8 @@ HANDLERS = [
     "_take_cancel_ack",
     "_take_heartbeat",
     "_take_pong",
-    "_take_register",
-    "_take_unregister",
+    "offered",
+    "withdrawn",
     "_take_directive",
     "_take_error",
 ]

@@ -1,26 +1,7 @@
-"""One exchange for a module of end-to-end tests: started once, shared by tests that use agents of their own names."""
+"""One exchange for each module of end-to-end tests, whose agents have names of their own."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from tests.one_exchange import exchange
 
-import pytest
-
-from tests.running import Running, running
-
-CONFIG = """
-[opensentience]
-tcp = "127.0.0.1:0"
-"""
-
-
-@pytest.fixture(scope="module")
-def exchange() -> Iterator[Running]:
-    """A running exchange with a TCP listener and no agents."""
-    folder = Path(tempfile.mkdtemp(prefix="tl-"))
-    with running(folder / "home", CONFIG) as found:
-        yield found
-    shutil.rmtree(folder, ignore_errors=True)
+__all__ = ["exchange"]

@@ -202,6 +202,23 @@ def test_what_policy_allows_one_who_works_on_strangers_words_it_does_not_allow_t
     assert kit.call("com.b/x", by="com.a", causation_id=other.call_id).accepted.decision is Decision.ASK
 
 
+def test_what_policy_allows_one_who_works_for_somebody_it_asks_about_when_strangers_words_are_behind_it() -> None:
+    """The other way round: a lane of trusted calls is none for a call that strangers' words may be behind."""
+    kit = three(rules(Rule("careful", "*", "*", Decision.ASK, when="untrusted"), ("*", "*", "allow")))
+    kit.in_force(untrusted_agents=frozenset({"com.c"}))
+    kit.finish(kit.call("com.c/x"), {})
+    other = kit.call("com.a/x")
+    kit.finish(kit.call("com.c/x", correlation_id="c"), {})
+    touched = kit.call("com.a/x", correlation_id="c")
+    kit.answer(touched.approval_id)
+    kit.in_force()
+    for hub in kit.hubs:
+        hub.state.tainted.clear()
+    for _ in range(2):
+        assert kit.call("com.b/x", by="com.a", causation_id=other.call_id).accepted.decision is Decision.ALLOW
+    assert kit.call("com.b/x", by="com.a", causation_id=touched.call_id).accepted.rule == "careful"
+
+
 def test_a_call_that_only_waits_is_not_one_the_agent_works_on() -> None:
     kit = Kit(rules(("http:guest", "*", "ask"), ("*", "*", "allow")))
     kit.attach("com.a", "x")

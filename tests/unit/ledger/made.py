@@ -30,6 +30,7 @@ from trunkline.entries import (
 from trunkline.errors import LedgerError
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.ledger import Ledger
+from trunkline.ledger.verify import verify
 from trunkline.model import Decision, Fault, Status, ToolDefinition
 
 AT = 1_763_200_000_000
@@ -116,6 +117,15 @@ class InProcess:
             made.append(entry)
         self.ledger.flush()
         return made
+
+    def break_off(self) -> None:
+        """Close everything as it is, as after a defect; nothing was written."""
+        assert self.acknowledged == []
+        self.ledger._link.abandon()
+        self.ledger.reader.close()
+        assert self.ledger._lock
+        self.ledger._lock.release()
+        assert verify(self.path).last == 0
 
     def take_snapshot(self, numbers: list[int]) -> SnapshotTaken:
         through = self.ledger.last

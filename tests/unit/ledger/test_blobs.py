@@ -411,12 +411,7 @@ def test_a_number_that_the_writer_does_not_know_is_the_end_of_it(tmp_path: Path)
     writer = made.ledger._link._writer  # type: ignore[attr-defined]
     with pytest.raises(InvariantBroken, match="blob 7 was never sent, or is forgotten"):
         writer.commit(naming(7), [(6, PLAIN)])
-    assert made.acknowledged == []
-    made.ledger._link.abandon()
-    made.ledger.reader.close()
-    assert made.ledger._lock
-    made.ledger._lock.release()
-    assert verify(made.path).last == 0
+    made.break_off()
 
 
 # --- with the writer's process ----------------------------------------------------------------------------------------

@@ -49,12 +49,8 @@ from trunkline.edges.opensentience.messages import (
     Hello,
     Message,
     PayloadError,
-    RegisterTools,
     RequestDirective,
     Server,
-    ToolsRegistered,
-    ToolsUnregistered,
-    UnregisterTools,
     Welcome,
     expects_reply,
     invalid,
@@ -63,6 +59,7 @@ from trunkline.edges.opensentience.messages import (
     without_junk,
 )
 from trunkline.edges.opensentience.outbox import Outbox
+from trunkline.edges.opensentience.tools import OfferedTools
 from trunkline.effects import (
     Admit,
     Answer,
@@ -86,8 +83,6 @@ from trunkline.events import (
     Event,
     HealthReported,
     Noticed,
-    ToolsOffered,
-    ToolsWithdrawn,
 )
 from trunkline.model import Health, Now, Peer, Principal
 
@@ -102,8 +97,6 @@ FRAMES_A_TURN: Final = 64
 # One peer cannot fill the ledger with notes about itself.
 MAX_NOTES: Final = 1_000
 MAX_CAPABILITIES: Final = 64
-# Registration costs about 0.2 ms a tool; the hub takes no more than this from one agent anyway.
-MAX_TOOLS_A_MESSAGE: Final = 1_000
 DEFAULT_TIMEOUT_S: Final = 30.0
 # What this Core has beyond tools: told in core.welcome, used when the agent lists it too.
 CAPABILITIES: Final = ("tools", "streaming", "cancellation", "calls", "directives")
@@ -155,7 +148,6 @@ class CoreSession:
         # Only the origin is known until the hub admits the agent.
         self._who = peer.origin
         self._principal = Principal("")
-        self._limits = translate.Limits(settings.max_tool_input_bytes, settings.max_tool_output_bytes)
         self._outbox = Outbox(seed, settings.max_frame_bytes)
         self._session_id = self._outbox.new_id()
         self._decoder = FrameDecoder(MAX_HELLO_FRAME_BYTES)
@@ -175,8 +167,9 @@ class CoreSession:
         self._health = Health.OK
         self._given = GivenCalls(session, self._outbox, self._note, self._events.append)
         self._made = MadeCalls(session, self._outbox)
+        limits = translate.Limits(settings.max_tool_input_bytes, settings.max_tool_output_bytes)
+        self._tools = OfferedTools(session, self._outbox, self._given.cancelable, limits)
         # By the id of the message that asked.
-        self._offers: dict[str, dict[str, bool]] = {}
         self._wishes: dict[str, str] = {}
         # The agent's types that READY takes; agent.hello is not among them.
         self._handlers: dict[str, Callable[[Message[Any], Any, Now], Event | None]] = {
@@ -188,8 +181,8 @@ class CoreSession:
             "agent.tool.cancel_ack": self._take_cancel_ack,
             "agent.heartbeat": self._take_heartbeat,
             "agent.pong": self._take_pong,
-            "agent.tools.register": self._take_register,
-            "agent.tools.unregister": self._take_unregister,
+            "agent.tools.register": self._tools.offered,
+            "agent.tools.unregister": self._tools.withdrawn,
             "agent.error": self._take_error,
         }
         # What each effect becomes, and the state it needs; None: any that is not ending.
@@ -201,8 +194,8 @@ class CoreSession:
             Answer: (self._made.answer, READY),
             Wait: (self._made.wait, READY),
             Progress: (self._made.progress, READY),
-            ConfirmTools: (self._say_tools, READY),
-            ConfirmWithdrawal: (self._say_withdrawn, READY),
+            ConfirmTools: (self._tools.confirm, READY),
+            ConfirmWithdrawal: (self._tools.confirm_withdrawal, READY),
             Reply: (self._say_reply, READY),
             Close: (self._say_goodbye, None),
         }
@@ -418,6 +411,7 @@ class CoreSession:
         known = tuple(name for name in hello.protocol.capabilities if len(name) <= 64)[:MAX_CAPABILITIES]
         self._given.all_cancelable = "cancellation" in known
         self._made.caller = self._principal
+        self._tools.agent_id = hello.agent_id
         if "calls" in known:
             self._handlers["agent.tool.call"] = self._made.requested
             self._handlers["agent.tool.cancel"] = self._made.cancel_requested
@@ -475,20 +469,6 @@ class CoreSession:
         code = message.error.code[:64] if message.error is not None else "none"
         self._note("agent.error", code, f"the agent complained: {code}")
 
-    # -- what an agent says: tools -------------------------------------------------------------------------------------
-
-    def _take_register(self, message: Message[RegisterTools], _value: Any, _now: Now) -> ToolsOffered:
-        register = message.payload
-        if len(register.tools) > MAX_TOOLS_A_MESSAGE:
-            raise invalid(message, f"more than {MAX_TOOLS_A_MESSAGE} tools - at `$.tools`")
-        assert self.agent_id is not None
-        tools, rejected = translate.offered_tools(register, self.agent_id, self._limits)
-        self._offers[message.id] = {tool.tool_id: "cancellation" in tool.capabilities for tool in tools}
-        return ToolsOffered(self._session, message.id, tools, rejected, replace=register.replace is True)
-
-    def _take_unregister(self, message: Message[UnregisterTools], _value: Any, _now: Now) -> ToolsWithdrawn:
-        return ToolsWithdrawn(self._session, message.id, message.payload.tool_ids)
-
     # -- what an agent says: calls and wishes --------------------------------------------------------------------------
 
     def _take_cancel_ack(self, message: Message[CancelAck], _value: Any, _now: Now) -> CancelAcknowledged:
@@ -540,21 +520,6 @@ class CoreSession:
         """OS-073: the same words for every reason."""
         error = self._error("protocol.unauthorized", "the credential is missing or not valid")
         self._outbox.put(now, "core.welcome", EMPTY, self._refusal_for, error=error)
-
-    def _say_tools(self, effect: ConfirmTools, now: Now) -> None:
-        offered = self._offers.pop(effect.ref, {})
-        for tool_id in effect.registered:
-            if offered.get(tool_id):
-                self._given.cancelable.add(tool_id)
-            else:
-                self._given.cancelable.discard(tool_id)
-        registered = ToolsRegistered(effect.registered, translate.rejections(effect.rejected))
-        self._outbox.put(now, "core.tools.registered", registered, effect.ref)
-
-    def _say_withdrawn(self, effect: ConfirmWithdrawal, now: Now) -> None:
-        self._given.cancelable.difference_update(effect.withdrawn)
-        gone = ToolsUnregistered(effect.withdrawn, translate.rejections(effect.rejected))
-        self._outbox.put(now, "core.tools.unregistered", gone, effect.ref)
 
     def _say_reply(self, effect: Reply, now: Now) -> None:
         error = None if effect.fault is None else translate.error_object(effect.fault)
