@@ -12,7 +12,7 @@ from typing import dataclass_transform
 from msgspec import Raw, Struct
 
 from trunkline.entries import Entry
-from trunkline.model import Actor, CallView, Fault, Status
+from trunkline.model import Actor, CallView, Fault, LargeOutput, Status
 
 
 # The decorator tells type checkers what msgspec does: a child of a frozen struct is frozen.
@@ -66,7 +66,11 @@ class Cancel(ToSession):
 
 
 class Answer(ToSession):
-    """The one outcome of a call, or why it was refused, for the one who asked under ``ref``."""
+    """The one outcome of a call, or why it was refused, for the one who asked under ``ref``.
+
+    ``output`` is always whole. With ``large`` it is on disk under its hash, and a wire that does not carry so much
+    shows ``large.reference()`` instead.
+    """
 
     ref: str
     call_id: str
@@ -78,6 +82,7 @@ class Answer(ToSession):
     correlation_id: str | None = None
     # A refusal came before the call was taken on: an HTTP status of its own, no key used.
     refused: bool = False
+    large: LargeOutput | None = None
 
 
 class Wait(ToSession):

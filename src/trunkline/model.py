@@ -9,6 +9,7 @@ Invariant: values are immutable; a body (a tool's input or output) stays the byt
 from __future__ import annotations
 
 import enum
+import hashlib
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
@@ -34,6 +35,8 @@ CALLER_EDGES: Final = (
 
 # Above this a result is handed over as a reference to a blob, not inline (decision 8).
 INLINE_OUTPUT_BYTES: Final = 1_048_576
+# How much of a large output its reference shows.
+HEAD_BYTES: Final = 1024
 # Above this a result is refused: the largest body one frame sequence or one HTTP answer should ever carry.
 MAX_OUTPUT_BYTES: Final = 67_108_864
 # The same bound as the frame limit of most JSON-RPC servers; a schema may set a lower one for its tool.
@@ -161,6 +164,30 @@ def fault(
     """A fault from the table; ``message`` adds what was wrong, without ever quoting a payload."""
     row = FAULTS[code]
     return Fault(code, message or row.text, row.retryable if retryable is None else retryable, details)
+
+
+class LargeOutput(Struct, frozen=True):
+    """An output above ``INLINE_OUTPUT_BYTES``: the hash it is stored under, its size and how it begins (decision 38).
+
+    It travels beside the output, never inside it: what a tool returns is not looked into for one.
+    """
+
+    sha256: str
+    size: int
+    head: str
+
+    @classmethod
+    def of(cls, output: Raw | None) -> LargeOutput | None:
+        """What is to be said of this output if it is a large one."""
+        if output is None or len(output) <= INLINE_OUTPUT_BYTES:
+            return None
+        data = bytes(output)
+        head = data[:HEAD_BYTES].decode("utf-8", "ignore")
+        return cls(hashlib.sha256(data).hexdigest(), len(data), head)
+
+    def reference(self) -> Raw:
+        """What stands in the output's place on a wire that does not carry so much (decision 8)."""
+        return Raw(msgspec.json.encode({"$ref": f"sha256:{self.sha256}", "bytes": self.size, "head": self.head}))
 
 
 class ToolDefinition(Struct, frozen=True, omit_defaults=True):
@@ -305,7 +332,10 @@ def stamp(ms: int) -> str:
 
 
 class CallView(Struct, frozen=True, omit_defaults=True):
-    """A call as anybody is shown it. Times are RFC 3339 strings; ``output`` is absent until there is one."""
+    """A call as anybody is shown it. Times are RFC 3339 strings; ``output`` is absent until there is one.
+
+    ``output`` is always whole; ``large`` is there if it is a large one.
+    """
 
     call_id: str
     tool_id: str
@@ -318,6 +348,7 @@ class CallView(Struct, frozen=True, omit_defaults=True):
     error: Fault | None = None
     started_at: str | None = None
     finished_at: str | None = None
+    large: LargeOutput | None = None
 
 
 class ToolView(Struct, frozen=True, omit_defaults=True):

@@ -9,11 +9,9 @@ in its agent's queue for a slot, or is parked until its tool is back; never two 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
-import msgspec
 from msgspec import Raw
 
 from trunkline import effects, entries
@@ -28,12 +26,12 @@ from trunkline.hub.state import Call, body_size
 from trunkline.hub.streams import Stream
 from trunkline.hub.timers import Timers
 from trunkline.model import (
-    INLINE_OUTPUT_BYTES,
     MAX_OUTPUT_BYTES,
     OUTCOMES,
     RESEND,
     Decision,
     Fault,
+    LargeOutput,
     Now,
     Status,
     fault,
@@ -51,8 +49,6 @@ SUCCEEDED: Final = Status.SUCCEEDED
 GRACE_S: Final = 5.0
 # A caller whose connection broke is usually back within this time (decision 5).
 CALLER_GONE_S: Final = 10.0
-# How much of a large output its reference shows.
-HEAD_BYTES: Final = 1024
 
 
 class Calls:
@@ -269,9 +265,9 @@ class Calls:
         self.settled[status] += 1
         self._loads.give_back(entry.caller, call.size)
         if call.waiters:
-            shown = output if output is None or body_size(output) <= INLINE_OUTPUT_BYTES else reference(output)
+            large = LargeOutput.of(output)
             # A reference is of use once what it refers to can be fetched.
-            after = number if waits_for_disk(call) or call.joined or shown is not output else 0
+            after = number if waits_for_disk(call) or call.joined or large is not None else 0
             for session, ref in call.waiters:
                 book.effects.append(
                     effects.Answer(
@@ -280,11 +276,12 @@ class Calls:
                         ref,
                         entry.call_id,
                         status,
-                        shown,
+                        output,
                         fault,
                         call.started_ms,
                         ms,
                         entry.correlation_id,
+                        large=large,
                     )
                 )
         agent = self._registry.by_session.get(call.session)
@@ -573,12 +570,3 @@ def _output_fault(tool: Tool | None, output: Raw, value: Any) -> Fault | None:
     if problem is None:
         return None
     return fault("tool.invalid_output", f"the result does not match the tool's schema: {problem}")
-
-
-def reference(output: Raw) -> Raw:
-    """A large output as its hash, its size and its beginning (decision 8)."""
-    data = bytes(output)
-    head = data[:HEAD_BYTES].decode("utf-8", "ignore")
-    return Raw(
-        msgspec.json.encode({"$ref": f"sha256:{hashlib.sha256(data).hexdigest()}", "bytes": len(data), "head": head})
-    )

@@ -19,7 +19,7 @@ from trunkline.hub import chains
 from trunkline.hub.agents import BREAKER_KEY, Agents
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.book import Book
-from trunkline.hub.calls import WATCH_KEY, Calls, reference, waits_for_disk
+from trunkline.hub.calls import WATCH_KEY, Calls, waits_for_disk
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.house import House
 from trunkline.hub.idempotency import KEY_LIFE_MS, Fingerprints
@@ -31,10 +31,10 @@ from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
 from trunkline.hub.state import Call, State, body_size
 from trunkline.hub.timers import Timers
 from trunkline.model import (
-    INLINE_OUTPUT_BYTES,
     Decision,
     Fault,
     Guard,
+    LargeOutput,
     Now,
     Policy,
     Principal,
@@ -346,7 +346,6 @@ class Hub:
         if accepted.input_mac != mac:
             self._refuse(event, fault("idempotency.conflict"), now)
             return True
-        output = outcome.output
         self.book.say(
             effects.Answer(
                 event.session,
@@ -354,11 +353,12 @@ class Hub:
                 event.ref,
                 accepted.call_id,
                 outcome.status,
-                output if output is None or body_size(output) <= INLINE_OUTPUT_BYTES else reference(output),
+                outcome.output,
                 outcome.fault,
                 outcome.started_ms,
                 outcome.finished_ms,
                 accepted.correlation_id,
+                large=LargeOutput.of(outcome.output),
             )
         )
         return True

@@ -8,15 +8,14 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from trunkline.entries import CallAccepted, CallSettled
-from trunkline.hub.calls import reference
 from trunkline.hub.hub import Hub
 from trunkline.hub.registry import Agent
-from trunkline.hub.state import Call, Settled, body_size
+from trunkline.hub.state import Call, Settled
 from trunkline.model import (
-    INLINE_OUTPUT_BYTES,
     AgentView,
     CallView,
     Decision,
+    LargeOutput,
     Now,
     Status,
     TokenView,
@@ -55,10 +54,11 @@ def settled_call(accepted: CallAccepted, settled: CallSettled) -> CallView:
         settled.status,
         stamp(accepted.at),
         accepted.correlation_id,
-        output=output if output is None or body_size(output) <= INLINE_OUTPUT_BYTES else reference(output),
+        output=output,
         error=settled.fault,
         started_at=None if settled.started_ms is None else stamp(settled.started_ms),
         finished_at=None if settled.finished_ms is None else stamp(settled.finished_ms),
+        large=LargeOutput.of(output),
     )
 
 

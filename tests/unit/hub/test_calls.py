@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+
 import pytest
 from msgspec import Raw
 
 from tests.requirement import requirement
 from tests.unit.hub.kit import BOSS, DESK, Asked, Kit, body, rules, tool
 from trunkline import effects, entries, events
-from trunkline.hub.calls import CALLER_GONE_S, GRACE_S, HEAD_BYTES
+from trunkline.hub.calls import CALLER_GONE_S, GRACE_S
 from trunkline.hub.hub import MAX_IGNORED
 from trunkline.hub.registry import MAX_QUEUED
 from trunkline.hub.retry import PATIENCE_S
 from trunkline.hub.streams import HALF_SECRET_BYTES, TAIL_BYTES
 from trunkline.model import (
+    HEAD_BYTES,
     INLINE_OUTPUT_BYTES,
     RESEND,
     Actor,
@@ -266,21 +270,22 @@ def test_a_call_of_a_tool_that_was_withdrawn_meanwhile_can_still_finish(kit: Kit
     assert asked.status is Status.SUCCEEDED
 
 
-def test_a_large_output_is_answered_as_a_reference_and_recorded_whole(kit: Kit) -> None:
+def test_a_large_output_is_answered_whole_with_what_a_reference_needs_beside_it(kit: Kit) -> None:
     kit.attach("com.a", "x")
     small, large = kit.call("com.a/x"), kit.call("com.a/x", {"n": 2}, key="k")
     exactly = Raw(b'"' + b"x" * (INLINE_OUTPUT_BYTES - 2) + b'"')
     kit.finish(small, exactly)
-    assert small.outcome.output == exactly
+    assert (small.outcome.output, small.outcome.large) == (exactly, None)
     output = Raw(b'"' + b"x" * (INLINE_OUTPUT_BYTES - 1) + b'"')
     kit.finish(large, output)
-    shown = bytes(large.outcome.output or b"")
-    assert b'"$ref":"sha256:' in shown
-    assert f'"bytes":{INLINE_OUTPUT_BYTES + 1}'.encode() in shown
-    assert len(shown) < HEAD_BYTES + 200
+    assert large.outcome.output == output
+    assert large.outcome.large is not None
+    shown = json.loads(bytes(large.outcome.large.reference()))
+    assert shown["$ref"] == f"sha256:{hashlib.sha256(bytes(output)).hexdigest()}"
+    assert (shown["bytes"], len(shown["head"])) == (INLINE_OUTPUT_BYTES + 1, HEAD_BYTES)
     assert kit.outcomes[large.accepted.n].output == output
     again = kit.call("com.a/x", {"n": 2}, key="k")
-    assert again.outcome.output == large.outcome.output
+    assert (again.outcome.output, again.outcome.large) == (output, large.outcome.large)
 
 
 @pytest.mark.parametrize(("size", "waits"), [(INLINE_OUTPUT_BYTES, False), (INLINE_OUTPUT_BYTES + 1, True)])

@@ -229,7 +229,7 @@ def test_an_output_is_judged_by_its_size_as_ever(
     assert (asked.code, kit.settled) == (code, 1)
     if code is None:
         assert asked.outcome.output is not None
-        assert b"$ref" in bytes(asked.outcome.output)
+        assert asked.outcome.large is not None
 
 
 def test_a_full_agent_and_a_busy_caller_are_judged_with_care() -> None:

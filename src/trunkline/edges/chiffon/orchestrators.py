@@ -184,22 +184,12 @@ class OrchestratorSession:
             if error is not None:
                 self._tell(ref, work, error, now)
                 return
-        result, custom = translate.work_result(answer, self._body(answer), work.request.task_id)
-        result, cut = translate.shortened(result)
+        body = b"{}" if answer.output is None else bytes(answer.output)
+        whole, custom = translate.work_result(answer, body, work.request.task_id)
+        result, cut = translate.shortened(whole)
         if cut:
-            whole, _ = translate.work_result(answer, self._body(answer), work.request.task_id)
             self._tell_output(ref, work, whole.output, now)
         self._tell(ref, work, result, now, {**custom, **cut})
-
-    def _body(self, answer: Answer) -> bytes:
-        """The output in full: a large one is a reference to what is on record (decision 8)."""
-        if answer.output is None:
-            return b"{}"
-        body = bytes(answer.output)
-        if body.startswith(b'{"$ref":"sha256:'):
-            stored = self._exchange.blob(body[16 : 16 + 64].decode("ascii", "replace"))
-            return body if stored is None else stored
-        return body
 
     def _tell_output(self, ref: str, work: Work, output: str, now: Now) -> None:
         """Silent point 19: an output that is too large for a result goes before it, in chunks."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec import Raw
 
 from trunkline.edges.http.messages import CallBody, CallShape, ErrorShape, TokenShape
 from trunkline.effects import Answer, Progress, Wait
@@ -47,7 +48,7 @@ def outcome(effect: Answer, tool_id: str, caller: str) -> CallShape:
     return CallShape(
         call_id=effect.call_id,
         status=effect.status.value,
-        output=effect.output,
+        output=_shown(effect),
         error=error_shape(effect.fault),
         started_at=None if effect.started_ms is None else stamp(effect.started_ms),
         finished_at=None if effect.finished_ms is None else stamp(effect.finished_ms),
@@ -88,7 +89,7 @@ def call(view: CallView) -> CallShape:
     return CallShape(
         call_id=view.call_id,
         status=view.status.value,
-        output=view.output,
+        output=_shown(view),
         error=error_shape(view.error),
         started_at=view.started_at,
         finished_at=view.finished_at,
@@ -111,6 +112,11 @@ def token(view: TokenView) -> TokenShape:
         revoked=view.revoked,
         type=view.type,
     )
+
+
+def _shown(outcome: Answer | CallView) -> Raw | None:
+    """The output, or the reference to a large one."""
+    return outcome.output if outcome.large is None else outcome.large.reference()
 
 
 def error_shape(fault: Fault | None) -> ErrorShape | None:

@@ -343,6 +343,8 @@ def tool_result(answer: Answer) -> ToolResult:
     status, output, problem, started_ms, finished_ms = (
         answer.status, answer.output, answer.fault, answer.started_ms, answer.finished_ms,
     )  # fmt: skip
+    if answer.large is not None:
+        output = answer.large.reference()
     return ToolResult(
         answer.ref,
         "succeeded" if status is _SUCCEEDED else "canceled" if status is Status.CANCELED else "failed",

@@ -105,9 +105,6 @@ class Surroundings(Protocol):
     def why(self, run: Run, operation: Mapping[str, Any], wait: Wait) -> translate.Why:
         """Why a person is asked."""
 
-    def whole(self, answer: Answer) -> Answer:
-        """The same answer with its output in it, where it came by reference."""
-
     def denial(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
         """Why such an operation would be refused now, if it would."""
 
@@ -251,7 +248,7 @@ class Runs:
             self._give_turn(run, now)
             return
         operation = run.operations[run.index]
-        event = translate.outcome(operation, run.index, self._around.whole(answer), self._around.no_shell)
+        event = translate.outcome(operation, run.index, answer, self._around.no_shell)
         run.asked = run.held = None
         run.index += 1
         self._tell(run, event)

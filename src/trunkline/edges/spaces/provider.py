@@ -37,7 +37,7 @@ from trunkline.events import (
     CancelAcknowledged,
     ToolsOffered,
 )
-from trunkline.model import INLINE_OUTPUT_BYTES, Fault, Now, Peer, ProcessIdentity, Status, Verdict, fault
+from trunkline.model import Fault, Now, Peer, ProcessIdentity, Status, Verdict, fault
 from trunkline.workspace import files, policy
 from trunkline.workspace.edits import Edit
 from trunkline.workspace.folder import Workspace
@@ -61,10 +61,6 @@ class Space(Struct, frozen=True):
     folder: Path
 
 
-# Hands over an output that is too large to travel inside an answer, to whoever is waiting in this process.
-Keep = Callable[[str, bytes], None]
-
-
 class SpaceAgent:
     """One space, attached. ``gate`` is asked when a delivery arrives and starts it by ``start``."""
 
@@ -76,7 +72,6 @@ class SpaceAgent:
         version: str,
         *,
         gate: Callable[[Deliver], None],
-        keep: Keep,
     ) -> None:
         self._exchange = exchange
         self.space = space
@@ -84,7 +79,6 @@ class SpaceAgent:
         self._process = process
         self._version = version
         self._gate = gate
-        self._keep = keep
         self._session = 0
         self._run_id = secrets.token_hex(8)
         self._ready = asyncio.Event()
@@ -235,8 +229,6 @@ class SpaceAgent:
         metrics: dict[str, Any] | None = None,
     ) -> None:
         body = None if output is None else translate.encode(output)
-        if body is not None and len(body) > INLINE_OUTPUT_BYTES:
-            self._keep(call_id, body)
         self._exchange.feed(
             [
                 CallFinished(

@@ -17,16 +17,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
-from msgspec import Raw
 
 from trunkline.edges.exchange import Exchange
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.process import PROCESS, Changed, Output, Run, Runs, Start
 from trunkline.edges.spaces.provider import Space, SpaceAgent
-from trunkline.effects import Answer, Deliver, Reply, ToSession, Wait
+from trunkline.effects import Deliver, Reply, ToSession, Wait
 from trunkline.errors import WorkspaceError
 from trunkline.events import ApprovalAnswered, Event
-from trunkline.model import Decision, Fault, Now, Principal, ProcessIdentity, Status, fault, stamp
+from trunkline.model import Decision, Fault, Now, Principal, ProcessIdentity, fault, stamp
 from trunkline.workspace.sandbox import Sandbox, probe
 
 log = logging.getLogger("trunkline")
@@ -68,9 +67,6 @@ class Spaces:
         self._news: dict[str, asyncio.Event] = {}
         self._replies: dict[str, asyncio.Future[Reply]] = {}
         self._refs = itertools.count(1)
-        # Outputs that travel by reference, by the call, from the space that made them to the run that waits.
-        self._awaited: set[str] = set()
-        self._large: dict[str, bytes] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -82,7 +78,7 @@ class Spaces:
             self._put(space)
 
     def _put(self, space: Space) -> SpaceAgent:
-        agent = SpaceAgent(self._exchange, space, self._process, self._version, gate=self._gate, keep=self._keep)
+        agent = SpaceAgent(self._exchange, space, self._process, self._version, gate=self._gate)
         self.agents[space.name] = agent
         self._exchange.guard(agent.agent_id, agent.guard)
         return agent
@@ -211,9 +207,6 @@ class Spaces:
                 waiting.set_result(effect)
             return
         self._carry_out(self.runs.handle(effect, now))
-        if isinstance(effect, Answer):
-            self._awaited.discard(effect.call_id)
-            self._large.pop(effect.call_id, None)
 
     def flush(self) -> None:
         """Nothing is gathered."""
@@ -226,8 +219,6 @@ class Spaces:
 
     def _gate(self, deliver: Deliver) -> None:
         """A space was given something to do: now, or when the turn of its run comes."""
-        if self.runs.operation_of(deliver.key, deliver.caller) is not None:
-            self._awaited.add(deliver.call_id)
         now = self._exchange.now()
         self._carry_out(self.runs.delivered(deliver.key, deliver.caller, deliver.call_id, now))
 
@@ -301,21 +292,6 @@ class Spaces:
         tool_id = translate.tool_id(run.space, operation["type"])
         return self._exchange.check(run.caller, tool_id, translate.tool_input(operation)).fault
 
-    def _keep(self, call_id: str, body: bytes) -> None:
-        if call_id in self._awaited:
-            self._large[call_id] = body
-
-    def whole(self, answer: Answer) -> Answer:
-        """The same answer with its output in it, where it came by reference."""
-        digest = _reference(answer.output)
-        if digest is None:
-            return answer
-        body = self._large.get(answer.call_id) or self._exchange.blob(digest)
-        if body is not None:
-            return msgspec.structs.replace(answer, output=Raw(body))
-        problem = Fault("tool.failed", "The output is no longer there", details={"category": "system"})
-        return msgspec.structs.replace(answer, status=Status.FAILED, output=None, fault=problem)
-
     def _carried_out(self, run_id: str) -> set[int]:
         """Which operations of a run became calls, by what is on record of it."""
         found = set()
@@ -336,19 +312,4 @@ class _Keyed(msgspec.Struct):
     caller: str = ""
 
 
-class _Reference(msgspec.Struct, rename={"ref": "$ref"}):
-    """A large output, as it travels (decision 8)."""
-
-    ref: str | None = None
-
-
 _read_keyed: Final = msgspec.json.Decoder(_Keyed).decode
-_read_reference: Final = msgspec.json.Decoder(_Reference).decode
-
-
-def _reference(output: Raw | None) -> str | None:
-    # A reference shows 1 KiB of what it stands for; no output of ours has such a field.
-    if output is None or len(memoryview(output)) > 16_384:
-        return None
-    ref = _read_reference(output).ref
-    return None if ref is None else ref.removeprefix("sha256:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -242,3 +243,22 @@ async def test_work_to_the_orchestrator_is_refused() -> None:
     kit = Kit()
     error = refused(kit.orchestrator(), request("x", to_agent="orchestrator"))
     assert error.error_context["field_name"] == "to_agent"
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"$ref": "sha256:zz"},
+        {"$ref": "sha256:" + "ab" * 32, "bytes": 5, "head": "x"},
+        {"$ref": "sha256:" + "é" * 64},
+        {"$ref": 7},
+    ],
+)
+async def test_an_output_that_looks_like_a_reference_is_an_output(output: dict[str, Any]) -> None:
+    kit = Kit()
+    worker = kit.offer("com.a", tool("com.a/deploy"))
+    boss = kit.orchestrator()
+    boss.say(request("deploy"))
+    worker.finish(output)
+    result = [letter for letter in boss.fetch() if letter["type"] == "work_result"]
+    assert json.loads(result[0]["payload"]["output"]) == output

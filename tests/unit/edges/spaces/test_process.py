@@ -51,9 +51,6 @@ class World:
             "shell.approvalRequired", "a rule asks", "2026-01-01T00:00:00.000Z", wait.approval_id or ""
         )
 
-    def whole(self, answer: Answer) -> Answer:
-        return answer
-
     def denial(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
         return self.denied
 

@@ -84,9 +84,8 @@ class Desk:
 class Case:
     def __init__(self, folder: Path) -> None:
         self.desk = Desk()
-        self.kept: dict[str, bytes] = {}
         space = Space("demo", "standard", make_policy("standard"), Workspace.create(folder / "files"), folder)
-        self.agent = SpaceAgent(self.desk, space, SELF, "1.0.0", gate=self.gate, keep=self.kept.__setitem__)  # type: ignore[arg-type]
+        self.agent = SpaceAgent(self.desk, space, SELF, "1.0.0", gate=self.gate)  # type: ignore[arg-type]
         self.holds = False
 
     def gate(self, deliver: Deliver) -> None:
@@ -184,13 +183,6 @@ async def test_a_disk_that_fails_is_a_fault_of_the_system(case: Case, monkeypatc
     assert done.fault is not None
     assert done.fault.details == {"category": "system"}
     assert "secret" not in done.fault.message
-
-
-async def test_a_large_output_is_handed_to_whoever_waits(case: Case) -> None:
-    (case.agent.space.workspace.root / "big").write_bytes(b"x" * 2_000_000)
-    done = await case.call("read_file", path="big")
-    assert done.output is not None
-    assert case.kept == {"c1": bytes(done.output)}
 
 
 async def test_what_is_canceled_before_its_turn_never_starts(case: Case) -> None:
