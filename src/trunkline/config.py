@@ -210,7 +210,7 @@ BUILTIN_RULES: Final = (
 )
 
 
-class Config(Struct, frozen=True, kw_only=True):
+class Sections(Struct, frozen=True, kw_only=True):
     """Everything that can be set. The field's name on file is the section's."""
 
     http: Http = Http()
@@ -226,6 +226,26 @@ class Config(Struct, frozen=True, kw_only=True):
     policy_table: PolicyTable = field(default=PolicyTable(), name="policy")
     limits: Limits = Limits()
     ledger: LedgerTable = LedgerTable()
+
+
+class Config(Sections, frozen=True, kw_only=True):
+    """The configuration in force, and which keys of which section somebody set, in the file or the environment."""
+
+    given: frozenset[tuple[str, str]] = frozenset()
+
+    def is_given(self, section: str, key: str) -> bool:
+        """Whether somebody chose this value; else it is our default."""
+        return (section, key) in self.given
+
+    @property
+    def given_sections(self) -> frozenset[str]:
+        """The sections in which something is set."""
+        return frozenset(section for section, _ in self.given)
+
+    @property
+    def schema_strict(self) -> bool:
+        """Whether an input that does not match its tool's schema is refused, or only remarked on."""
+        return self.opensentience.schema_validation == "strict"
 
     def policy(self) -> Policy:
         """The file's rules in order, then the built-in ones; the version is a hash of them."""
@@ -301,15 +321,26 @@ def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Co
     """
     path = (home.config_file if config_path is None else config_path).absolute()
     file = TomlFile(path, required=config_path is not None)
-    file.take_environment(environ, Config, "TRUNKLINE")
-    config = file.convert(Config)
+    file.take_environment(environ, Sections, "TRUNKLINE")
+    config = file.convert(Sections)
     socket = str(home.path / config.opensentience.socket)
     for key, problem in _problems(config, socket):
         file.fail(key, problem)
-    return structs.replace(
+    placed = structs.replace(
         config,
         opensentience=structs.replace(config.opensentience, socket=socket),
         agents=tuple(_placed(agent, path.parent) for agent in config.agents),
+    )
+    values = {name: getattr(placed, name) for name in Sections.__struct_fields__}
+    return Config(**values, given=_given(file.tables))
+
+
+def _given(tables: Mapping[str, object]) -> frozenset[tuple[str, str]]:
+    """The keys that are set; of a section that is repeated only that it is there."""
+    return frozenset(
+        (section, key)
+        for section, table in tables.items()
+        for key in (table if isinstance(table, dict) else ("",) if table else ())
     )
 
 
@@ -324,7 +355,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 # --- what may be wrong ------------------------------------------------------------------------------------------------
 
 
-def _problems(config: Config, socket: str) -> Iterator[tuple[KeyPath, str]]:
+def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
     """What the types alone do not tell, in the order of the sections."""
     yield from _listen_problems(config)
     yield from _agent_problems(config.agents)
@@ -341,7 +372,7 @@ def _problems(config: Config, socket: str) -> Iterator[tuple[KeyPath, str]]:
         yield ("opensentience", "socket"), problem
 
 
-def _listen_problems(config: Config) -> Iterator[tuple[KeyPath, str]]:
+def _listen_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
     listeners: list[tuple[KeyPath, str, bool]] = [
         (("http", "listen"), config.http.listen, False),
         (("opensentience", "tcp"), config.opensentience.tcp, True),

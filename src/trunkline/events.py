@@ -80,6 +80,8 @@ class AgentArrived(Event):
     dedupes: bool = False
     retry: RetryPolicy | None = None
     breaker: BreakerPolicy | None = None
+    # It is part of the exchange: its tools' definitions change with a release of ours only, so nobody is asked.
+    is_resident: bool = False
 
 
 class AgentLeft(Event):

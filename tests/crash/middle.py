@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 from msgspec import Raw
 
 from trunkline import effects, events
+from trunkline.edges.exchange import BaseSink
 from trunkline.errors import LedgerError
+from trunkline.host.reading import Reading
 from trunkline.host.runner import Runner
 from trunkline.hub.hub import Hub
 from trunkline.hub.invariants import check
@@ -58,7 +60,7 @@ class _NoTimers:
         pass
 
 
-class Middle:
+class Middle(BaseSink):
     """One exchange without its rims. ``left`` and ``shown`` are what the world outside got to know."""
 
     def __init__(
@@ -103,8 +105,8 @@ class Middle:
             nobody,
             instance="here",
             fatal=self.dead.append,
-            reload=lambda: None,
         )
+        self.views = Reading(self.runner, self.ledger.reader, nobody)
         self.desk = self.runner.open_session(self)
         if start:
             self.start()
@@ -120,15 +122,6 @@ class Middle:
 
     def send(self, effect: effects.ToSession, _now: Now) -> None:
         self.left.append(Left(self._steps(), effect))
-
-    def flush(self) -> None:
-        pass
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -189,8 +182,8 @@ class Middle:
     def look(self) -> None:
         """Somebody looks at all calls: what they are told counts as said."""
         step = self._steps()
-        for view in self.runner.calls(500, None)[0]:
-            one = self.runner.call(view.call_id)
+        for view in self.views.calls(500, None)[0]:
+            one = self.views.call(view.call_id)
             self.shown += [(step, seen.call_id, seen.status) for seen in (view, one) if seen and seen.status.is_outcome]
 
     def open_deliveries(self) -> list[effects.Deliver]:
@@ -241,7 +234,7 @@ def one_thing(middle: Middle, rng: Random) -> None:
         if running:
             middle.finish(rng.choice(running), rng.choice((PLAIN % number, PLAIN % number, SECRET % number)))
     elif dice < 0.94:
-        for question in middle.runner.questions()[:1]:
+        for question in middle.views.questions()[:1]:
             middle.feed(
                 events.ApprovalAnswered(middle.desk, middle.ref(), BOSS, question.approval_id, rng.random() < 0.7)
             )

@@ -1,15 +1,18 @@
-"""What an edge's rim may ask of the exchange, and what the exchange asks of a rim.
+"""The seam between edges and host: what an edge may ask of the exchange, and what the exchange asks of an edge.
 
-The seam between edges and host: edges never import the hub or the host, the host hands itself in as an ``Exchange``.
+Edges never import the hub or the host; the host hands these in. Three protocols, because three kinds of code need
+them: ``Feed`` is for whoever holds a conversation, ``Views`` for whoever shows something, ``Operator`` for whoever
+acts for the person who runs the exchange. ``Sink`` is the one protocol in the other direction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Raw
 
+from trunkline.edges.edge import TokenKind
 from trunkline.effects import ToSession
 from trunkline.entries import ProcessStep
 from trunkline.events import Event
@@ -29,7 +32,11 @@ from trunkline.model import (
 
 
 class Sink(Protocol):
-    """One conversation's way out. ``send`` gathers; the runner calls ``flush`` when a turn or a few frames are done."""
+    """One conversation's way out. ``send`` gathers; the runner calls ``flush`` when a turn or a few frames are done.
+
+    What any of these raises is a defect of that conversation and ends it alone (decision 37): it gets nothing more,
+    its calls are settled as for one that left, and ``abort`` is called.
+    """
 
     def send(self, effect: ToSession, now: Now) -> None:
         """Say this (its entry is on disk if it had to be)."""
@@ -43,11 +50,12 @@ class Sink(Protocol):
     def resume_reading(self) -> None:
         """Go on."""
 
+    def abort(self) -> None:
+        """Let go of the connection: a defect of ours ended this conversation, and nothing more is sent to it."""
 
-class Exchange(Protocol):
-    """The host as an edge sees it."""
 
-    instance: str
+class Feed(Protocol):
+    """What a conversation needs: time, a number, a way to say what happened."""
 
     def now(self) -> Now:
         """Both clocks."""
@@ -61,6 +69,15 @@ class Exchange(Protocol):
     def feed(self, events: Sequence[Event]) -> None:
         """These happened, in this order. Effects may be sent before this returns."""
 
+    def failed(self, session: int, error: BaseException) -> None:
+        """A defect of ours, met while this conversation was served; 0 if it was none's. It ends alone."""
+
+    def when_stored(self, told: Callable[[], None]) -> None:
+        """Call ``told`` once everything that was fed up to now is on disk; at once if it is."""
+
+    def identify(self, edge: str, token_sha256: str) -> Principal | None:
+        """Whose standing token this is (for edges without a handshake of their own)."""
+
     def peer_of(self, pid: int, uid: int) -> Peer:
         """Who a connecting local process is: its start time, and the launched run whose session it belongs to."""
 
@@ -70,19 +87,27 @@ class Exchange(Protocol):
         What was asked of a person before a restart is judged again at the start: guards have to be there before it.
         """
 
-    # -- reading; nothing below changes anything -----------------------------------------------------------------------
 
-    def identify(self, edge: str, token_sha256: str) -> Principal | None:
-        """Whose standing token this is (for edges without a handshake of their own)."""
+class Views(Protocol):
+    """What can be looked at. Nothing here changes anything."""
 
     def agents(self) -> list[AgentView]:
         """All agents, launched or attached."""
 
     def tools(self) -> list[ToolView]:
-        """All tools, also those that cannot be called now."""
+        """All tools by name, also those that cannot be called now."""
+
+    def tool(self, tool_id: str) -> ToolView | None:
+        """One tool."""
+
+    def tools_named(self, name: str) -> list[ToolView]:
+        """The tools whose part after the slash is this."""
 
     def call(self, call_id: str) -> CallView | None:
         """One call, open or settled."""
+
+    def awaited(self, session: int, ref: str) -> CallView | None:
+        """The open call whose outcome this conversation waits for under ``ref``."""
 
     def calls(
         self, limit: int, before: int | None, correlation_id: str | None = None
@@ -92,11 +117,8 @@ class Exchange(Protocol):
     def questions(self) -> list[Question]:
         """The open questions."""
 
-    def tokens(self) -> list[TokenView]:
-        """The standing credentials."""
-
-    def policy(self) -> Policy:
-        """The rules in force."""
+    def question(self, approval_id: str) -> Question | None:
+        """One open question."""
 
     def check(self, caller: str, tool_id: str, body: Raw | None) -> Verdict:
         """What would happen to such a call. Nothing is recorded."""
@@ -113,21 +135,54 @@ class Exchange(Protocol):
     def steps(self, process: str, subject: str) -> list[ProcessStep]:
         """What is on record of one subject, done or not; secrets masked."""
 
+
+class Operator(Protocol):
+    """What only the person who runs the exchange may see and do."""
+
+    def tokens(self) -> list[TokenView]:
+        """The standing credentials."""
+
+    def token_kinds(self) -> Mapping[str, TokenKind]:
+        """By edge: which credentials can be made there."""
+
+    def policy(self) -> Policy:
+        """The rules in force."""
+
     def status(self) -> dict[str, object]:
         """Figures for a person and for ``/metrics``."""
 
     def reload(self) -> None:
         """Read the configuration again; ``ConfigError`` if it cannot be used, and then nothing changed."""
 
-    def watch(self, sink: WatchSink) -> None:
-        """Hand every entry and progress to ``sink`` as it happens, until ``unwatch``."""
+    def watch(self, watcher: Watcher) -> None:
+        """Hand every entry and progress to ``watcher`` as it happens, until ``unwatch``."""
 
-    def unwatch(self, sink: WatchSink) -> None:
+    def unwatch(self, watcher: Watcher) -> None:
         """Stop handing them over."""
 
 
-class WatchSink(Protocol):
+class Exchange(Feed, Views, Operator, Protocol):
+    """All three at once."""
+
+
+class Watcher(Protocol):
     """Somebody who looks on. Must not block; a slow one drops lines and says how many."""
 
     def __call__(self, line: bytes) -> None:
         """One masked JSON line."""
+
+
+class BaseSink:
+    """A sink that gathers nothing and reads nothing: children override what they need, ``send`` at least."""
+
+    def flush(self) -> None:
+        """Nothing is gathered."""
+
+    def pause_reading(self) -> None:
+        """Nothing is read."""
+
+    def resume_reading(self) -> None:
+        """Nothing was paused."""
+
+    def abort(self) -> None:
+        """No connection belongs to it."""

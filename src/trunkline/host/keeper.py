@@ -3,8 +3,9 @@
 It starts agents, ends them with everything below them, and copies what they print into their logs. It decides nothing:
 when to start and stop is the supervisor's business, at the other end of a socket pair. One JSON object a line::
 
-    {"do": "mask", "pickle": …}                                     how to mask logs; first, once
-    {"do": "launch", "run_id", "argv", "env", "cwd", "log", "max_log_bytes"}    fork, but do not run the command yet
+    {"do": "begin", "mask", "run_variable"}                         how to mask logs, how to know a run; first, once
+    {"do": "launch", "run_id", "argv", "env", "token", "cwd", "log", "max_log_bytes"}
+                                                                    fork, but do not run the command yet
     {"do": "go", "run_id"}                                          run it
     {"do": "stop", "run_id", "grace_s"}                             SIGTERM, and SIGKILL after the grace
 
@@ -56,8 +57,6 @@ READ_PAUSE_S: Final = 0.02
 # Read at the end from what is still in the pipe; more can only come from a process we could not end.
 LAST_READS: Final = 16
 
-RUN_ID: Final = b"OPENSENTIENCE_RUN_ID"
-
 
 class Root(NamedTuple):
     """The first process of a run: pid, group and session have the same number."""
@@ -97,6 +96,7 @@ class Keeper:
     def __init__(self, control: socket.socket, exchange_pid: int) -> None:
         self._control = control
         self._mask: Callable[[bytes], bytes] = bytes
+        self._run_variable = ""
         self._exchange_pid = exchange_pid
         self._pid = os.getpid()
         self._runs: dict[str, Run] = {}
@@ -174,8 +174,9 @@ class Keeper:
                 self._obey(json.loads(line))
 
     def _obey(self, command: dict[str, Any]) -> None:
-        if command["do"] == "mask":
-            self._mask = lazy_mask(command["pickle"])
+        if command["do"] == "begin":
+            self._mask = lazy_mask(command["mask"])
+            self._run_variable = command["run_variable"]
             return
         run = self._runs.get(command["run_id"])
         if command["do"] == "launch":
@@ -221,10 +222,15 @@ class Keeper:
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
+    def _marked_run(self, pid: int) -> str | None:
+        """The run that a process was started in, by its own account."""
+        marker = processes.environment_of(pid).get(self._run_variable.encode())
+        return None if marker is None else marker.decode(errors="replace")
+
     def _launch(self, command: dict[str, Any]) -> None:
         env: dict[str, str] = command["env"]
         program = find_program(command["argv"][0], command["cwd"], env.get("PATH", os.defpath))
-        log = RunLog(command["log"], command["max_log_bytes"], self._mask, env["OPENSENTIENCE_SESSION_TOKEN"])
+        log = RunLog(command["log"], command["max_log_bytes"], self._mask, command["token"])
         with ExitStack() as undo:
             undo.callback(log.close)
             gate, child_gate = socket.socketpair()
@@ -357,7 +363,7 @@ class Keeper:
 
     def _living(self) -> dict[str | None, list[Process]]:
         roots = {run.pid: Root(run.run_id, run.start_time) for run in self._runs.values()}
-        return by_run(processes.table(), self._pid, roots, marked_run)
+        return by_run(processes.table(), self._pid, roots, self._marked_run)
 
     def _signal(self, run: Run, left: Iterable[Process], number: signal.Signals) -> None:
         group = None
@@ -394,7 +400,7 @@ class Keeper:
             # Not collected yet, and who knows what it started last: one more look.
             return True
         roots = {run.pid: Root(run.run_id, run.start_time) for run in self._runs.values()}
-        return bool(by_run({pid: process}, self._pid, roots, marked_run).keys() & {run_id, None})
+        return bool(by_run({pid: process}, self._pid, roots, self._marked_run).keys() & {run_id, None})
 
     def _chase(self, is_doomed: Callable[[int], bool]) -> bool:
         """SIGKILL to our own children faster than they can fork. Whether such a child is left."""
@@ -454,12 +460,6 @@ def by_run(
             found.setdefault(run_id, []).append(process)
         waiting += [(child, run_id) for child in below.get(process.pid, ())]
     return found
-
-
-def marked_run(pid: int) -> str | None:
-    """The run that a process was started in, by its own account."""
-    marker = processes.environment_of(pid).get(RUN_ID)
-    return None if marker is None else marker.decode(errors="replace")
 
 
 def lazy_mask(pickled: str) -> Callable[[bytes], bytes]:

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
+from trunkline.edges.edge import Launcher
 from trunkline.host import processes
 from trunkline.host.keeper import CHASE_S, KILL_WAIT_S, SHORT_GRACE_S
 from trunkline.model import ProcessIdentity
@@ -51,8 +52,11 @@ class KeeperLink(asyncio.Protocol):
         """The keeper's process."""
         return self._process.pid
 
-    async def open(self, mask: Callable[[bytes], bytes]) -> None:
-        """Start a keeper. ``mask`` must be a function that pickles; it is loaded when the first agent prints."""
+    async def open(self, mask: Callable[[bytes], bytes], run_variable: str) -> None:
+        """Start a keeper. ``mask`` must be a function that pickles; it is loaded when the first agent prints.
+
+        ``run_variable`` is where an agent's processes carry the name of their run.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             # Its own group: neither Ctrl-C nor a signal to the exchange's group reaches it.
@@ -64,7 +68,8 @@ class KeeperLink(asyncio.Protocol):
                 process_group=0,
             )
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
-        self.send({"do": "mask", "pickle": base64.b64encode(pickle.dumps(mask)).decode()})
+        pickled = base64.b64encode(pickle.dumps(mask)).decode()
+        self.send({"do": "begin", "mask": pickled, "run_variable": run_variable})
 
     def send(self, command: dict[str, object]) -> None:
         """Give a command. One that a lost keeper did not read is answered by ``on_lost``."""
@@ -149,7 +154,7 @@ def _chase_adopted(me: int, session: int) -> None:
                 os.waitpid(process.pid, os.WNOHANG)
 
 
-def end_leftovers(home: str) -> None:
+def end_leftovers(home: str, launcher: Launcher) -> None:
     """At start: end what an earlier exchange of this home left, if it was killed in one blow with its keeper."""
     known = processes.table()
     spared = processes.ancestors(known, os.getpid()) | {os.getpid()}
@@ -157,5 +162,5 @@ def end_leftovers(home: str) -> None:
         if process.pid in spared or processes.uid_of(process.pid) != os.getuid():
             continue
         env = processes.environment_of(process.pid)
-        if env.get(b"OPENSENTIENCE_HOME") == os.fsencode(home) and b"OPENSENTIENCE_RUN_ID" in env:
+        if env.get(launcher.home_variable.encode()) == os.fsencode(home) and launcher.run_variable.encode() in env:
             processes.send_signal(process, signal.SIGKILL)

@@ -1,10 +1,12 @@
 """Event to hub, entry to ledger, effect to session: the one loop through which everything travels.
 
 Owns the order: entries are appended in the order the hub wrote them, an effect leaves when the entry it waits for is on
-disk, and what was gathered for a connection is written every few events. It is the ``edges.exchange.Exchange`` that
-rims are given. Does not decide anything.
+disk, and what was gathered for a connection is written every few events. Owns the guard around conversations: what a
+sink raises ends that conversation and nothing else (decision 37). It is the ``edges.exchange.Feed`` that edges are
+given. Does not decide anything.
 
-Invariant: no effect with ``after`` n is handed to a sink before ``on_durable`` said n.
+Invariant: no effect with ``after`` n is handed to a sink before ``on_durable`` said n. Only what the hub or the ledger
+raises ends the exchange: after half a step of theirs only a fold brings the hub back.
 """
 
 from __future__ import annotations
@@ -16,35 +18,16 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
-from msgspec import Raw
 
 from trunkline import entries, events
-from trunkline.edges.exchange import Sink, WatchSink
+from trunkline.edges.exchange import Sink, Watcher
 from trunkline.effects import Answer, Progress, ToSession
-from trunkline.entries import CallAccepted, CallSettled, Entry, ProcessStep
+from trunkline.entries import CallAccepted, CallSettled, Entry
 from trunkline.errors import LedgerError, LocalProtocolError
 from trunkline.events import CallRequested, Event
-from trunkline.hub import views
 from trunkline.hub.hub import Hub
-from trunkline.hub.state import Call
-from trunkline.ledger import export
-from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
-from trunkline.ledger.reader import call_number
-from trunkline.model import (
-    AgentView,
-    CallView,
-    Guard,
-    Now,
-    Peer,
-    Policy,
-    Principal,
-    Question,
-    Status,
-    TokenView,
-    ToolView,
-    Verdict,
-)
+from trunkline.model import AgentView, Guard, Now, Peer, Principal
 
 log = logging.getLogger("trunkline")
 
@@ -82,52 +65,88 @@ class Processes(Protocol):
         """What is to be said of each agent's process."""
 
 
+class KeyIndex(Protocol):
+    """What the runner asks of the record on disk."""
+
+    def by_key(self, key_id: str) -> tuple[CallAccepted, CallSettled | None] | None:
+        """The call that used a key first, and its outcome."""
+
+
+class Record(Protocol):
+    """Where entries go: the ledger, or a test's idea of one."""
+
+    # Entries up to this number are on disk; how many, and how many bytes, are on their way.
+    durable: int
+
+    @property
+    def backlog(self) -> int:
+        """Entries on their way to the disk."""
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Their bytes."""
+
+    @property
+    def reader(self) -> KeyIndex:
+        """What is on disk."""
+
+    def append(self, entry: Entry) -> None:
+        """One more entry."""
+
+    def need(self, number: int) -> None:
+        """Somebody waits for this one."""
+
+    def poll(self) -> None:
+        """Hear from the disk now, in the middle of a long turn."""
+
+
 def both_clocks() -> Now:
     """The machine's clocks."""
     return Now(time.monotonic(), time.time())
 
 
 class Runner:
-    """The exchange's loop. ``now`` is asked for both clocks; ``backlog`` is where reading starts again, and stops."""
+    """The exchange's loop. ``clock`` is asked for both clocks; ``backlog`` is where reading starts again, and stops."""
 
     def __init__(
         self,
         hub: Hub,
-        ledger: Ledger,
+        ledger: Record,
         masker: Masker,
-        supervisor: Processes,
+        processes: Processes,
         loop: Loop,
         *,
         instance: str,
         fatal: Callable[[str], None],
-        reload: Callable[[], None],
-        now: Callable[[], Now] = both_clocks,
+        clock: Callable[[], Now] = both_clocks,
         backlog: tuple[int, int] = (BACKLOG_LOW, BACKLOG_HIGH),
     ) -> None:
         self.instance = instance
-        self.now = now
+        self.now = clock
         self.hub = hub
-        self._supervisor = supervisor
+        self._processes = processes
         self._ledger = ledger
         self._reader = ledger.reader
         self._masker = masker
         self._loop = loop
         self._fatal = fatal
-        self._reload = reload
         self._sinks: dict[int, Sink] = {}
         self._last_session = 0
-        self._held: deque[tuple[int, ToSession]] = deque()
+        # What leaves when its entry is on disk: effects, and what ``when_stored`` was given.
+        self._held: deque[tuple[int, ToSession | Callable[[], None]]] = deque()
+        # Defects that ended a conversation, by their place.
+        self._defects: dict[str, int] = {}
         self._dirty: dict[int, Sink] = {}
         self._timer: Alarm | None = None
         self._timer_at = 0.0
-        self._watchers: list[WatchSink] = []
+        self._watchers: list[Watcher] = []
         self._is_feeding = False
         self._waiting: deque[Event] = deque()
         self._dead = False
         self._is_refusing = False
         self._paused = False
         self._backlog_low, self._backlog_high = backlog
-        self.started = now().wall
+        self.started = clock().wall
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -149,7 +168,7 @@ class Runner:
             self._take(happened, now)
             while self._waiting:
                 self._take((self._waiting.popleft(),), now)
-        except Exception as exc:  # noqa: BLE001  (the boundary: after half a step only a fold brings the hub back)
+        except Exception as exc:  # noqa: BLE001  (the hub's or the ledger's: what conversations raise is caught below)
             self._die(f"{type(exc).__name__} in {where_raised(exc)}")
             return
         finally:
@@ -176,7 +195,7 @@ class Runner:
                 elif effect.after <= ledger.durable:
                     self._send(effect, now)
                 else:
-                    self._hold(effect)
+                    self._hold(effect.after, effect)
             count += 1
             if count == FLUSH_EVERY:
                 count = 0
@@ -187,12 +206,11 @@ class Runner:
                     if self._dead:
                         return
 
-    def _hold(self, effect: ToSession) -> None:
-        """Let an effect wait for its entry, and behind all that wait already."""
-        after = effect.after
+    def _hold(self, after: int, what: ToSession | Callable[[], None]) -> None:
+        """Let something wait for an entry, and behind all that wait already."""
         if self._held:
             after = max(after, self._held[-1][0])
-        self._held.append((after, effect))
+        self._held.append((after, what))
         self._ledger.need(after)
 
     def _send(self, effect: ToSession, now: Now) -> None:
@@ -203,6 +221,9 @@ class Runner:
             sink.send(effect, now)
         except LocalProtocolError as exc:
             log.warning("session %d could not be told of %s: %s", effect.session, type(effect).__name__, exc)
+        except Exception as exc:  # noqa: BLE001  (the boundary of a conversation)
+            self.failed(effect.session, exc)
+            return
         self._dirty[effect.session] = sink
         if self._watchers and type(effect) is Progress:
             self._show(_progress_line(effect))
@@ -215,7 +236,11 @@ class Runner:
             now = self.now()
             count = 0
             while held and held[0][0] <= number:
-                self._send(held.popleft()[1], now)
+                what = held.popleft()[1]
+                if isinstance(what, ToSession):
+                    self._send(what, now)
+                else:
+                    self._tell(what)
                 count += 1
                 if count == FLUSH_EVERY:
                     count = 0
@@ -223,6 +248,20 @@ class Runner:
             self._flush()
         if self._paused and self._ledger.backlog < self._backlog_low and self._ledger.backlog_bytes < BACKLOG_BYTES:
             self._pause(paused=False)
+
+    def when_stored(self, told: Callable[[], None]) -> None:
+        """Call ``told`` once everything that was fed up to now is on disk."""
+        last = self.hub.state.last
+        if last <= self._ledger.durable:
+            self._tell(told)
+        else:
+            self._hold(last, told)
+
+    def _tell(self, told: Callable[[], None]) -> None:
+        try:
+            told()
+        except Exception as exc:  # noqa: BLE001  (the boundary of a conversation)
+            self.failed(0, exc)
 
     @property
     def is_waiting_for_disk(self) -> bool:
@@ -257,8 +296,11 @@ class Runner:
     def _flush(self) -> None:
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
-            for sink in dirty.values():
-                sink.flush()
+            for session, sink in dirty.items():
+                try:
+                    sink.flush()
+                except Exception as exc:  # noqa: BLE001  (the boundary of a conversation)
+                    self.failed(session, exc)
 
     def _set_timer(self, now: Now) -> None:
         at = self.hub.wake_at()
@@ -276,11 +318,14 @@ class Runner:
     def _pause(self, *, paused: bool) -> None:
         """The disk is behind: let the sockets fill, and the peers wait, rather than this process's memory grow."""
         self._paused = paused
-        for sink in list(self._sinks.values()):
-            if paused:
-                sink.pause_reading()
-            else:
-                sink.resume_reading()
+        for session, sink in list(self._sinks.items()):
+            try:
+                if paused:
+                    sink.pause_reading()
+                else:
+                    sink.resume_reading()
+            except Exception as exc:  # noqa: BLE001  (the boundary of a conversation)
+                self.failed(session, exc)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -295,9 +340,36 @@ class Runner:
         self._sinks.pop(session, None)
         self._dirty.pop(session, None)
 
+    def failed(self, session: int, error: BaseException) -> None:
+        """End one conversation, in which a defect of ours was met, and put the defect and its place on record."""
+        if self._dead:
+            return
+        place = where_raised(error)
+        what = f"{type(error).__name__} at {place}"
+        count = self._defects[what] = self._defects.get(what, 0) + 1
+        sink = self._sinks.pop(session, None)
+        self._dirty.pop(session, None)
+        happened: list[Event] = []
+        # The record hears of the 1st, 10th, 100th … of its kind: whoever found a defect must not fill the disk with it.
+        if count == 10 ** (len(str(count)) - 1):
+            log.error("a defect: %s. The conversation in which it was met was ended (%d so far)", what, count)
+            happened.append(events.Noticed("defect", place, detail=f"{type(error).__name__}, {count} so far"))
+        if sink is not None:
+            happened.append(events.AgentLeft(session, "defect"))
+        self.feed(happened)
+        if sink is not None:
+            try:
+                sink.abort()
+            except Exception as exc:  # noqa: BLE001  (the boundary of a conversation)
+                log.error("a conversation could not be closed: %s", where_raised(exc))  # noqa: TRY400  (no text)
+
+    def identify(self, edge: str, token_sha256: str) -> Principal | None:
+        """Whose standing token this is."""
+        return self.hub.credentials.identify(edge, token_sha256)
+
     def peer_of(self, pid: int, uid: int) -> Peer:
         """Who a connecting local process is."""
-        return self._supervisor.peer_of(pid, uid)
+        return self._processes.peer_of(pid, uid)
 
     def guard(self, agent_id: str, guard: Guard | None) -> None:
         """Ask this before a tool of an agent that is part of the exchange is called."""
@@ -314,93 +386,32 @@ class Runner:
             return event
         return msgspec.structs.replace(event, earlier=events.Earlier(found[0], found[1]))
 
-    def call(self, call_id: str) -> CallView | None:
-        """One call, open or settled."""
-        view = views.call(self.hub, call_id)
-        if view is not None:
-            return view
-        number = call_number(call_id)
-        found = None if number is None else self._reader.call(number)
-        if found is None or found[0].call_id != call_id:
-            return None
-        return _stored_view(*found)
+    # -- looking on ----------------------------------------------------------------------------------------------------
 
-    def calls(
-        self, limit: int, before: int | None, correlation_id: str | None = None
-    ) -> tuple[list[CallView], int | None]:
-        """Calls, newest first, and where the next page starts. What is not on disk yet comes from memory."""
-        if correlation_id is None:
-            stored, following = self._reader.calls_page(before, limit)
-        else:
-            numbers = [n for n in self._reader.by_correlation(correlation_id) if before is None or n < before]
-            found = [self._reader.call(n) for n in reversed(numbers)]
-            stored, following = [pair for pair in found if pair is not None], None
-        views_by_number = {accepted.n: _stored_view(accepted, settled) for accepted, settled in stored}
-        in_memory = views.calls_in_memory(self.hub, correlation_id)
-        views_by_number.update((number, view) for number, view in in_memory if before is None or number < before)
-        newest = sorted(views_by_number, reverse=True)
-        shown = newest[:limit]
-        return [views_by_number[n] for n in shown], shown[-1] if len(newest) > limit else following
+    def watch(self, watcher: Watcher) -> None:
+        """Hand every entry and progress to ``watcher``."""
+        self._watchers.append(watcher)
 
-    # -- reading -------------------------------------------------------------------------------------------------------
+    def unwatch(self, watcher: Watcher) -> None:
+        """Stop handing them over."""
+        if watcher in self._watchers:
+            self._watchers.remove(watcher)
 
-    def identify(self, edge: str, token_sha256: str) -> Principal | None:
-        """Whose standing token this is."""
-        return self.hub.credentials.identify(edge, token_sha256)
+    def _show(self, line: bytes) -> None:
+        try:
+            masked = self._masker.mask(line)
+        except Exception as exc:  # noqa: BLE001  (a line that cannot be masked is not shown)
+            self.failed(0, exc)
+            return
+        for watcher in list(self._watchers):
+            try:
+                watcher(masked)
+            except Exception as exc:  # noqa: BLE001  (the boundary of a conversation)
+                self.unwatch(watcher)
+                self.failed(0, exc)
 
-    def agents(self) -> list[AgentView]:
-        """All agents, launched or attached."""
-        found = {agent.agent_id: views.agent(self.hub, agent) for agent in self.hub.registry.agents.values()}
-        for run in self._supervisor.views():
-            attached = found.get(run.agent_id)
-            if attached is None:
-                found[run.agent_id] = run
-            else:
-                found[run.agent_id] = msgspec.structs.replace(
-                    attached, pid=run.pid, run_id=run.run_id, restarts=run.restarts, note=run.note
-                )
-        return [found[agent_id] for agent_id in sorted(found)]
-
-    def tools(self) -> list[ToolView]:
-        """All tools."""
-        return views.tools(self.hub, self.now())
-
-    def questions(self) -> list[Question]:
-        """The open questions."""
-        return self.hub.approvals.views()
-
-    def tokens(self) -> list[TokenView]:
-        """The standing credentials."""
-        return views.tokens(self.hub)
-
-    def policy(self) -> Policy:
-        """The rules in force."""
-        return self.hub.judge.rules
-
-    def check(self, caller: str, tool_id: str, body: Raw | None) -> Verdict:
-        """What would happen to such a call."""
-        return views.dry_run(self.hub, caller, tool_id, body, self.now())
-
-    def blob(self, sha256: str) -> bytes | None:
-        """A large body by its hash."""
-        return self._reader.blob(sha256)
-
-    def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
-        """The masked entries of a call or a correlation."""
-        return list(export.replay(self._reader, call_id=call_id, correlation=correlation_id))
-
-    def open_steps(self, process: str) -> dict[str, list[ProcessStep]]:
-        """What is on record of the subjects of a process that are not done."""
-        found = self.hub.state.processes.items()
-        return {subject: list(steps) for (name, subject), steps in found if name == process}
-
-    def steps(self, process: str, subject: str) -> list[ProcessStep]:
-        """What is on record of one subject."""
-        found = (self._reader.entry(number) for number in self._reader.steps(subject))
-        return [entry for entry in found if isinstance(entry, ProcessStep) and entry.process == process]
-
-    def status(self) -> dict[str, object]:
-        """Figures for a person and for /metrics."""
+    def figures(self) -> dict[str, object]:
+        """How the loop is doing."""
         return {
             "instance": self.instance,
             "uptime_s": round(self.now().wall - self.started, 3),
@@ -408,34 +419,8 @@ class Runner:
             "entries_on_disk": self._ledger.durable,
             "backlog": self._ledger.backlog,
             "sessions": len(self._sinks),
-            **views.figures(self.hub),
+            "defects": sum(self._defects.values()),
         }
-
-    def reload(self) -> None:
-        """Read the configuration again."""
-        self._reload()
-
-    # -- looking on ----------------------------------------------------------------------------------------------------
-
-    def watch(self, sink: WatchSink) -> None:
-        """Hand every entry and progress to ``sink``."""
-        self._watchers.append(sink)
-
-    def unwatch(self, sink: WatchSink) -> None:
-        """Stop handing them over."""
-        if sink in self._watchers:
-            self._watchers.remove(sink)
-
-    def _show(self, line: bytes) -> None:
-        masked = self._masker.mask(line)
-        for watcher in list(self._watchers):
-            watcher(masked)
-
-
-def _stored_view(accepted: CallAccepted, settled: CallSettled | None) -> CallView:
-    if settled is not None:
-        return views.settled_call(accepted, settled)
-    return views.open_call(Call(accepted, Status.RUNNING))
 
 
 def _progress_line(effect: Progress) -> bytes:
@@ -450,9 +435,16 @@ def _progress_line(effect: Progress) -> bytes:
     )
 
 
-def where_raised(exc: BaseException) -> str:
-    """Where an exception came from, without its text: that may hold a payload."""
-    trace = exc.__traceback__
+def where_raised(error: BaseException) -> str:
+    """Where an exception came from, without its text (that may hold a payload) and without this machine's folders."""
+    trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return "?" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    if trace is None:
+        return "?"
+    file = trace.tb_frame.f_code.co_filename
+    for root in ("trunkline/", "site-packages/"):
+        _, found, inside = file.rpartition(f"/{root}")
+        if found:
+            return f"{inside}:{trace.tb_lineno}"
+    return f"{file.rpartition('/')[2]}:{trace.tb_lineno}"

@@ -25,6 +25,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from trunkline.edges.edge import Launcher
 from trunkline.errors import ConfigError
 from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
 from trunkline.host import processes
@@ -32,13 +33,11 @@ from trunkline.host.keeper import KILL_WAIT_S
 from trunkline.host.keeper_link import KeeperLink, Report, end_leftovers, end_strays
 from trunkline.host.launch import CANNOT_RUN
 from trunkline.host.log_mask import mask_log
-from trunkline.host.manifest import read_manifest
 from trunkline.host.restart import Life, Restart, State, Step, how_it_ended
 from trunkline.model import AgentView, Manifest, Peer, ProcessIdentity
 
 log = logging.getLogger("trunkline")
 
-EDGE: Final = "opensentience"
 # What an agent sees of the exchange's own environment (decision 18).
 PASSED_ON: Final = ("PATH", "HOME", "LANG", "TZ")
 # Logs of earlier runs that are kept for each agent: enough to see how a crash loop began.
@@ -90,7 +89,7 @@ class Supervisor:
     def __init__(
         self,
         home: Path,
-        socket: Path,
+        launcher: Launcher,
         *,
         mask: Callable[[bytes], bytes] = mask_log,
         clock: Callable[[], float] = time.monotonic,
@@ -98,7 +97,7 @@ class Supervisor:
     ) -> None:
         """``mask`` runs in the keeper on what agents print, so it must pickle, and its module should import little."""
         self._home = home
-        self._socket = socket
+        self._launcher = launcher
         self._mask = mask
         self._clock = clock
         self._jitter = jitter
@@ -121,7 +120,7 @@ class Supervisor:
         """Start the keeper, then the agents. Events go to ``feed`` from here on."""
         self._feed = feed
         processes.become_subreaper()
-        end_leftovers(str(self._home))
+        end_leftovers(str(self._home), self._launcher)
         await self._open_keeper()
         self.reload(specs)
 
@@ -171,7 +170,7 @@ class Supervisor:
         return [
             AgentView(
                 agent_id=agent_id,
-                edge=EDGE,
+                edge=self._launcher.edge,
                 state=agent.life.state.value,
                 pid=agent.run.process.pid if agent.run is not None and agent.run.process is not None else None,
                 run_id=agent.run.run_id if agent.run is not None else None,
@@ -217,7 +216,7 @@ class Supervisor:
         agent.run = Run(run_id, agent, hashlib.sha256(token.encode()).hexdigest(), None)
         try:
             if spec.manifest is not None:
-                agent.run.manifest = read_manifest(Path(spec.manifest), spec.agent_id)
+                agent.run.manifest = self._launcher.read_manifest(Path(spec.manifest), spec.agent_id)
         except ConfigError as problem:
             self._end(agent.run, CANNOT_RUN, str(problem))
             return
@@ -229,7 +228,8 @@ class Supervisor:
                 "do": "launch",
                 "run_id": run_id,
                 "argv": spec.command,
-                "env": environment(spec, run_id, token, self._home, self._socket, os.environ),
+                "env": environment(spec, self._launcher.environment(spec.agent_id, run_id, token), os.environ),
+                "token": token,
                 "cwd": spec.cwd,
                 "log": str(logs / f"{run_id}.log"),
                 "max_log_bytes": spec.max_log_bytes,
@@ -308,7 +308,7 @@ class Supervisor:
 
     async def _open_keeper(self) -> None:
         link = KeeperLink(self._on_report, self._on_keeper_lost)
-        await link.open(self._mask)
+        await link.open(self._mask, self._launcher.run_variable)
         self._link = link
         self._keeper_since = self._clock()
         commands, self._unsent = self._unsent, []
@@ -334,27 +334,15 @@ class Supervisor:
                 await self._open_keeper()
 
 
-def environment(
-    spec: AgentSpec, run_id: str, token: str, home: Path, socket: Path, own: Mapping[str, str]
-) -> dict[str, str]:
-    """All that an agent finds in its environment (decision 18). OS-140, OS-141.
+def environment(spec: AgentSpec, given: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """All that an agent finds in its environment (decision 18); ``given`` is what its edge wants there.
 
     The folder of our own interpreter comes first on PATH, so that a bare ``python`` is the one that has trunkline
     installed, also when the exchange was started by the full path of a virtual environment.
     """
     passed_on = {name: own[name] for name in PASSED_ON if name in own}
     passed_on["PATH"] = f"{Path(sys.executable).parent}:{own.get('PATH', os.defpath)}"
-    return (
-        passed_on
-        | spec.env
-        | {
-            "OPENSENTIENCE_SOCKET": str(socket),
-            "OPENSENTIENCE_SESSION_TOKEN": token,
-            "OPENSENTIENCE_AGENT_ID": spec.agent_id,
-            "OPENSENTIENCE_RUN_ID": run_id,
-            "OPENSENTIENCE_HOME": str(home),
-        }
-    )
+    return {**passed_on, **spec.env, **given}
 
 
 def new_run_id(wall: float) -> str:

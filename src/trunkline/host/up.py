@@ -20,6 +20,7 @@ import signal
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,19 +29,15 @@ from msgspec import structs
 
 import trunkline
 from trunkline import events
-from trunkline.config import AgentProcess, Config, Home, host_and_port, load
-from trunkline.edges.chiffon.messages import AGENT_TYPES
-from trunkline.edges.chiffon.serve import ChiffonListener
-from trunkline.edges.chiffon.session import Settings as ChiffonSettings
-from trunkline.edges.http.serve import HttpListener
-from trunkline.edges.opensentience.serve import OpenSentienceListener
-from trunkline.edges.opensentience.session import Settings
-from trunkline.edges.spaces.routes import door as spaces_door
-from trunkline.edges.spaces.serve import Spaces
+from trunkline.config import AgentProcess, Config, Home, load
+from trunkline.edges.edge import Edge, Surroundings
+from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError
 from trunkline.host import processes
-from trunkline.host.runner import Runner, where_raised
-from trunkline.host.spaces import SpacesFolder
+from trunkline.host.edges import Edges
+from trunkline.host.operating import Operating
+from trunkline.host.reading import Reading
+from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
 from trunkline.ledger.ledger import Ledger
@@ -94,7 +91,15 @@ def _load(home: Home, config_path: Path | None, *, demo: bool) -> Config:
 class Exchange:
     """One running exchange: the parts, joined."""
 
-    def __init__(self, home: Home, config_path: Path | None, config: Config, *, demo: bool) -> None:
+    def __init__(
+        self,
+        home: Home,
+        config_path: Path | None,
+        config: Config,
+        *,
+        demo: bool,
+        edges: Sequence[Edge] = EDGES,
+    ) -> None:
         self._home = home
         self._config_path = config_path
         self._config = config
@@ -103,15 +108,14 @@ class Exchange:
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._next_snapshot = 0
-        self._supervisor = Supervisor(home.path, Path(config.opensentience.socket))
+        self._edges = Edges(edges, UNBUILT)
+        self._supervisor = Supervisor(home.path, self._edges.launcher(config, home.path))
         self._ledger: Ledger
         self._runner: Runner
-        self._spaces: Spaces
-        self._chiffon: ChiffonListener
 
     async def serve(self) -> int:
         """Start everything, wait for the end, stop everything."""
-        config, loop = self._config, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         try:
             self._open(loop)
         except LedgerCorrupt as damage:
@@ -119,39 +123,25 @@ class Exchange:
                 # SQLite says what is damaged; which entry that is shows when all are read.
                 verify(self._home.ledger_file)
             raise
-        runner = self._runner
-        self._chiffon = ChiffonListener(runner, _chiffon_settings(config), _own_identity(), nats=config.chiffon.nats)
-        doors = [spaces_door(runner, self._spaces), self._chiffon.door]
-        http = HttpListener(runner, *host_and_port(config.http.listen), doors=doors)
-        opensentience = OpenSentienceListener(
-            runner,
-            _session_settings(config, self._instance),
-            path=Path(config.opensentience.socket),
-            tcp=host_and_port(config.opensentience.tcp) if config.opensentience.tcp else None,
-        )
         self._watch_signals(loop)
-        loop.set_exception_handler(_log_defect)
+        loop.set_exception_handler(self._on_defect)
         housekeeping = loop.create_task(self._keep_house())
         housekeeping.add_done_callback(self._house_is_left)
         try:
-            await self._spaces.start()
-            await opensentience.start()
-            await self._chiffon.start()
-            host, port = await http.start()
-            await self._supervisor.start(runner.feed, [_spec(agent) for agent in config.agents])
-            self._write_ready(f"http://{_bracketed(host)}:{port}", opensentience)
+            await self._edges.start()
+            await self._supervisor.start(self._runner.feed, [_spec(agent) for agent in self._config.agents])
+            self._write_ready()
+            self._warn()
             await self._stop.wait()
         finally:
             self._home.ready_file.unlink(missing_ok=True)
             housekeeping.cancel()
-            await self._take_down(http, opensentience)
+            await self._take_down()
         return self._exit_code
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The ledger, the hub folded from it, and the runner between them."""
+        """The ledger, the hub folded from it, the runner between them, and the edges around it."""
         operator_token = _operator_token(self._home)
-        folder = SpacesFolder(self._home.path / "spaces")
-        found = folder.load()
         known = [("operator_token", operator_token)]
         ledger = Ledger.open(
             self._home.ledger_file,
@@ -161,47 +151,54 @@ class Exchange:
             on_failure=self._on_failure,
             secrets=known,
         )
-        hub = Hub(
-            mac_key=ledger.mac_key,
-            call_prefix=_call_prefix(),
-            new_id=_new_id,
-            operator_sha256=hashlib.sha256(operator_token.encode()).hexdigest(),
-            rules=self._config.policy(),
-        )
         try:
+            hub = Hub(
+                mac_key=ledger.mac_key,
+                call_prefix=_call_prefix(),
+                new_id=_new_id,
+                operator_sha256=hashlib.sha256(operator_token.encode()).hexdigest(),
+                rules=self._config.policy(),
+            )
             hub.fold(ledger.reader.recovery())
-        except LedgerError:
+            hub.stored(ledger.durable)
+            self._ledger = ledger
+            self._runner = Runner(
+                hub, ledger, Masker(known), self._supervisor, loop, instance=self._instance, fatal=self._fatal
+            )
+            self._make_edges()
+        except (LedgerError, ConfigError):
             ledger.close()
             raise
-        hub.stored(ledger.durable)
-        self._ledger = ledger
-        self._runner = Runner(
-            hub,
-            ledger,
-            Masker(known),
-            self._supervisor,
-            loop,
-            instance=self._instance,
-            fatal=self._fatal,
-            reload=self._reload_now,
-        )
         self._next_snapshot = hub.state.last + SNAPSHOT_EVERY
-        self._spaces = Spaces(self._runner, folder, _own_identity(), trunkline.__version__)
-        self._spaces.prepare(found)
         self._runner.feed([self._in_force(), events.ExchangeStarted(trunkline.__version__, self._instance)])
+
+    def _make_edges(self) -> None:
+        reading = Reading(self._runner, self._ledger.reader, self._supervisor)
+        operating = Operating(self._runner, self._edges, reload=self._reload_now)
+        self._edges.make(
+            Surroundings(
+                feed=self._runner,
+                views=reading,
+                operator=operating,
+                config=self._config,
+                home=self._home.path,
+                process=_own_identity(),
+                version=trunkline.__version__,
+                instance=self._instance,
+                exchange=Joined(self._runner, reading, operating),
+                doors=self._edges.doors,
+            )
+        )
+        self._edges.prepare()
 
     def _in_force(self) -> events.PolicyChanged:
         config = self._config
-        unpinned = {agent.id for agent in config.agents if not agent.pin_definitions}
-        # Their definitions change with a release of ours only.
-        unpinned.update(agent.agent_id for agent in self._spaces.agents.values())
-        unpinned.update(f"chiffon.{kind}" for kind in AGENT_TYPES)
         return events.PolicyChanged(
             config.policy(),
             config.limits,
             untrusted_agents=frozenset(agent.id for agent in config.agents if agent.reads_untrusted),
-            unpinned_agents=frozenset(unpinned),
-            schema_strict=config.opensentience.schema_validation == "strict",
+            unpinned_agents=frozenset(agent.id for agent in config.agents if not agent.pin_definitions),
+            schema_strict=config.schema_strict,
             approval_expire_s=config.approvals.expire_s,
         )
 
@@ -246,15 +243,25 @@ class Exchange:
     def _reload_now(self) -> None:
         """Read the file again. A file that cannot be used changes nothing."""
         config = _load(self._home, self._config_path, demo=self._demo)
-        for name in ("http", "opensentience", "chiffon"):
-            if getattr(config, name) != getattr(self._config, name):
-                raise ConfigError(
-                    f"[{name}] cannot change while the exchange runs; restart it", str(self._config_path or "")
-                )
+        self._edges.reload(config, str(self._config_path or ""))
         self._config = config
         self._runner.feed([self._in_force()])
         self._supervisor.reload([_spec(agent) for agent in config.agents])
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
+        self._warn()
+
+    def _warn(self) -> None:
+        """Say what of the configuration has no effect here."""
+        for warning in self._edges.warnings():
+            log.warning("%s", warning)
+
+    def _on_defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What nobody caught: on record with its place, without its text (that may hold a payload)."""
+        error = context.get("exception")
+        if error is None:
+            log.error("%s", context["message"])
+        else:
+            self._runner.failed(0, error)
 
     async def _keep_house(self) -> None:
         """Five times a second: room on the disk, whether a snapshot is due. Now and then: what is to be forgotten."""
@@ -302,18 +309,16 @@ class Exchange:
         if closing is not None:
             self._runner.feed([closing])
 
-    async def _take_down(self, http: HttpListener, opensentience: OpenSentienceListener) -> None:
+    async def _take_down(self) -> None:
         """No new calls; what runs may finish; everybody hears of it; the last entry; the ledger closed."""
         runner = self._runner
         if self._exit_code == 0:
             runner.feed([events.DrainStarted()])
             await self._wait_idle(DRAIN_S)
-        await opensentience.stop("shutdown")
-        await self._spaces.stop()
-        await self._chiffon.stop()
-        # Calls whose agents have just left have ended too, and who asked over HTTP is still there to hear it.
+        await self._edges.stop()
+        # Calls whose agents have just left have ended too, and who asked for them is still there to hear it.
         await self._wait_idle(LAST_WORDS_S)
-        await http.stop()
+        await self._edges.stop_last()
         await self._supervisor.stop_all()
         if self._exit_code == 0:
             self._take_snapshot()
@@ -341,33 +346,27 @@ class Exchange:
     def _running_calls(self) -> int:
         return sum(call.status is Status.RUNNING for call in self._runner.hub.state.calls.values())
 
-    def _write_ready(self, http: str, opensentience: OpenSentienceListener) -> None:
+    def _write_ready(self) -> None:
         """Say where everything is, to programs (``ready.json``) and to the person who looks on."""
+        places = self._edges.ready()
         ready = {
             "pid": os.getpid(),
             # Tells a reused pid apart, so that nobody sends the operator's token to a stranger on our old port.
             "start_time": _own_identity().start_time,
-            "http": http,
-            "socket": str(opensentience.path),
-            "tcp": None
-            if opensentience.tcp is None
-            else f"tcp://{_bracketed(opensentience.tcp[0])}:{opensentience.tcp[1]}",
-            # Edges that this release does not have.
-            "pylon": None,
-            "relay": None,
-            "ossa": None,
+            **places,
             "operator_token_file": str(self._home.operator_token_file),
         }
         path = self._home.ready_file
         part = path.with_suffix(".part")
         _write(part, json.dumps(ready))
         part.replace(path)
-        self._say_ready(http, opensentience)
-
-    def _say_ready(self, http: str, opensentience: OpenSentienceListener) -> None:
         _say(f"trunkline {trunkline.__version__} is up in {self._home.path}")
-        _say(f"  http    {http}")
-        _say(f"  socket  {opensentience.path}")
+        for name, place in places.items():
+            if place is not None:
+                _say(f"  {name:<7} {place}")
+        self._say_ready()
+
+    def _say_ready(self) -> None:
         _say(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
         if self._demo:
             command = shlex.quote(os.path.relpath(sys.argv[0]))
@@ -391,35 +390,9 @@ def _calls(number: int) -> str:
     return f"{number:,} {'call' if number == 1 else 'calls'}"
 
 
-def _log_defect(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What nobody caught, without its text: that may hold a payload."""
-    error = context.get("exception")
-    where = "" if error is None else f": {type(error).__name__} at {where_raised(error)}"
-    log.error("%s%s", context["message"], where)
-
-
 def _own_identity() -> ProcessIdentity:
     process = processes.read(os.getpid())
     return ProcessIdentity(os.getpid(), 0 if process is None else process.start_time)
-
-
-def _chiffon_settings(config: Config) -> ChiffonSettings:
-    return ChiffonSettings(config.chiffon.timeout_s, config.chiffon.work)
-
-
-def _session_settings(config: Config, instance: str) -> Settings:
-    chosen = config.opensentience
-    return Settings(
-        trunkline.__version__,
-        instance,
-        chosen.heartbeat_interval_ms,
-        chosen.max_frame_bytes,
-        chosen.max_inflight_requests,
-        chosen.max_tool_input_bytes,
-        chosen.max_tool_output_bytes,
-        chosen.strict_types,
-        chosen.debug_errors,
-    )
 
 
 def _spec(agent: AgentProcess) -> AgentSpec:
@@ -468,9 +441,19 @@ def _call_prefix() -> str:
     return f"{secrets.token_hex(4)}-{secrets.token_hex(2)}-8{secrets.token_hex(2)[1:]}-a{secrets.token_hex(2)[1:]}-"
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
 def _new_id() -> str:
     return str(uuid.uuid4())
+
+
+class Joined:
+    """Feed, views and operator as one object."""
+
+    def __init__(self, *parts: object) -> None:
+        self._parts = parts
+
+    def __getattr__(self, name: str) -> Any:
+        """The first that has it."""
+        for part in self._parts:
+            if hasattr(part, name):
+                return getattr(part, name)
+        raise AttributeError(name)

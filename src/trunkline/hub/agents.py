@@ -141,6 +141,7 @@ class Agents:
             process=event.peer.process,
             manifest_sha256=known_sha256,
             retry=event.retry,
+            is_resident=event.is_resident,
         )
         if event.breaker is not None:
             agent.breaker = self._breakers.setdefault(event.agent_id, Breaker(event.breaker))
@@ -308,7 +309,7 @@ class Agents:
         definition, fingerprint = tool.definition, tool.fingerprint
         pin = self._state.pins.get(definition.tool_id)
         changed = pin is not None and pin.fingerprint != fingerprint
-        suspended = changed and agent.agent_id not in self.unpinned
+        suspended = changed and not agent.is_resident and agent.agent_id not in self.unpinned
         if suspended:
             self._approvals.ask_definition(agent.identity, definition, fingerprint, now)
         else:

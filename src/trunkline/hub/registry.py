@@ -81,6 +81,8 @@ class Agent(Struct):
     # How its failed attempts are repeated, and when it gets a rest; only some edges have such rules.
     retry: RetryPolicy | None = None
     breaker: Breaker | None = None
+    # Part of the exchange: changed definitions of its tools are taken without asking.
+    is_resident: bool = False
     permissions: tuple[str, ...] = ()
     health: Health = Health.OK
     # Numbers of the calls that were sent and not settled, and of those waiting for a slot, in order.
@@ -157,6 +159,8 @@ class Registry:
         self.agents: dict[str, Agent] = {}
         self.by_session: dict[int, Agent] = {}
         self.tools: dict[str, Tool] = {}
+        # Ids of the tools with a name, whoever offers them.
+        self._by_name: dict[str, dict[str, None]] = {}
         # Case-folded agent id → the one in use, so that two look-alikes never stand side by side (decision 19).
         self._folded: dict[str, str] = {}
         # What an agent that is away may still be working on, and who it was (None: before the exchange was restarted).
@@ -210,10 +214,21 @@ class Registry:
     def put(self, agent: Agent, tool: Tool, *, suspended: bool) -> None:
         """An agent offers a tool."""
         tool.agent, tool.suspended, tool.verdicts_epoch = agent, suspended, -1
-        self.tools[tool.definition.tool_id] = tool
-        agent.tools[tool.definition.tool_id] = None
+        definition = tool.definition
+        self.tools[definition.tool_id] = tool
+        self._by_name.setdefault(definition.name, {})[definition.tool_id] = None
+        agent.tools[definition.tool_id] = None
 
     def remove(self, agent: Agent, tool_id: str) -> None:
         """An agent takes a tool back: from here on it is not found."""
         agent.tools.pop(tool_id, None)
-        self.tools.pop(tool_id, None)
+        removed = self.tools.pop(tool_id, None)
+        if removed is not None:
+            same = self._by_name[removed.definition.name]
+            del same[tool_id]
+            if not same:
+                del self._by_name[removed.definition.name]
+
+    def named(self, name: str) -> list[Tool]:
+        """The tools with this name, whoever offers them."""
+        return [self.tools[tool_id] for tool_id in self._by_name.get(name, ())]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.hub.hub import Hub
-from trunkline.hub.registry import Agent
+from trunkline.hub.registry import Agent, Tool
 from trunkline.hub.state import Call, Settled
 from trunkline.model import (
     AgentView,
@@ -71,6 +71,12 @@ def call(hub: Hub, call_id: str) -> CallView | None:
     return None if recent is None else _recent_call(hub, recent)
 
 
+def awaited(hub: Hub, session: int, ref: str) -> CallView | None:
+    """The open call whose outcome is waited for in this conversation under ``ref``."""
+    waiter = (session, ref)
+    return next((open_call(call) for call in hub.state.calls.values() if waiter in call.waiters), None)
+
+
 def _held_up(view: CallView, call: Call, questions: dict[int, str]) -> CallView:
     """A running call with the question that it waits for, if there is one inside."""
     approval_id = questions.get(call.entry.n)
@@ -110,26 +116,35 @@ def _health(found: Agent) -> str:
 
 def tools(hub: Hub, now: Now) -> list[ToolView]:
     """All tools by name, also those that cannot be called now."""
-    found = []
-    for tool_id in sorted(hub.registry.tools):
-        tool = hub.registry.tools[tool_id]
-        definition = tool.definition
-        found.append(
-            ToolView(
-                tool_id,
-                tool.status(now.mono),
-                definition.description,
-                definition.input_schema,
-                definition.output_schema,
-                definition.capabilities,
-                definition.side_effects,
-                definition.requires_directive,
-                definition.tags,
-                definition.required_permissions,
-                tool.fingerprint,
-            )
-        )
-    return found
+    return [_tool(hub.registry.tools[tool_id], now) for tool_id in sorted(hub.registry.tools)]
+
+
+def tool(hub: Hub, tool_id: str, now: Now) -> ToolView | None:
+    """One tool."""
+    found = hub.registry.tools.get(tool_id)
+    return None if found is None else _tool(found, now)
+
+
+def tools_named(hub: Hub, name: str, now: Now) -> list[ToolView]:
+    """The tools whose part after the slash is this."""
+    return [_tool(found, now) for found in hub.registry.named(name)]
+
+
+def _tool(found: Tool, now: Now) -> ToolView:
+    definition = found.definition
+    return ToolView(
+        definition.tool_id,
+        found.status(now.mono),
+        definition.description,
+        definition.input_schema,
+        definition.output_schema,
+        definition.capabilities,
+        definition.side_effects,
+        definition.requires_directive,
+        definition.tags,
+        definition.required_permissions,
+        found.fingerprint,
+    )
 
 
 def tokens(hub: Hub) -> list[TokenView]:

@@ -20,6 +20,7 @@ from trunkline import events
 from trunkline.edges.opensentience.serve import Connection, OpenSentienceListener
 from trunkline.edges.opensentience.session import Settings
 from trunkline.errors import LedgerError
+from trunkline.host.reading import Reading
 from trunkline.host.runner import Processes, Runner
 from trunkline.hub import invariants
 from trunkline.hub.hub import Hub
@@ -223,10 +224,10 @@ class SimulatedExchange:
             self._loop,
             instance=instance,
             fatal=self._fatal,
-            reload=lambda: None,
-            now=setup.now,
+            clock=setup.now,
             backlog=setup.backlog,
         )
+        self.views = Reading(self.runner, reader, setup.processes)
         settings = Settings("0.0.0", instance, HEARTBEAT_MS, max_inflight=setup.max_inflight)
         self._listener = OpenSentienceListener(
             self.runner, settings, path=Path("agents.sock"), entropy=setup.rng.randbytes

@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Raw
 
 from trunkline import events
+from trunkline.edges.exchange import BaseSink, Views
 from trunkline.effects import Answer, Reply, ToSession, Wait
 from trunkline.errors import LedgerError
 from trunkline.host.runner import Runner
@@ -22,13 +23,14 @@ from trunkline.testing.witness import Request, Witness
 PAGE_CALLS: Final = 8
 
 
-class Desk:
+class Desk(BaseSink):
     """Everybody who asks over HTTP. ``left`` is told of each answer."""
 
     def __init__(self, witness: Witness, left: Callable[[], None]) -> None:
         self._witness = witness
         self._left = left
         self._runner: Runner | None = None
+        self._views: Views
         self._session = 0
         self._count = 0
         self._requests: dict[str, Request] = {}
@@ -40,9 +42,10 @@ class Desk:
         """Whether an exchange is there."""
         return self._runner is not None
 
-    def open(self, runner: Runner) -> None:
+    def open(self, runner: Runner, views: Views) -> None:
         """An exchange serves."""
         self._runner = runner
+        self._views = views
         self._session = runner.open_session(self)
 
     def close(self) -> None:
@@ -121,16 +124,17 @@ class Desk:
         """``GET /v1/calls/{id}``."""
         if self._runner is not None:
             with suppress(LedgerError):  # the disk is broken: the exchange will say so itself
-                view = self._runner.call(call_id)
+                view = self._views.call(call_id)
                 self._read(who, [] if view is None else [view])
 
     def look_around(self, who: Principal) -> None:
         """``GET /v1/calls``: the newest ones."""
         if self._runner is not None:
             with suppress(LedgerError):
-                self._read(who, self._runner.calls(PAGE_CALLS, None)[0])
-                for look in (self._runner.agents, self._runner.tools, self._runner.tokens, self._runner.status):
-                    look()
+                self._read(who, self._views.calls(PAGE_CALLS, None)[0])
+                self._views.agents()
+                self._views.tools()
+                self._runner.figures()
 
     def _read(self, who: Principal, views: list[CallView]) -> None:
         for view in views:
@@ -194,12 +198,3 @@ class Desk:
             self._witness.waits_for(request, wait.call_id, wait.approval_id)
         else:
             self._witness.announced(request, wait.call_id)
-
-    def flush(self) -> None:
-        """Nothing is gathered."""
-
-    def pause_reading(self) -> None:
-        """Whoever sent a request waits for its answer before the next one."""
-
-    def resume_reading(self) -> None:
-        """Nothing was paused."""

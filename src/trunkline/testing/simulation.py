@@ -168,7 +168,7 @@ class Simulation:
         if world.exchange is None or world.exchange.died is not None:
             raise InvariantBroken("the exchange did not come back")
         # What an agent is asked about itself is asked again whenever it comes back.
-        for question in world.exchange.runner.questions():
+        for question in world.exchange.views.questions():
             if question.subject == "call":
                 world.witness.defect(f"a question about a call stays open for ever: {question.approval_id}")
         self._call_the_roll(world.exchange)
@@ -185,7 +185,7 @@ class Simulation:
             agent.offer(tools_of(agent.agent_id), replace=True)
         for _ in range(ROLL_CALL_S):
             # A changed definition waits for somebody's word, some for their turn to be asked about.
-            for question in exchange.runner.questions():
+            for question in exchange.views.questions():
                 world.desk.answer(BOSS, question.approval_id, approved=True)
             self._run_until(world.loop.time() + 1.0)
         asked = [
@@ -347,7 +347,7 @@ class Simulation:
 
     def _person_answers(self) -> None:
         exchange = self.world.exchange
-        questions = exchange.runner.questions() if exchange is not None else []
+        questions = exchange.views.questions() if exchange is not None else []
         if self.rng.random() < 0.8:
             questions = [question for question in questions if question.subject == "call"] or questions
         if questions:

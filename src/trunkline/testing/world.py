@@ -224,7 +224,7 @@ class World:
             self.loop.call_later(1.0, self.start_exchange)
             return
         self.witness.note("exchange", f"starts, run {self.setup.runs}, from entry {self.exchange.ledger.durable}")
-        self.desk.open(self.exchange.runner)
+        self.desk.open(self.exchange.runner, self.exchange.views)
         for agent in self.agents.values():
             self._start(agent)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from trunkline.edges.opensentience.launching import AgentLauncher
 from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
 from trunkline.host import processes
 from trunkline.host.supervisor import AgentSpec, Supervisor
@@ -120,7 +121,7 @@ class Host:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.events: list[Event] = []
-        self.supervisor = Supervisor(home, home / "agents.sock", mask=bytes, jitter=lambda: 0.0)
+        self.supervisor = Supervisor(home, AgentLauncher(home, home / "agents.sock"), mask=bytes, jitter=lambda: 0.0)
 
     async def start(self, *specs: AgentSpec) -> None:
         await self.supervisor.start(self.feed, specs)

@@ -67,7 +67,6 @@ def joined(folder: Path) -> tuple[Ledger, Runner]:
         cast("Loop", None),
         instance="test",
         fatal=fail,
-        reload=lambda: None,
         backlog=(10, 30),
     )
     runners.append(runner)

@@ -127,7 +127,8 @@ class Reports:
             "do": "launch",
             "run_id": "r1",
             "argv": argv,
-            "env": {"PATH": "/usr/bin:/bin", "OPENSENTIENCE_SESSION_TOKEN": "tlk_x", "OPENSENTIENCE_RUN_ID": "r1"},
+            "env": {"PATH": "/usr/bin:/bin", "AGENT_RUN": "r1"},
+            "token": "tlk_x",
             "cwd": str(folder),
             "log": str(folder / "logs" / "r1.log"),
             "max_log_bytes": 10_000,
@@ -137,7 +138,7 @@ class Reports:
 
 async def test_a_program_does_not_run_until_the_exchange_says_go(tmp_path: Path) -> None:
     reports = Reports()
-    await reports.link.open(bytes)
+    await reports.link.open(bytes, "AGENT_RUN")
     reports.launch(tmp_path, "touch", "ran")
     launched = await reports.next()
     assert launched["report"] == "launched"
@@ -168,7 +169,7 @@ def test_a_keeper_whose_exchange_is_gone_before_it_looks_ends_although_the_socke
 
 async def test_a_keeper_that_is_left_ends_what_waits_at_its_gate(tmp_path: Path) -> None:
     reports = Reports()
-    await reports.link.open(bytes)
+    await reports.link.open(bytes, "AGENT_RUN")
     reports.launch(tmp_path, "touch", "ran")
     pid = (await reports.next())["pid"]
     await reports.link.close()
@@ -180,7 +181,7 @@ async def test_a_keeper_that_is_left_ends_what_waits_at_its_gate(tmp_path: Path)
 
 async def test_a_run_that_is_stopped_before_it_began_needs_no_grace(tmp_path: Path) -> None:
     reports = Reports()
-    await reports.link.open(bytes)
+    await reports.link.open(bytes, "AGENT_RUN")
     # Both are read together, so the child cannot have restored its signals when SIGTERM reaches it.
     reports.launch(tmp_path, "touch", "ran")
     reports.link.send({"do": "stop", "run_id": "r1", "grace_s": 600})
@@ -194,7 +195,7 @@ async def test_a_run_that_is_stopped_before_it_began_needs_no_grace(tmp_path: Pa
 
 async def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     reports = Reports()
-    await reports.link.open(bytes)
+    await reports.link.open(bytes, "AGENT_RUN")
     (tmp_path / "logs").touch()
     reports.launch(tmp_path, "true")
     failed = await reports.next()
@@ -206,7 +207,7 @@ async def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 async def test_commands_for_a_run_that_is_over_are_ignored(tmp_path: Path) -> None:
     reports = Reports()
-    await reports.link.open(bytes)
+    await reports.link.open(bytes, "AGENT_RUN")
     reports.link.send({"do": "go", "run_id": "nobody"})
     reports.link.send({"do": "stop", "run_id": "nobody", "grace_s": 0})
     reports.launch(tmp_path, "true", cwd=str(tmp_path / "gone"))
@@ -221,9 +222,9 @@ async def test_commands_for_a_run_that_is_over_are_ignored(tmp_path: Path) -> No
 
 async def test_an_environment_that_is_not_text_passes_unchanged(tmp_path: Path) -> None:
     reports = Reports()
-    await reports.link.open(bytes)
+    await reports.link.open(bytes, "AGENT_RUN")
     odd = os.fsdecode(b"\xff\xfe")
-    env = {"PATH": "/usr/bin:/bin", "OPENSENTIENCE_SESSION_TOKEN": "tlk_x", "ODD": odd}
+    env = {"PATH": "/usr/bin:/bin", "ODD": odd}
     reports.launch(tmp_path, "sleep", "600", env=env)
     pid = (await reports.next())["pid"]
     reports.link.send({"do": "go", "run_id": "r1"})

@@ -18,6 +18,7 @@ import uvloop
 
 from tests.requirement import requirement
 from tests.unit.host.conftest import Host, Runaway, command_line, content, escaping, is_running, sleeping
+from trunkline.edges.opensentience.launching import AgentLauncher
 from trunkline.events import AgentLaunched, Event
 from trunkline.host import processes, restart
 from trunkline.host.keeper import SHORT_GRACE_S
@@ -100,7 +101,7 @@ async def test_an_agents_environment_holds_what_the_rule_says_and_nothing_else(
 
 def test_what_the_exchange_does_not_have_is_not_invented_and_our_names_win(tmp_path: Path) -> None:
     spec = sleeping("a", tmp_path, env={"OPENSENTIENCE_AGENT_ID": "b", "PATH": "/opt"})
-    found = environment(spec, "r1", "tlk_x", tmp_path, tmp_path / "s", {"USER": "me"})
+    found = environment(spec, AgentLauncher(tmp_path, tmp_path / "s").environment("a", "r1", "tlk_x"), {"USER": "me"})
     assert found == {
         "PATH": "/opt",
         "OPENSENTIENCE_SOCKET": str(tmp_path / "s"),
@@ -580,7 +581,7 @@ async def test_an_agent_that_prints_its_token_finds_it_masked_in_its_log(host: H
 
 async def test_what_looks_like_a_secret_is_masked_in_logs_and_the_keeper_stays_small(short_path: Path) -> None:
     host = Host(short_path)
-    host.supervisor = Supervisor(short_path, short_path / "s")
+    host.supervisor = Supervisor(short_path, AgentLauncher(short_path, short_path / "s"))
     await host.start(shell("a", short_path, "echo key AKIAIOSFODNN7EXAMPLE; exec sleep 600"))
     await host.until(lambda: host.view("a").run_id and "key" in content(log_file(host)), "the line")
     resident = resident_bytes(host.keeper_pid)

@@ -33,7 +33,7 @@ from trunkline.edges.chiffon.messages import (
     invalid,
 )
 from trunkline.edges.chiffon.session import Settings
-from trunkline.edges.exchange import Exchange
+from trunkline.edges.exchange import BaseSink, Exchange
 from trunkline.effects import Answer, Progress, ToSession, Wait
 from trunkline.events import CallRequested, Noticed
 from trunkline.model import EMPTY_OBJECT, Now, Principal, Status, ToolView
@@ -59,7 +59,7 @@ class Work(Struct):
     on_end: list[Callable[[], None]] = []
 
 
-class OrchestratorSession:
+class OrchestratorSession(BaseSink):
     """One orchestrator, whatever transport it uses."""
 
     def __init__(self, exchange: Exchange, principal: Principal, settings: Settings) -> None:
@@ -227,15 +227,6 @@ class OrchestratorSession:
             now_ms=now.ms,
             custom=fields,
         )
-
-    def flush(self) -> None:
-        """Nothing is gathered: the mailbox wakes its transport."""
-
-    def pause_reading(self) -> None:
-        """Nothing to do: an orchestrator waits for the answer to each message."""
-
-    def resume_reading(self) -> None:
-        """Nothing was paused."""
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

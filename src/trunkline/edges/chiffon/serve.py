@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import logging
 from typing import Final
 
 import msgspec
@@ -36,8 +35,6 @@ from trunkline.edges.exchange import Exchange
 from trunkline.events import Noticed
 from trunkline.model import ProcessIdentity
 
-log = logging.getLogger("trunkline")
-
 PREFIX: Final = "/api/agent"
 # Below the 30 s after which an agent counts as silent.
 MAX_WAIT_S: Final = 25.0
@@ -55,7 +52,13 @@ class ChiffonListener:
         self.switchboard = Switchboard(exchange, settings, process)
         self._routes = ChiffonDoor(self.switchboard)
         self.door = self._routes.door
-        self.queue: Queue | None = Queue(self.switchboard, nats) if nats and _has_nats() else None
+        # Why there is no queue, though one is wanted.
+        self.missing: str | None = None
+        self.queue: Queue | None = None
+        if nats and importlib.util.find_spec("nats") is None:
+            self.missing = "nats-py is missing: pip install 'trunkline[nats]'"
+        elif nats:
+            self.queue = Queue(self.switchboard, nats)
 
     async def start(self) -> None:
         """Let the clock run, and look for the broker if there is one."""
@@ -69,14 +72,6 @@ class ChiffonListener:
         if self.queue is not None:
             await self.queue.stop()
         await self._routes.stop()
-
-
-def _has_nats() -> bool:
-    """Whether the extra is installed; without it the queue is off (decision 34)."""
-    if importlib.util.find_spec("nats") is not None:
-        return True
-    log.warning("chiffon: [chiffon] nats is set, but nats-py is missing: pip install 'trunkline[nats]'")
-    return False
 
 
 class ChiffonDoor:

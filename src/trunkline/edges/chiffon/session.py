@@ -34,7 +34,7 @@ from trunkline.edges.chiffon.messages import (
     invalid,
 )
 from trunkline.edges.chiffon.process import DEFAULT_TIMEOUT_S, Task, Tasks
-from trunkline.edges.exchange import Exchange
+from trunkline.edges.exchange import BaseSink, Exchange
 from trunkline.effects import CheckHealth, Close, Deliver, ToSession
 from trunkline.events import AgentLeft, CallFinished, Event, HealthReported, Noticed
 from trunkline.model import Health, Now, Status, ToolDefinition, fault, tool_agent
@@ -55,7 +55,7 @@ class Settings(Struct, frozen=True):
     work: dict[str, str] = {}
 
 
-class AgentSession:
+class AgentSession(BaseSink):
     """One agent that does work for us."""
 
     def __init__(self, exchange: Exchange, registration: Registration, token_sha256: str, settings: Settings) -> None:
@@ -121,15 +121,6 @@ class AgentSession:
                 answer = self._waiters.pop(getattr(effect, "ref", ""), None)
                 if answer is not None:
                     answer(effect)
-
-    def flush(self) -> None:
-        """Nothing is gathered: the mailbox wakes its transport."""
-
-    def pause_reading(self) -> None:
-        """Nothing to do: an agent waits for the answer to each message."""
-
-    def resume_reading(self) -> None:
-        """Nothing was paused."""
 
     def _deliver(self, effect: Deliver, now: Now) -> None:
         try:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from trunkline.edges.chiffon import translate
 from trunkline.edges.chiffon.process import RETRY
 from trunkline.edges.chiffon.session import AgentSession
-from trunkline.edges.exchange import Exchange
+from trunkline.edges.exchange import BaseSink, Exchange
 from trunkline.effects import Answer, Deliver, Progress, ToSession
 from trunkline.events import (
     AgentArrived,
@@ -50,7 +50,7 @@ class Passed(Struct):
     tried: list[str] = []
 
 
-class _Router:
+class _Router(BaseSink):
     """The other side of a type: what comes back from instances."""
 
     def __init__(self, owner: TypeAgent) -> None:
@@ -61,17 +61,8 @@ class _Router:
         del now
         self._owner.came_back(effect)
 
-    def flush(self) -> None:
-        """Nothing is gathered."""
 
-    def pause_reading(self) -> None:
-        """Nothing is read."""
-
-    def resume_reading(self) -> None:
-        """Nothing was paused."""
-
-
-class TypeAgent:
+class TypeAgent(BaseSink):
     """One type of agents as an agent."""
 
     def __init__(
@@ -100,6 +91,7 @@ class TypeAgent:
             timeout_s=None,
             dedupes=True,
             retry=RETRY,
+            is_resident=True,
         )
         exchange.feed([AgentLaunched(self.agent_id, run_id, process, token), arrived])
 
@@ -135,15 +127,6 @@ class TypeAgent:
                     self._recall(passed)
             passed.tried = []
             self._pass_on(passed, effect)
-
-    def flush(self) -> None:
-        """Nothing is gathered."""
-
-    def pause_reading(self) -> None:
-        """Nothing is read."""
-
-    def resume_reading(self) -> None:
-        """Nothing was paused."""
 
     def _recall(self, passed: Passed) -> None:
         """Whom this call was given to before a restart: asked again under the same key, it is the same call."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from trunkline.edges.exchange import Exchange
+from trunkline.edges.exchange import BaseSink, Exchange
 from trunkline.effects import Progress, ToSession
 from trunkline.events import CallerLeft
 from trunkline.model import Now
@@ -99,7 +99,7 @@ def size_of(effect: Progress) -> int:
     return len(memoryview(effect.data)) + 128
 
 
-class HttpSession:
+class HttpSession(BaseSink):
     """The sink of all effects for HTTP callers."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -120,15 +120,6 @@ class HttpSession:
                 line.put(effect, size_of(effect))
         else:
             line.put(effect)
-
-    def flush(self) -> None:
-        """Nothing is gathered: each line wakes its own reader."""
-
-    def pause_reading(self) -> None:
-        """Nothing to do: whoever sent a request waits for its answer before the next one."""
-
-    def resume_reading(self) -> None:
-        """Nothing was paused."""
 
     @contextmanager
     def line(self, *, progress: bool = False) -> Iterator[Line]:

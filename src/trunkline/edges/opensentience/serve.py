@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from trunkline.edges.exchange import Exchange
+from trunkline.edges.exchange import Feed
 from trunkline.edges.opensentience import socket_file
 from trunkline.edges.opensentience.messages import ID_SEED_BYTES
 from trunkline.edges.opensentience.session import CLOSED, READY, CoreSession, Settings
@@ -146,6 +146,12 @@ class Connection(asyncio.Protocol):
         """The disk has caught up."""
         self._resume("disk")
 
+    def abort(self) -> None:
+        """End the connection: a defect of ours ended this conversation, and its session is not asked any more."""
+        self._session = None
+        self._listener.forget(self)
+        self._transport.abort()
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _happened(self, events: Sequence[Event]) -> None:
@@ -260,7 +266,7 @@ class OpenSentienceListener:
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: Feed,
         settings: Settings,
         *,
         path: Path,

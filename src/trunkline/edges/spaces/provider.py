@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline.edges.exchange import Exchange
+from trunkline.edges.exchange import BaseSink, Exchange
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.messages import DEFAULT_TIMEOUT_MS, validate_operation
 from trunkline.effects import Admit, Cancel, Close, ConfirmTools, Deliver, Refuse, ToSession
@@ -61,7 +61,7 @@ class Space(Struct, frozen=True):
     folder: Path
 
 
-class SpaceAgent:
+class SpaceAgent(BaseSink):
     """One space, attached. ``gate`` is asked when a delivery arrives and starts it by ``start``."""
 
     def __init__(
@@ -125,6 +125,7 @@ class SpaceAgent:
                     peer,
                     # A command has its own timer, and a file takes no time worth one.
                     timeout_s=None,
+                    is_resident=True,
                 ),
             ]
         )
@@ -166,15 +167,6 @@ class SpaceAgent:
                 self._ready.set()
             case _:
                 pass
-
-    def flush(self) -> None:
-        """Nothing is gathered."""
-
-    def pause_reading(self) -> None:
-        """Nothing is read: what comes, the exchange sent."""
-
-    def resume_reading(self) -> None:
-        """Nothing was paused."""
 
     # -- carrying out --------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from trunkline.edges.exchange import Exchange
+from trunkline.edges.exchange import BaseSink, Exchange
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.process import PROCESS, Changed, Output, Run, Runs, Start
 from trunkline.edges.spaces.provider import Space, SpaceAgent
@@ -47,7 +47,7 @@ class Store(Protocol):
         """Its folder is gone after this, with everything in it."""
 
 
-class Spaces:
+class Spaces(BaseSink):
     """The spaces and their runs. ``prepare`` before the exchange starts, ``start`` and ``stop`` once each."""
 
     def __init__(self, exchange: Exchange, store: Store, process: ProcessIdentity, version: str) -> None:
@@ -207,15 +207,6 @@ class Spaces:
                 waiting.set_result(effect)
             return
         self._carry_out(self.runs.handle(effect, now))
-
-    def flush(self) -> None:
-        """Nothing is gathered."""
-
-    def pause_reading(self) -> None:
-        """Nothing is read: a run asks for one thing at a time."""
-
-    def resume_reading(self) -> None:
-        """Nothing was paused."""
 
     def _gate(self, deliver: Deliver) -> None:
         """A space was given something to do: now, or when the turn of its run comes."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from trunkline.edges.exchange import Sink, WatchSink
+from trunkline.edges.exchange import Sink, Watcher
 from trunkline.effects import Answer, Progress, Reply, ToSession, Wait
 from trunkline.errors import ConfigError
 from trunkline.events import CallRequested, Event, TokenIssued
@@ -53,7 +53,7 @@ class ScriptedExchange:
         self.fed: list[Event] = []
         self.script: dict[type[Event], Script] = {}
         self.sinks: dict[int, Sink] = {}
-        self.watchers: list[WatchSink] = []
+        self.watchers: list[Watcher] = []
         self.on_fed: Callable[[Event], None] = lambda _: None
         self.principals = {
             hashlib.sha256(OPERATOR_TOKEN.encode()).hexdigest(): Principal("operator"),
@@ -163,10 +163,10 @@ class ScriptedExchange:
         if self.reload_error is not None:
             raise self.reload_error
 
-    def watch(self, sink: WatchSink) -> None:
+    def watch(self, sink: Watcher) -> None:
         self.watchers.append(sink)
 
-    def unwatch(self, sink: WatchSink) -> None:
+    def unwatch(self, sink: Watcher) -> None:
         self.watchers.remove(sink)
 
 

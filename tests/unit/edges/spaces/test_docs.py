@@ -11,8 +11,8 @@ import pytest
 from starlette.routing import Route, WebSocketRoute
 
 from trunkline.edges.spaces import messages, process, routes
+from trunkline.edges.spaces.store import SpaceFile
 from trunkline.errors import RemoteProtocolError
-from trunkline.host.spaces import SpaceFile
 from trunkline.tomlfile import TomlFile
 from trunkline.workspace import files, output
 from trunkline.workspace.policy import PRESETS, make_policy

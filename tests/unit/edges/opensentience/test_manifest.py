@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.requirement import requirement
+from trunkline.edges.opensentience.manifest import FILE_NAME, MAX_BYTES, read_manifest
 from trunkline.errors import ConfigError
-from trunkline.host.manifest import FILE_NAME, MAX_BYTES, read_manifest
 
 AGENT = "com.example.echo"
 

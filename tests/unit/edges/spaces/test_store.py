@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from trunkline.edges.spaces.store import SpacesFolder
 from trunkline.errors import ConfigError
-from trunkline.host.spaces import SpacesFolder
 
 
 @pytest.fixture

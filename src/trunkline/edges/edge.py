@@ -1,0 +1,119 @@
+"""The contract of an edge: what the host knows about a protocol, and all it knows.
+
+A protocol is one folder with one value of ``Edge``; ``known.py`` lists them. The host makes a ``RunningEdge`` of each,
+starts and stops it, and asks it what to put into ``ready.json`` and ``status``; it names no protocol anywhere.
+docs/edges.md tells how to write one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from trunkline.config import Config
+from trunkline.model import Manifest, ProcessIdentity
+
+if TYPE_CHECKING:
+    from trunkline.edges.doors import Door
+    from trunkline.edges.exchange import Feed, Operator, Views
+
+
+def _bearer() -> str:
+    return f"tlk_{secrets.token_urlsafe(32)}"
+
+
+class TokenKind(Struct, frozen=True):
+    """A credential that ``trunkline token new EDGE`` can make."""
+
+    # What an agent of this edge has to be, if its agents have types: fixed by its token.
+    types: tuple[str, ...] = ()
+    secret: Callable[[], str] = _bearer
+    # Whether ids with a reserved prefix are refused: nobody may speak for the exchange's own agents.
+    own_ids: bool = False
+
+
+class EdgeOff(Exception):
+    """An edge that cannot run here and is not needed; its text says why and what to do. The exchange runs without."""
+
+
+class Surroundings(Struct, frozen=True):
+    """What an edge is given when it is made: the exchange, the configuration, and where and what it is part of."""
+
+    feed: Feed
+    views: Views
+    operator: Operator
+    config: Config
+    home: Path
+    process: ProcessIdentity
+    version: str
+    # This run of the exchange.
+    instance: str
+    exchange: Any
+    # The doors of all edges, for the one that listens for them. To be asked for when all edges are made.
+    doors: Callable[[], Sequence[Door]]
+
+
+class RunningEdge:
+    """One edge of a running exchange. Children override what they need."""
+
+    def prepare(self) -> None:
+        """Before the record is taken up: set guards, so that what was asked before a restart is judged by them."""
+
+    def doors(self) -> Sequence[Door]:
+        """Paths behind the HTTP listener that are this edge's."""
+        return ()
+
+    async def start(self) -> None:
+        """Listen, attach, connect. ``ConfigError`` ends the start, ``EdgeOff`` only this edge."""
+
+    async def stop(self) -> None:
+        """Say goodbye and let go of everything. Called once, also after a start that failed."""
+
+    def ready(self) -> Mapping[str, str | None]:
+        """What this edge adds to ``ready.json`` once it runs: where it can be reached."""
+        return {}
+
+    def status(self) -> Mapping[str, object]:
+        """Figures of this edge, for ``trunkline status``."""
+        return {}
+
+    def warnings(self) -> Sequence[str]:
+        """What of its section has no effect here, and why."""
+        return ()
+
+
+class Launcher(Protocol):
+    """How an edge's agents are launched as processes: the names in their environment, and what their manifest says."""
+
+    # The edge's name.
+    edge: str
+    # The variables that hold the run and the home folder: by these the host recognises an agent's processes.
+    run_variable: str
+    home_variable: str
+
+    def environment(self, agent_id: str, run_id: str, token: str) -> dict[str, str]:
+        """What a launched agent finds in its environment besides what all programs have."""
+
+    def read_manifest(self, path: Path, agent_id: str) -> Manifest:
+        """What an agent's manifest asks for; ``ConfigError`` if it cannot be used."""
+
+
+class Edge(Struct, frozen=True):
+    """One protocol, as the host knows it before anything runs."""
+
+    # Before the colon of a caller (``chiffon:infra-1``), in ``status`` and in notices.
+    name: str
+    make: Callable[[Surroundings], RunningEdge]
+    # Its section of trunkline.toml; it cannot change while the exchange runs. Empty: it has none.
+    section: str = ""
+    # What it adds to ``ready.json``; null there while it is off.
+    ready_keys: tuple[str, ...] = ()
+    tokens: TokenKind | None = None
+    # A module that must be there, and the extra that brings it: without it the edge is off.
+    needs: tuple[str, str] | None = None
+    # Agents that the exchange launches speak this edge (one edge has it).
+    launcher: Callable[[Config, Path], Launcher] | None = None

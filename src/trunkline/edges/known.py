@@ -1,0 +1,26 @@
+"""The edges of this release, and what the configuration already knows of later ones.
+
+A new protocol is a folder, a line here, and a section of ``config.py``. Edges start and stop in this order. The last
+one is where callers wait: what they wait for ends when the others stop, and they are still there to hear it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trunkline.edges.chiffon.edge import CHIFFON
+from trunkline.edges.edge import Edge
+from trunkline.edges.http.edge import HTTP
+from trunkline.edges.opensentience.edge import OPENSENTIENCE
+from trunkline.edges.spaces.edge import SPACES
+
+EDGES: Final[tuple[Edge, ...]] = (SPACES, OPENSENTIENCE, CHIFFON, HTTP)
+
+# Sections of trunkline.toml for edges that this release does not have, each with its key in ``ready.json``.
+UNBUILT: Final[dict[str, str | None]] = {
+    "ossa": "ossa",
+    "nostr": "relay",
+    "pylon": "pylon",
+    "mcp": None,
+    "cluster": None,
+}

@@ -1,0 +1,48 @@
+"""Agent Spaces as an edge of the exchange: spaces are agents that live in it, behind doors of the HTTP listener."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from trunkline.edges.doors import Door
+from trunkline.edges.edge import Edge, RunningEdge, Surroundings
+from trunkline.edges.spaces.routes import door
+from trunkline.edges.spaces.serve import Spaces
+from trunkline.edges.spaces.store import SpacesFolder
+from trunkline.edges.spaces.translate import EDGE
+
+
+class SpacesEdge(RunningEdge):
+    """The spaces of the home folder."""
+
+    def __init__(self, given: Surroundings) -> None:
+        self._store = SpacesFolder(given.home / "spaces")
+        self._spaces = Spaces(given.exchange, self._store, given.process, given.version)
+        self._door = door(given.exchange, self._spaces)
+
+    def prepare(self) -> None:
+        """Read the spaces and set their guards; ``ConfigError`` names the file of one that cannot be used."""
+        self._spaces.prepare(self._store.load())
+
+    def doors(self) -> Sequence[Door]:
+        """``/v1/spaces`` and ``/v1/runs``."""
+        return (self._door,)
+
+    async def start(self) -> None:
+        """Attach the spaces and go on with their runs."""
+        await self._spaces.start()
+
+    async def stop(self) -> None:
+        """End what still runs."""
+        await self._spaces.stop()
+
+    def status(self) -> Mapping[str, object]:
+        """How many spaces there are, and runs that are not done."""
+        found: dict[str, object] = {"spaces": len(self._spaces.agents), "open_runs": len(self._spaces.runs.open)}
+        if self._spaces.no_shell:
+            found["note"] = f"no shell: {self._spaces.no_shell}"
+        return found
+
+
+SPACES: Final = Edge(name=EDGE, make=SpacesEdge)

@@ -1,0 +1,132 @@
+"""The edges of one running exchange, all alike: made, prepared, started, stopped, asked how they are.
+
+Owns their order, and what happens when one cannot run: an edge whose extra is missing, or whose default port is taken,
+is off, with a line that says so. Names no protocol: which there are, ``trunkline.edges.known`` says.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trunkline.config import Config
+from trunkline.edges.doors import Door
+from trunkline.edges.edge import Edge, EdgeOff, Launcher, RunningEdge, Surroundings, TokenKind
+from trunkline.errors import ConfigError
+
+log = logging.getLogger("trunkline")
+
+
+class Edges:
+    """All edges of an exchange. ``unbuilt`` are sections of the file for edges that this release does not have.
+
+    They start, and stop, in the order of the list; the last one is where callers wait for what the others end.
+    """
+
+    def __init__(self, known: Sequence[Edge], unbuilt: Mapping[str, str | None]) -> None:
+        self._known = known
+        self._unbuilt = unbuilt
+        self._running: dict[str, RunningEdge] = {}
+        # Why an edge does not run here.
+        self._off: dict[str, str] = {}
+        self._is_started: set[str] = set()
+        self._config = Config()
+
+    def launcher(self, config: Config, home: Path) -> Launcher:
+        """How agents are launched: by the one edge that says so."""
+        (found,) = [edge.launcher for edge in self._known if edge.launcher is not None]
+        return found(config, home)
+
+    def make(self, surroundings: Surroundings) -> None:
+        """Make all that can run here."""
+        self._config = surroundings.config
+        for edge in self._known:
+            if edge.needs is not None and importlib.util.find_spec(edge.needs[0]) is None:
+                self._turn_off(edge.name, f"{edge.needs[0]} is missing: pip install 'trunkline[{edge.needs[1]}]'")
+            else:
+                self._running[edge.name] = edge.make(surroundings)
+
+    def _turn_off(self, name: str, why: str) -> None:
+        self._off[name] = why
+        log.warning("%s is off: %s", name, why)
+
+    def prepare(self) -> None:
+        """Before the record is taken up."""
+        for running in self._running.values():
+            running.prepare()
+
+    def doors(self) -> Sequence[Door]:
+        """The doors of all edges."""
+        return [door for running in self._running.values() for door in running.doors()]
+
+    async def start(self) -> None:
+        """Start all; ``ConfigError`` if one cannot run that should."""
+        for name, running in list(self._running.items()):
+            self._is_started.add(name)
+            try:
+                await running.start()
+            except EdgeOff as off:
+                await self._stop_one(name)
+                self._turn_off(name, str(off))
+
+    async def stop(self) -> None:
+        """Stop all but the last."""
+        for name in list(self._running)[:-1]:
+            await self._stop_one(name)
+
+    async def stop_last(self) -> None:
+        """Stop the one where callers waited for the rest."""
+        for name in list(self._running):
+            await self._stop_one(name)
+
+    async def _stop_one(self, name: str) -> None:
+        running = self._running.pop(name)
+        if name in self._is_started:
+            await running.stop()
+
+    # -- what is told of them ------------------------------------------------------------------------------------------
+
+    def ready(self) -> dict[str, str | None]:
+        """What stands in ``ready.json``: where each can be reached; null for what is off."""
+        found: dict[str, str | None] = {key: None for edge in self._known for key in edge.ready_keys}
+        found.update((key, None) for key in self._unbuilt.values() if key is not None)
+        for running in self._running.values():
+            found.update(running.ready())
+        return found
+
+    def status(self) -> dict[str, object]:
+        """What stands in ``status``: how each is, and what of the configuration has no effect."""
+        edges: dict[str, object] = {}
+        for edge in self._known:
+            running = self._running.get(edge.name)
+            if running is None:
+                edges[edge.name] = {"state": "off", "note": self._off.get(edge.name, "")}
+            else:
+                edges[edge.name] = {"state": "on", **running.status()}
+        return {"edges": edges, "warnings": self.warnings()}
+
+    def warnings(self) -> list[str]:
+        """What of the configuration has no effect, and why (decision 34)."""
+        given = self._config.given_sections
+        found = [
+            f"[{section}] has no effect: this release does not have it" for section in self._unbuilt if section in given
+        ]
+        found += [
+            f"[{edge.section}] has no effect: {self._off[edge.name]}"
+            for edge in self._known
+            if edge.name in self._off and edge.section in given
+        ]
+        return found + [text for running in self._running.values() for text in running.warnings()]
+
+    def token_kinds(self) -> dict[str, TokenKind]:
+        """By edge: which credentials can be made there."""
+        return {edge.name: edge.tokens for edge in self._known if edge.tokens is not None}
+
+    def reload(self, config: Config, place: str) -> None:
+        """Another configuration; ``ConfigError`` if it changes what cannot change while an edge runs."""
+        for edge in self._known:
+            if edge.section and getattr(config, edge.section) != getattr(self._config, edge.section):
+                raise ConfigError(f"[{edge.section}] cannot change while the exchange runs; restart it", place)
+        self._config = config

@@ -1,0 +1,53 @@
+"""What only the person who runs the exchange may see and do: ``edges.exchange.Operator``.
+
+Owns what ``status`` shows: the hub's figures, the ledger's, those of each edge, what is off and why, and how often a
+conversation failed by a defect of ours. Does not own how a configuration is read again (``up``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from trunkline.edges.edge import TokenKind
+from trunkline.edges.exchange import Operator, Watcher
+from trunkline.host.edges import Edges
+from trunkline.host.runner import Runner
+from trunkline.hub import views
+from trunkline.model import Policy, TokenView
+
+
+class Operating(Operator):
+    """The operator's side of one exchange."""
+
+    def __init__(self, runner: Runner, edges: Edges, *, reload: Callable[[], None]) -> None:
+        self._runner = runner
+        self._edges = edges
+        self._reload = reload
+
+    def tokens(self) -> list[TokenView]:
+        """The standing credentials."""
+        return views.tokens(self._runner.hub)
+
+    def token_kinds(self) -> Mapping[str, TokenKind]:
+        """By edge: which credentials can be made there."""
+        return self._edges.token_kinds()
+
+    def policy(self) -> Policy:
+        """The rules in force."""
+        return self._runner.hub.judge.rules
+
+    def status(self) -> dict[str, object]:
+        """Figures for a person and for /metrics."""
+        return {**self._runner.figures(), **views.figures(self._runner.hub), **self._edges.status()}
+
+    def reload(self) -> None:
+        """Read the configuration again."""
+        self._reload()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Hand every entry and progress to ``watcher``."""
+        self._runner.watch(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Stop handing them over."""
+        self._runner.unwatch(watcher)

@@ -1,0 +1,122 @@
+"""What can be looked at of a running exchange: ``edges.exchange.Views`` over the hub's memory and the record on disk.
+
+Owns where something is looked for: open and recent calls in the hub, older ones in the ledger, processes at the
+supervisor. Changes nothing, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw
+
+from trunkline.edges.exchange import Views
+from trunkline.entries import CallAccepted, CallSettled, ProcessStep
+from trunkline.host.runner import Processes, Runner
+from trunkline.hub import views
+from trunkline.hub.state import Call
+from trunkline.ledger import export
+from trunkline.ledger.reader import Reader, call_number
+from trunkline.model import AgentView, CallView, Question, Status, ToolView, Verdict
+
+
+class Reading(Views):
+    """The views of one exchange."""
+
+    def __init__(self, runner: Runner, reader: Reader, processes: Processes) -> None:
+        self._runner = runner
+        self._hub = runner.hub
+        self._reader = reader
+        self._processes = processes
+
+    def agents(self) -> list[AgentView]:
+        """All agents, launched or attached."""
+        found = {agent.agent_id: views.agent(self._hub, agent) for agent in self._hub.registry.agents.values()}
+        for run in self._processes.views():
+            attached = found.get(run.agent_id)
+            if attached is None:
+                found[run.agent_id] = run
+            else:
+                found[run.agent_id] = msgspec.structs.replace(
+                    attached, pid=run.pid, run_id=run.run_id, restarts=run.restarts, note=run.note
+                )
+        return [found[agent_id] for agent_id in sorted(found)]
+
+    def tools(self) -> list[ToolView]:
+        """All tools by name."""
+        return views.tools(self._hub, self._runner.now())
+
+    def tool(self, tool_id: str) -> ToolView | None:
+        """One tool."""
+        return views.tool(self._hub, tool_id, self._runner.now())
+
+    def tools_named(self, name: str) -> list[ToolView]:
+        """The tools whose part after the slash is this."""
+        return views.tools_named(self._hub, name, self._runner.now())
+
+    def call(self, call_id: str) -> CallView | None:
+        """One call, open or settled."""
+        view = views.call(self._hub, call_id)
+        if view is not None:
+            return view
+        number = call_number(call_id)
+        found = None if number is None else self._reader.call(number)
+        if found is None or found[0].call_id != call_id:
+            return None
+        return _stored_view(*found)
+
+    def awaited(self, session: int, ref: str) -> CallView | None:
+        """The open call whose outcome this conversation waits for under ``ref``."""
+        return views.awaited(self._hub, session, ref)
+
+    def calls(
+        self, limit: int, before: int | None, correlation_id: str | None = None
+    ) -> tuple[list[CallView], int | None]:
+        """Calls, newest first, and where the next page starts. What is not on disk yet comes from memory."""
+        if correlation_id is None:
+            stored, following = self._reader.calls_page(before, limit)
+        else:
+            numbers = [n for n in self._reader.by_correlation(correlation_id) if before is None or n < before]
+            found = [self._reader.call(n) for n in reversed(numbers)]
+            stored, following = [pair for pair in found if pair is not None], None
+        views_by_number = {accepted.n: _stored_view(accepted, settled) for accepted, settled in stored}
+        in_memory = views.calls_in_memory(self._hub, correlation_id)
+        views_by_number.update((number, view) for number, view in in_memory if before is None or number < before)
+        newest = sorted(views_by_number, reverse=True)
+        shown = newest[:limit]
+        return [views_by_number[n] for n in shown], shown[-1] if len(newest) > limit else following
+
+    def questions(self) -> list[Question]:
+        """The open questions."""
+        return self._hub.approvals.views()
+
+    def question(self, approval_id: str) -> Question | None:
+        """One open question."""
+        return next((found for found in self.questions() if found.approval_id == approval_id), None)
+
+    def check(self, caller: str, tool_id: str, body: Raw | None) -> Verdict:
+        """What would happen to such a call."""
+        return views.dry_run(self._hub, caller, tool_id, body, self._runner.now())
+
+    def blob(self, sha256: str) -> bytes | None:
+        """A large body by its hash."""
+        return self._reader.blob(sha256)
+
+    def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
+        """The masked entries of a call or a correlation."""
+        return list(export.replay(self._reader, call_id=call_id, correlation=correlation_id))
+
+    def open_steps(self, process: str) -> dict[str, list[ProcessStep]]:
+        """What is on record of the subjects of a process that are not done."""
+        found = self._hub.state.processes.items()
+        return {subject: list(steps) for (name, subject), steps in found if name == process}
+
+    def steps(self, process: str, subject: str) -> list[ProcessStep]:
+        """What is on record of one subject."""
+        found = (self._reader.entry(number) for number in self._reader.steps(subject))
+        return [entry for entry in found if isinstance(entry, ProcessStep) and entry.process == process]
+
+
+def _stored_view(accepted: CallAccepted, settled: CallSettled | None) -> CallView:
+    if settled is not None:
+        return views.settled_call(accepted, settled)
+    return views.open_call(Call(accepted, Status.RUNNING))
