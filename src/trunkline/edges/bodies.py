@@ -1,22 +1,35 @@
-"""The body of an HTTP request, read within bounds: the same for every edge behind the listener.
+"""What an HTTP request carries, read within bounds: the same for every edge behind the listener.
 
-Owns size, time and media type. Each edge says a refusal in its own form.
+Owns size, time and media type of a body, its way into a typed shape, and numbers in a query. Each edge says a refusal
+(``BadRequest``) in its own form.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+import re
+from collections.abc import Iterator
+from typing import Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from starlette.requests import ClientDisconnect, Request
+import msgspec
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.types import Receive, Scope
+
+from trunkline import strictjson
 
 # A body that takes longer to arrive is not coming; the same bound as for one frame on the socket edges.
 BODY_TIMEOUT_S: Final = 30.0
+# An error quotes at most this much of what it complains about.
+MAX_MESSAGE_CHARS: Final = 300
 TOO_SLOW: Final = f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s"
 
 
-class BadBody(ValueError):
-    """A body that is not taken: the HTTP status that says so, and why."""
+T = TypeVar("T", bound=Struct)
+
+
+class BadRequest(ValueError):
+    """A request that is not taken: the HTTP status that says so, and why."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -24,27 +37,119 @@ class BadBody(ValueError):
         self.text = text
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """A request's body of at most ``limit`` bytes of JSON. Its size is judged before it is read, and again while it is.
 
     An empty body has no media type to judge.
     """
-    too_large = BadBody(413, f"the body is larger than {limit} bytes")
-    declared = request.headers.get("content-length")
-    if declared is not None and int(declared) > limit:
-        raise too_large
-    data = bytearray()
+    declared = media_type = b""
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            declared = value
+        elif name == b"content-type":
+            media_type = value
+    # The server has seen to it that this is a number.
+    if declared and int(declared) > limit:
+        raise _too_large(limit)
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for piece in request.stream():
-                data += piece
-                if len(data) > limit:
-                    raise too_large
+            data = await _joined(receive, limit)
     except TimeoutError:
-        raise BadBody(408, TOO_SLOW) from None
-    except ClientDisconnect:
-        raise BadBody(400, "the connection ended inside the body") from None
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if data and media_type != "application/json":
-        raise BadBody(415, "the body must be application/json")
-    return bytes(data)
+        raise BadRequest(408, TOO_SLOW) from None
+    if data and media_type.partition(b";")[0].strip().lower() != b"application/json":
+        raise BadRequest(415, "the body must be application/json")
+    return data
+
+
+async def _joined(receive: Receive, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BadRequest(400, "the connection ended inside the body")
+        piece: bytes = message.get("body", b"")
+        size += len(piece)
+        if size > limit:
+            raise _too_large(limit)
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            return piece if len(pieces) == 1 else b"".join(pieces)
+
+
+def _too_large(limit: int) -> BadRequest:
+    return BadRequest(413, f"the body is larger than {limit} bytes")
+
+
+_EXPECTED = re.compile(r"^(?P<what>Expected .*?|Invalid .*?)(?: - at `\$\.?(?P<field>.*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
+
+
+def decode(kind: type[T], data: bytes) -> T:
+    """A body of this kind; an error names the field and says what would be right."""
+    try:
+        strictjson.check(data)
+    except ValueError as error:
+        raise BadRequest(400, clip(f"the body is not strict JSON: {error}")) from None
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise BadRequest(400, clip(_say(kind, str(error)))) from None
+
+
+def number_of(request: Request, name: str, least: int, most: int) -> int | None:
+    """A number in the query; None if it is not there."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    # isdecimal accepts digits of every script; int of a long text is slow.
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16 and least <= int(text) <= most):
+        raise BadRequest(400, f"{name}: expected a number from {least} to {most}")
+    return int(text)
+
+
+def known_parameters(request: Request, *known: str) -> None:
+    """A query may name nothing else."""
+    for name in request.query_params:
+        if name not in known:
+            raise BadRequest(400, f"unknown parameter {clip(name)!r}; known are {', '.join(known)}")
+
+
+def clip(text: str) -> str:
+    """At most ``MAX_MESSAGE_CHARS`` of a text."""
+    return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
+
+
+def _say(kind: type[Struct], text: str) -> str:
+    """The complaint of msgspec with the field in front, and what would be right where that is not obvious."""
+    if (unknown := _UNKNOWN.match(text)) is not None:
+        return f"unknown field {unknown['field']!r}; known are {', '.join(kind.__struct_fields__)}"
+    if (expected := _EXPECTED.match(text)) is not None:
+        field, what = expected["field"] or "", expected["what"].replace("`", "")
+        if what.startswith("Invalid enum value"):
+            what = "expected " + " or ".join(", ".join(_choices(kind, field)).rsplit(", ", 1))
+        elif "matching regex" in what:
+            what = f"expected {_in_words(kind, field)}"
+        return f"{field or 'the body'}: {what[:1].lower()}{what[1:]}"
+    return text.replace("`", "").replace("Object missing", "missing")
+
+
+def _parts(kind: type[Struct], field: str) -> Iterator[object]:
+    """A field's type, and what it is made of. An element of an array is `field[...]`."""
+    waiting: list[object] = [get_type_hints(kind, include_extras=True).get(field.partition("[")[0])]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting += get_args(part)
+
+
+def _choices(kind: type[Struct], field: str) -> Iterator[str]:
+    """The words that a field may be."""
+    for part in _parts(kind, field):
+        if get_origin(part) is Literal:
+            yield from get_args(part)
+
+
+def _in_words(kind: type[Struct], field: str) -> str:
+    """What the pattern of a field asks for; every pattern has words."""
+    return next(part.description for part in _parts(kind, field) if isinstance(part, Meta) and part.description)

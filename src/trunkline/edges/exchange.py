@@ -54,6 +54,13 @@ class Sink(Protocol):
         """Let go of the connection: a defect of ours ended this conversation, and nothing more is sent to it."""
 
 
+class Timer(Protocol):
+    """Something that will be done later."""
+
+    def cancel(self) -> None:
+        """Do not do it."""
+
+
 class Feed(Protocol):
     """What a conversation needs: time, a number, a way to say what happened."""
 
@@ -71,6 +78,9 @@ class Feed(Protocol):
 
     def failed(self, session: int, error: BaseException) -> None:
         """A defect of ours, met while this conversation was served; 0 if it was none's. It ends alone."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Call this in so many seconds. A defect in it is on record, and nothing else happens."""
 
     def when_stored(self, told: Callable[[], None]) -> None:
         """Call ``told`` once everything that was fed up to now is on disk; at once if it is."""
@@ -174,6 +184,8 @@ class Watcher(Protocol):
 
 class BaseSink:
     """A sink that gathers nothing and reads nothing: children override what they need, ``send`` at least."""
+
+    __slots__ = ()
 
     def flush(self) -> None:
         """Nothing is gathered."""

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 import msgspec
 
 from trunkline import entries, events
-from trunkline.edges.exchange import Sink, Watcher
+from trunkline.edges.exchange import Sink, Timer, Watcher
 from trunkline.effects import Answer, Progress, ToSession
 from trunkline.entries import CallAccepted, CallSettled, Entry
 from trunkline.errors import LedgerError, LocalProtocolError
@@ -41,17 +41,10 @@ BACKLOG_LOW: Final = 2048
 BACKLOG_BYTES: Final = 33_554_432
 
 
-class Alarm(Protocol):
-    """Something that will be done later."""
-
-    def cancel(self) -> None:
-        """Do not do it."""
-
-
 class Loop(Protocol):
     """What the runner needs of an event loop."""
 
-    def call_later(self, delay: float, callback: Callable[[], None], /) -> Alarm:
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
         """Do this in so many seconds."""
 
 
@@ -137,7 +130,7 @@ class Runner:
         # Defects that ended a conversation, by their place.
         self._defects: dict[str, int] = {}
         self._dirty: dict[int, Sink] = {}
-        self._timer: Alarm | None = None
+        self._timer: Timer | None = None
         self._timer_at = 0.0
         self._watchers: list[Watcher] = []
         self._is_feeding = False
@@ -248,6 +241,10 @@ class Runner:
             self._flush()
         if self._paused and self._ledger.backlog < self._backlog_low and self._ledger.backlog_bytes < BACKLOG_BYTES:
             self._pause(paused=False)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Call this in so many seconds."""
+        return self._loop.call_later(delay_s, lambda: self._tell(callback))
 
     def when_stored(self, told: Callable[[], None]) -> None:
         """Call ``told`` once everything that was fed up to now is on disk."""

@@ -185,7 +185,6 @@ class Exchange:
                 process=_own_identity(),
                 version=trunkline.__version__,
                 instance=self._instance,
-                exchange=Joined(self._runner, reading, operating),
                 doors=self._edges.doors,
             )
         )
@@ -443,17 +442,3 @@ def _call_prefix() -> str:
 
 def _new_id() -> str:
     return str(uuid.uuid4())
-
-
-class Joined:
-    """Feed, views and operator as one object."""
-
-    def __init__(self, *parts: object) -> None:
-        self._parts = parts
-
-    def __getattr__(self, name: str) -> Any:
-        """The first that has it."""
-        for part in self._parts:
-            if hasattr(part, name):
-                return getattr(part, name)
-        raise AttributeError(name)

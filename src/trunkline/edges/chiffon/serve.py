@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from trunkline.edges.bodies import BadBody, read_body
+from trunkline.edges.bodies import BadRequest, read_body
 from trunkline.edges.chiffon import messages
 from trunkline.edges.chiffon.mailbox import Mailbox
 from trunkline.edges.chiffon.messages import MAX_MESSAGE_BYTES, Fields, Refused, invalid
@@ -248,8 +248,8 @@ async def _disconnected(request: Request) -> None:
 async def _read(request: Request) -> Fields:
     """The body: its size, then its type, then its JSON."""
     try:
-        data = await read_body(request, MAX_MESSAGE_BYTES)
-    except BadBody as refused:
+        data = await read_body(request.scope, request.receive, MAX_MESSAGE_BYTES)
+    except BadRequest as refused:
         raise invalid(refused.text, "Content-Type" if refused.status == 415 else None, refused.status) from None
     return messages.read_object(data)
 

@@ -1,5 +1,6 @@
-"""The HTTP edge: the exchange's own API for people and programs (``surface.md``'s routes).
+"""The HTTP edge: the exchange's own API for people and programs (docs/http.md).
 
-Read in this order: ``messages`` (the wire, typed), ``translate`` (wire to our words and back), ``session`` (who waits
-for what), ``gate`` (who may come in), ``routes`` (one method for each route), ``serve`` (the listener).
+Read in this order: ``messages`` (the wire, typed), ``translate`` (wire to our words and back), ``gate`` (who may come
+in), ``routes`` (one method for each route), ``calls`` (the route that makes calls), ``stream`` (server-sent events),
+``edge`` (the edge as the host knows it).
 """

@@ -7,7 +7,10 @@ from typing import Final
 
 from trunkline.config import host_and_port
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings, TokenKind
-from trunkline.edges.http.serve import HttpListener
+from trunkline.edges.http.gate import EDGE
+from trunkline.edges.http.routes import Api
+from trunkline.edges.listener import Address, WebListener
+from trunkline.edges.waiting import Requests
 
 
 class HttpEdge(RunningEdge):
@@ -15,18 +18,24 @@ class HttpEdge(RunningEdge):
 
     def __init__(self, given: Surroundings) -> None:
         self._given = given
-        self._listener: HttpListener | None = None
+        self._requests = Requests(given.feed)
+        self._listener: WebListener | None = None
 
     async def start(self) -> None:
         """Listen, for all edges that have doors."""
         given = self._given
         host, port = host_and_port(given.config.http.listen)
-        self._listener = HttpListener(given.exchange, host, port, doors=given.doors())
+        app = Api(given.feed, given.views, given.operator, self._requests, given.doors()).app()
+        # Without it nobody could ask the exchange anything.
+        address = Address(host, port, EDGE, is_given=given.config.is_given(EDGE, "listen"), is_needed=True)
+        self._listener = WebListener(app, address)
         await self._listener.start()
 
     async def stop(self) -> None:
-        """Answer who still waits, then close."""
+        """Take no new request, tell who still waits, give answers a moment to leave."""
         if self._listener is not None:
+            self._listener.close()
+            self._requests.close()
             await self._listener.stop()
 
     def ready(self) -> Mapping[str, str | None]:
@@ -34,4 +43,4 @@ class HttpEdge(RunningEdge):
         return {"http": None if self._listener is None else self._listener.url}
 
 
-HTTP: Final = Edge(name="http", make=HttpEdge, section="http", ready_keys=("http",), tokens=TokenKind())
+HTTP: Final = Edge(name=EDGE, make=HttpEdge, section="http", ready_keys=("http",), tokens=TokenKind())

@@ -6,24 +6,17 @@ they arrived as (``Raw``), from the request to the event and from the effect to 
 
 from __future__ import annotations
 
-from typing import Final
-
-import msgspec
 from msgspec import Raw
 
-from trunkline.edges.http.messages import CallBody, CallShape, ErrorShape, TokenShape
+from trunkline.edges.answers import error_shape
+from trunkline.edges.http.messages import CallBody, CallShape, TokenShape
 from trunkline.effects import Answer, Progress, Wait
 from trunkline.events import CallRequested
-from trunkline.model import FAULTS, CallView, Fault, Principal, TokenView, stamp
-
-encode: Final = msgspec.json.Encoder().encode
+from trunkline.model import CallView, Principal, TokenView, stamp
 
 
-def call_requested(body: CallBody, session: int, ref: str, caller: Principal) -> CallRequested:
-    """The event for ``POST /v1/calls``.
-
-    Its id is asked for at once: a caller who leaves can then still find the call.
-    """
+def call_requested(body: CallBody, session: int, ref: str, caller: Principal, *, announce: bool) -> CallRequested:
+    """The event for ``POST /v1/calls``. With ``announce`` its id is told at once."""
     return CallRequested(
         session=session,
         ref=ref,
@@ -34,7 +27,7 @@ def call_requested(body: CallBody, session: int, ref: str, caller: Principal) ->
         timeout_ms=body.timeout_ms,
         correlation_id=body.correlation_id,
         causation_id=body.causation_id,
-        announce=True,
+        announce=announce,
     )
 
 
@@ -117,20 +110,3 @@ def token(view: TokenView) -> TokenShape:
 def _shown(outcome: Answer | CallView) -> Raw | None:
     """The output, or the reference to a large one."""
     return outcome.output if outcome.large is None else outcome.large.reference()
-
-
-def error_shape(fault: Fault | None) -> ErrorShape | None:
-    """A fault with all its fields."""
-    return None if fault is None else ErrorShape(fault.code, fault.message, fault.retryable, fault.details or {})
-
-
-def error(fault: Fault) -> bytes:
-    """The body of every answer that is an error."""
-    return encode({"error": error_shape(fault)})
-
-
-def status_of(fault: Fault) -> int:
-    """The HTTP status of a request that was refused with this fault."""
-    row = FAULTS.get(fault.code)
-    # 200 in the table belongs to a call that ran; a *request* that ends with such a fault did not succeed.
-    return 500 if row is None or row.http == 200 else row.http

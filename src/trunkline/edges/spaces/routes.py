@@ -27,7 +27,7 @@ from starlette.types import Receive
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from trunkline import strictjson
-from trunkline.edges.bodies import BadBody, read_body
+from trunkline.edges.bodies import BadRequest, read_body
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Exchange
 from trunkline.edges.spaces import translate
@@ -416,8 +416,8 @@ def _only_operator(request: Request) -> None:
 
 async def _body(request: Request) -> bytes:
     try:
-        return await read_body(request, MAX_MESSAGE_BYTES)
-    except BadBody as refused:
+        return await read_body(request.scope, request.receive, MAX_MESSAGE_BYTES)
+    except BadRequest as refused:
         raise Refused(fault("message.malformed", refused.text), refused.status) from None
 
 

@@ -1,7 +1,7 @@
-"""The listener: uvicorn's HTTP/1.1 protocol on our loop, with the deadlines and bounds it lacks.
+"""A web listener for whichever edge needs one: uvicorn's HTTP/1.1 on our loop, with the bounds it lacks, TLS if wanted.
 
 Owns connections: how many, how long a head may take, how large it may be, how long a reader may not read. Does not
-own what is said on them (``routes``). uvicorn's ``Server`` is not used: it polls ten times a second, takes the
+own what is said on them (an ASGI application). uvicorn's ``Server`` is not used: it polls ten times a second, takes the
 signals and sleeps while it stops; its protocol class is all we need.
 
 Invariant: no connection lives without either a request being answered or a deadline running.
@@ -13,20 +13,21 @@ import asyncio
 import contextlib
 import logging
 import os
+import ssl
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
+from msgspec import Struct
+from starlette.types import ASGIApp, Scope
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from trunkline.edges.doors import Door
-from trunkline.edges.exchange import Exchange
-from trunkline.edges.http import translate
-from trunkline.edges.http.routes import Api
-from trunkline.edges.http.session import HttpSession
+from trunkline.edges.answers import error_body
+from trunkline.edges.edge import EdgeOff
 from trunkline.errors import ConfigError
 from trunkline.model import Fault, fault
 
@@ -54,6 +55,21 @@ STOP_S: Final = 3.0
 DEFAULT_HEADERS: Final = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 
 
+# Where an application finds whom this listener tells of a lost connection (an extension of ASGI's scope).
+LOST: Final = "trunkline.lost"
+
+
+@contextmanager
+def when_lost(scope: Scope, told: Callable[[], None]) -> Iterator[None]:
+    """Call ``told`` if the connection of this request is lost meanwhile. Cheaper than a task that waits for it."""
+    lost: list[Callable[[], None]] = scope["extensions"][LOST]
+    lost.append(told)
+    try:
+        yield
+    finally:
+        lost.remove(told)
+
+
 class Connections(ServerState):
     """All connections of one listener, and the moment when none is left."""
 
@@ -76,6 +92,8 @@ class Connection(HttpToolsProtocol):
         self._head_deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._unwritten = 0
+        # Told when the connection is lost: requests that still wait for something.
+        self._lost: list[Callable[[], None]] = []
 
     @property
     def is_idle(self) -> bool:
@@ -104,6 +122,8 @@ class Connection(HttpToolsProtocol):
                 deadline.cancel()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        for told in self._lost[:]:
+            told()
         if not self.connections:
             self.server_state.gone.set()
 
@@ -134,6 +154,7 @@ class Connection(HttpToolsProtocol):
         if self._head_deadline is not None:
             self._head_deadline.cancel()
             self._head_deadline = None
+        self.scope["extensions"] = {LOST: self._lost}  # type: ignore[dict-item]  # ours is a list
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -180,7 +201,7 @@ class Connection(HttpToolsProtocol):
 
     def _say(self, status: int, found: Fault) -> None:
         """Answer without a request, and end."""
-        body = translate.error(found)
+        body = error_body(found)
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
@@ -216,26 +237,55 @@ def without_text(record: logging.LogRecord) -> bool:
     return True
 
 
-class HttpListener:
-    """Serves the routes on one address. ``start`` once, ``stop`` once."""
+class Address(Struct, frozen=True):
+    """Where to listen, and what the configuration calls it."""
 
-    def __init__(self, exchange: Exchange, host: str, port: int, doors: Sequence[Door] = ()) -> None:
-        self._exchange = exchange
-        self._doors = doors
-        self._host = host
-        self._port = port
+    host: str
+    port: int
+    # Its section and key in trunkline.toml, and whether somebody chose the value.
+    section: str
+    key: str = "listen"
+    is_given: bool = False
+    # Whether the exchange is of no use without this listener.
+    is_needed: bool = False
+
+    def taken(self, error: OSError) -> ConfigError | EdgeOff:
+        """What to raise when it cannot be had: a default that is taken turns its edge off, a choice is an error."""
+        problem = f"cannot listen here: {os.strerror(error.errno or 0)}; choose another address in [{self.section}] "
+        place = f"{self.host}:{self.port}"
+        if self.is_given or self.is_needed:
+            return ConfigError(problem + self.key, place)
+        return EdgeOff(f"{place}: {problem}{self.key}")
+
+
+def tls13(certificate: str, key: str, authorities: str | None = None) -> ssl.SSLContext:
+    """TLS 1.3 and nothing older, with this certificate; with ``authorities`` a client has to show one of its own."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(certificate, key)
+    if authorities is not None:
+        context.load_verify_locations(authorities)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+class WebListener:
+    """Serves an application on one address. ``start`` once, ``stop`` once."""
+
+    def __init__(self, app: ASGIApp, address: Address, tls: ssl.SSLContext | None = None) -> None:
+        self._app = app
+        self._address = address
+        self._tls = tls
         # Where it listens, once it does.
         self.url = ""
-        self._session: HttpSession | None = None
         self._connections: Connections | None = None
         self._server: asyncio.Server | None = None
 
-    async def start(self) -> tuple[str, int]:
-        """Listen; the address in use (port 0 takes a free one). ``ConfigError`` if it is taken."""
-        self._session = HttpSession(self._exchange)
+    async def start(self) -> None:
+        """Listen (port 0 takes a free one). ``ConfigError`` or ``EdgeOff`` if the address is taken."""
         connections = self._connections = Connections()
         config = Config(
-            Api(self._exchange, self._session, self._doors).app(),
+            self._app,
             interface="asgi3",
             http=Connection,
             ws=Socket,
@@ -253,33 +303,33 @@ class HttpListener:
         )
         config.load()
         logging.getLogger("uvicorn.error").addFilter(without_text)
-        loop = asyncio.get_running_loop()
+        address = self._address
         try:
-            self._server = await loop.create_server(
-                lambda: Connection(config, connections, {}), self._host, self._port, backlog=BACKLOG
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(config, connections, {}), address.host, address.port, backlog=BACKLOG, ssl=self._tls
             )
         except OSError as error:
-            self._session.forget()
-            place = f"{self._host}:{self._port}"
-            problem = f"cannot listen here: {os.strerror(error.errno or 0)}; choose another address in [http] listen"
-            raise ConfigError(problem, place) from None
+            raise address.taken(error) from None
         host, port = self._server.sockets[0].getsockname()[:2]
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        return str(host), int(port)
+        scheme = "http" if self._tls is None else "https"
+        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    def close(self) -> None:
+        """Take nobody new, and no new request on what is open."""
+        if self._server is not None and self._connections is not None:
+            self._server.close()
+            for connection in tuple(self._connections.connections):
+                connection.shutdown()
 
     async def stop(self) -> None:
-        """Take nobody new, end the streams, give answers that are on their way a moment, then end what is left."""
-        if self._server is None or self._session is None or self._connections is None:
+        """Give answers that are on their way a moment, then end what is left."""
+        self.close()
+        if self._server is None or self._connections is None:
             return
-        self._server.close()
-        self._session.close()
-        for connection in tuple(self._connections.connections):
-            connection.shutdown()
         if self._connections.connections:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STOP_S):
                     await self._connections.gone.wait()
         for connection in tuple(self._connections.connections):
             connection.transport.abort()
-        self._session.forget()
         self._server = None

@@ -1,0 +1,68 @@
+"""Bearer tokens of requests: how one is read, and what a guesser's refusals cost him.
+
+Owns the header's form and the failures of each address. Whose token it is, the exchange says; how a refusal looks on
+its wire, each edge says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from trunkline.edges.exchange import Feed
+from trunkline.events import Noticed
+
+# A refusal waits 0.1 s, doubling up to this, while its address keeps failing: a mistyped token costs nothing.
+MAX_DELAY_S: Final = 5.0
+# An address that was quiet for so long starts anew; on one machine everybody shares an address.
+FORGET_AFTER_S: Final = 60.0
+# Addresses whose failures are remembered, and refusals that wait at the same time; above it they are answered at once.
+MAX_ADDRESSES: Final = 256
+MAX_WAITING: Final = 64
+
+
+def bearer_token(values: Sequence[bytes]) -> bytes | None:
+    """The token of an ``Authorization: Bearer …`` header; None without one, and empty if it is something else."""
+    if not values:
+        return None
+    scheme, _, token = values[0].partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" and len(values) == 1 else b""
+
+
+def token_sha256(token: bytes | None) -> str:
+    """What the exchange knows a token by. Without a token the same work is done, so that time says nothing."""
+    return hashlib.sha256(token or b"").hexdigest()
+
+
+class Throttle:
+    """Failed attempts for each address: they slow its next refusal, never anybody's success (decision 17)."""
+
+    def __init__(self, feed: Feed, edge: str) -> None:
+        self._feed = feed
+        self._edge = edge
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._waiting = 0
+
+    def count(self, address: str) -> int:
+        """How many failures in a row this is. The record hears of the 1st, 10th, 100th …: nobody fills the disk."""
+        now = self._feed.now().mono
+        earlier, at = self._seen.pop(address, (0, now))
+        count = earlier + 1 if now - at < FORGET_AFTER_S else 1
+        self._seen[address] = (count, now)
+        if len(self._seen) > MAX_ADDRESSES:
+            del self._seen[next(iter(self._seen))]
+        if count == 10 ** (len(str(count)) - 1):
+            self._feed.feed([Noticed("auth.failed", self._edge, who=address, detail=f"{count} in a row")])
+        return count
+
+    async def refused(self, address: str) -> None:
+        """One more failure: wait as long as its refusal should take."""
+        count = self.count(address)
+        if count > 1 and self._waiting < MAX_WAITING:
+            self._waiting += 1
+            try:
+                await asyncio.sleep(min(MAX_DELAY_S, 0.1 * 2.0 ** min(count - 2, 16)))
+            finally:
+                self._waiting -= 1

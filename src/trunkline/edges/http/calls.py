@@ -1,0 +1,144 @@
+"""``POST /v1/calls``: wait for the outcome, follow what happens, or be told the call's id only.
+
+An ASGI application of its own, past the router: this is the one route that is taken thousands of times a second. A
+request is a conversation of its own for as long as somebody waits.
+
+Invariant: a stream ends. With the outcome, at a question to a person (no connection waits for a person, decision 11),
+when the reader leaves, or when the edge closes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from trunkline.edges.answers import encode, refusal
+from trunkline.edges.bodies import BadRequest, decode, read_body
+from trunkline.edges.exchange import Feed, Views
+from trunkline.edges.http import translate
+from trunkline.edges.http.messages import MAX_BODY_BYTES, CallBody
+from trunkline.edges.http.stream import PING_S, aside, event, finish_stream, start_stream, write
+from trunkline.edges.listener import when_lost
+from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Item, Requests, Waiting
+from trunkline.effects import Answer, Progress, Wait
+from trunkline.model import Fault, Principal, fault
+
+JSON_HEADER: Final = (b"content-type", b"application/json")
+
+
+class NewCall:
+    """The route."""
+
+    def __init__(self, feed: Feed, views: Views, requests: Requests) -> None:
+        self._feed = feed
+        self._views = views
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        try:
+            body = decode(CallBody, await read_body(scope, receive, MAX_BODY_BYTES))
+        except BadRequest as bad:
+            await refusal(fault("message.malformed", bad.text), bad.status)(scope, receive, send)
+            return
+        is_stream = any(name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"])
+        with self._requests.waiting(wants_progress=is_stream) as waiting, when_lost(scope, waiting.leave):
+            caller: Principal = scope["principal"]
+            # Who does not wait for the end wants to know the id at once.
+            announce = is_stream or body.wait is False
+            asked = translate.call_requested(body, waiting.number, REF, caller, announce=announce)
+            try:
+                self._feed.feed([asked])
+                if is_stream:
+                    await self._stream(waiting, body, caller, scope, receive, send)
+                else:
+                    await self._answer(waiting, body, caller, scope, receive, send)
+            except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
+                self._feed.failed(waiting.number, error)
+                await refusal(fault("hub.unavailable", retryable=False), 500)(scope, receive, send)
+
+    # -- one answer ----------------------------------------------------------------------------------------------------
+
+    async def _answer(
+        self, waiting: Waiting, body: CallBody, caller: Principal, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        while True:
+            item = await waiting.next()
+            if type(item) is Answer:
+                if item.refused:
+                    await refusal(item.fault or fault("hub.unavailable"))(scope, receive, send)
+                else:
+                    await _say(send, 200, encode(translate.outcome(item, body.tool_id, caller.identity)))
+                return
+            if isinstance(item, Wait):
+                # A question holds no connection.
+                if item.approval_id is not None or body.wait is False:
+                    await _say(send, 202, encode(translate.unfinished(item, body.tool_id, caller.identity)))
+                    return
+            elif item is LEFT:
+                waiting.tell_left()
+                return
+            elif item is CLOSING:
+                await self._close(waiting, body, scope, receive, send)
+                return
+            elif item is FAILED:
+                await refusal(_not_known(body))(scope, receive, send)
+                return
+
+    async def _close(self, waiting: Waiting, body: CallBody, scope: Scope, receive: Receive, send: Send) -> None:
+        """A call that is on record goes on after the restart: an error would invite a second run."""
+        view = self._views.awaited(waiting.number, REF)
+        if view is None:
+            await refusal(_not_known(body))(scope, receive, send)
+        else:
+            await _say(send, 202, encode(translate.call(view)))
+
+    # -- a stream ------------------------------------------------------------------------------------------------------
+
+    async def _stream(
+        self, waiting: Waiting, body: CallBody, caller: Principal, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """The first thing that happens to the call decides between an ordinary refusal and a stream."""
+        first = await waiting.next()
+        if isinstance(first, Answer) and first.refused:
+            await refusal(first.fault or fault("hub.unavailable"))(scope, receive, send)
+        elif first is CLOSING or first is FAILED:
+            await refusal(_not_known(body))(scope, receive, send)
+        else:
+            await start_stream(send)
+            item: Item | None = first
+            while await self._tell(item, waiting, body, caller, send):
+                item = await waiting.next(PING_S)
+            await finish_stream(send)
+
+    async def _tell(self, item: Item | None, waiting: Waiting, body: CallBody, caller: Principal, send: Send) -> bool:
+        """Tell one thing; whether there may be more."""
+        if item is LEFT:
+            waiting.tell_left()
+            return False
+        is_last = item is CLOSING or item is FAILED
+        if isinstance(item, Answer):
+            is_last = True
+            text = event("outcome", encode(translate.outcome(item, body.tool_id, caller.identity)))
+        elif isinstance(item, Wait):
+            is_last = item.approval_id is not None
+            name = "waiting_approval" if is_last else "accepted"
+            text = event(name, encode(translate.unfinished(item, body.tool_id, caller.identity)))
+        elif isinstance(item, Progress):
+            text = event("progress", encode(translate.progress(item)))
+        else:
+            text = aside(item)
+        await write(send, text)
+        return not is_last
+
+
+def _not_known(body: CallBody) -> Fault:
+    """The conversation ended before the call had an id: only a key makes a repeat safe."""
+    return fault("hub.unavailable", retryable=body.idempotency_key is not None)
+
+
+async def _say(send: Send, status: int, data: bytes) -> None:
+    headers = [JSON_HEADER, (b"content-length", b"%d" % len(data))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": data})

@@ -1,0 +1,118 @@
+"""An agent that lives in the exchange: it comes in, offers tools and leaves like any other, but has no process.
+
+Owns coming and going. What it does with a call is its child's business (``deliver``, ``cancel``). The token it comes in
+with is made here and lives as long as the conversation.
+
+Invariant: after ``attach`` returns, its tools are registered or the log says why not.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import hashlib
+import logging
+import secrets
+from typing import Final
+
+from trunkline.edges.exchange import BaseSink, Feed
+from trunkline.effects import Admit, Cancel, Close, ConfirmTools, Deliver, Refuse, ToSession
+from trunkline.events import AgentArrived, AgentExited, AgentLaunched, AgentLeft, CallFinished, ToolsOffered
+from trunkline.model import Fault, Now, Peer, ProcessIdentity, Status, ToolDefinition
+
+log = logging.getLogger("trunkline")
+
+# The exchange answers as soon as its entry is on disk; a disk that takes longer is broken.
+READY_S: Final = 30.0
+
+
+class Resident(BaseSink, abc.ABC):
+    """One such agent. Children say what it offers, and carry out what is delivered."""
+
+    # What the edge's agents may run at once; each has timers of its own, so the exchange has none for them.
+    max_inflight = 256
+
+    def __init__(self, feed: Feed, edge: str, agent_id: str, version: str, process: ProcessIdentity) -> None:
+        self._feed = feed
+        self._edge = edge
+        self.agent_id = agent_id
+        self._version = version
+        self._process = process
+        self._run_id = secrets.token_hex(8)
+        self._ready = asyncio.Event()
+        self.number = 0
+
+    @abc.abstractmethod
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """What it offers now."""
+
+    @abc.abstractmethod
+    def deliver(self, effect: Deliver, now: Now) -> None:
+        """Carry out a call."""
+
+    @abc.abstractmethod
+    def cancel(self, effect: Cancel, now: Now) -> None:
+        """Stop a call if it can be stopped."""
+
+    # -- coming and going ----------------------------------------------------------------------------------------------
+
+    def arrive(self) -> None:
+        """Come in, and offer the tools as soon as that is admitted."""
+        self.number = self._feed.open_session(self)
+        digest = hashlib.sha256(secrets.token_bytes(32)).hexdigest()
+        arrived = AgentArrived(
+            session=self.number,
+            ref="arrive",
+            edge=self._edge,
+            agent_id=self.agent_id,
+            version=self._version,
+            token_sha256=digest,
+            peer=Peer(f"process:{self._process.pid}", self._process, self._run_id),
+            max_inflight=self.max_inflight,
+            timeout_s=None,
+            is_resident=True,
+        )
+        self._feed.feed([AgentLaunched(self.agent_id, self._run_id, self._process, digest), arrived])
+
+    async def attach(self) -> None:
+        """Come in, and wait until the tools are registered."""
+        self.arrive()
+        async with asyncio.timeout(READY_S):
+            await self._ready.wait()
+
+    def offer(self) -> None:
+        """Offer what it has now, and no more."""
+        self._feed.feed([ToolsOffered(self.number, "offer", self.definitions(), replace=True)])
+
+    def leave(self, reason: str) -> None:
+        """Go. What it had not finished, the hub settles."""
+        if self.number:
+            gone = AgentExited(self.agent_id, self._run_id, exit_code=0, note=reason)
+            self._feed.feed([AgentLeft(self.number, reason), gone])
+            self._feed.close_session(self.number)
+            self.number = 0
+
+    def finish(self, call_id: str, status: Status, fault: Fault | None = None) -> None:
+        """A call ended without an output."""
+        self._feed.feed([CallFinished(self.number, call_id, status, fault=fault)])
+
+    # -- the sink ------------------------------------------------------------------------------------------------------
+
+    def send(self, effect: ToSession, now: Now) -> None:
+        """The exchange says something to this agent."""
+        match effect:
+            case Deliver():
+                self.deliver(effect, now)
+            case Cancel():
+                self.cancel(effect, now)
+            case Admit():
+                self.offer()
+            case ConfirmTools():
+                for tool_id, problem in effect.rejected:
+                    log.error("%s was not taken: %s: %s", tool_id, problem.code, problem.message)
+                self._ready.set()
+            case Refuse() | Close():
+                log.error("%s could not be attached", self.agent_id)
+                self._ready.set()
+            case _:
+                pass
