@@ -94,7 +94,7 @@ class Edges:
         found.update((key, None) for key in self._unbuilt.values() if key is not None)
         for running in self._running.values():
             found.update(running.ready())
-        return found
+        return dict(sorted(found.items()))
 
     def status(self) -> dict[str, object]:
         """What stands in ``status``: how each is, and what of the configuration has no effect."""
