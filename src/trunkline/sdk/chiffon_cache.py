@@ -3,7 +3,7 @@
 Keyed by (sender, request_id), 24 hours or 10,000 entries (silent point 11). A request is written down before its work
 starts; one that is found so after a restart was interrupted, and nobody knows how far it came.
 
-Owns the file. Does not own what is done about a repeat (``chiffon_desk``).
+Owns the file. Does not own what is done about a repeat (``chiffon_jobs``).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LIFE_S: Final = 86_400.0
 MAX_ENTRIES: Final = 10_000
 
 
-class Seen(Struct, frozen=True):
+class SeenRequest(Struct, frozen=True):
     """A request that was taken. ``final`` is how it ended, as JSON; None while it runs."""
 
     fingerprint: str
     final: bytes | None
 
 
-class Cache:
+class RequestCache:
     """The file. ``:memory:`` for an agent that forgets everything with its process."""
 
     def __init__(self, path: str | Path) -> None:
@@ -41,13 +41,13 @@ class Cache:
             " primary key (sender, request_id)) without rowid"
         )
 
-    def get(self, sender: str, request_id: str, now: float) -> Seen | None:
+    def get(self, sender: str, request_id: str, now: float) -> SeenRequest | None:
         """What is known of a request."""
         row = self._db.execute(
             "select fingerprint, final from seen where sender = ? and request_id = ? and at > ?",
             (sender, request_id, now - LIFE_S),
         ).fetchone()
-        return None if row is None else Seen(row[0], row[1])
+        return None if row is None else SeenRequest(row[0], row[1])
 
     def start(self, sender: str, request_id: str, fingerprint: str, now: float) -> None:
         """It is about to run (CH-079)."""

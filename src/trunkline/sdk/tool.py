@@ -21,7 +21,7 @@ CAPABILITIES: Final = ("streaming", "cancellation")
 IDEMPOTENCY: Final = "idempotency"
 
 
-class Tool(Struct, frozen=True):
+class DeclaredTool(Struct, frozen=True):
     """A function that others may call."""
 
     definition: ToolDefinition
@@ -54,7 +54,7 @@ def make_tool(
     tags: Iterable[str],
     permissions: Iterable[str],
     timeout_s: float | None,
-) -> Tool:
+) -> DeclaredTool:
     """A tool from a function and its flags; ``TypeError`` or ``ValueError`` says what the author has to change."""
     name = function.__name__ if name is None else name
     if not TOOL_NAME.fullmatch(name):
@@ -64,7 +64,7 @@ def make_tool(
     signature = signature_of(function, name)
     schema, output_schema = signature.input_schema, signature.output_schema
     declared = dict.fromkeys((*CAPABILITIES, *((IDEMPOTENCY,) if idempotent else ()), *capabilities))
-    return Tool(
+    return DeclaredTool(
         ToolDefinition(
             tool_id=f"{agent_id}/{name}",
             description=signature.description if description is None else description,

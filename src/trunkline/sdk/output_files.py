@@ -16,7 +16,7 @@ from trunkline.model import MAX_OUTPUT_BYTES
 KEPT_FILES: Final = 64
 
 
-class Spill:
+class OutputFiles:
     """A folder ``<home>/outputs/<agent_id>`` of results, made when the first one needs it."""
 
     def __init__(self, home: Path, agent_id: str) -> None:
