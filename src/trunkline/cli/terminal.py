@@ -76,7 +76,7 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-class Failure(Exception):
+class CommandFailed(Exception):
     """The end of a command that cannot do its work: ``code: message`` on stderr and the table's exit code.
 
     ``main`` tells it, for programs also as JSON. ``below`` is shown under the line, for people only.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trunkline.cli.options import Settings, shared
+from trunkline.cli.options import CommandSettings, shared
 
 
 @click.command()
@@ -15,7 +15,7 @@ from trunkline.cli.options import Settings, shared
 )
 @click.option("--demo", is_flag=True, help="With the example agents, besides those of the configuration.")
 @shared
-def up(settings: Settings, config: Path | None, demo: bool) -> None:
+def up(settings: CommandSettings, config: Path | None, demo: bool) -> None:
     """Run the exchange in the foreground.
 
     Ctrl-C or SIGTERM stops it: no new calls, those that run have 10 s to end, what is left is taken up at the next

@@ -42,7 +42,7 @@ from trunkline.ledger.link import InlineLink, Link, ProcessLink
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader, call_number
 from trunkline.ledger.store import Lock
-from trunkline.ledger.writer import INLINE_BODY_BYTES, Group, Writer, packed
+from trunkline.ledger.writer import INLINE_BODY_BYTES, CommitGroup, Writer, packed
 from trunkline.model import INLINE_OUTPUT_BYTES
 
 __all__ = ["Ledger"]
@@ -287,7 +287,7 @@ class Ledger:
     def _send(self) -> None:
         blobs, forgotten = self._blobs.take()
         entries = self._entries
-        group = Group(
+        group = CommitGroup(
             self._sent + 1, self._at, [*map(len, entries)], self._outlined, self._settled, self._keyed,
             self._correlations, self._steps, self._snapshot, self._part, self._outputs, forgotten,
         )  # fmt: skip

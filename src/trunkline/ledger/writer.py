@@ -43,7 +43,7 @@ from trunkline.ledger.store import (
 if TYPE_CHECKING:
     from msgspec import Raw
 
-__all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "Group", "Writer", "packed"]
+__all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "CommitGroup", "Writer", "packed"]
 
 # A body above this is stored once, in `blobs` (decision 27).
 INLINE_BODY_BYTES: Final = 65_536
@@ -68,7 +68,7 @@ GROUP, BLOB, SECRET = b"g", b"b", b"s"
 DURABLE, FAILED, FULL, CORRUPT = b"d", b"f", b"n", b"c"
 
 
-class Group(NamedTuple):
+class CommitGroup(NamedTuple):
     """What is committed together. Plain values only: it travels by ``marshal``, between two runs of one interpreter."""
 
     first: int
@@ -92,7 +92,7 @@ class Group(NamedTuple):
     forgotten: list[int]
 
 
-def packed(group: Group, entries: Iterable[bytes]) -> bytes:
+def packed(group: CommitGroup, entries: Iterable[bytes]) -> bytes:
     """A group as it travels. Version 2: without the search for repeated objects, which costs more than it saves.
 
     Joined, since ``marshal`` finds out the size by and by: new memory for each group, 0.5 µs for a call.
@@ -178,7 +178,7 @@ class Writer:
 
     def commit(self, payload: bytes, blobs: Iterable[tuple[int, bytes | Raw]] = ()) -> int:
         """Store a packed group, whose entries may name these blobs and those of before. The last durable number."""
-        group = Group(*marshal.loads(payload))  # noqa: S302 - from our own parent, over a private socket
+        group = CommitGroup(*marshal.loads(payload))  # noqa: S302 - from our own parent, over a private socket
         if group.first != self.last + 1:
             raise InvariantBroken(f"entry {group.first} does not follow {self.last}")
         for blob, data in blobs:
@@ -202,7 +202,7 @@ class Writer:
             self._references.pop(blob, None)
         return last
 
-    def _transact(self, group: Group, payload: bytes) -> int:
+    def _transact(self, group: CommitGroup, payload: bytes) -> int:
         self._execute("BEGIN IMMEDIATE")
         self._uses = {}
         rows = self._rows = []
@@ -331,7 +331,7 @@ class Writer:
         elif call:
             self._held_calls.add(call)
 
-    def _erase_settled(self, group: Group) -> None:
+    def _erase_settled(self, group: CommitGroup) -> None:
         if self._held_calls:
             for call in group.settled[::2]:
                 if call in self._held_calls:
@@ -390,7 +390,7 @@ class Writer:
     def _store_blob(self, digest: bytes, data: bytes) -> None:
         self._execute("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", (digest, data))
 
-    def _store_output(self, blob: int, group: Group) -> None:
+    def _store_output(self, blob: int, group: CommitGroup) -> None:
         """An output that travels by reference. Masked it has another hash, which the entries that name it then say."""
         reference = self._reference(blob)
         if reference is not None:

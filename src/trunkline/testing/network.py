@@ -42,7 +42,7 @@ class Client(Protocol):
         """The connection is over."""
 
 
-class Lane:
+class Direction:
     """One direction of a wire."""
 
     def __init__(self, loop: ManualLoop, rng: Random, deliver: Callable[[bytes], None]) -> None:
@@ -100,8 +100,8 @@ class Wire:
         self._loop = network.loop
         self._client: Client | None = client
         self._protocol: asyncio.Protocol | None = protocol
-        self.up = Lane(network.loop, network.rng, self._to_server)
-        self.down = Lane(network.loop, network.rng, self._to_client)
+        self.up = Direction(network.loop, network.rng, self._to_server)
+        self.down = Direction(network.loop, network.rng, self._to_client)
         self.transport = Transport(network, self, pid)
         protocol.connection_made(self.transport)
 

@@ -18,7 +18,7 @@ from trunkline.entries import CallAccepted, CallSettled
 from trunkline.ledger.reader import Reader, call_number
 from trunkline.model import RESEND, Decision, Policy, Rule, Status, ToolDefinition
 from trunkline.testing.agents import FORGED
-from trunkline.testing.witness import Outcome, Witness, digest, run_of
+from trunkline.testing.witness import ToldOutcome, Witness, digest, run_of
 
 _STRICTNESS: Final = (Decision.ALLOW, Decision.ASK, Decision.DENY)
 
@@ -145,7 +145,7 @@ class Promises:
             if self._is_bound(outcome.call_id, outcome.tool_id):
                 yield Breach(f"somebody was told {outcome.status.value}, {problem}", (outcome.call_id,))
 
-    def _contradiction(self, outcome: Outcome) -> str | None:
+    def _contradiction(self, outcome: ToldOutcome) -> str | None:
         accepted = self._record.call(outcome.call_id)
         if accepted is None:
             # This may have been a refusal, which is told without waiting.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from trunkline.testing.promises import Breach
-from trunkline.testing.witness import Line, short
+from trunkline.testing.witness import StoryLine, short
 
 # The end of a story without calls to tell of.
 LAST_LINES = 60
@@ -24,9 +24,9 @@ class Story(Struct):
     sha256: str
     # How much happened, by what.
     figures: dict[str, int]
-    lines: list[Line]
+    lines: list[StoryLine]
 
-    def of(self, calls: Sequence[str]) -> list[Line]:
+    def of(self, calls: Sequence[str]) -> list[StoryLine]:
         """What happened to these calls, and to the exchange meanwhile."""
         return [line for line in self.lines if line.call_id in calls or (not line.call_id and line.who == "exchange")]
 

@@ -15,7 +15,7 @@ from trunkline.model import Status, ToolDefinition
 from trunkline.testing.clock import ManualClock
 
 
-class Line(Struct, frozen=True):
+class StoryLine(Struct, frozen=True):
     """Something that happened, for the story."""
 
     at: float
@@ -28,7 +28,7 @@ class Line(Struct, frozen=True):
         return f"{self.at:10.4f}  {self.who:<22} {self.what}{about}"
 
 
-class Outcome(Struct, frozen=True):
+class ToldOutcome(Struct, frozen=True):
     """The end of a call as somebody was told it.
 
     ``refused`` is None where the wire does not tell a refusal from a failure.
@@ -52,7 +52,7 @@ class Request(Struct, eq=False):
     input: bytes
     key: str | None = None
     call_id: str = ""
-    outcome: Outcome | None = None
+    outcome: ToldOutcome | None = None
     is_waiting: bool = True
     # The call that the caller worked on, if it named one.
     cause: str = ""
@@ -76,9 +76,9 @@ class Witness:
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
-        self.lines: list[Line] = []
+        self.lines: list[StoryLine] = []
         self.requests: list[Request] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[ToldOutcome] = []
         self.executions: list[Execution] = []
         # Calls that agents were given, each time, executed or recognised as a repeat.
         self.deliveries: dict[str, int] = {}
@@ -99,7 +99,7 @@ class Witness:
 
     def note(self, who: str, what: str, call_id: str = "") -> None:
         """Something for the story."""
-        self.lines.append(Line(self._clock.mono, who, what, call_id))
+        self.lines.append(StoryLine(self._clock.mono, who, what, call_id))
 
     def defect(self, what: str) -> None:
         """Something that must never happen, wherever it is seen."""
@@ -124,7 +124,7 @@ class Witness:
         refused: bool | None,
     ) -> None:
         """Somebody is told how a call ended."""
-        outcome = Outcome(call_id, request.tool_id, status, digest(output), refused)
+        outcome = ToldOutcome(call_id, request.tool_id, status, digest(output), refused)
         how = f"{'refused' if refused else status.value}{f' {code}' if code else ''}"
         self.note(request.caller, f"hears of {request.ref}: {how}", call_id)
         if request.outcome is not None:
@@ -138,7 +138,7 @@ class Witness:
     def read(self, who: str, call_id: str, tool_id: str, status: Status, output: bytes | None) -> None:
         """Somebody looks a call up and reads its outcome: that is being told as well."""
         self.note(who, f"reads {status.value}", call_id)
-        self.outcomes.append(Outcome(call_id, tool_id, status, digest(output), is_view=True))
+        self.outcomes.append(ToldOutcome(call_id, tool_id, status, digest(output), is_view=True))
 
     def waits_for(self, request: Request, call_id: str, approval_id: str) -> None:
         """Somebody is told that a call waits for a person."""

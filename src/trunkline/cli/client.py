@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from trunkline.cli.terminal import Failure
+from trunkline.cli.terminal import CommandFailed
 from trunkline.config import Home
 from trunkline.errors import ExchangeUnreachable
 
@@ -31,7 +31,7 @@ decode: Final = msgspec.json.decode
 encode: Final = msgspec.json.encode
 
 
-class Connection:
+class ExchangeClient:
     """One exchange, found. Each request is a connection of its own: nothing is held while a person thinks."""
 
     def __init__(self, home: Home) -> None:
@@ -119,7 +119,7 @@ def error_of(data: bytes) -> dict[str, Any]:
 def end_with(error: dict[str, Any], below: str = "") -> NoReturn:
     """End the command with an error of the exchange."""
     retryable, details = bool(error.get("retryable")), error.get("details")
-    raise Failure(error["code"], error["message"], below=below, retryable=retryable, details=details)
+    raise CommandFailed(error["code"], error["message"], below=below, retryable=retryable, details=details)
 
 
 def _ready(home: Home) -> dict[str, Any]:
