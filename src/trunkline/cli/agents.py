@@ -1,4 +1,7 @@
-"""``trunkline agents``: who is there."""
+"""``trunkline agents``: the agents, how they are, and why one does not run.
+
+A table of what ``GET /v1/agents`` says. What the states mean is decided in the exchange.
+"""
 
 from __future__ import annotations
 

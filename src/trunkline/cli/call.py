@@ -36,7 +36,7 @@ CANCELED_OR_UNKNOWN: Final = 3
 
 
 class KnownCall(Struct):
-    """What the exchange says of a call, as far as we act on it; ``whole`` is all of it, as it came."""
+    """What the exchange said of a call so far, as far as we act on it; ``whole`` is all of it, as it came."""
 
     call_id: str
     status: str
@@ -123,7 +123,7 @@ def _tell(settings: CommandSettings, known: KnownCall) -> NoReturn:
 
 
 class ProgressPrinter:
-    """Progress on stderr, as it comes. What a tool prints need not end with its line."""
+    """Prints progress on stderr as it comes. What a tool prints need not end with its line."""
 
     def __init__(self) -> None:
         self._inside_line = False

@@ -1,4 +1,8 @@
-"""``trunkline calls``: the latest calls and how they ended; the refused ones, which nobody took on."""
+"""``trunkline calls``: the latest calls and how they ended, or with ``--refused`` those that nobody took on.
+
+Calls come from ``GET /v1/calls``. A refusal is no call and is not there: it is looked for in the ledger's file, which
+needs no running exchange.
+"""
 
 from __future__ import annotations
 

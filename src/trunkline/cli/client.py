@@ -32,7 +32,10 @@ encode: Final = msgspec.json.encode
 
 
 class ExchangeClient:
-    """One exchange, found. Each request is a connection of its own: nothing is held while a person thinks."""
+    """The running exchange of a home, asked over HTTP as the operator.
+
+    Each request is a connection of its own: nothing is held while a person thinks.
+    """
 
     def __init__(self, home: Home) -> None:
         self.ready = _ready(home)
@@ -60,11 +63,11 @@ class ExchangeClient:
             return answer.status, answer.read()
 
     def get(self, path: str) -> Any:
-        """What stands at a path."""
+        """The decoded answer to a GET."""
         return decode(self.request("GET", path))
 
     def post(self, path: str, body: dict[str, object] | None = None) -> Any:
-        """The answer to something said."""
+        """The decoded answer to a POST of ``body`` as JSON."""
         return decode(self.request("POST", path, None if body is None else encode(body)))
 
     def events(self, method: str, path: str, body: bytes | None = None) -> Iterator[tuple[str, bytes]]:

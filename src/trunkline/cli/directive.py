@@ -1,4 +1,7 @@
-"""``trunkline directive new``: a stated intent for a tool that needs one."""
+"""``trunkline directive new``: state that a call is intended, for tools that run only then (``requires_directive``).
+
+Owns the words of the command line. The exchange keeps the directive, and uses it up with the one call that names it.
+"""
 
 from __future__ import annotations
 

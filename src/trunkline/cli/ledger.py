@@ -1,4 +1,8 @@
-"""``trunkline ledger``: the record, read from its file. No exchange needs to run."""
+"""``trunkline ledger``: verify, show and export the record, read from its file. No exchange needs to run.
+
+Owns what a person is shown and the options. Reading and proving are in ``trunkline.ledger``: ``reader``, ``verify``,
+``export``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ def ledger() -> None:
 
 @contextmanager
 def reading(settings: CommandSettings) -> Iterator[Reader]:
-    """The record of this home."""
+    """Open the record of this home for reading, and close it afterwards."""
     from trunkline.ledger.reader import Reader
 
     reader = Reader(settings.home.ledger_file)
@@ -122,7 +126,7 @@ def _say_body(name: str, entry: dict[str, Any]) -> None:
 
 
 def nothing_under(name: str | None) -> NoReturn:
-    """There is no such call or conversation."""
+    """End the command: there is no such call or conversation."""
     raise CommandFailed("not_found", f"nothing is on record under {name}; `trunkline calls` shows ids")
 
 

@@ -1,6 +1,7 @@
 """``trunkline logs``: what an agent printed, from the files in the home. No exchange needs to run.
 
-Does not own masking: the files hold it masked, one for each run (``host.runlog``), the older runs' gone.
+``host.runlog`` writes these files, one for each run of an agent, with secrets masked, and removes the oldest. Here they
+are only read, also while the agent still prints.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ def logs(settings: CommandSettings, agent: str, last: int, follow: bool) -> None
 
 
 class LogPrinter:
-    """The lines on stdout, the beginning of each run beside them."""
+    """Prints the lines on stdout and, on stderr, where each run begins."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._run_id = ""
 
     def line(self, line: LogLine) -> None:
-        """One more."""
+        """Print one more line."""
         if self._as_json:
             say(printable(encode(line._asdict()).decode()))
             return

@@ -1,7 +1,7 @@
-"""The verbs, and what happens when one of them cannot do its work.
+"""The command line as a whole: the table of verbs, and the place where a failure becomes a message and an exit code.
 
-Owns the table of verbs. A verb's module is imported when the verb is used, and none for the help: ``trunkline call``
-spends its time on the call.
+A verb's module is imported when the verb is used, and none for the help: ``trunkline call`` spends its time on the
+call. A new verb is a module and a row in ``VERBS``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trunkline.errors import ConfigError, ExchangeUnreachable, LedgerCorrupt, Le
 
 
 class Verb(NamedTuple):
-    """Where a verb lives and what it does, in one line."""
+    """A row of the table of verbs: the module, the function in it, and what it does in one line."""
 
     module: str
     name: str
@@ -49,14 +49,14 @@ VERBS = {
 
 
 class Verbs(click.Group):
-    """A group whose members are named in ``VERBS`` and loaded on demand."""
+    """The group of all commands: those that ``VERBS`` names, loaded on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """In the order of the table."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Load one."""
+        """Load the command of a verb."""
         verb = VERBS.get(cmd_name)
         if verb is None:
             return None

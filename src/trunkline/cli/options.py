@@ -1,4 +1,8 @@
-"""What all verbs share: ``--home`` and ``--json``, before or after the verb, and JSON given on the command line."""
+"""What all verbs share: ``--home`` and ``--json``, before or after the verb, and JSON given on the command line.
+
+Owns ``CommandSettings``, which each verb gets as its first argument, and the reading of arguments that are JSON, ``-``
+or ``@file``. Does not own what a verb does with them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ _AROUND = 30
 
 
 class CommandSettings:
-    """What was said before and after the verb."""
+    """What ``--home`` and ``--json`` said, before or after the verb, and what follows from it."""
 
     def __init__(self) -> None:
         self.home_option: str | None = None
@@ -31,7 +35,7 @@ class CommandSettings:
         return Home.resolve(self.home_option, os.environ)
 
     def connect(self) -> ExchangeClient:
-        """The running exchange."""
+        """The running exchange of this home; ``ExchangeUnreachable`` if there is none."""
         return ExchangeClient(self.home)
 
     def shown_as_json(self, value: object) -> bool:

@@ -1,4 +1,7 @@
-"""``trunkline policy`` and ``policy check``: the rules in force, and what they would say."""
+"""``trunkline policy`` and ``policy check``: the rules in force, and what they would say to a call.
+
+Both ask the exchange: nothing is judged here, and a check calls and records nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``trunkline reload``: the configuration re-read."""
+"""``trunkline reload``: let the running exchange read its configuration again.
+
+One request. What a reload changes and what needs a restart is decided in ``host``.
+"""
 
 from __future__ import annotations
 

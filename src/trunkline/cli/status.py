@@ -1,4 +1,7 @@
-"""``trunkline status``: what runs here."""
+"""``trunkline status``: what runs here, where it listens, and how busy it is.
+
+Addresses come from ``ready.json``, figures from ``GET /v1/status``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``trunkline token``: credentials. A secret is shown once, when it is made."""
+"""``trunkline token``: make, list and revoke credentials for agents and programs.
+
+The exchange makes a secret, and it is shown this once. ``list`` also works while no exchange runs, from the ledger.
+"""
 
 from __future__ import annotations
 

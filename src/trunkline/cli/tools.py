@@ -1,4 +1,8 @@
-"""``trunkline tools``: what can be called, and how."""
+"""``trunkline tools``: which tools can be called, and of one its description, its schemas and a call to try.
+
+Also owns what other verbs say about a tool that does not exist: ``help_with_tool`` and ``no_tool`` name the one that
+was perhaps meant.
+"""
 
 from __future__ import annotations
 

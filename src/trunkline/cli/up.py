@@ -1,4 +1,8 @@
-"""``trunkline up``: run the exchange in the foreground."""
+"""``trunkline up``: run the exchange in the foreground.
+
+The only verb that imports the exchange; all others speak HTTP to one that runs, or read its files. What happens at the
+start and at the end is in ``host.up``.
+"""
 
 from __future__ import annotations
 

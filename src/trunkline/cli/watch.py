@@ -1,4 +1,8 @@
-"""``trunkline watch``: one line for each thing that happens."""
+"""``trunkline watch``: one line for each thing that happens, as it happens.
+
+Owns the sentence for each kind of entry, which ``ledger show`` uses too: a new kind gets a row in ``SENTENCES``, and is
+shown with its fields until it has one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exchange's hand on the record: ``append`` what happened, ``need`` what somebody waits for, hear what is durable.
+"""How the exchange writes the record: ``append`` what happened, ``need`` what somebody waits for, hear what is durable.
 
 Owns the gathering of entries into commit groups: one is on its way to the writer, one gathers. It decides nothing about
 their content and never blocks but in ``open`` and ``close``.
@@ -57,7 +57,7 @@ _NOTHING: Final = Raw(b"")
 
 
 class Ledger:
-    """One open record. Make it with ``Ledger.open``."""
+    """The record, open for writing: what the host appends to. Make it with ``Ledger.open``."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Ledger:
 
     @property
     def backlog_bytes(self) -> int:
-        """How much that is."""
+        """How many bytes they have."""
         return self._bytes + self._sent_bytes
 
     # --- writing ------------------------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""What may be stored or shown: secrets in JSON or text become ``[masked:rule]``.
+"""Masking of what is stored or shown: secrets in JSON or text become ``[masked:rule]``.
 
 Owns the search and the replacement; ``rules`` owns what a secret looks like. Exact secrets that the exchange itself
 knows are added at run time, live only in memory, and are also found in base64, hexadecimal and percent encoding.
 
-Fast accept, slow judge: one Hyperscan scan for all rules says "nothing here" (0.5 µs for 200 bytes, 15 for 64 KiB);
-only where a seed was seen is its rule asked. Both are linear. JSON stays JSON, and everything but the secret stays the
-bytes it was. Not for several threads at once: Hyperscan's scratch space belongs to one scan.
+One Hyperscan scan for all rules mostly says "nothing here" (0.5 µs for 200 bytes, 15 for 64 KiB); only where a rule's
+seed was seen is that rule asked. Both are linear. JSON stays JSON, and everything but the secret stays the bytes it
+was. Not for several threads at once: Hyperscan's scratch space belongs to one scan.
 """
 
 from __future__ import annotations

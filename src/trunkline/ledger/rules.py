@@ -1,4 +1,4 @@
-r"""What a secret looks like: the rules behind ``masking``, as data, and the one judgement that is not a pattern.
+r"""What a secret looks like: the rules that ``masking`` applies, as data, and the judgement of named values.
 
 Each rule has a *seed*, which one Hyperscan scan over everything looks for, and a ``find`` that is asked only where a
 seed was seen: it says which bytes to replace, or that this is none. Patterns are written for JSON as it stands on the
@@ -36,7 +36,7 @@ Find = Callable[[bytes, int, int], Finding | None]
 
 
 class MaskingRule(NamedTuple):
-    """``find(data, start, end)`` is asked about each place where ``seed``, a Hyperscan expression, was seen."""
+    """One kind of secret: where ``seed``, a Hyperscan expression, was seen, ``find(data, start, end)`` is asked."""
 
     name: str
     seed: bytes

@@ -69,7 +69,10 @@ DURABLE, FAILED, FULL, CORRUPT = b"d", b"f", b"n", b"c"
 
 
 class CommitGroup(NamedTuple):
-    """What is committed together. Plain values only: it travels by ``marshal``, between two runs of one interpreter."""
+    """The entries that are committed together, and what goes into the indexes with them.
+
+    Plain values only: it travels by ``marshal``, between two runs of one interpreter.
+    """
 
     first: int
     # The newest entry's time.
@@ -101,7 +104,10 @@ def packed(group: CommitGroup, entries: Iterable[bytes]) -> bytes:
 
 
 class Writer:
-    """The end of the line. ``commit`` returns the last durable number, or raises: then only ``abandon`` is left."""
+    """Puts commit groups on the disk; the only one that changes the record.
+
+    ``commit`` returns the last durable number, or raises: then only ``abandon`` is left.
+    """
 
     def __init__(self, path: Path, keys: LedgerKeys, masker: Masker, *, vfs: str | None = None) -> None:
         self._keys = keys

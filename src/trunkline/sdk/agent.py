@@ -1,7 +1,7 @@
 """``Agent``: what an agent's author writes against. ``connect``: the same for a program that only calls.
 
-Owns the declaration of tools and the verbs that work inside one. The work is elsewhere: ``exchange_connection``
-keeps the connection, ``running_calls`` runs the tools, ``launch`` is ``agent.run()``.
+Owns the declaration of tools, and the methods that a tool uses while it runs. The work is elsewhere:
+``exchange_connection`` keeps the agent connected, ``running_calls`` runs the tools, ``launch`` is ``agent.run()``.
 
 Invariant: a decorated function stays the function it was. Outside a call ``progress``, ``partial`` and ``log`` do
 nothing and ``canceled`` is False, so that a tool can be tested like any function.
@@ -44,14 +44,17 @@ MAX_INPUT_DEPTH: Final = strictjson.MAX_DEPTH - 2
 
 
 class CallProgress(Struct, frozen=True):
-    """What a called tool shows: ``data`` is ``{"text": …}`` or, on the channel ``partial_result``, ``{"json": …}``."""
+    """Something that a called tool showed before its result; ``on_progress`` of ``Agent.call`` gets it.
+
+    ``data`` is ``{"text": …}`` or, on the channel ``partial_result``, ``{"json": …}``.
+    """
 
     channel: str
     data: dict[str, Any]
 
 
 class Agent:
-    """Somebody who offers tools, calls those of others, or both.
+    """One agent, over OpenSentience: it offers functions as tools, calls those of others, or both.
 
     ``manifest`` is the path of its ``opensentience.agent.json``; the exchange is told the hash of it.
     """

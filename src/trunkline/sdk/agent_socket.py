@@ -1,6 +1,7 @@
-"""One socket of an agent and the session on it: bytes, one timer, and when to write.
+"""One socket of an agent and the session on it: bytes in, bytes out, one timer.
 
-The thin rim below ``AgentSession``; decides nothing. No task for frames: asyncio calls in, events go out.
+Owns when to write, when to wake the session and when to close. Does not own the protocol: ``AgentSession`` reads and
+makes the messages. No task reads: asyncio calls in, and events go to ``on_event``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ End = Refused | Dismissed | Broken
 
 
 class AgentSocket(asyncio.Protocol):
-    """One socket and the session on it."""
+    """One socket and the session on it, as asyncio wants it. Each attempt to connect makes a new one."""
 
     def __init__(self, session: AgentSession, on_event: Callable[[AgentEvent], None]) -> None:
         self.session = session

@@ -56,7 +56,7 @@ MAX_UNSENT: Final = 16
 
 
 class DeclaredWork(Struct, frozen=True):
-    """One kind of work."""
+    """A function declared with ``@agent.work``, and whether it may run again after it was interrupted."""
 
     function: Callable[..., Any]
     is_repeatable: bool
@@ -247,7 +247,7 @@ class ChiffonAgent:
 
 
 class JobReporter:
-    """Sends what is to be said about one job, in order, while the job goes on."""
+    """Sends the messages about one job, in their order, while the author's function goes on."""
 
     def __init__(self, send: Callable[[Envelope], Awaitable[None]]) -> None:
         self._send = send
@@ -298,7 +298,7 @@ class ResourceLimit(TrunklineError):
 
 
 class Task:
-    """What an author's function is given: where to say how far it is."""
+    """What an author's function is given: the ids and hints of its task, and where to say how far it is."""
 
     def __init__(self, jobs: AcceptedJobs, job: AcceptedJob, reporter: JobReporter) -> None:
         self._jobs = jobs
@@ -322,7 +322,7 @@ class Task:
         self._job.percent = max(0, min(100, percent))
 
     def write(self, text: str) -> None:
-        """Output of this step."""
+        """Add to the output of this step."""
         self._parts.append(text)
         self._step_parts.append(text)
 

@@ -20,14 +20,14 @@ MAX_ENTRIES: Final = 10_000
 
 
 class SeenRequest(Struct, frozen=True):
-    """A request that was taken. ``final`` is how it ended, as JSON; None while it runs."""
+    """What is known of a request that was taken. ``final`` is how it ended, as JSON; None while it runs."""
 
     fingerprint: str
     final: bytes | None
 
 
 class RequestCache:
-    """The file. ``:memory:`` for an agent that forgets everything with its process."""
+    """The requests of the last day, in a file; in ``:memory:`` for an agent that forgets them with its process."""
 
     def __init__(self, path: str | Path) -> None:
         if str(path) != ":memory:":
@@ -50,7 +50,7 @@ class RequestCache:
         return None if row is None else SeenRequest(row[0], row[1])
 
     def start(self, sender: str, request_id: str, fingerprint: str, now: float) -> None:
-        """It is about to run (CH-079)."""
+        """Write down that a request is about to run (CH-079)."""
         self._db.execute(
             "insert or replace into seen values (?, ?, ?, null, ?)", (sender, request_id, fingerprint, now)
         )
@@ -62,14 +62,14 @@ class RequestCache:
         )
 
     def finish(self, sender: str, request_id: str, final: object) -> None:
-        """How it ended."""
+        """Write down how a request ended."""
         self._db.execute(
             "update seen set final = ? where sender = ? and request_id = ?",
             (msgspec.json.encode(final), sender, request_id),
         )
 
     def forget(self, sender: str, request_id: str) -> None:
-        """It may run again: it never started, or failed in a way that is tried again."""
+        """Let a request run again: it never started, or failed in a way that is tried again."""
         self._db.execute("delete from seen where sender = ? and request_id = ?", (sender, request_id))
 
     def __len__(self) -> int:

@@ -34,14 +34,14 @@ OnMessage = Callable[[bytes], Awaitable["asyncio.Event | None"]]
 
 
 class RegistrationAnswer(msgspec.Struct):
-    """What an orchestrator says to a registration."""
+    """What an orchestrator answers to a registration."""
 
     protocol_version: str
     orchestrator_token: str = ""
 
 
 class OrchestratorConnection(Protocol):
-    """A way to the orchestrator."""
+    """What ``ChiffonAgent`` needs of its connection, whichever transport it is."""
 
     async def run(self, on_message: OnMessage) -> None:
         """Bring messages until cancelled; ``NotAdmitted`` if the token is not good."""
@@ -51,7 +51,7 @@ class OrchestratorConnection(Protocol):
 
 
 class HttpConnection:
-    """``POST /api/agent/register``, then ``GET /api/agent/messages`` for ever."""
+    """Over HTTP: ``POST /api/agent/register``, then ``GET /api/agent/messages`` for ever."""
 
     def __init__(self, url: str, token: str, registration: dict[str, object]) -> None:
         self._url = url.rstrip("/")
@@ -129,7 +129,7 @@ class HttpConnection:
 
 
 class NatsConnection:
-    """Work from ``chiffon.work.<type>.<agent_id>``, answers to ``chiffon.reply.orchestrator``."""
+    """Over NATS: work from ``chiffon.work.<type>.<agent_id>``, answers to ``chiffon.reply.orchestrator``."""
 
     def __init__(self, url: str, token: str, registration: dict[str, object], admitted: Callable[[str], None]) -> None:
         self._url = url

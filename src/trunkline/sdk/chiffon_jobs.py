@@ -1,7 +1,9 @@
-"""What a Chiffon agent does with a message: run it, say that it runs, repeat how it ended, or refuse it. No IO.
+"""What a Chiffon agent does with a message: start its work, say that it runs, repeat how it ended, or refuse it. No IO.
 
 The rules of an agent in one place: the order of checks, versions (CH-096), the cache of requests (CH-078 to CH-080),
 limits (CH-061), and the form of what it sends, chunks included. Does not own transports or the author's functions.
+
+Invariant: a request is in the cache before its job is handed out, so that a repeat is recognised, also after a crash.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ EXIT_INTERRUPTED: Final = 137
 
 
 class JobOutcome(Struct, frozen=True):
-    """How a request ended, with its whole output."""
+    """How a job ended, with its whole output. ``custom`` are fields that go beside the result."""
 
     result: WorkResult
     custom: dict[str, object] = {}
 
 
 class AcceptedJob(Struct):
-    """A request that is to be run, or runs."""
+    """A request for work that this agent took on, and how far it is."""
 
     envelope: Envelope
     request: WorkRequest
@@ -61,7 +63,10 @@ class AcceptedJob(Struct):
 
 
 class AcceptedJobs:
-    """One agent's judgement. ``receive`` gives what is to be sent at once, and the job if there is a new one."""
+    """The jobs of one agent, and the rules by which it takes them on and reports them.
+
+    ``receive`` gives what is to be sent at once, and the job if there is a new one.
+    """
 
     def __init__(
         self,
@@ -155,7 +160,7 @@ class AcceptedJobs:
     # -- what an agent sends -------------------------------------------------------------------------------------------
 
     def status(self, job: AcceptedJob, now: float) -> Envelope:
-        """It goes on."""
+        """The message that a job goes on, and how far it is."""
         step = Step(job.step, job.step_name) if job.step else Step()
         state = "paused" if job.is_paused else "running"
         return self._envelope(job, WorkStatus(job.request.task_id, state, job.percent, step), now)  # type: ignore[arg-type]

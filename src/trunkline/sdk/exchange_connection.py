@@ -57,7 +57,7 @@ log: Final = logging.getLogger("trunkline.agent")
 
 
 class Token:
-    """A secret that does not print itself."""
+    """A credential that does not print itself, so that it is in no log."""
 
     __slots__ = ("_value",)
 
@@ -73,7 +73,7 @@ class Token:
 
 
 class Identity(Struct, frozen=True):
-    """Who we are and where we go; the same for every connection."""
+    """Who the agent is and where the exchange listens; the same for every connection."""
 
     agent_id: str
     version: str
@@ -84,7 +84,7 @@ class Identity(Struct, frozen=True):
 
 
 class PendingRequest(Struct):
-    """A request of ours that waits for its answer."""
+    """A call, or a request for a directive, that this agent made and that has no answer yet."""
 
     answer: asyncio.Future[Answered | DirectiveAnswered]
     send: Callable[[AgentSession, Now], str]
@@ -94,7 +94,10 @@ class PendingRequest(Struct):
 
 
 class ExchangeConnection:
-    """Keeps an agent attached. ``calls`` is told what the exchange wants; set it before ``run``."""
+    """Keeps an agent connected; calls and results travel over it.
+
+    ``calls`` is given what the exchange wants to be run or stopped; set it before ``run``.
+    """
 
     calls: RunningCalls
 

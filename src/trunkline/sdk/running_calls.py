@@ -1,8 +1,8 @@
 """The calls that run in this process, from the moment a connection brings them to their one outcome.
 
-Owns tasks and threads, cancellation, time limits, and the memory that keeps a call from running twice. Outlives a
-connection: a call that is sent again after a reconnect joins the run that is still going on. Does not own sockets; what
-is to be said goes to an ``CallReporter``.
+Owns tasks and threads, cancellation, time limits, and the cache of results that keeps a call from running twice.
+Outlives a connection: a call that is sent again after a reconnect joins the run that is still going on. Does not own
+sockets; what is to be said goes to a ``CallReporter``.
 
 Invariant: everything but ``say`` and ``is_stopping`` happens on the event loop's thread.
 """
@@ -43,7 +43,7 @@ log: Final = logging.getLogger("trunkline.agent")
 
 
 class CallReporter(Protocol):
-    """Where a call's messages go: the connection that has it open now, if any."""
+    """Where the messages about a call go: the connection that has it open now, if any."""
 
     def stream(self, call_id: str, channel: Channel, data: bytes) -> None:
         """Show something of a call."""
@@ -53,7 +53,7 @@ class CallReporter(Protocol):
 
 
 class CallOutcome(Struct, frozen=True):
-    """How a call ended."""
+    """How a call ended: its status, and the output or the fault."""
 
     status: Status
     output: bytes | None = None
@@ -63,7 +63,7 @@ class CallOutcome(Struct, frozen=True):
 
 
 class ToolRun:
-    """One run of a tool. Several deliveries may wait for it: ``call_ids``."""
+    """One run of a tool. Calls that repeat it, under the same key, wait for this run too: ``call_ids``."""
 
     __slots__ = ("blocked", "call_ids", "called", "calls", "has_started", "stop", "stop_seen", "task", "timer", "tool")
 
@@ -87,7 +87,7 @@ current: Final[contextvars.ContextVar[ToolRun | None]] = contextvars.ContextVar(
 
 
 class ResultCache:
-    """The results of idempotent tools, the oldest forgotten first."""
+    """The results of idempotent tools, with which a repeated call is answered; the oldest forgotten first."""
 
     def __init__(self) -> None:
         self._results: OrderedDict[tuple[str, ...], tuple[bytes, CallOutcome]] = OrderedDict()
@@ -107,7 +107,7 @@ class ResultCache:
 
 
 class RunningCalls:
-    """Runs tools, and says how they go."""
+    """Runs the tools of one agent, and tells its ``CallReporter`` how they go."""
 
     def __init__(self, tools: Mapping[str, DeclaredTool], reporter: CallReporter) -> None:
         self._tools = tools

@@ -1,6 +1,6 @@
 """One tool of an agent: a function, what the exchange is told of it, and how it wants to be run.
 
-Owns the flags and their defaults; the schemas come from ``signature``.
+Owns the flags of ``@agent.tool`` and their defaults: a new flag is added here. The schemas come from ``signature``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IDEMPOTENCY: Final = "idempotency"
 
 
 class DeclaredTool(Struct, frozen=True):
-    """A function that others may call."""
+    """A function declared with ``@agent.tool``, and all that is known of it."""
 
     definition: ToolDefinition
     signature: Signature

@@ -34,7 +34,7 @@ Image = dict[str, bytes]
 
 
 class Failure(enum.StrEnum):
-    """How an operation can fail."""
+    """The ways in which a disk operation can be made to fail."""
 
     EIO = "EIO"  # any operation
     ENOSPC = "ENOSPC"  # a write, or a file made anew
@@ -205,7 +205,7 @@ def write_image(image: Mapping[str, bytes], folder: Path) -> None:
 
 
 class _State:
-    """Names and contents, changed step by step."""
+    """What is on a disk, names and contents, changed step by step."""
 
     def __init__(self, before: Mapping[str, bytes]) -> None:
         self._names = {name: number for number, name in enumerate(before, start=1)}
@@ -283,6 +283,8 @@ def _failed(kind: Failure, operation: str) -> apsw.Error:
 
 
 class _Watch(apsw.VFS):
+    """The VFS that SQLite sees: real files, each operation noted or made to fail."""
+
     def __init__(self, disk: FaultyDisk) -> None:
         self._disk = disk
         super().__init__(disk.vfs, "")
@@ -301,6 +303,8 @@ class _Watch(apsw.VFS):
 
 
 class _WatchedFile(apsw.VFSFile):
+    """One open file of that VFS."""
+
     def __init__(self, disk: FaultyDisk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         full = name.filename() if isinstance(name, apsw.URIFilename) else name
         self._disk = disk

@@ -33,7 +33,7 @@ _PEERCRED: Final = struct.Struct("3i")
 
 
 class Client(Protocol):
-    """The other end of a wire."""
+    """What a peer of the exchange has to offer to be at the other end of a wire."""
 
     def received(self, data: bytes) -> None:
         """Bytes arrived."""
@@ -43,7 +43,7 @@ class Client(Protocol):
 
 
 class Direction:
-    """One direction of a wire."""
+    """One direction of a wire: bytes go in at one end and come out later, in order, or never."""
 
     def __init__(self, loop: ManualLoop, rng: Random, deliver: Callable[[bytes], None]) -> None:
         self._loop = loop
@@ -93,7 +93,10 @@ class Direction:
 
 
 class Wire:
-    """One connection. The client's end are this object's own methods; the exchange's end is ``transport``."""
+    """One connection between a client and the exchange.
+
+    The client's end are this object's own methods; the exchange's end is ``transport``.
+    """
 
     def __init__(self, network: Network, client: Client, protocol: asyncio.Protocol, pid: int) -> None:
         self.is_open = True
@@ -192,7 +195,7 @@ class Transport(asyncio.Transport):
         return self.is_lost
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """Send."""
+        """Send bytes to the client."""
         self._wire.down.send(bytes(data))
         self._network.wrote()
 
@@ -240,7 +243,10 @@ class _Socket:
 
 
 class Network:
-    """All wires between clients and one listening exchange at a time. ``wrote`` is told of each write of its."""
+    """All wires between clients and the one exchange that listens at the time.
+
+    ``wrote`` is called at each write of the exchange.
+    """
 
     def __init__(self, loop: ManualLoop, rng: Random, wrote: Callable[[], None] = lambda: None) -> None:
         self.loop = loop

@@ -1,7 +1,7 @@
-"""What must hold in the end: the record against what was seen from outside, one function for each promise.
+"""What must hold after a simulation: the record against what was seen from outside, one function for each promise.
 
 Everything here is judged from the ledger as it is on the disk and from ``witness``; nothing from the exchange's memory.
-Each function gives the breaches it found, with the calls they are about.
+Each function gives the breaches it found, with the calls they are about. ``P-…`` are the ids of docs/promises.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Breach(Struct, frozen=True):
 
 
 class Record:
-    """Everything on record, read from the disk and ordered."""
+    """Everything in the ledger, read from the disk and ordered for the promises."""
 
     def __init__(self, reader: Reader) -> None:
         self.last = reader.head()[0]
@@ -103,7 +103,7 @@ class Record:
 
 
 class Promises:
-    """All promises about one simulation."""
+    """The promises, checked for one simulation: ``breaches`` gives what was not kept."""
 
     def __init__(
         self, witness: Witness, record: Record, policies: dict[str, Policy], tools: dict[str, ToolDefinition]

@@ -1,4 +1,7 @@
-"""A simulation told to a person: what happened to each call, in order, and how to see it again."""
+"""A simulation as text for a person: what happened to each call, in order, and the command that runs it again.
+
+Owns the form of it, and ``SimulationFailed``, whose text it is. What happened is collected by ``witness``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ LAST_LINES = 60
 
 
 class Story(Struct):
-    """One simulation. ``sha256`` covers every row of the ledger: equal for equal seeds, steps and code.
+    """One simulation, as it happened. ``sha256`` covers every row of the ledger: equal for equal seeds, steps and code.
 
     It is empty for one that ended in the middle.
     """

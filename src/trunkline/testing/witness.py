@@ -16,7 +16,7 @@ from trunkline.testing.clock import ManualClock
 
 
 class StoryLine(Struct, frozen=True):
-    """Something that happened, for the story."""
+    """One thing that happened, as a line of the story."""
 
     at: float
     who: str
@@ -72,7 +72,7 @@ class Execution(Struct, frozen=True):
 
 
 class Witness:
-    """Everything seen in one simulation."""
+    """Collects everything that callers and agents see in one simulation."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -98,7 +98,7 @@ class Witness:
         self.defects: list[str] = []
 
     def note(self, who: str, what: str, call_id: str = "") -> None:
-        """Something for the story."""
+        """Add a line to the story."""
         self.lines.append(StoryLine(self._clock.mono, who, what, call_id))
 
     def defect(self, what: str) -> None:
@@ -180,7 +180,7 @@ def run_of(call_id: str) -> int:
 
 
 def digest(output: bytes | None) -> str:
-    """A body in short."""
+    """The SHA-256 of a body; empty if there is none."""
     return "" if output is None else hashlib.sha256(output).hexdigest()
 
 

@@ -21,13 +21,13 @@ _numbers = itertools.count(1)
 
 
 class ControlGroup(Struct, frozen=True):
-    """One group, which in version 1 is a folder for each kind of limit."""
+    """The control group of one command, which in version 1 is a folder for each kind of limit."""
 
     folders: tuple[Path, ...]
 
     @property
     def entrances(self) -> list[str]:
-        """Where a process writes itself in."""
+        """The files into which a process writes itself to join the group."""
         return [str(folder / "cgroup.procs") for folder in self.folders]
 
     def try_remove(self) -> bool:

@@ -23,7 +23,10 @@ MAX_WORDS: Final = 32_768
 
 
 class WrapperCommand(Struct, frozen=True):
-    """How a command that runs another is written: which of its options take a value, how many words come before."""
+    """How a command that runs another (``timeout 5 make``) is written.
+
+    Which of its options take a value, and how many words of its own come before the other command.
+    """
 
     short: str = ""
     long: tuple[str, ...] = ()
@@ -73,7 +76,10 @@ _STANDARD_INPUT: Final = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/
 
 
 class FoundCommands(Struct, frozen=True):
-    """What a command line may run. ``plain``: simple commands only, none of which runs another."""
+    """What a command line may run, and in ``unclear`` why some of it cannot be seen.
+
+    ``plain``: simple commands only, none of which runs another.
+    """
 
     commands: tuple[Command, ...]
     unclear: tuple[str, ...]
@@ -95,6 +101,8 @@ def read_commands(text: str) -> FoundCommands:
 
 
 class _Reader:
+    """Looks into one command after the other, until none is left that may run another."""
+
     def __init__(self) -> None:
         self.found: list[Command] = []
         self.unclear: list[str] = []

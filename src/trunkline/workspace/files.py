@@ -36,14 +36,14 @@ NOT_UTF8: Final = "File is not valid UTF-8"
 
 
 class FileCreated(Struct, frozen=True):
-    """A file was written."""
+    """The result of ``create_file``."""
 
     bytes_written: int
     sha256: str
 
 
 class FileContent(Struct, frozen=True):
-    """What a file holds."""
+    """The result of ``read_file``: what the file holds."""
 
     data: bytes
     size: int
@@ -58,7 +58,7 @@ class FileContent(Struct, frozen=True):
 
 
 class FileEdited(Struct, frozen=True):
-    """All edits were applied; size and hash are those of the new content."""
+    """The result of ``edit_file``: all edits were applied; size and hash are those of the new content."""
 
     edits_applied: int
     size: int

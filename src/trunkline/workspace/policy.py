@@ -93,7 +93,7 @@ class CommandLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
-    """All rules of one space."""
+    """All rules and limits of one workspace."""
 
     filesystem: FilesystemPolicy = FilesystemPolicy()
     shell: ShellPolicy = ShellPolicy()

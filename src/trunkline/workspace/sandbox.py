@@ -1,4 +1,4 @@
-"""Commands in a sandbox: finding out which one holds on this machine, and running one command in it.
+"""Commands in a sandbox: finding out which kind works on this machine, and running one command in it.
 
 Owns the life of a command from its start to the end of its last process. What the command sees is in ``plan``, the
 steps that give rights away are in ``launch``; whether it may run at all is ``policy``'s to say, before.
@@ -80,7 +80,7 @@ class CommandResult(Struct, frozen=True):
 
 
 class Sandbox(Struct, frozen=True):
-    """A sandbox that was seen to hold. ``program`` is bubblewrap's path, or empty for Landlock."""
+    """The kind of sandbox that ``probe`` saw to hold here. ``program`` is bubblewrap's path, or empty for Landlock."""
 
     kind: Literal["bubblewrap", "landlock"]
     program: str = ""
@@ -134,7 +134,7 @@ def _check(command: str, env: Mapping[str, str]) -> None:
 
 
 class _Running(asyncio.SubprocessProtocol):
-    """One command on its way."""
+    """One command in its sandbox, from its start to its end."""
 
     def __init__(self, plan: dict[str, Any], on_output: Callable[[Stream, str], None] | None) -> None:
         self.plan = plan
