@@ -47,7 +47,7 @@ __all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "CommitGroup", "Writ
 
 # A body above this is stored once, in `blobs` (decision 27).
 INLINE_BODY_BYTES: Final = 65_536
-# How long the original of a masked outcome can still be fetched (decisions 3 and 5), and how long it taints (14).
+# How long the original of a masked outcome can be fetched (decisions 3 and 5), and how long it taints (decision 14).
 OUTCOME_KEPT_MS: Final = 24 * 3600 * 1000
 # What the fold needs whole: such an entry's original is held while the entry is open.
 FOLDED_KINDS: Final = frozenset(
