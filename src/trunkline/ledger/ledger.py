@@ -288,9 +288,19 @@ class Ledger:
         blobs, forgotten = self._blobs.take()
         entries = self._entries
         group = CommitGroup(
-            self._sent + 1, self._at, [*map(len, entries)], self._outlined, self._settled, self._keyed,
-            self._correlations, self._steps, self._snapshot, self._part, self._outputs, forgotten,
-        )  # fmt: skip
+            first=self._sent + 1,
+            at=self._at,
+            sizes=[*map(len, entries)],
+            outlined=self._outlined,
+            settled=self._settled,
+            keys=self._keyed,
+            correlations=self._correlations,
+            steps=self._steps,
+            snapshot=self._snapshot,
+            part=self._part,
+            outputs=self._outputs,
+            forgotten=forgotten,
+        )
         self._entries, self._outlined, self._settled = [], {}, []
         self._keyed, self._correlations, self._steps = [], [], []
         self._outputs, self._snapshot, self._part = [], None, None

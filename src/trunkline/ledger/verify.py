@@ -98,7 +98,15 @@ class _Walk:
         snapshots = self._snapshots()
         self._structure()
         held = self._db.execute("SELECT count(*) FROM held").get
-        return Report(entries + kept, last, head.hex(), removed - kept, snapshots, blobs, int(held))
+        return Report(
+            entries=entries + kept,
+            last=last,
+            head=head.hex(),
+            removed=removed - kept,
+            snapshots=snapshots,
+            blobs=blobs,
+            held=int(held),
+        )
 
     def _closed_part(self) -> tuple[int, int, bytes]:
         """How many entries were kept of the removed ones, the last of those, and its hash."""

@@ -256,13 +256,14 @@ class Agent:
         """Stay attached until ``stop()``; ``NotAdmitted`` when the exchange refuses. False if a tool would not end."""
         if self._connection is not None:
             raise RuntimeError(f"{self.agent_id} is attached already")
+        manifest = self._manifest
         identity = Identity(
-            self.agent_id,
-            self.version,
-            str(socket),
-            Token(token),
-            None if self._manifest is None else hashlib.sha256(self._manifest.read_bytes()).hexdigest(),
-            trunkline.__version__,
+            agent_id=self.agent_id,
+            version=self.version,
+            address=str(socket),
+            token=Token(token),
+            manifest_hash=None if manifest is None else hashlib.sha256(manifest.read_bytes()).hexdigest(),
+            sdk_version=trunkline.__version__,
         )
         offers = [tool.offer for tool in self.tools.values()]
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()

@@ -166,7 +166,17 @@ class Witness:
     def executed(self, by: str, call_id: str, tool: ToolDefinition, caller: str, key: str | None, body: bytes) -> None:
         """A tool runs."""
         self.note(by, f"runs {tool.name}", call_id)
-        self.executions.append(Execution(call_id, tool.tool_id, by, caller, key, digest(body), tool.side_effects))
+        self.executions.append(
+            Execution(
+                call_id=call_id,
+                tool_id=tool.tool_id,
+                by=by,
+                caller=caller,
+                key=key,
+                input_sha256=digest(body),
+                side_effects=tool.side_effects,
+            )
+        )
 
     def welcomed(self, agent_id: str) -> None:
         """An agent is let in."""
