@@ -1,4 +1,8 @@
-"""``trunkline watch``: one line for each thing that happens."""
+"""``trunkline watch``: one line for each thing that happens, as it happens.
+
+Owns the sentence for each kind of entry, which ``ledger show`` uses too: a new kind gets a row in ``SENTENCES``, and is
+shown with its fields until it has one.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from typing import Any, Final
 
 import click
 
-from trunkline.cli.connection import at, decode, encode
-from trunkline.cli.options import Settings, shared
+from trunkline.cli.client import at, decode, encode
+from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import STATUS_COLOURS, clock, duration, note, printable, say
 
 Entry = dict[str, Any]
@@ -72,7 +76,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
 
 @click.command()
 @shared
-def watch(settings: Settings) -> None:
+def watch(settings: CommandSettings) -> None:
     """All that happens, one line each, as it happens: calls, questions, agents, tokens, rules. Ctrl-C ends it."""
     exchange = settings.connect()
     try:

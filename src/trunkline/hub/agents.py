@@ -112,7 +112,7 @@ class Agents:
             self._book.say(effects.Close(present.session, 0, "replaced"))
         manifest = launch.manifest if launch is not None else None
         known_sha256 = None if manifest is None else manifest.sha256
-        # Without a manifest of ours there is nothing to drift from (decision 18).
+        # Without a manifest of ours there is nothing to drift from.
         drift = known_sha256 is not None and event.manifest_sha256 not in (None, known_sha256)  # OS-062
         number = self._book.write(
             entries.AgentAdmitted(

@@ -1,4 +1,4 @@
-"""The exchange's hand on the record: ``append`` what happened, ``need`` what somebody waits for, hear what is durable.
+"""How the exchange writes the record: ``append`` what happened, ``need`` what somebody waits for, hear what is durable.
 
 Owns the gathering of entries into commit groups: one is on its way to the writer, one gathers. It decides nothing about
 their content and never blocks but in ``open`` and ``close``.
@@ -42,7 +42,7 @@ from trunkline.ledger.link import InlineLink, Link, ProcessLink
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader, call_number
 from trunkline.ledger.store import Lock
-from trunkline.ledger.writer import INLINE_BODY_BYTES, Group, Writer, packed
+from trunkline.ledger.writer import INLINE_BODY_BYTES, CommitGroup, Writer, packed
 from trunkline.model import INLINE_OUTPUT_BYTES
 
 __all__ = ["Ledger"]
@@ -57,7 +57,7 @@ _NOTHING: Final = Raw(b"")
 
 
 class Ledger:
-    """One open record. Make it with ``Ledger.open``."""
+    """The record, open for writing: what the host appends to. Make it with ``Ledger.open``."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Ledger:
 
     @property
     def backlog_bytes(self) -> int:
-        """How much that is."""
+        """How many bytes they have."""
         return self._bytes + self._sent_bytes
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -287,10 +287,20 @@ class Ledger:
     def _send(self) -> None:
         blobs, forgotten = self._blobs.take()
         entries = self._entries
-        group = Group(
-            self._sent + 1, self._at, [*map(len, entries)], self._outlined, self._settled, self._keyed,
-            self._correlations, self._steps, self._snapshot, self._part, self._outputs, forgotten,
-        )  # fmt: skip
+        group = CommitGroup(
+            first=self._sent + 1,
+            at=self._at,
+            sizes=[*map(len, entries)],
+            outlined=self._outlined,
+            settled=self._settled,
+            keys=self._keyed,
+            correlations=self._correlations,
+            steps=self._steps,
+            snapshot=self._snapshot,
+            part=self._part,
+            outputs=self._outputs,
+            forgotten=forgotten,
+        )
         self._entries, self._outlined, self._settled = [], {}, []
         self._keyed, self._correlations, self._steps = [], [], []
         self._outputs, self._snapshot, self._part = [], None, None

@@ -1,11 +1,11 @@
-"""What may be stored or shown: secrets in JSON or text become ``[masked:rule]``.
+"""Masking of what is stored or shown: secrets in JSON or text become ``[masked:rule]``.
 
 Owns the search and the replacement; ``rules`` owns what a secret looks like. Exact secrets that the exchange itself
 knows are added at run time, live only in memory, and are also found in base64, hexadecimal and percent encoding.
 
-Fast accept, slow judge: one Hyperscan scan for all rules says "nothing here" (0.5 µs for 200 bytes, 15 for 64 KiB);
-only where a seed was seen is its rule asked. Both are linear. JSON stays JSON, and everything but the secret stays the
-bytes it was. Not for several threads at once: Hyperscan's scratch space belongs to one scan.
+One Hyperscan scan for all rules mostly says "nothing here" (0.5 µs for 200 bytes, 15 for 64 KiB); only where a rule's
+seed was seen is that rule asked. Both are linear. JSON stays JSON, and everything but the secret stays the bytes it
+was. Not for several threads at once: Hyperscan's scratch space belongs to one scan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 
 import hyperscan
 
-from trunkline.ledger.rules import RULES, TOKEN_PREFIX, Finding, Rule, inside_escape
+from trunkline.ledger.rules import RULES, TOKEN_PREFIX, Finding, MaskingRule, inside_escape
 
 __all__ = ["Masker"]
 
@@ -70,7 +70,7 @@ class Masker:
 
     def __init__(self, secrets: Iterable[tuple[str, str]] = ()) -> None:
         self._known: dict[bytes, str] = {}
-        self._rules: list[Rule] = []
+        self._rules: list[MaskingRule] = []
         self._database: hyperscan.Database | None = None
         for name, secret in secrets:
             self.add(name, secret)
@@ -174,7 +174,7 @@ class Masker:
     def _compiled(self) -> hyperscan.Database:
         self._rules = [*RULES, *(rule for secret, name in self._known.items() for rule in _known_rules(name, secret))]
         # The last only makes `mask` look: that there is such an escape, not where.
-        self._rules.append(Rule("", _ESCAPED, lambda _data, _start, _end: None))
+        self._rules.append(MaskingRule("", _ESCAPED, lambda _data, _start, _end: None))
         self._database = _database(tuple(rule.seed for rule in self._rules))
         return self._database
 
@@ -223,7 +223,7 @@ def _respelled(data: bytes) -> bytes:
         return data
 
 
-def _known_rules(name: str, secret: bytes) -> list[Rule]:
+def _known_rules(name: str, secret: bytes) -> list[MaskingRule]:
     """One rule for each spelling of an exact secret."""
     quoted = urllib.parse.quote_from_bytes(secret, safe="").encode()
     spellings = {secret, quoted, quoted.lower() if quoted != secret else quoted, secret.hex().encode()}
@@ -242,8 +242,8 @@ def _known_rules(name: str, secret: bytes) -> list[Rule]:
     return [_exact(name, spelling) for spelling in sorted(spellings)]
 
 
-def _exact(name: str, spelling: bytes) -> Rule:
+def _exact(name: str, spelling: bytes) -> MaskingRule:
     def find(data: bytes, start: int, end: int) -> Finding | None:
         return None if inside_escape(data, start) else Finding(start, end)
 
-    return Rule(name, b"".join(b"\\x%02x" % byte for byte in spelling), find)
+    return MaskingRule(name, b"".join(b"\\x%02x" % byte for byte in spelling), find)

@@ -1,4 +1,4 @@
-"""The record, read: single entries and calls, what a key or a correlation names, and everything that recovery folds.
+"""Reading the record: single entries and calls, what a key or a correlation names, and everything that recovery folds.
 
 Opens its own read-only connection, in the exchange or in any other process, whether or not an exchange runs. Nothing is
 repaired or deleted here. What was masked comes back masked unless the original is asked for and still held.
@@ -52,7 +52,7 @@ def call_number(call_id: str) -> int | None:
 
 
 class Reader:
-    """One read-only view. Without ``keys`` originals stay closed."""
+    """A read-only view of one ledger. Without ``keys`` the originals of what was masked stay closed."""
 
     def __init__(self, path: Path, keys: LedgerKeys | None = None, *, vfs: str | None = None) -> None:
         self._keys = keys

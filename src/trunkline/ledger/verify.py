@@ -30,7 +30,7 @@ _REFERENCE: Final = re.compile(rb'"(?:input|output)":\{"\$blob":"sha256:([0-9a-f
 
 
 class Report(Struct, frozen=True):
-    """What was found whole. ``last`` and ``head``, kept elsewhere, prove the end of the record later."""
+    """The figures of a record that is whole. ``last`` and ``head``, kept elsewhere, prove its end later."""
 
     entries: int
     last: int
@@ -77,6 +77,8 @@ def _first_unreadable(path: Path, vfs: str | None) -> int:
 
 
 class _Walk:
+    """One walk over all tables, within one read transaction."""
+
     def __init__(self, connection: apsw.Connection) -> None:
         self._db = connection
         self._number = 0
@@ -96,7 +98,15 @@ class _Walk:
         snapshots = self._snapshots()
         self._structure()
         held = self._db.execute("SELECT count(*) FROM held").get
-        return Report(entries + kept, last, head.hex(), removed - kept, snapshots, blobs, int(held))
+        return Report(
+            entries=entries + kept,
+            last=last,
+            head=head.hex(),
+            removed=removed - kept,
+            snapshots=snapshots,
+            blobs=blobs,
+            held=int(held),
+        )
 
     def _closed_part(self) -> tuple[int, int, bytes]:
         """How many entries were kept of the removed ones, the last of those, and its hash."""

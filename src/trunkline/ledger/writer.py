@@ -43,11 +43,11 @@ from trunkline.ledger.store import (
 if TYPE_CHECKING:
     from msgspec import Raw
 
-__all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "Group", "Writer", "packed"]
+__all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "CommitGroup", "Writer", "packed"]
 
 # A body above this is stored once, in `blobs` (decision 27).
 INLINE_BODY_BYTES: Final = 65_536
-# How long the original of a masked outcome can still be fetched (decisions 3 and 5), and how long it taints (14).
+# How long the original of a masked outcome can be fetched (decisions 3 and 5), and how long it taints (decision 14).
 OUTCOME_KEPT_MS: Final = 24 * 3600 * 1000
 # What the fold needs whole: such an entry's original is held while the entry is open.
 FOLDED_KINDS: Final = frozenset(
@@ -68,8 +68,11 @@ GROUP, BLOB, SECRET = b"g", b"b", b"s"
 DURABLE, FAILED, FULL, CORRUPT = b"d", b"f", b"n", b"c"
 
 
-class Group(NamedTuple):
-    """What is committed together. Plain values only: it travels by ``marshal``, between two runs of one interpreter."""
+class CommitGroup(NamedTuple):
+    """The entries that are committed together, and what goes into the indexes with them.
+
+    Plain values only: it travels by ``marshal``, between two runs of one interpreter.
+    """
 
     first: int
     # The newest entry's time.
@@ -92,7 +95,7 @@ class Group(NamedTuple):
     forgotten: list[int]
 
 
-def packed(group: Group, entries: Iterable[bytes]) -> bytes:
+def packed(group: CommitGroup, entries: Iterable[bytes]) -> bytes:
     """A group as it travels. Version 2: without the search for repeated objects, which costs more than it saves.
 
     Joined, since ``marshal`` finds out the size by and by: new memory for each group, 0.5 µs for a call.
@@ -101,7 +104,10 @@ def packed(group: Group, entries: Iterable[bytes]) -> bytes:
 
 
 class Writer:
-    """The end of the line. ``commit`` returns the last durable number, or raises: then only ``abandon`` is left."""
+    """Puts commit groups on the disk; the only one that changes the record.
+
+    ``commit`` returns the last durable number, or raises: then only ``abandon`` is left.
+    """
 
     def __init__(self, path: Path, keys: LedgerKeys, masker: Masker, *, vfs: str | None = None) -> None:
         self._keys = keys
@@ -178,7 +184,7 @@ class Writer:
 
     def commit(self, payload: bytes, blobs: Iterable[tuple[int, bytes | Raw]] = ()) -> int:
         """Store a packed group, whose entries may name these blobs and those of before. The last durable number."""
-        group = Group(*marshal.loads(payload))  # noqa: S302 - from our own parent, over a private socket
+        group = CommitGroup(*marshal.loads(payload))  # noqa: S302 - from our own parent, over a private socket
         if group.first != self.last + 1:
             raise InvariantBroken(f"entry {group.first} does not follow {self.last}")
         for blob, data in blobs:
@@ -202,7 +208,7 @@ class Writer:
             self._references.pop(blob, None)
         return last
 
-    def _transact(self, group: Group, payload: bytes) -> int:
+    def _transact(self, group: CommitGroup, payload: bytes) -> int:
         self._execute("BEGIN IMMEDIATE")
         self._uses = {}
         rows = self._rows = []
@@ -331,7 +337,7 @@ class Writer:
         elif call:
             self._held_calls.add(call)
 
-    def _erase_settled(self, group: Group) -> None:
+    def _erase_settled(self, group: CommitGroup) -> None:
         if self._held_calls:
             for call in group.settled[::2]:
                 if call in self._held_calls:
@@ -390,7 +396,7 @@ class Writer:
     def _store_blob(self, digest: bytes, data: bytes) -> None:
         self._execute("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", (digest, data))
 
-    def _store_output(self, blob: int, group: Group) -> None:
+    def _store_output(self, blob: int, group: CommitGroup) -> None:
         """An output that travels by reference. Masked it has another hash, which the entries that name it then say."""
         reference = self._reference(blob)
         if reference is not None:

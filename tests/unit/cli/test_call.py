@@ -17,7 +17,7 @@ from msgspec import Raw
 from tests.unit.cli.conftest import Running
 from tests.unit.edges.http.scripted import CALL_ID, accepted, answered, asks, progressed, refused, view
 from trunkline.cli import call as call_module
-from trunkline.cli.connection import Connection
+from trunkline.cli.client import ExchangeClient
 from trunkline.errors import ExchangeUnreachable
 from trunkline.events import CallRequested, CancelRequested
 from trunkline.model import FAULTS, Question, Status, fault
@@ -264,7 +264,7 @@ def test_waiting_outlives_a_restart_of_the_exchange(running: Running, monkeypatc
     text = ready.read_text()
     look, connections = call_module._look, []
 
-    def gone_twice(exchange: Connection, call_id: str) -> Any:
+    def gone_twice(exchange: ExchangeClient, call_id: str) -> Any:
         connections.append(exchange)
         if len(connections) == 3:
             return look(exchange, call_id)

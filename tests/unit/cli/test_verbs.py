@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from tests.unit.cli.conftest import Running, trunkline
 from tests.unit.edges.http.scripted import CALL_ID, view
-from trunkline.cli.connection import is_alive
+from trunkline.cli.client import is_alive
 from trunkline.cli.main import VERBS
 from trunkline.effects import Reply
 from trunkline.errors import ConfigError

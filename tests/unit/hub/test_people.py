@@ -1,4 +1,4 @@
-"""``hub.people``: manifests and permissions, directives (decisions 13, 15, 18)."""
+"""``hub.people``: manifests and permissions, directives (decisions 13, 15)."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Spaces(BaseSink):
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     def new_run_id(self) -> str:
-        """``run_`` and 128 random bits (silent point 25)."""
+        """``run_`` and 128 random bits (SP-039)."""
         return f"run_{secrets.token_hex(16)}"
 
     def refusal(self, space: str, caller: str, message: Mapping[str, Any]) -> tuple[str, str] | None:
