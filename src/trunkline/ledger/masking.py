@@ -23,14 +23,19 @@ import hyperscan
 
 from trunkline.ledger.rules import RULES, TOKEN_PREFIX, Finding, MaskingRule, inside_escape
 
-__all__ = ["Masker"]
+__all__ = ["MASKED_WHOLE", "Masker"]
 
+# What stands for something that could not be masked: JSON, and readable in a log.
+MASKED_WHOLE: Final = b'"[masked:whole]"'
 # A shorter one cannot be told from ordinary text: masking every "admin" would blank the record.
 SHORTEST_SECRET: Final = 8
 
 # Characters that need no escape and yet have one (`\u0041`, `\/`) hide a secret from the scan. Such JSON is respelled
 # first. Quotes and backslashes never lose theirs.
 _ESCAPED: Final = rb"\\(?:u00[2-7]|/)"
+
+# As deep as anything that somebody may send; orjson reads four times as deep.
+DEEPEST_READ: Final = 256
 
 # So many places of one body are judged one by one, 3 µs each. Where there are more, whole strings go, 1 µs each: it
 # bounds what a hostile body can cost.
@@ -56,9 +61,9 @@ def _note(rule: int, start: int, end: int, _flags: int, hits: object) -> bool:
     return len(hits) >= MOST_JUDGED
 
 
-def _note_each(_rule: int, start: int, end: int, _flags: int, hits: object) -> None:
+def _note_each(rule: int, start: int, end: int, _flags: int, hits: object) -> None:
     assert type(hits) is list
-    hits.append((start, end))
+    hits.append((rule, start, end))
 
 
 def _stop(*_match: object) -> bool:
@@ -95,10 +100,22 @@ class Masker:
         return True
 
     def mask(self, data: bytes) -> bytes:
-        """The JSON text ``data`` without secrets; ``data`` itself if there were none. Lines of a log will do too."""
+        """The JSON text ``data`` without secrets; ``data`` itself if there were none. Lines of a log will do too.
+
+        What cannot be masked, for whatever reason, is ``MASKED_WHOLE``: nobody's bytes stop the one who masks them.
+        """
         hits = self._seen(data)
         if not hits:
             return data
+        try:
+            masked = self._masked(data, hits)
+        except Exception:  # noqa: BLE001  (whatever it was, it was the fault of these bytes)
+            return MASKED_WHOLE
+        if masked is not data and not _is_json(masked) and _is_json(data):
+            return MASKED_WHOLE
+        return masked
+
+    def _masked(self, data: bytes, hits: list[_Hit]) -> bytes:
         plain = data
         respell = len(self._rules) - 1
         if any(number == respell for number, _, _ in hits) or (len(hits) == MOST_JUDGED and b"\\" in data):
@@ -133,13 +150,15 @@ class Masker:
         database = self._database or self._compiled()
         parts: list[bytes] = []
         escapes = b"\\" in data
+        respell = len(self._rules) - 1
         base = done
         while base < len(data):
-            seen: list[tuple[int, int]] = []
+            seen: list[_Hit] = []
             database.scan(data[base : base + WINDOW_BYTES], _note_each, 0, seen)
-            for first, last in seen:
+            for rule, first, last in seen:
                 end = base + last
-                if end <= done:
+                # The last rule says only that there is such an escape, and not where it begins.
+                if end <= done or rule == respell:
                     continue
                 # Most often the string ended within the seed: it was a key.
                 if data[end - 1] != _COLON or data[end - 2] != _QUOTE or data[end - 3] == _BACKSLASH:
@@ -218,9 +237,24 @@ def _respelled(data: bytes) -> bytes:
     import orjson
 
     try:
-        return orjson.dumps(orjson.loads(data))
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
+        # Not JSON, or nested deeper than it can be read: then what its escapes hide is not known.
+        if data.count(b"[") + data.count(b"{") > DEEPEST_READ:
+            raise
         return data
+    # Raises for what is nested deeper than anybody may send: then it is masked whole.
+    return orjson.dumps(value)
+
+
+def _is_json(data: bytes) -> bool:
+    import orjson
+
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def _known_rules(name: str, secret: bytes) -> list[MaskingRule]:

@@ -29,6 +29,7 @@ import apsw
 from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError, LedgerFull
 from trunkline.ledger.chain import GENESIS
 from trunkline.ledger.keys import LedgerKeys
+from trunkline.ledger.masked_whole import masked_whole
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.store import (
     CHECKPOINT_PAGES,
@@ -305,9 +306,14 @@ class Writer:
                 masked = masked.replace(original, renamed)
         if masked is data:
             return data
-        # Stops here, before anything is written, if masking ever broke an entry.
-        entry: dict[str, object] = json.loads(masked)
-        kind = entry["kind"]
+        try:
+            entry: dict[str, object] = json.loads(masked)
+            kind = entry["kind"]
+        except (ValueError, TypeError, RecursionError):
+            # An entry is never lost because of what somebody wrote into it.
+            masked = masked_whole(data, self._masker)
+            entry = json.loads(masked)
+            kind = entry["kind"]
         if kind == "call.settled":
             call = entry["call"]
             assert isinstance(call, int)
