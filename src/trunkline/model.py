@@ -42,6 +42,10 @@ MAX_OUTPUT_BYTES: Final = 67_108_864
 # The same bound as the frame limit of most JSON-RPC servers; a schema may set a lower one for its tool.
 MAX_INPUT_BYTES: Final = 1_048_576
 
+# Ids, keys and names that callers make up, on every edge: what one takes, all others can carry. 128 holds a UUID, a URN
+# or a `chat_session:…` name with room to spare.
+MAX_NAME_CHARS: Final = 128
+
 AGENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 # Ids that only an edge of ours may give out, so that `space.x/shell` can never be somebody's agent.
