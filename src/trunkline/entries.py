@@ -14,7 +14,7 @@ from typing import dataclass_transform
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline.model import Decision, Fault, Health, OptionalRaw, Rule, Status, ToolDefinition
+from trunkline.model import Circumstance, Decision, Fault, Health, OptionalRaw, Rule, Status, ToolDefinition
 
 
 # The decorator tells type checkers what msgspec does: a child of a frozen struct is frozen.
@@ -155,7 +155,8 @@ class CallAccepted(Entry, tag="call.accepted"):
     directive_id: str | None = None
     timeout_ms: int | None = None
     expires_ms: int | None = None
-    untrusted: bool = False
+    # Under which it was judged, in the order of their names.
+    circumstances: tuple[Circumstance, ...] = ()
     warning: str | None = None
     # How many calls deep; not always the length of ``chain``, which may join the chains of several causes.
     depth: int = 1

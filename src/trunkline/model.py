@@ -93,6 +93,16 @@ class Decision(enum.StrEnum):
     DENY = "deny"
 
 
+class Circumstance(enum.StrEnum):
+    """Something about how a call came to be made that a rule may name (``when``). ``hub.judging`` finds them out."""
+
+    # What strangers wrote may be behind it: a result of an agent that reads such text is part of its correlation.
+    UNTRUSTED = "untrusted"
+
+
+Circumstances = frozenset[Circumstance]
+
+
 class Health(enum.StrEnum):
     """How an agent says it is, or what its silence says. Only ``ok`` and ``degraded`` are given calls."""
 
@@ -237,7 +247,10 @@ class Actor(Struct, frozen=True, omit_defaults=True):
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
-    """One line of policy. ``*`` matches any characters, slash included. ``id`` names the line where it came from."""
+    """One line of policy. ``*`` matches any characters, slash included. ``id`` names the line where it came from.
+
+    With ``when`` it speaks only of calls that are made under this circumstance.
+    """
 
     id: str
     caller: str
@@ -245,7 +258,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
     decision: Decision
     reason: str = ""
     side_effects: bool | None = None
-    when: Literal["untrusted"] | None = None
+    when: Circumstance | None = None
 
 
 class Policy(Struct, frozen=True):

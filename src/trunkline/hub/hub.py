@@ -245,7 +245,7 @@ class Hub:
                 case.directive_id,
                 event.timeout_ms,
                 event.expires_ms,
-                case.untrusted,
+                tuple(sorted(case.circumstances)) if case.circumstances else (),
                 case.warning,
                 chain.depth,
             )
@@ -281,7 +281,7 @@ class Hub:
             entry.sent
             and entry.key is None
             and entry.warning is None
-            and not entry.untrusted
+            and not entry.circumstances
             and (chain is chains.NO_CHAIN or chain.cause is not None)
             and agent.breaker is None
             and agent.agent_id not in self.judge.guards

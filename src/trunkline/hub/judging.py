@@ -30,10 +30,11 @@ from trunkline.hub.people import People
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
 from trunkline.hub.state import State, body_size
-from trunkline.model import Decision, Fault, Now, Verdict, fault
+from trunkline.model import Circumstance, Circumstances, Decision, Fault, Now, Verdict, fault
 
 # A look into an enum takes 70 ns.
 ASK: Final = Decision.ASK
+NONE: Final[Circumstances] = frozenset()
 # An agent restarted by its supervisor is usually back within this time.
 RETRY_UNAVAILABLE_MS: Final = 1000
 
@@ -53,6 +54,7 @@ class Case:
         "agent",
         "caller",
         "chain",
+        "circumstances",
         "correlation_id",
         "directive_id",
         "event",
@@ -61,7 +63,6 @@ class Case:
         "key_id",
         "size",
         "tool",
-        "untrusted",
         "verdict",
         "warning",
     )
@@ -69,7 +70,7 @@ class Case:
     tool: Tool
     agent: Agent
     correlation_id: str | None
-    untrusted: bool
+    circumstances: Circumstances
     verdict: Verdict
     has_slot: bool
 
@@ -192,12 +193,14 @@ class Judging:
         return None
 
     def find_circumstances(self, case: Case, now: Now) -> None:
-        """Under what the call is made, as far as rules speak of it. No reason to say no by itself."""
+        """Under which the call is made: the one place that finds them out. No reason to say no by itself."""
         cause = case.chain.cause
         case.correlation_id = case.event.correlation_id
         if case.correlation_id is None and cause is not None:
             case.correlation_id = cause.correlation_id
-        case.untrusted = bool(self._state.tainted or case.chain.causes) and self._is_untrusted(case, now)
+        case.circumstances = NONE
+        if (self._state.tainted or case.chain.causes) and self._is_untrusted(case, now):
+            case.circumstances |= {Circumstance.UNTRUSTED}
 
     def _is_untrusted(self, case: Case, now: Now) -> bool:
         """Whether what strangers wrote may be behind this call (decision 14).
@@ -207,11 +210,14 @@ class Judging:
         tainted = self._state.is_tainted
         if case.correlation_id is not None and tainted(case.correlation_id, now.ms):
             return True
-        return any(cause.entry.untrusted or tainted(cause.correlation_id, now.ms) for cause in case.chain.causes)
+        return any(
+            Circumstance.UNTRUSTED in cause.entry.circumstances or tainted(cause.correlation_id, now.ms)
+            for cause in case.chain.causes
+        )
 
     def policy_agrees(self, case: Case, _now: Now) -> Refusal | None:
         """No rule denies it to anybody in the chain."""
-        case.verdict = self._judge.verdict(case.tool, (*case.chain.callers, case.caller), case.untrusted)
+        case.verdict = self._judge.verdict(case.tool, (*case.chain.callers, case.caller), case.circumstances)
         problem = case.verdict.fault  # OS-103, OS-104
         return None if problem is None else case.refused(problem)
 

@@ -201,7 +201,8 @@ class People:
         if pin is None or pin.fingerprint != entry.fingerprint:
             self._calls.settle(call, Status.FAILED, now, fault=fault("policy.denied", "the tool's definition changed"))
             return
-        verdict = self._judge.judge(pin.definition, (*entry.chain, entry.caller), untrusted=entry.untrusted)
+        callers, circumstances = (*entry.chain, entry.caller), frozenset(entry.circumstances)
+        verdict = self._judge.judge(pin.definition, callers, circumstances)
         verdict = self._judge.guarded(verdict, entry.tool_id, entry.input)
         if verdict.fault is not None:
             self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)

@@ -25,6 +25,7 @@ from trunkline.hub.state import Call
 from trunkline.model import (
     MAX_INPUT_BYTES,
     MAX_OUTPUT_BYTES,
+    Circumstances,
     Health,
     ProcessIdentity,
     RetryPolicy,
@@ -118,7 +119,7 @@ class Tool(Struct):
     agent: Agent | None
     suspended: bool = False
     quarantined_until: float = 0.0
-    verdicts: dict[tuple[tuple[str, ...], bool], Verdict] = {}
+    verdicts: dict[tuple[tuple[str, ...], Circumstances], Verdict] = {}
     verdicts_epoch: int = -1
     succeeded: int = 0
     failed: int = 0

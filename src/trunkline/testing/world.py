@@ -21,6 +21,7 @@ from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.model import (
     OPERATOR,
     AgentView,
+    Circumstance,
     Decision,
     Limits,
     Manifest,
@@ -80,7 +81,7 @@ def _policy(version: str, *lines: tuple[str, str, str] | Rule) -> Policy:
 POLICIES: Final = (
     _policy(
         "builtin",
-        Rule("builtin-untrusted", "*", "*", Decision.ASK, side_effects=True, when="untrusted"),
+        Rule("builtin-untrusted", "*", "*", Decision.ASK, side_effects=True, when=Circumstance.UNTRUSTED),
         ("operator", "*", "allow"),
         Rule("builtin-read-only", "*", "*", Decision.ALLOW, side_effects=False),
         Rule("builtin-side-effects", "*", "*", Decision.ASK, side_effects=True),
@@ -99,7 +100,7 @@ POLICIES: Final = (
     ),
     _policy(
         "distrust",
-        Rule("distrust-1", "*", "*", Decision.DENY, when="untrusted"),
+        Rule("distrust-1", "*", "*", Decision.DENY, when=Circumstance.UNTRUSTED),
         ("opensentience:*", "*/once", "deny"),
         ("http:checker", "*/make", "ask"),
         ("*", "*", "allow"),

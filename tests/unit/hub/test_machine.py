@@ -18,6 +18,7 @@ from trunkline.hub.approvals import MAX_OPEN_BY_ONE
 from trunkline.model import (
     OPERATOR,
     BreakerPolicy,
+    Circumstance,
     Decision,
     Health,
     Manifest,
@@ -38,7 +39,7 @@ POLICIES = (
     ASK,
     rules(("operator", "*", "allow"), ("opensentience:*", "com.a/*", "deny"), ("*", "*", "ask"), version="v2"),
     rules(
-        Rule("untrusted", "*", "*", Decision.ASK, when="untrusted", side_effects=True),
+        Rule("untrusted", "*", "*", Decision.ASK, when=Circumstance.UNTRUSTED, side_effects=True),
         ("*", "*", "allow"),
         version="v3",
     ),
