@@ -278,6 +278,21 @@ class Limits(Struct, frozen=True):
     open_bytes: int = 67_108_864
 
 
+class HubSettings(Struct, frozen=True):
+    """What the operator's configuration says to the hub. Replaced as a whole while the exchange runs."""
+
+    policy: Policy
+    limits: Limits = Limits()
+    # Agents that read what strangers wrote (decision 14).
+    untrusted_agents: frozenset[str] = frozenset()
+    # Agents whose changed tool definitions are taken without asking: for developing them.
+    unpinned_agents: frozenset[str] = frozenset()
+    # Whether an input that its tool's schema does not allow is refused; else it is only noted.
+    schema_strict: bool = True
+    # How long a question to a person stays open.
+    approval_expire_s: float = 3600.0
+
+
 class RetryPolicy(Struct, frozen=True):
     """How often, and after which waits, a call is sent again. Each edge states its own; only ``hub.retry`` reads it."""
 

@@ -375,7 +375,7 @@ class Runner:
 
     def policy(self) -> Policy:
         """The rules in force."""
-        return self.hub.judge.rules
+        return self.hub.in_force.settings.policy
 
     def check(self, caller: str, tool_id: str, body: Raw | None) -> Verdict:
         """What would happen to such a call."""

@@ -46,7 +46,7 @@ from trunkline.hub.hub import Hub
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.verify import verify
-from trunkline.model import ProcessIdentity, Status
+from trunkline.model import HubSettings, ProcessIdentity, Status
 
 log = logging.getLogger("trunkline")
 
@@ -166,7 +166,7 @@ class Exchange:
             call_prefix=_call_prefix(),
             new_id=_new_id,
             operator_sha256=hashlib.sha256(operator_token.encode()).hexdigest(),
-            rules=self._config.policy(),
+            settings=HubSettings(self._config.policy(), self._config.limits),
         )
         try:
             hub.fold(ledger.reader.recovery())
@@ -188,15 +188,16 @@ class Exchange:
         self._next_snapshot = hub.state.last + SNAPSHOT_EVERY
         self._spaces = Spaces(self._runner, folder, _own_identity(), trunkline.__version__)
         self._spaces.prepare(found)
-        self._runner.feed([self._in_force(), events.ExchangeStarted(trunkline.__version__, self._instance)])
+        started = events.ExchangeStarted(trunkline.__version__, self._instance)
+        self._runner.feed([events.SettingsChanged(self._settings()), started])
 
-    def _in_force(self) -> events.PolicyChanged:
+    def _settings(self) -> HubSettings:
         config = self._config
         unpinned = {agent.id for agent in config.agents if not agent.pin_definitions}
         # Their definitions change with a release of ours only.
         unpinned.update(agent.agent_id for agent in self._spaces.agents.values())
         unpinned.update(f"chiffon.{kind}" for kind in AGENT_TYPES)
-        return events.PolicyChanged(
+        return HubSettings(
             config.policy(),
             config.limits,
             untrusted_agents=frozenset(agent.id for agent in config.agents if agent.reads_untrusted),
@@ -252,7 +253,7 @@ class Exchange:
                     f"[{name}] cannot change while the exchange runs; restart it", str(self._config_path or "")
                 )
         self._config = config
-        self._runner.feed([self._in_force()])
+        self._runner.feed([events.SettingsChanged(self._settings())])
         self._supervisor.reload([_spec(agent) for agent in config.agents])
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
 

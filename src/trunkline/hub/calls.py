@@ -20,6 +20,7 @@ from trunkline import effects, entries
 from trunkline.events import CallFinished, CallProgressed
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.book import Book
+from trunkline.hub.in_force import InForce
 from trunkline.hub.lifecycle import step
 from trunkline.hub.limits import Loads
 from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
@@ -59,7 +60,13 @@ class Calls:
     """All open calls and where they are on their way."""
 
     def __init__(
-        self, book: Book, registry: Registry, loads: Loads, approvals: Approvals, timers: Timers[int | str]
+        self,
+        book: Book,
+        registry: Registry,
+        loads: Loads,
+        approvals: Approvals,
+        timers: Timers[int | str],
+        in_force: InForce,
     ) -> None:
         self._book = book
         self._state = book.state
@@ -67,9 +74,9 @@ class Calls:
         self._loads = loads
         self._approvals = approvals
         self._timers = timers
+        self._in_force = in_force
         # Accepted calls whose tool is away, by tool.
         self._parked: dict[str, dict[int, None]] = {}
-        self.untrusted_agents: frozenset[str] = frozenset()
         self.settled: dict[Status, int] = dict.fromkeys(sorted(OUTCOMES), 0)
         self.resent = 0
 
@@ -246,9 +253,9 @@ class Calls:
             self._timers.disarm(entry.n, call.wake_at)
         if call.status is QUEUED:
             self._forget_waiting(call)
-        untrusted = False
-        if self.untrusted_agents:
-            untrusted = call.attempt > 0 and tool_agent(entry.tool_id) in self.untrusted_agents
+        untrusted, readers = False, self._in_force.settings.untrusted_agents
+        if readers:
+            untrusted = call.attempt > 0 and tool_agent(entry.tool_id) in readers
         number = book.write(
             entries.CallSettled(
                 n=book.next,

@@ -23,6 +23,7 @@ from trunkline.hub.calls import WATCH_KEY, Calls, reference, waits_for_disk
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.house import House
 from trunkline.hub.idempotency import KEY_LIFE_MS, Fingerprints
+from trunkline.hub.in_force import InForce
 from trunkline.hub.judging import Case, Judging, Refusal
 from trunkline.hub.lanes import Lanes
 from trunkline.hub.limits import Loads
@@ -35,8 +36,8 @@ from trunkline.model import (
     INLINE_OUTPUT_BYTES,
     Decision,
     Guard,
+    HubSettings,
     Now,
-    Policy,
     Principal,
     Status,
     fault,
@@ -66,53 +67,32 @@ class Hub:
     """One exchange's decisions."""
 
     def __init__(
-        self, *, mac_key: bytes, call_prefix: str, new_id: Callable[[], str], operator_sha256: str, rules: Policy
+        self,
+        *,
+        mac_key: bytes,
+        call_prefix: str,
+        new_id: Callable[[], str],
+        operator_sha256: str,
+        settings: HubSettings,
     ) -> None:
-        self.state = State()
-        self.registry = Registry()
+        self.in_force = in_force = InForce(settings)
+        self.state = state = State()
+        self.registry = registry = Registry()
         self.timers: Timers[int | str] = Timers()
-        self.loads = Loads()
-        self.book = Book(self.state)
-        self.approvals = Approvals(self.book, self.timers)
-        self.calls = Calls(self.book, self.registry, self.loads, self.approvals, self.timers)
-        self.credentials = Credentials(self.state, operator_sha256)
-        self.fingerprints = Fingerprints(mac_key)
-        self.lanes = Lanes(self.state, self.registry, self.loads, self.calls, call_prefix)
-        self.judge = Judge(rules, self.registry, self.credentials)
-        self.agents = Agents(
-            self.book, self.registry, self.calls, self.approvals, self.credentials, self.judge, self.timers
+        self.loads = loads = Loads()
+        self.book = book = Book(state)
+        self.fingerprints = fingerprints = Fingerprints(mac_key)
+        self.credentials = credentials = Credentials(state, operator_sha256)
+        self.judge = judge = Judge(in_force, registry, credentials)
+        self.approvals = approvals = Approvals(book, self.timers, in_force)
+        self.calls = calls = Calls(book, registry, loads, approvals, self.timers, in_force)
+        self.lanes = Lanes(state, registry, loads, calls, call_prefix)
+        self.agents = Agents(book, registry, calls, approvals, credentials, judge, self.timers, in_force)
+        self.people = people = People(
+            book, registry, calls, approvals, credentials, fingerprints, judge, in_force, new_id
         )
-        self.people = People(
-            self.book,
-            self.registry,
-            self.calls,
-            self.approvals,
-            self.credentials,
-            self.fingerprints,
-            self.judge,
-            new_id,
-        )
-        self.house = House(
-            self.book,
-            self.registry,
-            self.loads,
-            self.calls,
-            self.approvals,
-            self.agents,
-            self.people,
-            self.judge,
-        )
-        self.judging = Judging(
-            self.state,
-            self.registry,
-            self.loads,
-            self.calls,
-            self.approvals,
-            self.fingerprints,
-            self.judge,
-            self.people,
-            self.house,
-        )
+        self.judging = Judging(state, registry, loads, calls, approvals, fingerprints, judge, people, in_force)
+        self.house = House(book, registry, loads, calls, people, in_force)
         self.refused: dict[str, int] = {}
         self._call_prefix = call_prefix
         self._new_id = new_id
@@ -143,7 +123,7 @@ class Hub:
             events.ExchangeStarted: self.house.exchange_started,
             events.DrainStarted: self.house.drain_started,
             events.ExchangeStopped: self.house.exchange_stopped,
-            events.PolicyChanged: self.house.policy_changed,
+            events.SettingsChanged: self.house.settings_changed,
             events.StorageChanged: self.house.storage_changed,
             events.Noticed: self.house.noticed,
             events.ProcessStepped: self.house.process_stepped,
@@ -230,7 +210,7 @@ class Hub:
                 event.input,
                 verdict.decision,
                 verdict.rule,
-                self.judge.rules.version,
+                self.in_force.settings.policy.version,
                 tool.fingerprint,
                 case.has_slot and not case.asks,
                 tool.definition.side_effects,
@@ -253,7 +233,7 @@ class Hub:
         call = self.state.by_number[number]
         self._set_out(call, event, case.agent, verdict.reason, now)
         if self._is_ordinary(call, chain, tool, case.agent):
-            self.lanes.open(event, call.entry, tool, case.agent, self.house.limits)
+            self.lanes.open(event, call.entry, tool, case.agent, self.in_force.settings.limits)
 
     def _set_out(self, call: Call, event: CallRequested, agent: Agent, reason: str, now: Now) -> None:
         """Send a call that was taken on, or let it wait for a person or for a slot."""
@@ -263,7 +243,7 @@ class Hub:
         if event.expires_ms is not None:
             call.expires_at = now.mono + (event.expires_ms / 1000 - now.wall)
         if entry.decision is ASK:
-            question = self.approvals.ask_call(call, self.judge.rules.version, reason, now)
+            question = self.approvals.ask_call(call, self.in_force.settings.policy.version, reason, now)
             self.approvals.say_waiting(call, question, call.waiters)
             self.calls.rearm(call)
             return
@@ -287,8 +267,8 @@ class Hub:
             and agent.agent_id not in self.judge.guards
             and not tool.definition.requires_directive
             and not self.state.tainted
-            and not self.calls.untrusted_agents
-            and not self.house.limits.calls_per_s
+            and not self.in_force.settings.untrusted_agents
+            and not self.in_force.settings.limits.calls_per_s
         )
 
     def _joined(self, event: CallRequested, key_id: str, mac: str, now: Now) -> bool:

@@ -23,8 +23,8 @@ from trunkline.hub import chains
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.calls import Calls
 from trunkline.hub.chains import NO_CHAIN, Chain
-from trunkline.hub.house import House
 from trunkline.hub.idempotency import Fingerprints
+from trunkline.hub.in_force import InForce
 from trunkline.hub.limits import Loads
 from trunkline.hub.people import People
 from trunkline.hub.policy import Judge
@@ -112,7 +112,7 @@ class Judging:
         fingerprints: Fingerprints,
         judge: Judge,
         people: People,
-        house: House,
+        in_force: InForce,
     ) -> None:
         self._state = state
         self._registry = registry
@@ -122,7 +122,7 @@ class Judging:
         self._fingerprints = fingerprints
         self._judge = judge
         self._people = people
-        self._house = house
+        self._in_force = in_force
         self.steps: tuple[Step, ...] = (
             self.exchange_is_open,
             self.caller_keeps_the_pace,
@@ -158,12 +158,12 @@ class Judging:
 
     def exchange_is_open(self, _case: Case, _now: Now) -> Refusal | None:
         """It takes new calls on."""
-        closed = self._house.closed
+        closed = self._in_force.closed
         return None if closed is None else Refusal(closed)
 
     def caller_keeps_the_pace(self, case: Case, now: Now) -> Refusal | None:
         """Counted whatever comes of the call: a flood of calls that are refused is a flood."""
-        problem = self._loads.try_pace(case.caller, self._house.limits, now.mono)
+        problem = self._loads.try_pace(case.caller, self._in_force.settings.limits, now.mono)
         return None if problem is None else Refusal(problem)
 
     # -- who calls what, and for whom ----------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class Judging:
     def input_is_valid(self, case: Case, _now: Now) -> Refusal | None:
         """It is what the tool's schema says. Where the exchange only warns, the warning goes on record."""
         case.warning = case.tool.validator.error(case.event.input, case.event.value)
-        if case.warning is None or not self._house.schema_strict:  # OS-159
+        if case.warning is None or not self._in_force.settings.schema_strict:  # OS-159
             return None
         return Refusal(fault("tool.invalid_input", case.warning))
 
@@ -281,14 +281,14 @@ class Judging:
     def _may_ask(self, case: Case) -> Refusal | None:
         if case.input_mac is None:
             case.input_mac = self._fingerprints.input_mac(case.event.tool_id, case.event.input)
-        version, fingerprint = self._judge.rules.version, case.tool.fingerprint
+        version, fingerprint = self._in_force.settings.policy.version, case.tool.fingerprint
         same = self._approvals.same_question(case.caller, case.chain.callers, case.input_mac, version, fingerprint)
         problem = None if same is not None else self._approvals.refusal(case.caller)
         return None if problem is None else case.refused(problem)
 
     def caller_has_room(self, case: Case, _now: Now) -> Refusal | None:
         """The last step: from here on the call counts among the caller's open ones."""
-        problem = self._loads.try_take(case.caller, case.size, self._house.limits)
+        problem = self._loads.try_take(case.caller, case.size, self._in_force.settings.limits)
         return None if problem is None else case.refused(problem)
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from msgspec import Raw
 
 from trunkline.hub.credentials import Credentials
+from trunkline.hub.in_force import InForce
 from trunkline.hub.registry import Registry, Tool
 from trunkline.model import (
     OPERATOR,
@@ -136,8 +137,8 @@ def judge(
 class Judge:
     """The rules in force, applied to live agents and tools."""
 
-    def __init__(self, rules: Policy, registry: Registry, credentials: Credentials) -> None:
-        self.rules = rules
+    def __init__(self, in_force: InForce, registry: Registry, credentials: Credentials) -> None:
+        self._in_force = in_force
         self._registry = registry
         self._credentials = credentials
         self._epoch = 0
@@ -170,7 +171,7 @@ class Judge:
     def judge(self, definition: ToolDefinition, callers: tuple[str, ...], circumstances: Circumstances) -> Verdict:
         """The same about any definition, offered now or not."""
         return judge(
-            self.rules,
+            self._in_force.settings.policy,
             callers,
             definition,
             circumstances=circumstances,

@@ -23,6 +23,7 @@ from trunkline.model import (
     AgentView,
     Circumstance,
     Decision,
+    HubSettings,
     Limits,
     Manifest,
     Peer,
@@ -137,7 +138,7 @@ class World:
         self.setup.max_inflight = self.rng.choice([1, 2, 8, 256])
         # With so little room reading stops whenever the disk is slow.
         self.setup.backlog = self.rng.choice([(2048, 8192), (3, 8)])
-        self.setup.in_force = self.in_force(POLICIES[0])
+        self.setup.settings = self.settings(POLICIES[0])
         self.exchange: SimulatedExchange | None = None
         self.canaries: list[str] = []
         # The latest time the wall clock ever showed before it was set.
@@ -173,10 +174,10 @@ class World:
             can_cancel=self.rng.random() < 0.7,
         )
 
-    def in_force(self, policy: Policy) -> events.PolicyChanged:
+    def settings(self, policy: Policy) -> HubSettings:
         """A configuration with this policy."""
         strict = Limits(calls_per_s=5.0, open_calls=4, open_bytes=100_000)
-        return events.PolicyChanged(
+        return HubSettings(
             policy,
             strict if self.rng.random() < 0.15 else Limits(),
             untrusted_agents=frozenset({UNTRUSTED}),

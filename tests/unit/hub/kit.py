@@ -29,6 +29,7 @@ from trunkline.model import (
     Fault,
     Guard,
     Health,
+    HubSettings,
     Limits,
     Manifest,
     Now,
@@ -139,8 +140,7 @@ class Kit:
         self.mono, self.wall = 1000.0, 1_800_000_000.0
         self.log: list[entries.Entry] = []
         self.snapshots: list[tuple[int, list[int], Now]] = []
-        self.policy = policy
-        self.settings: dict[str, Any] = {}
+        self.settings = HubSettings(policy)
         self.deliveries: list[effects.Deliver] = []
         self.cancels: list[effects.Cancel] = []
         self.waits: list[effects.Wait] = []
@@ -171,7 +171,7 @@ class Kit:
             call_prefix="00000000-0000-8000-8000-",
             new_id=lambda: f"id-{next(ids)}",
             operator_sha256="operator-token",
-            rules=self.policy,
+            settings=self.settings,
         )
         for agent_id, guard in self._guards.items():
             hub.guard(agent_id, guard)
@@ -369,9 +369,6 @@ class Kit:
         # Another process, another monotonic clock; nobody is connected.
         self.mono = 20.0
         self.sessions.clear()
-        if self.settings:
-            for each in self.hubs:
-                assert not each.handle(events.PolicyChanged(self.policy, **self.settings), self.now)
         self.feed(events.ExchangeStarted("1.0", "here"))
 
     def _lose(self, keep: int) -> None:
@@ -557,9 +554,8 @@ class Kit:
 
     def in_force(self, policy: Policy | None = None, limits: Limits | None = None, **terms: Any) -> None:
         """Other rules, limits or settings."""
-        self.policy = policy or self.policy
-        self.settings = {"limits": limits or Limits(), **terms}
-        self.feed(events.PolicyChanged(self.policy, **self.settings))
+        self.settings = HubSettings(policy or self.settings.policy, limits or Limits(), **terms)
+        self.feed(events.SettingsChanged(self.settings))
 
 
 def counted(hub: Hub) -> object:

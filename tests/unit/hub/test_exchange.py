@@ -27,7 +27,12 @@ def test_a_start_writes_itself_and_the_rules_in_force() -> None:
     started, policy = kit.log
     assert isinstance(started, entries.ExchangeStarted)
     assert isinstance(policy, entries.PolicyChanged)
-    assert (started.version, started.instance, policy.version, policy.rules) == ("1.0", "here", "v1", kit.policy.rules)
+    assert (started.version, started.instance, policy.version, policy.rules) == (
+        "1.0",
+        "here",
+        "v1",
+        kit.settings.policy.rules,
+    )
 
 
 def test_while_draining_new_calls_are_refused_open_ones_finish_and_keys_still_join(kit: Kit) -> None:
