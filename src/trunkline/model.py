@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -346,6 +346,8 @@ class CallView(Struct, frozen=True, omit_defaults=True):
     error: Fault | None = None
     started_at: str | None = None
     finished_at: str | None = None
+    # The tool that serves it, where that is not the one that was asked for.
+    provider: str | None = None
 
 
 class ToolView(Struct, frozen=True, omit_defaults=True):
@@ -416,6 +418,10 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 # What the agent behind a tool says to one input (tool id, body) before anybody is let through; None: nothing against
 # it. Pure: the same input, the same answer. Only agents that are part of the exchange have one.
 Guard = Callable[[str, Raw], Verdict | None]
+
+# Which tools can serve a call of a tool that stands for others (its id, the input), the best first. Pure, like a guard:
+# nothing happens because it was asked. Only agents that are part of the exchange have one.
+Router = Callable[[str, Raw], Sequence[str]]
 
 
 class TokenView(Struct, frozen=True, omit_defaults=True):

@@ -22,6 +22,7 @@ from trunkline.model import (
     Policy,
     Principal,
     Question,
+    Router,
     TokenView,
     ToolView,
     Verdict,
@@ -68,6 +69,12 @@ class Exchange(Protocol):
         """Ask this before a tool of an agent that is part of the exchange is called; None takes it away.
 
         What was asked of a person before a restart is judged again at the start: guards have to be there before it.
+        """
+
+    def route(self, agent_id: str, router: Router | None) -> None:
+        """Let other tools serve calls of the tools of an agent that is part of the exchange; None takes it away.
+
+        What was taken on and not sent before a restart is sent after the start: routers have to be there before it.
         """
 
     # -- reading; nothing below changes anything -----------------------------------------------------------------------

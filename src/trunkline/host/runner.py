@@ -40,6 +40,7 @@ from trunkline.model import (
     Policy,
     Principal,
     Question,
+    Router,
     Status,
     TokenView,
     ToolView,
@@ -302,6 +303,10 @@ class Runner:
     def guard(self, agent_id: str, guard: Guard | None) -> None:
         """Ask this before a tool of an agent that is part of the exchange is called."""
         self.hub.guard(agent_id, guard)
+
+    def route(self, agent_id: str, router: Router | None) -> None:
+        """Let other tools serve calls of the tools of an agent that is part of the exchange."""
+        self.hub.route(agent_id, router)
 
     # -- what memory misses --------------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class House:
         self._people.take_up(now)
         for call in list(self._state.calls.values()):
             if call.status is Status.RUNNING:
-                self._registry.left_behind(tool_agent(call.entry.tool_id), call, now.mono)
+                self._registry.left_behind(tool_agent(call.served_by), call, now.mono)
                 self._calls.lost(call, now)
             elif call.status is Status.QUEUED:
                 self._calls.send_or_wait(call, now)

@@ -30,7 +30,8 @@ from trunkline.hub.limits import Loads
 from trunkline.hub.people import People
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Agent, Registry, Tool
-from trunkline.hub.state import Call, State, body_size
+from trunkline.hub.routing import Routing
+from trunkline.hub.state import Call, Route, State, body_size
 from trunkline.hub.timers import Timers
 from trunkline.model import (
     INLINE_OUTPUT_BYTES,
@@ -39,6 +40,7 @@ from trunkline.model import (
     HubSettings,
     Now,
     Principal,
+    Router,
     Status,
     fault,
 )
@@ -84,14 +86,15 @@ class Hub:
         self.fingerprints = fingerprints = Fingerprints(mac_key)
         self.credentials = credentials = Credentials(state, operator_sha256)
         self.judge = judge = Judge(in_force, registry, credentials)
+        self.routing = routing = Routing(registry, judge)
         self.approvals = approvals = Approvals(book, self.timers, in_force)
-        self.calls = calls = Calls(book, registry, loads, approvals, self.timers, in_force)
+        self.calls = calls = Calls(book, registry, loads, approvals, self.timers, in_force, routing)
         self.lanes = Lanes(state, registry, loads, calls, call_prefix)
         self.agents = Agents(book, registry, calls, approvals, credentials, judge, self.timers, in_force)
         self.people = people = People(
             book, registry, calls, approvals, credentials, fingerprints, judge, in_force, new_id
         )
-        self.judging = Judging(state, registry, loads, calls, approvals, fingerprints, judge, people, in_force)
+        self.judging = Judging(state, registry, loads, calls, approvals, fingerprints, judge, people, routing, in_force)
         self.house = House(book, registry, loads, calls, people, in_force)
         self.refused: dict[str, int] = {}
         self._call_prefix = call_prefix
@@ -168,6 +171,14 @@ class Hub:
         else:
             self.judge.guards[agent_id] = guard
 
+    def route(self, agent_id: str, router: Router | None) -> None:
+        """Let other tools serve calls of the tools of an agent that is part of the exchange."""
+        self.lanes.close()
+        if router is None:
+            self.routing.routers.pop(agent_id, None)
+        else:
+            self.routing.routers[agent_id] = router
+
     def wake_at(self) -> float | None:
         """When ``Woke`` should be handed in next (monotonic)."""
         return self.timers.next_at()
@@ -198,6 +209,8 @@ class Hub:
     def _take_on(self, case: Case, now: Now) -> None:
         """Write down a call that nothing speaks against, and set it on its way."""
         event, tool, chain, verdict = case.event, case.tool, case.chain, case.verdict
+        is_sent = case.has_slot and not case.asks
+        provider = None if case.provider is tool else case.provider.definition.tool_id
         number = self.state.last + 1
         # By position, in the order of the fields: by keyword it takes a microsecond more, a tenth of the whole way.
         self.book.write(
@@ -212,9 +225,9 @@ class Hub:
                 verdict.rule,
                 self.in_force.settings.policy.version,
                 tool.fingerprint,
-                case.has_slot and not case.asks,
+                is_sent,
                 tool.definition.side_effects,
-                tool.dedupes,
+                case.provider.dedupes if is_sent else tool.dedupes,
                 chain.callers,
                 None if chain.cause is None else chain.cause.entry.n,
                 event.key,
@@ -228,9 +241,12 @@ class Hub:
                 tuple(sorted(case.circumstances)) if case.circumstances else (),
                 case.warning,
                 chain.depth,
+                provider if is_sent else None,
             )
         )
         call = self.state.by_number[number]
+        if provider is not None and not is_sent and not case.asks:
+            call.route = Route(provider)
         self._set_out(call, event, case.agent, verdict.reason, now)
         if self._is_ordinary(call, chain, tool, case.agent):
             self.lanes.open(event, call.entry, tool, case.agent, self.in_force.settings.limits)
@@ -265,6 +281,7 @@ class Hub:
             and (chain is chains.NO_CHAIN or chain.cause is not None)
             and agent.breaker is None
             and agent.agent_id not in self.judge.guards
+            and not self.routing.is_routed(entry.tool_id)
             and not tool.definition.requires_directive
             and not self.state.tainted
             and not self.in_force.settings.untrusted_agents

@@ -29,6 +29,7 @@ from trunkline.hub.limits import Loads
 from trunkline.hub.people import People
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
+from trunkline.hub.routing import Routing
 from trunkline.hub.state import State, body_size
 from trunkline.model import Circumstance, Circumstances, Decision, Fault, Now, Verdict, fault
 
@@ -61,6 +62,7 @@ class Case:
         "has_slot",
         "input_mac",
         "key_id",
+        "provider",
         "size",
         "tool",
         "verdict",
@@ -68,6 +70,9 @@ class Case:
     )
     # Each of these is there once the step that finds it out has been taken.
     tool: Tool
+    # The tool that serves the call: ``tool`` itself, unless that one stands for others.
+    provider: Tool
+    # The provider's.
     agent: Agent
     correlation_id: str | None
     circumstances: Circumstances
@@ -112,6 +117,7 @@ class Judging:
         fingerprints: Fingerprints,
         judge: Judge,
         people: People,
+        routing: Routing,
         in_force: InForce,
     ) -> None:
         self._state = state
@@ -122,6 +128,7 @@ class Judging:
         self._fingerprints = fingerprints
         self._judge = judge
         self._people = people
+        self._routing = routing
         self._in_force = in_force
         self.steps: tuple[Step, ...] = (
             self.exchange_is_open,
@@ -134,6 +141,7 @@ class Judging:
             self.tool_is_fit,
             self.input_is_valid,
             self.guard_agrees,
+            self.provider_is_there,
             self.place_is_free,
             self.caller_has_room,
         )
@@ -248,7 +256,7 @@ class Judging:
             return Refusal(fault("tool.invalid_input", text))
         if event.expires_ms is not None and event.expires_ms <= now.ms:
             return Refusal(fault("call.expired"))
-        case.agent = agent
+        case.provider, case.agent = tool, agent
         return None
 
     def input_is_valid(self, case: Case, _now: Now) -> Refusal | None:
@@ -265,6 +273,18 @@ class Judging:
         case.verdict = self._judge.guarded(case.verdict, case.event.tool_id, case.event.input)
         problem = case.verdict.fault
         return None if problem is None else case.refused(problem)
+
+    def provider_is_there(self, case: Case, now: Now) -> Refusal | None:
+        """If the tool stands for others, one of them can serve this call now, and may for everybody in the chain."""
+        event = case.event
+        if not self._routing.is_routed(event.tool_id):
+            return None
+        callers = (*case.chain.callers, case.caller)
+        provider = self._routing.provider(event.tool_id, event.input, callers, case.circumstances, now)
+        if provider is None or provider.agent is None:
+            return Refusal(_unavailable("nobody that the callers may call can serve this now"))
+        case.provider, case.agent = provider, provider.agent
+        return None
 
     # -- room ----------------------------------------------------------------------------------------------------------
 

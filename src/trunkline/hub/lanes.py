@@ -172,7 +172,7 @@ class Lanes:
             Deliver(
                 session, number if lane.side_effects else 0, call_id, tool_id, body, lane.caller,
                 correlation_id or call_id, timeout_ms, call_id if lane.dedupes else None, causation_id, event.actor,
-                event.context,
+                event.context, 1, chain,
             ),
         )  # fmt: skip
 

@@ -131,6 +131,11 @@ class Tool(Struct):
         return self.validator.pattern_bytes + (0 if output is None else output.pattern_bytes)
 
     @property
+    def is_usable(self) -> bool:
+        """Whether calls can be sent to it: somebody offers it, in a definition that is in force, and is well."""
+        return self.agent is not None and not self.suspended and self.agent.is_usable
+
+    @property
     def is_cancelable(self) -> bool:
         """Whether a cancel would be heard: the agent or the tool declared it."""
         if "cancellation" in self.definition.capabilities:

@@ -46,6 +46,7 @@ def open_call(call: Call) -> CallView:
         entry.correlation_id,
         call.approval_id,
         started_at=None if call.started_ms is None else stamp(call.started_ms),
+        provider=call.served_by if call.attempt and call.served_by != entry.tool_id else None,
     )
 
 
@@ -63,6 +64,7 @@ def settled_call(accepted: CallAccepted, settled: CallSettled) -> CallView:
         error=settled.fault,
         started_at=None if settled.started_ms is None else stamp(settled.started_ms),
         finished_at=None if settled.finished_ms is None else stamp(settled.finished_ms),
+        provider=settled.provider,
     )
 
 
@@ -166,6 +168,8 @@ def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now) -> 
     remarks = [verdict.reason] if verdict.reason else []
     if tool.definition.requires_directive:
         remarks.append("besides, the tool needs a directive")
+    if body is not None and status == "available" and judging.provider_is_there(case, now) is not None:
+        remarks.append("nobody can serve it now")
     if status != "available":
         remarks.append(f"the tool is {status} now")
     return Verdict(verdict.decision, verdict.rule, "; ".join(remarks), caller)
