@@ -61,9 +61,7 @@ class Maker:
         if rng.random() < 0.3:
             at = rng.choice("aeiou_-s")
             # Inside strings only: outside there are no such letters but in true, false and null.
-            text = "".join(
-                part.replace(at, f"\\u{ord(at):04x}") if inside else part for part, inside in _strings(text)
-            )
+            text = "".join(part.replace(at, f"\\u{ord(at):04x}") if inside else part for part, inside in _strings(text))
         nested = rng.choice([0] * 20 + [90, 200, 253, 254, 255, 300, 1100])
         return b"[" * nested + text.encode() + b"]" * nested
 
