@@ -30,7 +30,7 @@ from bench.children import ROOT, Failed
 from bench.contenders import CONTENDERS, RELAY
 from bench.machine import machine
 from bench.picture import svg
-from bench.plan import QUICK, STANDARD, Stage
+from bench.plan import LOADS, QUICK, STANDARD, Stage
 from bench.report import PICTURE, lines, page
 from bench.results import Results
 
@@ -77,7 +77,7 @@ def measure(stage: Stage, results: Results, only: Sequence[str]) -> None:
     wanted = sections(only)
     if "ratios" in wanted:
         chosen = [one for one in CONTENDERS if one.name in only] or [one for one in CONTENDERS if one is not RELAY]
-        results.cells = ratios.measure(stage, [RELAY, *chosen])
+        results.cells = ratios.measure(stage, "ratios", [RELAY, *chosen], LOADS)
     if "pieces" in wanted:
         results.pieces = pieces.measure(stage, results.cells)
     if "memory" in wanted:

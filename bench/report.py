@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from bench.contenders import CONTENDERS
-from bench.loads import KIB, LARGE, SMALL, Load
+from bench.loads import KIB, LARGE, SMALL, Load, percentile
 from bench.plan import LOADS, USUAL
 from bench.results import Printed, Results, Spread, Step
 
@@ -322,7 +322,7 @@ def _chiffon(results: Results) -> Iterator[str]:
     yield f"Milliseconds from dispatch to result, {len(chiffon.ours_ms)} tasks one after the other, everything on disk."
     yield ""
     rows = [
-        [title, *(f"{chiffon.at(times, percent):.1f}" for percent in (50, 90, 99))]
+        [title, *(f"{percentile(times, percent):.1f}" for percent in (50, 90, 99))]
         for title, times in (("Chiffon over JetStream", chiffon.ours_ms), ("Celery with Redis", chiffon.celery_ms))
         if times
     ]
