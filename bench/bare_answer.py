@@ -1,6 +1,6 @@
 """The bare answer, 1.00 of the HTTP rows: the exchange's own HTTP server, and behind it nothing but a fixed answer.
 
-The same connection class, parser, loop and headers as in ``trunkline.edges.http.serve``, with an application that reads
+The same connection class, parser, loop and headers as in ``trunkline.edges.listener``, with an application that reads
 the request's body and sends what a small call would be answered with. No routes, no token, no JSON, no record: what is
 left is what any answer over HTTP costs here. ``python -m bench.bare_answer PORT``.
 """
@@ -16,7 +16,7 @@ import uvloop
 from uvicorn.config import Config
 
 from bench.loads import SMALL, Load, Texts, wait_for_end
-from trunkline.edges.http.serve import BACKLOG, KEEP_ALIVE_S, Connection, Connections
+from trunkline.edges.listener import BACKLOG, KEEP_ALIVE_S, Connection, Connections
 
 # As the exchange answers, byte for byte but for the names and the times: a test compares the two.
 ANSWER: Final = (
