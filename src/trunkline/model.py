@@ -182,7 +182,7 @@ def fault(
 
 
 class LargeOutput(Struct, frozen=True):
-    """An output above ``INLINE_OUTPUT_BYTES``: the hash it is stored under, its size and how it begins (decision 38).
+    """An output above ``INLINE_OUTPUT_BYTES``: the hash it is stored under, its size and how it begins (decision 48).
 
     It travels beside the output, never inside it: what a tool returns is not looked into for one.
     """
