@@ -21,27 +21,20 @@ from msgspec.structs import replace
 
 from trunkline.entries import (
     CallAccepted,
-    CallNoted,
-    CallRefused,
-    CallReturned,
-    CallSent,
     CallSettled,
     Entry,
     PartClosed,
-    ProcessStep,
-    QuestionClosed,
-    QuestionJoined,
-    QuestionOpened,
     SnapshotTaken,
     encode,
 )
 from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.events import PartClosed as PartClosing
 from trunkline.ledger.blobs import SentBlobs
+from trunkline.ledger.indexes import rows_of
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.link import InlineLink, Link, ProcessLink
 from trunkline.ledger.masking import Masker
-from trunkline.ledger.reader import Reader, call_number
+from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import Lock
 from trunkline.ledger.writer import INLINE_BODY_BYTES, CommitGroup, Writer, packed
 from trunkline.model import INLINE_OUTPUT_BYTES
@@ -205,23 +198,10 @@ class Ledger:
 
     def _note(self, entry: Entry, number: int) -> None:
         """What the rarer kinds leave in the indexes, or ask of the writer."""
+        for table, looked_up, _ in rows_of(entry):
+            rows = self._steps if table == "steps" else self._correlations
+            rows.append((str(looked_up), number))
         match entry:
-            case CallSent() | CallReturned() | QuestionJoined():
-                self._steps.append((str(entry.call), number))
-            case CallNoted():
-                call = call_number(entry.call_id)
-                if call is not None:
-                    self._steps.append((str(call), number))
-            case QuestionOpened():
-                self._steps.append((entry.approval_id, number))
-                if entry.call is not None:
-                    self._steps.append((str(entry.call), number))
-            case QuestionClosed():
-                self._steps.append((entry.approval_id, number))
-            case ProcessStep():
-                self._steps.append((entry.subject, number))
-            case CallRefused() if entry.correlation_id is not None:
-                self._correlations.append((entry.correlation_id, number))
             case SnapshotTaken():
                 if entry.sha256 not in self._made:
                     raise InvariantBroken(f"entry {number} names a snapshot that was not made")
