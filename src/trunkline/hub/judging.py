@@ -210,6 +210,19 @@ class Judging:
         if (self._state.tainted or case.chain.causes) and self._is_untrusted(case, now):
             case.circumstances |= {Circumstance.UNTRUSTED}
 
+    def next_may_differ(self, case: Case) -> bool:
+        """Whether a later call like this one may have to be judged otherwise, though nothing else happened meanwhile:
+        it may be made under other circumstances, or its tool has a guard or a router, who look at each input.
+        """
+        agent_id = case.agent.agent_id
+        return bool(
+            case.circumstances
+            or self._state.tainted
+            or self._in_force.settings.untrusted_agents
+            or agent_id in self._judge.guards
+            or self._routing.is_routed(case.event.tool_id)
+        )
+
     def _is_untrusted(self, case: Case, now: Now) -> bool:
         """Whether what strangers wrote may be behind this call (decision 14).
 

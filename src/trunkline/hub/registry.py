@@ -49,8 +49,6 @@ Abandoned = OrderedDict[str, tuple[Call, float]]
 
 
 def _remember(abandoned: Abandoned, call: Call, now: float) -> None:
-    # The lane knows the agent, and the agent this call: a circle that nobody collects, as calls are not looked through.
-    call.lane = None
     abandoned[call.entry.call_id] = (call, now + ABANDONED_S)
     if len(abandoned) > MAX_ABANDONED:
         abandoned.popitem(last=False)

@@ -240,6 +240,7 @@ class Kit:
         if self._is_checking:
             invariants.check(self.hub)
             assert counted(self.hub) == counted(self._careful), "a lane counts otherwise than the careful way"
+            assert self.hub.lanes.under_way.keys() <= self.state.calls.keys(), "a call that ended is still on a lane"
         return said
 
     @contextmanager
