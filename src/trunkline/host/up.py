@@ -166,6 +166,8 @@ class Exchange:
             call_prefix=_call_prefix(),
             new_id=_new_id,
             operator_sha256=hashlib.sha256(operator_token.encode()).hexdigest(),
+            launch_edge="opensentience",
+            operator_edge="http",
             settings=HubSettings(self._config.policy(), self._config.limits),
         )
         try:

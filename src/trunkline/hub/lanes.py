@@ -23,6 +23,7 @@ from trunkline.effects import Answer, Deliver, Effect
 from trunkline.entries import CallSettled
 from trunkline.events import CallFinished, CallRequested
 from trunkline.hub.accepting import Terms, accepted_entry
+from trunkline.hub.alarms import Alarms
 from trunkline.hub.calls import Calls
 from trunkline.hub.chains import MAX_DEPTH, NO_CHAIN
 from trunkline.hub.in_force import InForce
@@ -66,6 +67,7 @@ class Lanes:
         registry: Registry,
         loads: Loads,
         calls: Calls,
+        alarms: Alarms,
         judging: Judging,
         in_force: InForce,
         call_prefix: str,
@@ -74,6 +76,7 @@ class Lanes:
         self._registry = registry
         self._loads = loads
         self._calls = calls
+        self._alarms = alarms
         self._judging = judging
         self._in_force = in_force
         self._call_prefix = call_prefix
@@ -185,7 +188,7 @@ class Lanes:
         load.calls += 1
         load.bytes += size
         if deadline and not agent.alarm_at:
-            self._calls.watch(agent, deadline)
+            self._alarms.watch(agent, deadline)
         return (
             entry,
             Deliver(

@@ -146,7 +146,7 @@ class Tool(Struct):
         return "idempotency" in self.definition.capabilities or (self.agent is not None and self.agent.dedupes)
 
     def status(self, now: float) -> str:
-        """In one word, for a person."""
+        """``available``, ``unavailable``, ``suspended`` or ``quarantined``, as a person is shown it."""
         if self.suspended:
             return "suspended"
         if self.agent is None or not self.agent.is_usable:

@@ -176,6 +176,8 @@ class Kit:
             call_prefix="00000000-0000-8000-8000-",
             new_id=lambda: f"id-{next(ids)}",
             operator_sha256="operator-token",
+            launch_edge="opensentience",
+            operator_edge="http",
             settings=self.settings,
         )
         for agent_id, guard in self._guards.items():
