@@ -52,6 +52,8 @@ class PurePath:
             call_prefix="00000000-0000-8000-a000-",
             new_id=lambda: "00000000-0000-8000-a000-000000000000",
             operator_sha256="",
+            launch_edge="opensentience",
+            operator_edge="http",
             settings=HubSettings(Policy((rule,), "bench")),
         )
         # CPU nanoseconds by piece.

@@ -113,6 +113,8 @@ def _hub() -> Hub:
         call_prefix="00000000-0000-8000-8000-",
         new_id=lambda: "id",
         operator_sha256="operator",
+        launch_edge="opensentience",
+        operator_edge="http",
         settings=HubSettings(POLICY),
     )
 

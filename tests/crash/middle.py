@@ -99,6 +99,8 @@ class Middle(BaseSink):
             call_prefix=f"{run:08x}-0000-8000-8000-",
             new_id=lambda: f"id-{next(ids)}",
             operator_sha256="operator",
+            launch_edge="opensentience",
+            operator_edge="http",
             settings=HubSettings(POLICY),
         )
         try:

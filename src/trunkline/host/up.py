@@ -161,6 +161,8 @@ class Exchange:
                 call_prefix=_call_prefix(),
                 new_id=_new_id,
                 operator_sha256=hashlib.sha256(operator_token.encode()).hexdigest(),
+                launch_edge=self._edges.launch_edge,
+                operator_edge=self._edges.operator_edge,
                 settings=self._settings(),
             )
             hub.fold(ledger.reader.recovery())

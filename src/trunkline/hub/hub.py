@@ -15,21 +15,22 @@ from typing import Any, Final
 from trunkline import effects, entries, events
 from trunkline.effects import Effect
 from trunkline.events import CallFinished, CallRequested, Event
-from trunkline.hub import chains
+from trunkline.hub.accepting import Terms, accepted_entry
 from trunkline.hub.agents import BREAKER_KEY, Agents
+from trunkline.hub.alarms import WATCH_KEY, Alarms
 from trunkline.hub.approvals import Approvals
-from trunkline.hub.book import Book
-from trunkline.hub.calls import WATCH_KEY, Calls, waits_for_disk
+from trunkline.hub.calls import Calls, waits_for_disk
+from trunkline.hub.control import Control
 from trunkline.hub.credentials import Credentials
-from trunkline.hub.house import House
+from trunkline.hub.exchange import ExchangeEvents
 from trunkline.hub.idempotency import KEY_LIFE_MS, Fingerprints
 from trunkline.hub.in_force import InForce
+from trunkline.hub.journal import Journal
 from trunkline.hub.judging import Case, Judging, Refusal
 from trunkline.hub.lanes import Lanes
 from trunkline.hub.limits import Loads
-from trunkline.hub.people import People
 from trunkline.hub.policy import Judge
-from trunkline.hub.registry import Agent, Registry, Tool
+from trunkline.hub.registry import Agent, Registry
 from trunkline.hub.routing import Routing
 from trunkline.hub.state import Call, Route, State
 from trunkline.hub.timers import Timers
@@ -66,7 +67,12 @@ MAX_WAITERS: Final = 1024
 
 
 class Hub:
-    """One exchange's decisions."""
+    """One exchange's decisions.
+
+    ``mac_key`` is the exchange's secret for hashes of keys and inputs; ``call_prefix`` begins the id of every call of
+    this run, ``new_id`` makes all other ids. The operator's token is known by its hash and taken on ``operator_edge``;
+    agents that the host launched come in by ``launch_edge``.
+    """
 
     def __init__(
         self,
@@ -75,6 +81,8 @@ class Hub:
         call_prefix: str,
         new_id: Callable[[], str],
         operator_sha256: str,
+        launch_edge: str,
+        operator_edge: str,
         settings: HubSettings,
     ) -> None:
         self.in_force = in_force = InForce(settings)
@@ -82,20 +90,25 @@ class Hub:
         self.registry = registry = Registry()
         self.timers: Timers[int | str] = Timers()
         self.loads = loads = Loads()
-        self.book = book = Book(state)
+        self.journal = journal = Journal(state)
         self.fingerprints = fingerprints = Fingerprints(mac_key)
-        self.credentials = credentials = Credentials(state, operator_sha256)
+        self.credentials = credentials = Credentials(
+            state, operator_sha256, launch_edge=launch_edge, operator_edge=operator_edge
+        )
         self.judge = judge = Judge(in_force, registry, credentials)
         self.routing = routing = Routing(registry, judge)
-        self.approvals = approvals = Approvals(book, self.timers, in_force)
-        self.calls = calls = Calls(book, registry, loads, approvals, self.timers, in_force, routing)
-        self.lanes = Lanes(state, registry, loads, calls, call_prefix)
-        self.agents = Agents(book, registry, calls, approvals, credentials, judge, self.timers, in_force)
-        self.people = people = People(
-            book, registry, calls, approvals, credentials, fingerprints, judge, in_force, new_id
+        self.approvals = approvals = Approvals(journal, self.timers, in_force)
+        self.alarms = alarms = Alarms(state, registry, self.timers)
+        self.calls = calls = Calls(journal, registry, loads, approvals, alarms, in_force, routing)
+        self.agents = Agents(journal, registry, calls, approvals, credentials, judge, self.timers, in_force)
+        self.control = control = Control(
+            journal, registry, calls, approvals, credentials, fingerprints, judge, in_force, new_id
         )
-        self.judging = Judging(state, registry, loads, calls, approvals, fingerprints, judge, people, routing, in_force)
-        self.house = House(book, registry, loads, calls, people, in_force)
+        self.judging = Judging(
+            state, registry, loads, calls, approvals, fingerprints, judge, control, routing, in_force
+        )
+        self.lanes = Lanes(state, registry, loads, calls, alarms, self.judging, in_force, call_prefix)
+        self.exchange = ExchangeEvents(journal, registry, loads, calls, alarms, control, in_force)
         self.refused: dict[str, int] = {}
         self._call_prefix = call_prefix
         self._new_id = new_id
@@ -118,35 +131,36 @@ class Hub:
             events.HealthReported: self.agents.health_reported,
             events.ToolsOffered: self.agents.tools_offered,
             events.ToolsWithdrawn: self.agents.tools_withdrawn,
-            events.ApprovalAnswered: self.people.approval_answered,
-            events.DirectiveStated: self.people.directive_stated,
-            events.DirectiveRequested: self.people.directive_requested,
-            events.TokenIssued: self.people.token_issued,
-            events.TokenRevoked: self.people.token_revoked,
-            events.ExchangeStarted: self.house.exchange_started,
-            events.DrainStarted: self.house.drain_started,
-            events.ExchangeStopped: self.house.exchange_stopped,
-            events.SettingsChanged: self.house.settings_changed,
-            events.StorageChanged: self.house.storage_changed,
-            events.Noticed: self.house.noticed,
-            events.ProcessStepped: self.house.process_stepped,
-            events.SnapshotTaken: self.house.snapshot_taken,
-            events.PartClosed: self.house.part_closed,
+            events.ApprovalAnswered: self.control.approval_answered,
+            events.DirectiveStated: self.control.directive_stated,
+            events.DirectiveRequested: self.control.directive_requested,
+            events.TokenIssued: self.control.token_issued,
+            events.TokenRevoked: self.control.token_revoked,
+            events.ExchangeStarted: self.exchange.exchange_started,
+            events.DrainStarted: self.exchange.drain_started,
+            events.ExchangeStopped: self.exchange.exchange_stopped,
+            events.SettingsChanged: self.exchange.settings_changed,
+            events.StorageChanged: self.exchange.storage_changed,
+            events.Noticed: self.exchange.noticed,
+            events.ProcessStepped: self.exchange.process_stepped,
+            events.SnapshotTaken: self.exchange.snapshot_taken,
+            events.PartClosed: self.exchange.part_closed,
             events.Woke: self._woke,
         }
 
     def handle(self, event: Event, now: Now) -> Sequence[Effect]:
         """What follows from an event."""
         kind = type(event)
-        if kind in self._shortcuts:
-            quickly = self._shortcuts[kind](event, now)
+        shortcut = self._shortcuts.get(kind)
+        if shortcut is not None:
+            quickly = shortcut(event, now)
             if quickly is not None:
                 return quickly
         elif kind not in OF_CALLS:
             self.lanes.close()
         self._handlers[kind](event, now)
-        book = self.book
-        made, book.effects = book.effects, []
+        journal = self.journal
+        made, journal.effects = journal.effects, []
         return made
 
     def fold(self, remembered: Iterable[entries.Entry]) -> None:
@@ -208,48 +222,45 @@ class Hub:
 
     def _take_on(self, case: Case, now: Now) -> None:
         """Write down a call that nothing speaks against, and set it on its way."""
-        event, tool, chain, verdict = case.event, case.tool, case.chain, case.verdict
+        tool, chain, verdict = case.tool, case.chain, case.verdict
         is_sent = case.has_slot and not case.asks
         provider = None if case.provider is tool else case.provider.definition.tool_id
-        number = self.state.last + 1
-        # By position, in the order of the fields: by keyword it takes a microsecond more, a tenth of the whole way.
-        self.book.write(
-            entries.CallAccepted(
+        terms = Terms(
+            case.caller,
+            chain.callers,
+            verdict.decision,
+            verdict.rule,
+            self.in_force.settings.policy.version,
+            tool.fingerprint,
+            tool.definition.side_effects,
+            case.provider.dedupes if is_sent else tool.dedupes,
+        )
+        number = self.journal.next
+        self.journal.write(
+            accepted_entry(
                 number,
                 now.ms,
                 f"{self._call_prefix}{number:012x}",
-                case.caller,
-                event.tool_id,
-                event.input,
-                verdict.decision,
-                verdict.rule,
-                self.in_force.settings.policy.version,
-                tool.fingerprint,
-                is_sent,
-                tool.definition.side_effects,
-                case.provider.dedupes if is_sent else tool.dedupes,
-                chain.callers,
+                case.event,
+                terms,
                 None if chain.cause is None else chain.cause.entry.n,
-                event.key,
+                chain.depth,
+                case.correlation_id,
+                is_sent,
                 case.key_id,
                 case.input_mac,
-                case.correlation_id,
-                event.causation_id,
                 case.directive_id,
-                event.timeout_ms,
-                event.expires_ms,
                 tuple(sorted(case.circumstances)) if case.circumstances else (),
                 case.warning,
-                chain.depth,
                 provider if is_sent else None,
             )
         )
         call = self.state.by_number[number]
         if provider is not None and not is_sent and not case.asks:
             call.route = Route(provider)
-        self._set_out(call, event, case.agent, verdict.reason, now)
-        if self._is_ordinary(call, chain, tool, case.agent):
-            self.lanes.open(event, call.entry, tool, case.agent, self.in_force.settings.limits)
+        self._set_out(call, case.event, case.agent, verdict.reason, now)
+        if is_sent:
+            self.lanes.open(case, terms)
 
     def _set_out(self, call: Call, event: CallRequested, agent: Agent, reason: str, now: Now) -> None:
         """Send a call that was taken on, or let it wait for a person or for a slot."""
@@ -261,7 +272,7 @@ class Hub:
         if entry.decision is ASK:
             question = self.approvals.ask_call(call, self.in_force.settings.policy.version, reason, now)
             self.approvals.say_waiting(call, question, call.waiters)
-            self.calls.rearm(call)
+            self.alarms.set(call)
             return
         if event.announce:
             self._announce(call, event, entry.n if waits_for_disk(call) else 0)
@@ -269,24 +280,6 @@ class Hub:
             self.calls.deliver(call, agent, entry.n, now)
         else:
             self.calls.enqueue(call, agent)
-
-    def _is_ordinary(self, call: Call, chain: chains.Chain, tool: Tool, agent: Agent) -> bool:
-        """Whether nothing about this call needs to be judged again for the next one like it."""
-        entry = call.entry
-        return (
-            entry.sent
-            and entry.key is None
-            and entry.warning is None
-            and not entry.circumstances
-            and (chain is chains.NO_CHAIN or chain.cause is not None)
-            and agent.breaker is None
-            and agent.agent_id not in self.judge.guards
-            and not self.routing.is_routed(entry.tool_id)
-            and not tool.definition.requires_directive
-            and not self.state.tainted
-            and not self.in_force.settings.untrusted_agents
-            and not self.in_force.settings.limits.calls_per_s
-        )
 
     def _joined(self, event: CallRequested, key_id: str, mac: str, now: Now) -> bool:
         """Whether this key names an earlier call; if so, the one who asks now is answered with that one."""
@@ -308,7 +301,7 @@ class Hub:
         if accepted.input_mac != mac:
             self._refuse(event, Refusal(fault("idempotency.conflict")), now)
             return True
-        self.book.say(
+        self.journal.say(
             effects.Answer(
                 event.session,
                 outcome.n,
@@ -337,7 +330,7 @@ class Hub:
 
     def _announce(self, call: Call, event: CallRequested, after: int) -> None:
         entry = call.entry
-        self.book.say(
+        self.journal.say(
             effects.Wait(
                 event.session, after, event.ref, entry.call_id, call.status, correlation_id=entry.correlation_id
             )
@@ -350,9 +343,9 @@ class Hub:
         if problem.code.startswith(("limit.", "hub.")):
             call_id = self._new_id()
         else:
-            number = self.book.next
+            number = self.journal.next
             call_id = f"{self._call_prefix}{number:012x}"
-            self.book.write(
+            self.journal.write(
                 entries.CallRefused(
                     n=number,
                     at=now.ms,
@@ -365,7 +358,7 @@ class Hub:
                     correlation_id=event.correlation_id,
                 )
             )
-        self.book.say(
+        self.journal.say(
             effects.Answer(
                 event.session,
                 0,
@@ -393,9 +386,9 @@ class Hub:
                 return None
             agent.last_ignored = call_id
             agent.ignored += 1
-        self.book.write(
+        self.journal.write(
             entries.CallNoted(
-                n=self.book.next,
+                n=self.journal.next,
                 at=now.ms,
                 call_id=call_id[:128],
                 note=f"{what}.ignored",
@@ -427,14 +420,14 @@ class Hub:
             settled = self.state.recent.get(event.call_id or "")
             if settled is not None and _may_cancel(event.by, settled.accepted):
                 after = settled.settled.n
-                self.book.reply(event.session, event.ref, after, named=event.call_id, status="settled")
+                self.journal.reply(event.session, event.ref, after, named=event.call_id, status="settled")
             else:
                 problem = fault("not_found", "there is no such open call of yours")
-                self.book.reply(event.session, event.ref, 0, problem=problem)
+                self.journal.reply(event.session, event.ref, 0, problem=problem)
             return
-        self.book.write(
+        self.journal.write(
             entries.CallNoted(
-                n=self.book.next,
+                n=self.journal.next,
                 at=now.ms,
                 call_id=call.entry.call_id,
                 note="cancel.requested",
@@ -442,8 +435,9 @@ class Hub:
                 detail=event.reason[:256],
             )
         )
+        self.lanes.leave(call.entry.call_id)
         self.calls.cancel(call, event.reason or "canceled by the caller", now)
-        self.book.reply(event.session, event.ref, self.state.last, named=call.entry.call_id, status="canceling")
+        self.journal.reply(event.session, event.ref, self.state.last, named=call.entry.call_id, status="canceling")
 
     def _find_call(self, event: events.CancelRequested) -> Call | None:
         """The open call that a cancel names, if the one who asks may cancel it (a stranger may not)."""
@@ -456,9 +450,9 @@ class Hub:
     def _cancel_acknowledged(self, event: events.CancelAcknowledged, now: Now) -> None:
         call = self._own_call(event.session, event.call_id, "cancel_ack", now)
         if call is not None:
-            self.book.write(
+            self.journal.write(
                 entries.CallNoted(
-                    n=self.book.next,
+                    n=self.journal.next,
                     at=now.ms,
                     call_id=event.call_id,
                     note="cancel.accepted" if event.accepted else "cancel.declined",
@@ -472,7 +466,7 @@ class Hub:
 
     def _woke(self, _event: events.Woke, now: Now) -> None:
         due = self.timers.due(now.mono)
-        for number in self.calls.due(due, now):
+        for number in self.alarms.due(due, now):
             self.calls.woke(number, now)
         for key in due:
             if isinstance(key, int) or key.startswith(WATCH_KEY):
@@ -480,7 +474,7 @@ class Hub:
             if key.startswith(BREAKER_KEY):
                 self.agents.breaker_due(key.removeprefix(BREAKER_KEY), now)
             else:
-                self.people.question_due(key, now)
+                self.control.question_due(key, now)
 
 
 def _may_cancel(who: Principal, entry: entries.CallAccepted) -> bool:

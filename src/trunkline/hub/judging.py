@@ -23,10 +23,10 @@ from trunkline.hub import chains
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.calls import Calls
 from trunkline.hub.chains import NO_CHAIN, Chain
+from trunkline.hub.control import Control
 from trunkline.hub.idempotency import Fingerprints
 from trunkline.hub.in_force import InForce
 from trunkline.hub.limits import Loads
-from trunkline.hub.people import People
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
 from trunkline.hub.routing import Routing
@@ -116,7 +116,7 @@ class Judging:
         approvals: Approvals,
         fingerprints: Fingerprints,
         judge: Judge,
-        people: People,
+        control: Control,
         routing: Routing,
         in_force: InForce,
     ) -> None:
@@ -127,7 +127,7 @@ class Judging:
         self._approvals = approvals
         self._fingerprints = fingerprints
         self._judge = judge
-        self._people = people
+        self._control = control
         self._routing = routing
         self._in_force = in_force
         self.steps: tuple[Step, ...] = (
@@ -165,7 +165,7 @@ class Judging:
     # -- the exchange, and what the caller does to it ------------------------------------------------------------------
 
     def exchange_is_open(self, _case: Case, _now: Now) -> Refusal | None:
-        """It takes new calls on."""
+        """The exchange takes new calls on."""
         closed = self._in_force.closed
         return None if closed is None else Refusal(closed)
 
@@ -201,7 +201,7 @@ class Judging:
         return None
 
     def find_circumstances(self, case: Case, now: Now) -> None:
-        """Under which the call is made: the one place that finds them out. No reason to say no by itself."""
+        """Find out under which circumstances the call is made: the one place that does. It refuses nothing itself."""
         cause = case.chain.cause
         case.correlation_id = case.event.correlation_id
         if case.correlation_id is None and cause is not None:
@@ -209,6 +209,19 @@ class Judging:
         case.circumstances = NONE
         if (self._state.tainted or case.chain.causes) and self._is_untrusted(case, now):
             case.circumstances |= {Circumstance.UNTRUSTED}
+
+    def next_may_differ(self, case: Case) -> bool:
+        """Whether a later call like this one may have to be judged otherwise, though nothing else happened meanwhile:
+        it may be made under other circumstances, or its tool has a guard or a router, who look at each input.
+        """
+        agent_id = case.agent.agent_id
+        return bool(
+            case.circumstances
+            or self._state.tainted
+            or self._in_force.settings.untrusted_agents
+            or agent_id in self._judge.guards
+            or self._routing.is_routed(case.event.tool_id)
+        )
 
     def _is_untrusted(self, case: Case, now: Now) -> bool:
         """Whether what strangers wrote may be behind this call (decision 14).
@@ -224,7 +237,7 @@ class Judging:
         )
 
     def policy_agrees(self, case: Case, _now: Now) -> Refusal | None:
-        """No rule denies it to anybody in the chain."""
+        """No rule denies the call to anybody in the chain."""
         case.verdict = self._judge.verdict(case.tool, (*case.chain.callers, case.caller), case.circumstances)
         problem = case.verdict.fault  # OS-103, OS-104
         return None if problem is None else case.refused(problem)
@@ -233,7 +246,7 @@ class Judging:
         """The call names an intent that was stated for it, if its tool needs one."""
         if not case.tool.definition.requires_directive:
             return None
-        directive = self._people.directive_for(case.event, now)
+        directive = self._control.directive_for(case.event, now)
         if isinstance(directive, Fault):  # OS-085
             return case.refused(directive)
         case.directive_id = directive
@@ -242,7 +255,7 @@ class Judging:
     # -- the tool and the input, whoever asks --------------------------------------------------------------------------
 
     def tool_is_fit(self, case: Case, now: Now) -> Refusal | None:
-        """It can be called with so much, now."""
+        """The tool can be called now, with an input of this size."""
         tool, event = case.tool, case.event
         agent, definition = tool.agent, tool.definition
         if tool.suspended:
@@ -260,7 +273,7 @@ class Judging:
         return None
 
     def input_is_valid(self, case: Case, _now: Now) -> Refusal | None:
-        """It is what the tool's schema says. Where the exchange only warns, the warning goes on record."""
+        """The input is what the tool's schema says. Where the exchange only warns, the warning goes on record."""
         case.warning = case.tool.validator.error(case.event.input, case.event.value)
         if case.warning is None or not self._in_force.settings.schema_strict:  # OS-159
             return None
@@ -289,7 +302,7 @@ class Judging:
     # -- room ----------------------------------------------------------------------------------------------------------
 
     def place_is_free(self, case: Case, _now: Now) -> Refusal | None:
-        """It can be sent, or wait: for a person's answer, or for a slot of its agent."""
+        """The call can be sent, or wait: for a person's answer, or for a slot of its agent."""
         agent = case.agent
         case.has_slot = len(agent.running) < agent.max_inflight
         if case.asks:

@@ -49,8 +49,6 @@ Abandoned = OrderedDict[str, tuple[Call, float]]
 
 
 def _remember(abandoned: Abandoned, call: Call, now: float) -> None:
-    # The lane knows the agent, and the agent this call: a circle that nobody collects, as calls are not looked through.
-    call.lane = None
     abandoned[call.entry.call_id] = (call, now + ABANDONED_S)
     if len(abandoned) > MAX_ABANDONED:
         abandoned.popitem(last=False)
@@ -150,7 +148,7 @@ class Tool(Struct):
         return "idempotency" in self.definition.capabilities or (self.agent is not None and self.agent.dedupes)
 
     def status(self, now: float) -> str:
-        """In one word, for a person."""
+        """``available``, ``unavailable``, ``suspended`` or ``quarantined``, as a person is shown it."""
         if self.suspended:
             return "suspended"
         if self.agent is None or not self.agent.is_usable:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Raw, Struct
 
@@ -21,9 +21,6 @@ from trunkline.entries import CallAccepted, CallSettled, Entry, QuestionOpened, 
 from trunkline.hub.lifecycle import step
 from trunkline.hub.streams import Stream
 from trunkline.model import Actor, Decision, Status
-
-if TYPE_CHECKING:
-    from trunkline.hub.lanes import Lane
 
 # A look into an enum takes 70 ns.
 ASK: Final = Decision.ASK
@@ -68,8 +65,6 @@ class Call(Struct, gc=False):
     # While it runs: when it has to be done. While it is queued: not before, and not after.
     deadline: float = 0.0
     sent_at: float = 0.0
-    # The lane it came by, if any.
-    lane: Lane | None = None
     actor: Actor | None = None
     context: Raw | None = None
     # Somebody else than the one who asked first waits, or waited, for it.
@@ -93,6 +88,13 @@ class Call(Struct, gc=False):
     def served_by(self) -> str:
         """The tool that serves it: the one that was asked for, unless that one stands for others."""
         return self.entry.tool_id if self.route is None else self.route.provider or self.entry.tool_id
+
+    @property
+    def provider(self) -> str | None:
+        """The tool that it was sent to, as the record names it: None if to nobody yet, or to the one asked for."""
+        if self.route is None or not self.attempt or self.route.provider == self.entry.tool_id:
+            return None
+        return self.route.provider or None
 
     @property
     def dedupes(self) -> bool:

@@ -45,7 +45,7 @@ def open_call(call: Call) -> CallView:
         entry.correlation_id,
         call.approval_id,
         started_at=None if call.started_ms is None else stamp(call.started_ms),
-        provider=call.served_by if call.attempt and call.served_by != entry.tool_id else None,
+        provider=call.provider,
     )
 
 

@@ -54,7 +54,7 @@ log = logging.getLogger("trunkline")
 
 # How long the original of a masked outcome can be fetched (decisions 3 and 5), and how long it taints (decision 14).
 OUTCOME_KEPT_MS: Final = 24 * 3600 * 1000
-# What the fold needs whole: such an entry's original is held while the entry is open.
+# What the fold needs whole: such an entry's original is held while the entry is open. Outcomes have their own rule.
 FOLDED_KINDS: Final = frozenset(
     {
         "call.accepted",
@@ -63,7 +63,8 @@ FOLDED_KINDS: Final = frozenset(
         "question.opened",
         "tool.pinned",
         "directive.stated",
-        "policy.changed",
+        "token.issued",
+        "agent.permissions",
         "process.step",
     }
 )

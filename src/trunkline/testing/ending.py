@@ -98,6 +98,8 @@ def _folded(setup: Setup, remembered: Iterable[Entry], now_ms: int) -> dict[str,
         call_prefix="",
         new_id=setup.new_id,
         operator_sha256="",
+        launch_edge="opensentience",
+        operator_edge="http",
         settings=setup.settings,
     )
     hub.fold(remembered)

@@ -207,6 +207,8 @@ class SimulatedExchange:
             call_prefix=f"{setup.runs:08x}-0000-8000-a000-",
             new_id=setup.new_id,
             operator_sha256=setup.operator_sha256,
+            launch_edge="opensentience",
+            operator_edge="http",
             settings=setup.settings,
         )
         try:

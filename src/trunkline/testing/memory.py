@@ -126,6 +126,8 @@ class MemoryExchange:
             call_prefix=f"{run:08x}-0000-8000-a000-",
             new_id=lambda: f"{run:08x}-0000-4000-8000-{next(self._ids):012x}",
             operator_sha256=hashlib.sha256(OPERATOR_TOKEN.encode()).hexdigest(),
+            launch_edge="opensentience",
+            operator_edge="http",
             settings=HubSettings(policy, Limits()),
         )
         self.hub.fold(self.ledger.reader.recovery())

@@ -176,6 +176,8 @@ class Kit:
             call_prefix="00000000-0000-8000-8000-",
             new_id=lambda: f"id-{next(ids)}",
             operator_sha256="operator-token",
+            launch_edge="opensentience",
+            operator_edge="http",
             settings=self.settings,
         )
         for agent_id, guard in self._guards.items():
@@ -240,6 +242,7 @@ class Kit:
         if self._is_checking:
             invariants.check(self.hub)
             assert counted(self.hub) == counted(self._careful), "a lane counts otherwise than the careful way"
+            assert self.hub.lanes.under_way.keys() <= self.state.calls.keys(), "a call that ended is still on a lane"
         return said
 
     @contextmanager

@@ -86,6 +86,8 @@ class FakeExchange:
             call_prefix="12345678-1234-8234-a234-",
             new_id=lambda: str(uuid.UUID(int=next(ids))),
             operator_sha256="operator-token",
+            launch_edge="opensentience",
+            operator_edge="http",
             settings=HubSettings(policy),
         )
         self.hub.fold([entries.decode(entries.encode(entry)) for entry in self.log])

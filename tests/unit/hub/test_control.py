@@ -1,4 +1,4 @@
-"""``hub.people``: manifests and permissions, directives (decisions 13, 15)."""
+"""``hub.control``: manifests and permissions, directives (decisions 13, 15)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.requirement import requirement
 from tests.unit.hub.kit import ALL, ASK, BOSS, Kit, rules, tool
 from trunkline import entries, events
-from trunkline.hub.people import DIRECTIVE_LIFE_S
+from trunkline.hub.control import DIRECTIVE_LIFE_S
 from trunkline.model import HubSettings, Manifest, Policy, Principal, Status
 
 NEEDS = tool("com.x/do", required_permissions=("files:write:/tmp",), side_effects=False)
