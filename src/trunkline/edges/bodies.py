@@ -71,7 +71,7 @@ async def _joined(scope: Scope, receive: Receive, limit: int) -> bytes:
         pieces.append(piece)
         if not message.get("more_body", False):
             return piece if len(pieces) == 1 else b"".join(pieces)
-        if LATE in scope["extensions"]:
+        if LATE in scope.get("extensions", ()):
             raise BadRequest(408, TOO_SLOW)
 
 

@@ -124,7 +124,7 @@ class Views(Protocol):
         """One call, open or settled."""
 
     def awaited(self, session: int, ref: str) -> CallView | None:
-        """The open call whose outcome this conversation waits for under ``ref``."""
+        """The call on record whose outcome this conversation waits for under ``ref``."""
 
     def calls(
         self, limit: int, before: int | None, correlation_id: str | None = None

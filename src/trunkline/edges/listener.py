@@ -303,13 +303,23 @@ class Address(Struct, frozen=True):
 
 
 def tls13(certificate: str, key: str, authorities: str | None = None) -> ssl.SSLContext:
-    """TLS 1.3 and nothing older, with this certificate; with ``authorities`` a client has to show one of its own."""
+    """TLS 1.3 and nothing older, with this certificate; with ``authorities`` a client has to show one of its own.
+
+    ``ConfigError`` names a file that cannot be used.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(certificate, key)
-    if authorities is not None:
-        context.load_verify_locations(authorities)
-        context.verify_mode = ssl.CERT_REQUIRED
+    place = certificate
+    try:
+        context.load_cert_chain(certificate, key)
+        if authorities is not None:
+            place = authorities
+            context.load_verify_locations(authorities)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except ssl.SSLError as error:
+        raise ConfigError(f"cannot be used for TLS: {error.reason or 'it holds no certificate'}", place) from None
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", place) from None
     return context
 
 
@@ -348,9 +358,13 @@ class WebListener:
         config.load()
         logging.getLogger("uvicorn.error").addFilter(without_text)
         address = self._address
+        tls: dict[str, Any] = {}
+        if self._tls is not None:
+            # A handshake is the client's turn, and a goodbye too.
+            tls = {"ssl": self._tls, "ssl_handshake_timeout": HEAD_TIMEOUT_S, "ssl_shutdown_timeout": LINGER_S}
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(config, connections, {}), address.host, address.port, backlog=BACKLOG, ssl=self._tls
+                lambda: Connection(config, connections, {}), address.host, address.port, backlog=BACKLOG, **tls
             )
         except OSError as error:
             raise address.taken(error) from None

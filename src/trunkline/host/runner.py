@@ -265,6 +265,13 @@ class Runner:
         """Whether something will leave as soon as its entry is on disk."""
         return bool(self._held)
 
+    def held_answer(self, session: int, ref: str) -> Answer | None:
+        """The answer to this request, if there is one that waits for the disk. Looked for when an edge closes."""
+        for _, what in self._held:
+            if isinstance(what, Answer) and (what.session, what.ref) == (session, ref) and not what.refused:
+                return what
+        return None
+
     def on_failure(self, error: LedgerError) -> None:
         """The record cannot be written: nothing more is acknowledged, new calls are refused, and the process ends."""
         self._held.clear()

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.events import CallRequested
+from trunkline.hub.calls import waits_for_disk
 from trunkline.hub.hub import Hub
 from trunkline.hub.judging import Case
 from trunkline.hub.registry import Agent, Tool
@@ -78,9 +79,13 @@ def call(hub: Hub, call_id: str) -> CallView | None:
 
 
 def awaited(hub: Hub, session: int, ref: str) -> CallView | None:
-    """The open call whose outcome is waited for in this conversation under ``ref``."""
+    """The open call whose outcome is waited for in this conversation under ``ref``, once it may be told of."""
     waiter = (session, ref)
-    return next((open_call(call) for call in hub.state.calls.values() if waiter in call.waiters), None)
+    found = next((call for call in hub.state.calls.values() if waiter in call.waiters), None)
+    # A call that nobody can be promised yet is not there (decision 26).
+    if found is None or (found.entry.n > hub.state.stored and waits_for_disk(found)):
+        return None
+    return open_call(found)
 
 
 def _held_up(view: CallView, call: Call, questions: dict[int, str]) -> CallView:

@@ -12,6 +12,8 @@ from bench.bare_answer import BareAnswer, fixed_answer, listen
 from bench.ends import Broken
 from bench.http_caller import BODY_END, Connection, HttpCaller, answer_bytes, request_begin
 from bench.loads import LARGE, SMALL, Load, Run, Target, Texts
+from trunkline.edges.answers import encode
+from trunkline.edges.bodies import decode
 from trunkline.edges.http import messages, translate
 from trunkline.effects import Answer
 from trunkline.model import Status
@@ -71,7 +73,7 @@ def test_a_request_is_as_long_as_it_says_and_its_body_is_a_call(size: int) -> No
         b"content-type": b"application/json",
         b"content-length": str(len(body)).encode(),
     }
-    assert messages.decode(messages.CallBody, body) == messages.CallBody(TOOL, Raw(given))
+    assert decode(messages.CallBody, body) == messages.CallBody(TOOL, Raw(given))
 
 
 @pytest.mark.parametrize("length", ["content-length", "Content-Length"])
@@ -137,7 +139,7 @@ def test_the_bare_answer_is_what_a_small_call_is_answered_with() -> None:
         started_ms=new_year_ms,
         finished_ms=new_year_ms,
     )
-    assert fixed_answer() == translate.encode(translate.outcome(outcome, TOOL, "http:bench.http-read-only"))
+    assert fixed_answer() == encode(translate.outcome(outcome, TOOL, "http:bench.http-read-only"))
 
 
 async def test_the_bare_answer_comes_after_the_whole_body_of_the_request() -> None:

@@ -39,7 +39,8 @@ class NewCall:
             await refusal(fault("message.malformed", bad.text), bad.status)(scope, receive, send)
             return
         is_stream = any(name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"])
-        with self._requests.waiting(wants_progress=is_stream) as waiting, when_lost(scope, waiting.leave):
+        waits = self._requests.waiting(wants_progress=is_stream, wants_large=False)
+        with waits as waiting, when_lost(scope, waiting.leave):
             caller: Principal = scope["principal"]
             # Who does not wait for the end wants to know the id at once.
             announce = is_stream or body.wait is False
@@ -51,6 +52,7 @@ class NewCall:
                 else:
                     await self._answer(waiting, body, caller, scope, receive, send)
             except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
+                # Nothing was said yet: a stream that has begun ends itself.
                 self._feed.failed(waiting.number, error)
                 await refusal(fault("hub.unavailable", retryable=False), 500)(scope, receive, send)
 
@@ -104,8 +106,12 @@ class NewCall:
         else:
             await start_stream(send)
             item: Item | None = first
-            while await self._tell(item, waiting, body, caller, send):
-                item = await waiting.next(PING_S)
+            try:
+                while await self._tell(item, waiting, body, caller, send):
+                    item = await waiting.next(PING_S)
+            except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
+                self._feed.failed(waiting.number, error)
+                await write(send, aside(FAILED))
             await finish_stream(send)
 
     async def _tell(self, item: Item | None, waiting: Waiting, body: CallBody, caller: Principal, send: Send) -> bool:
