@@ -15,6 +15,8 @@ import logging
 import secrets
 from typing import Final
 
+from msgspec import Raw
+
 from trunkline.edges.exchange import BaseSink, Feed
 from trunkline.effects import Admit, Cancel, Close, ConfirmTools, Deliver, Refuse, ToSession
 from trunkline.events import AgentArrived, AgentExited, AgentLaunched, AgentLeft, CallFinished, ToolsOffered
@@ -92,9 +94,17 @@ class Resident(BaseSink, abc.ABC):
             self._feed.close_session(self.number)
             self.number = 0
 
-    def finish(self, call_id: str, status: Status, fault: Fault | None = None) -> None:
-        """A call ended without an output."""
-        self._feed.feed([CallFinished(self.number, call_id, status, fault=fault)])
+    def finish(
+        self,
+        call_id: str,
+        status: Status,
+        fault: Fault | None = None,
+        *,
+        output: Raw | None = None,
+        metrics: Raw | None = None,
+    ) -> None:
+        """A call ended; ``metrics`` is for the record only."""
+        self._feed.feed([CallFinished(self.number, call_id, status, output, fault, metrics=metrics)])
 
     # -- the sink ------------------------------------------------------------------------------------------------------
 

@@ -97,9 +97,12 @@ class MemoryExchange:
         disk: FaultyDisk | None = None,
         clock: ManualClock | None = None,
         log: list[Entry] | None = None,
+        home: Path = Path("/nowhere"),
         run: int = 1,
     ) -> None:
         self.policy = policy
+        self._known = edges
+        self.home = home
         self.config = Config() if config is None else config
         self.disk = FaultyDisk(1) if disk is None else disk
         self.clock = ManualClock() if clock is None else clock
@@ -161,14 +164,14 @@ class MemoryExchange:
     def _fatal(self, why: str) -> None:
         self.died = why
 
-    def surroundings(self, home: Path = Path("/nowhere")) -> Surroundings:
+    def surroundings(self, home: Path | None = None) -> Surroundings:
         """What an edge is given."""
         return Surroundings(
             feed=self.feed,
             views=self.views,
             operator=self.operator,
             config=self.config,
-            home=home,
+            home=self.home if home is None else home,
             process=PROCESS,
             version="0.0.0",
             instance=f"run-{self._run}",
@@ -198,7 +201,15 @@ class MemoryExchange:
         """Another process on the same record, after this one was killed; nobody is connected."""
         self.died = "killed"
         self.ledger.reader.close()
-        terms = {"policy": self.policy, "config": self.config, "disk": self.disk, "clock": self.clock, "log": self.log}
+        terms = {
+            "policy": self.policy,
+            "edges": self._known,
+            "config": self.config,
+            "disk": self.disk,
+            "clock": self.clock,
+            "log": self.log,
+            "home": self.home,
+        }
         return MemoryExchange(**{**terms, **changes}, run=self._run + 1)
 
     # -- people --------------------------------------------------------------------------------------------------------
