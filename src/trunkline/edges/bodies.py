@@ -79,8 +79,8 @@ def _too_large(limit: int) -> BadRequest:
     return BadRequest(413, f"the body is larger than {limit} bytes")
 
 
-_EXPECTED = re.compile(r"^(?P<what>Expected .*?|Invalid .*?)(?: - at `\$\.?(?P<field>.*)`)?$", re.DOTALL)
-_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
+_PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<place>[^`]*)`)?", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 
 
 def decode(kind: type[T], data: bytes) -> T:
@@ -119,35 +119,63 @@ def clip(text: str) -> str:
 
 
 def _say(kind: type[Struct], text: str) -> str:
-    """The complaint of msgspec with the field in front, and what would be right where that is not obvious."""
-    if (unknown := _UNKNOWN.match(text)) is not None:
-        return f"unknown field {unknown['field']!r}; known are {', '.join(kind.__struct_fields__)}"
-    if (expected := _EXPECTED.match(text)) is not None:
-        field, what = expected["field"] or "", expected["what"].replace("`", "")
-        if what.startswith("Invalid enum value"):
-            what = "expected " + " or ".join(", ".join(_choices(kind, field)).rsplit(", ", 1))
-        elif "matching regex" in what:
-            what = f"expected {_in_words(kind, field)}"
-        return f"{field or 'the body'}: {what[:1].lower()}{what[1:]}"
-    return text.replace("`", "").replace("Object missing", "missing")
+    """The complaint of msgspec with the place in front, and what would be right where that is not obvious."""
+    found = _PLACE.fullmatch(text)
+    assert found is not None
+    what, place = found["what"], found["place"] or ""
+    if (unknown := _UNKNOWN.fullmatch(what)) is not None:
+        known = next((part.__struct_encode_fields__ for part in _structs(_type_at(kind, place))), ())
+        what = f"unknown field {unknown['field']!r}; known are {', '.join(known)}"
+    elif what.startswith("Object missing"):
+        what = what.replace("`", "").removeprefix("Object ")
+    elif what.startswith("Invalid enum value"):
+        what = "expected " + " or ".join(", ".join(_choices(_type_at(kind, place))).rsplit(", ", 1))
+    elif "matching regex" in what:
+        what = f"expected {_in_words(_type_at(kind, place))}"
+    else:
+        what = f"{what[:1].lower()}{what[1:]}".replace("`", "")
+        place = place or "the body"
+    return f"{place}: {what}" if place else what
 
 
-def _parts(kind: type[Struct], field: str) -> Iterator[object]:
-    """A field's type, and what it is made of. An element of an array is `field[...]`."""
-    waiting: list[object] = [get_type_hints(kind, include_extras=True).get(field.partition("[")[0])]
+def _type_at(kind: type[Struct], place: str) -> object:
+    """The type of what stands at a place of a body: ``approval.decision``, ``permissions[1]``; all of it is ``""``.
+
+    None if there is no such place: the name of a field that somebody made up may look like one.
+    """
+    found: object = kind
+    for name in place.split(".") if place else ():
+        holder = next(_structs(found), None)
+        if holder is None:
+            return None
+        fields = dict(zip(holder.__struct_encode_fields__, holder.__struct_fields__, strict=True))
+        found = get_type_hints(holder, include_extras=True).get(fields.get(name.partition("[")[0], ""))
+    return found
+
+
+def _parts(kind: object) -> Iterator[object]:
+    """A type, and what it is made of."""
+    waiting = [kind]
     while waiting:
         part = waiting.pop()
         yield part
         waiting += get_args(part)
 
 
-def _choices(kind: type[Struct], field: str) -> Iterator[str]:
+def _structs(kind: object) -> Iterator[type[Struct]]:
+    """The shapes in a type."""
+    for part in _parts(kind):
+        if isinstance(part, type) and issubclass(part, Struct):
+            yield part
+
+
+def _choices(kind: object) -> Iterator[str]:
     """The words that a field may be."""
-    for part in _parts(kind, field):
+    for part in _parts(kind):
         if get_origin(part) is Literal:
             yield from get_args(part)
 
 
-def _in_words(kind: type[Struct], field: str) -> str:
+def _in_words(kind: object) -> str:
     """What the pattern of a field asks for; every pattern has words."""
-    return next(part.description for part in _parts(kind, field) if isinstance(part, Meta) and part.description)
+    return next(part.description for part in _parts(kind) if isinstance(part, Meta) and part.description)

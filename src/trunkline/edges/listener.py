@@ -373,8 +373,8 @@ class WebListener:
         self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def close(self) -> None:
-        """Take nobody new, and no new request on what is open."""
-        if self._server is not None and self._connections is not None:
+        """Take nobody new, and no new request on what is open. Once: a WebSocket says goodbye only once."""
+        if self._server is not None and self._connections is not None and self._server.is_serving():
             self._server.close()
             for connection in tuple(self._connections.connections):
                 connection.shutdown()

@@ -16,6 +16,8 @@ import logging
 import secrets
 from typing import Final
 
+from msgspec import Raw
+
 from trunkline.edges.exchange import BaseSink, Feed, Timer
 from trunkline.effects import Admit, Cancel, Close, ConfirmTools, Deliver, Refuse, ToSession
 from trunkline.events import AgentArrived, AgentExited, AgentLaunched, AgentLeft, CallFinished, ToolsOffered
@@ -106,9 +108,17 @@ class Resident(BaseSink, abc.ABC):
         self._feed.feed([AgentExited(self.agent_id, self._run_id, exit_code=1, restart_in_s=RETURN_S, note="defect")])
         self._return = self._feed.call_later(RETURN_S, self.arrive)
 
-    def finish(self, call_id: str, status: Status, fault: Fault | None = None) -> None:
-        """A call ended without an output."""
-        self._feed.feed([CallFinished(self.number, call_id, status, fault=fault)])
+    def finish(
+        self,
+        call_id: str,
+        status: Status,
+        fault: Fault | None = None,
+        *,
+        output: Raw | None = None,
+        metrics: Raw | None = None,
+    ) -> None:
+        """A call ended; ``metrics`` is for the record only."""
+        self._feed.feed([CallFinished(self.number, call_id, status, output, fault, metrics=metrics)])
 
     # -- the sink ------------------------------------------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ class Runner:
         self._timer_at = 0.0
         self._watchers: list[Watcher] = []
         self._is_feeding = False
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[Event | Callable[[], None]] = deque()
         self._dead = False
         self._is_refusing = False
         self._paused = False
@@ -160,7 +160,11 @@ class Runner:
         try:
             self._take(happened, now)
             while self._waiting:
-                self._take((self._waiting.popleft(),), now)
+                waiting = self._waiting.popleft()
+                if isinstance(waiting, Event):
+                    self._take((waiting,), now)
+                else:
+                    self._tell_stored(waiting)
         except Exception as exc:  # noqa: BLE001  (the hub's or the ledger's: what conversations raise is caught below)
             self._die(f"{type(exc).__name__} in {where_raised(exc)}")
             return
@@ -248,6 +252,13 @@ class Runner:
 
     def when_stored(self, told: Callable[[], None]) -> None:
         """Call ``told`` once everything that was fed up to now is on disk."""
+        if self._is_feeding:
+            # What was fed in the middle of a turn has no number yet: this waits behind it.
+            self._waiting.append(told)
+        else:
+            self._tell_stored(told)
+
+    def _tell_stored(self, told: Callable[[], None]) -> None:
         last = self.hub.state.last
         if last <= self._ledger.durable:
             self._tell(told)

@@ -85,6 +85,10 @@ class MemoryRunner(Runner):
         if not self._is_feeding and self.exchange.died is None:
             invariants.check(self.hub)
 
+    def kill(self) -> None:
+        """From here on nothing happens any more, whatever tasks of this exchange still say."""
+        self._dead = True
+
 
 class MemoryExchange:
     """One exchange. ``log`` is everything it recorded, as it was before masking."""
@@ -98,9 +102,12 @@ class MemoryExchange:
         disk: FaultyDisk | None = None,
         clock: ManualClock | None = None,
         log: list[Entry] | None = None,
+        home: Path = Path("/nowhere"),
         run: int = 1,
     ) -> None:
         self.policy = policy
+        self._known = edges
+        self.home = home
         self.config = Config() if config is None else config
         self.disk = FaultyDisk(1) if disk is None else disk
         self.clock = ManualClock() if clock is None else clock
@@ -166,14 +173,14 @@ class MemoryExchange:
     def _fatal(self, why: str) -> None:
         self.died = why
 
-    def surroundings(self, home: Path = Path("/nowhere")) -> Surroundings:
+    def surroundings(self, home: Path | None = None) -> Surroundings:
         """What an edge is given."""
         return Surroundings(
             feed=self.feed,
             views=self.views,
             operator=self.operator,
             config=self.config,
-            home=home,
+            home=self.home if home is None else home,
             process=PROCESS,
             version="0.0.0",
             instance=f"run-{self._run}",
@@ -202,8 +209,17 @@ class MemoryExchange:
     def restarted(self, **changes: Any) -> MemoryExchange:
         """Another process on the same record, after this one was killed; nobody is connected."""
         self.died = "killed"
+        self.feed.kill()
         self.ledger.reader.close()
-        terms = {"policy": self.policy, "config": self.config, "disk": self.disk, "clock": self.clock, "log": self.log}
+        terms = {
+            "policy": self.policy,
+            "edges": self._known,
+            "config": self.config,
+            "disk": self.disk,
+            "clock": self.clock,
+            "log": self.log,
+            "home": self.home,
+        }
         return MemoryExchange(**{**terms, **changes}, run=self._run + 1)
 
     # -- people --------------------------------------------------------------------------------------------------------

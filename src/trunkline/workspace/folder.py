@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import hashlib
 import os
 import pwd
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Self
 from msgspec import Struct
 
 from trunkline.errors import WorkspaceError
-from trunkline.workspace.paths import failure_of
+from trunkline.workspace.paths import failure_of, system_calls
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -138,7 +139,8 @@ class Workspace:
         return self._known
 
     def _free_now(self) -> tuple[int, int]:
-        disk = os.fstatvfs(self.fd)
+        with system_calls():
+            disk = os.fstatvfs(self.fd)
         return disk.f_bfree * disk.f_frsize, disk.f_ffree
 
     def may_have_grown(self) -> bool:
@@ -171,13 +173,26 @@ def _fits(usage: Usage, size: int, files: int, quota: Quota) -> bool:
     return not usage.over and usage.size + size <= quota.max_bytes and usage.files + files <= quota.max_files
 
 
+# A folder that is gone, was swapped, or is closed to its owner: then nobody can fill it.
+_NOT_COUNTED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES})
+
+
+def _enter(folder_fd: int, name: str) -> tuple[int, os._ScandirIterator[str]]:
+    """A folder, opened, and what is in it."""
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
+    try:
+        return fd, os.scandir(fd)
+    except OSError:
+        os.close(fd)
+        raise
+
+
 def _usage(root_fd: int, quota: Quota) -> Usage:
     size = files = 0
     # One open folder for each level; not os.fwalk, which recurses and so ends in a RecursionError at a nasty depth.
     levels: list[tuple[int, os._ScandirIterator[str]]] = []
     try:
-        first = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root_fd)
-        levels.append((first, os.scandir(first)))
+        levels.append(_enter(root_fd, "."))
         while levels:
             folder, entries = levels[-1]
             entry = next(entries, None)
@@ -196,10 +211,11 @@ def _usage(root_fd: int, quota: Quota) -> Usage:
             if size > quota.max_bytes or files > quota.max_files or len(levels) > MAX_DEPTH:
                 return Usage(size, files, over=True)
             if stat.S_ISDIR(info.st_mode):
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                with contextlib.suppress(OSError):  # gone, swapped, or closed to its owner: then nobody can fill it
-                    inner = os.open(entry.name, flags, dir_fd=folder)
-                    levels.append((inner, os.scandir(inner)))
+                try:
+                    levels.append(_enter(folder, entry.name))
+                except OSError as error:
+                    if error.errno not in _NOT_COUNTED:
+                        raise
     except OSError as error:
         raise failure_of(error) from None
     finally:

@@ -76,7 +76,8 @@ def _names(path: str) -> tuple[str, ...]:
 @contextlib.contextmanager
 def open_folder(root_fd: int, names: tuple[str, ...], *, make: bool = False) -> Iterator[int]:
     """A descriptor of the folder beneath the root that these names lead to. With ``make``, what is missing is made."""
-    current = os.dup(root_fd)
+    with system_calls():
+        current = os.dup(root_fd)
     try:
         for name in names:
             inner = _step(current, name, make=make)
@@ -141,12 +142,30 @@ _EXECUTION: Final = {
 }
 
 
+_SYSTEM: Final = {
+    errno.ENOSPC: "No space left on the disk",
+    errno.EDQUOT: "No space left on the disk",
+    errno.EMFILE: "Too many files are open (EMFILE)",
+    errno.ENFILE: "Too many files are open (ENFILE)",
+}
+
+
 def failure_of(error: OSError) -> WorkspaceError:
-    """A failure of the file system as ours. The text is from a table: ``str(error)`` would show host paths."""
+    """A failure at a path of the caller's, as ours."""
     text = _EXECUTION.get(error.errno or 0)
-    if text is not None:
-        return WorkspaceError("execution", text)
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return WorkspaceError("system", "No space left on the disk")
+    return system_failure(error) if text is None else WorkspaceError("execution", text)
+
+
+def system_failure(error: OSError) -> WorkspaceError:
+    """A failure of the machine, as ours. The text is from a table: ``str(error)`` would show host paths."""
     name = errno.errorcode.get(error.errno or 0, "unknown error")
-    return WorkspaceError("system", f"The file system failed ({name})")
+    return WorkspaceError("system", _SYSTEM.get(error.errno or 0, f"The system failed ({name})"))
+
+
+@contextlib.contextmanager
+def system_calls() -> Iterator[None]:
+    """Around what is asked of the operating system and is not about a path of the caller's."""
+    try:
+        yield
+    except OSError as error:
+        raise system_failure(error) from None

@@ -170,7 +170,10 @@ def _is_there(workspace: Workspace, names: list[str]) -> bool:
         with open_folder(workspace.fd, tuple(names[:-1])) as folder:
             # A link would be followed by the mount and show what it leads to: it is left alone.
             return kind_of(folder, names[-1]) in {"file", "folder"}
-    except WorkspaceError:
+    except WorkspaceError as error:
+        # A machine that cannot tell must not be taken for one that says no: the path would be left open.
+        if error.kind == "system":
+            raise
         return False
 
 

@@ -31,7 +31,7 @@ from trunkline.workspace import tree
 from trunkline.workspace.cgroups import ControlGroup, make_group
 from trunkline.workspace.folder import Quota, Workspace
 from trunkline.workspace.output import Capture, Output
-from trunkline.workspace.paths import check_cwd, open_folder
+from trunkline.workspace.paths import check_cwd, open_folder, system_calls
 from trunkline.workspace.plan import bubblewrap_plan, landlock_plan
 from trunkline.workspace.policy import PRESETS, VARIABLE, Policy
 from trunkline.workspace.seccomp import is_known
@@ -99,21 +99,22 @@ class Sandbox(Struct, frozen=True):
         """Run ``/bin/sh -c command``. One at a time for each workspace; others wait."""
         _check(command, env or {})
         names = check_cwd(cwd) if cwd is not None else ()
-        async with workspace.turn:
-            with workspace.acting(), open_folder(workspace.fd, names):
-                pass  # it is there, and no link leads to it
-            plan = (
-                bubblewrap_plan(self.program, workspace, policy, command, names, env or {})
-                if self.kind == "bubblewrap"
-                else landlock_plan(workspace, policy, command, names, env or {})
-            )
-            group = make_group(policy.limits.memory_bytes, policy.limits.processes)
-            plan["groups"] = group.entrances if group else []
-            running = _Running(plan, on_output)
-            try:
-                return await running.to_end(workspace, policy, timeout_ms / 1000, watch_memory=group is None)
-            finally:
-                await _remove(group)
+        with system_calls():
+            async with workspace.turn:
+                with workspace.acting(), open_folder(workspace.fd, names):
+                    pass  # it is there, and no link leads to it
+                plan = (
+                    bubblewrap_plan(self.program, workspace, policy, command, names, env or {})
+                    if self.kind == "bubblewrap"
+                    else landlock_plan(workspace, policy, command, names, env or {})
+                )
+                group = make_group(policy.limits.memory_bytes, policy.limits.processes)
+                plan["groups"] = group.entrances if group else []
+                running = _Running(plan, on_output)
+                try:
+                    return await running.to_end(workspace, policy, timeout_ms / 1000, watch_memory=group is None)
+                finally:
+                    await _remove(group)
 
 
 def _check(command: str, env: Mapping[str, str]) -> None:
@@ -226,6 +227,13 @@ class _Running(asyncio.SubprocessProtocol):
 
     async def watch(self, workspace: Workspace, policy: Policy, *, watch_memory: bool) -> None:
         """End a command that fills the disk, or, where no control group bounds it, the memory."""
+        try:
+            await self._watch(workspace, policy, watch_memory=watch_memory)
+        finally:
+            # A command that nobody can watch any more does not go on.
+            self.stopped.set()
+
+    async def _watch(self, workspace: Workspace, policy: Policy, *, watch_memory: bool) -> None:
         quota = policy.quota
         room = Quota(int(quota.max_bytes * TIDY_ROOM), int(quota.max_files * TIDY_ROOM))
         counted_at, took = 0.0, 0.0
@@ -402,7 +410,7 @@ def _plant(folder: Path) -> None:
 
 
 async def _try(sandbox: Sandbox) -> None:
-    with tempfile.TemporaryDirectory(prefix="trunkline-probe-") as name:
+    with system_calls(), tempfile.TemporaryDirectory(prefix="trunkline-probe-") as name:
         folder = Path(name)
         _plant(folder)
         with Workspace.create(folder / "workspace") as workspace:

@@ -1,0 +1,45 @@
+"""The exchange in memory does what the real one does: here where an edge relies on it."""
+
+from __future__ import annotations
+
+from trunkline.edges.exchange import BaseSink
+from trunkline.effects import Reply, ToSession
+from trunkline.entries import Noticed
+from trunkline.events import Noticed as SomethingNoticed
+from trunkline.events import TokenIssued
+from trunkline.model import Now, Principal
+from trunkline.testing.memory import MemoryExchange
+
+
+class NotesEachReply(BaseSink):
+    """A conversation that has something recorded when it is told something, and wants to know when that is on disk."""
+
+    def __init__(self, exchange: MemoryExchange) -> None:
+        self.exchange = exchange
+        self.stored: list[bool] = []
+
+    def send(self, effect: ToSession, now: Now) -> None:
+        assert isinstance(effect, Reply)
+        self.exchange.feed.feed([SomethingNoticed("noted", "test")])
+        self.exchange.feed.when_stored(lambda: self.stored.append(self._is_on_disk()))
+
+    def _is_on_disk(self) -> bool:
+        noted = [entry.n for entry in self.exchange.recorded(Noticed)]
+        return bool(noted) and noted[-1] <= self.exchange.ledger.durable
+
+
+def test_what_is_fed_in_the_middle_of_a_turn_is_on_disk_when_that_is_told() -> None:
+    exchange = MemoryExchange()
+    sink = NotesEachReply(exchange)
+    session = exchange.feed.open_session(sink)
+    # A refusal waits for no entry: it is told while the turn goes on.
+    exchange.feed.feed([TokenIssued(session, "t", Principal("http:mallory"), "http", "alice", "0" * 64)])
+    assert sink.stored == [True]
+
+
+def test_an_exchange_that_was_restarted_has_the_same_home_edges_and_record() -> None:
+    exchange = MemoryExchange()
+    exchange.token("http", "alice")
+    again = exchange.restarted()
+    assert (again.home, again.policy) == (exchange.home, exchange.policy)
+    assert [token.agent for token in again.operator.tokens()] == ["alice"]
