@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -94,6 +94,16 @@ class Decision(enum.StrEnum):
     ALLOW = "allow"
     ASK = "ask"
     DENY = "deny"
+
+
+class Circumstance(enum.StrEnum):
+    """Something about how a call came to be made that a rule may name (``when``). ``hub.judging`` finds them out."""
+
+    # What strangers wrote may be behind it: a result of an agent that reads such text is part of its correlation.
+    UNTRUSTED = "untrusted"
+
+
+Circumstances = frozenset[Circumstance]
 
 
 class Health(enum.StrEnum):
@@ -264,7 +274,10 @@ class Actor(Struct, frozen=True, omit_defaults=True):
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
-    """One line of policy. ``*`` matches any characters, slash included. ``id`` names the line where it came from."""
+    """One line of policy. ``*`` matches any characters, slash included. ``id`` names the line where it came from.
+
+    With ``when`` it speaks only of calls that are made under this circumstance.
+    """
 
     id: str
     caller: str
@@ -272,7 +285,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
     decision: Decision
     reason: str = ""
     side_effects: bool | None = None
-    when: Literal["untrusted"] | None = None
+    when: Circumstance | None = None
 
 
 class Policy(Struct, frozen=True):
@@ -290,6 +303,21 @@ class Limits(Struct, frozen=True):
     open_calls: int = 4096
     # Inputs of one caller's open calls. 64 MiB is 64 inputs of the largest allowed size.
     open_bytes: int = 67_108_864
+
+
+class HubSettings(Struct, frozen=True):
+    """What the operator's configuration says to the hub. Replaced as a whole while the exchange runs."""
+
+    policy: Policy
+    limits: Limits = Limits()
+    # Agents that read what strangers wrote (decision 14).
+    untrusted_agents: frozenset[str] = frozenset()
+    # Agents whose changed tool definitions are taken without asking: for developing them.
+    unpinned_agents: frozenset[str] = frozenset()
+    # Whether an input that its tool's schema does not allow is refused; else it is only noted.
+    schema_strict: bool = True
+    # How long a question to a person stays open.
+    approval_expire_s: float = 3600.0
 
 
 class RetryPolicy(Struct, frozen=True):
@@ -349,6 +377,8 @@ class CallView(Struct, frozen=True, omit_defaults=True):
     started_at: str | None = None
     finished_at: str | None = None
     large: LargeOutput | None = None
+    # The tool that serves it, where that is not the one that was asked for.
+    provider: str | None = None
 
 
 class ToolView(Struct, frozen=True, omit_defaults=True):
@@ -419,6 +449,10 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 # What the agent behind a tool says to one input (tool id, body) before anybody is let through; None: nothing against
 # it. Pure: the same input, the same answer. Only agents that are part of the exchange have one.
 Guard = Callable[[str, Raw], Verdict | None]
+
+# Which tools can serve a call of a tool that stands for others (its id, the input), the best first. Pure, like a guard:
+# nothing happens because it was asked. Only agents that are part of the exchange have one.
+Router = Callable[[str, Raw], Sequence[str]]
 
 
 class TokenView(Struct, frozen=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from trunkline import effects, entries, events
+from trunkline import effects, entries
 from trunkline.edges.opensentience.serve import Connection
 from trunkline.hub import calls, chains, retry, views
 from trunkline.hub.approvals import Approvals
@@ -27,7 +27,7 @@ from trunkline.hub.state import OpenQuestion, State
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.writer import Writer
-from trunkline.model import Limits, Now, Policy, Status
+from trunkline.model import HubSettings, Limits, Now, Policy, Status
 from trunkline.testing.agents import ScriptedAgent
 from trunkline.testing.people import Desk
 from trunkline.testing.simulation import Simulation
@@ -162,7 +162,7 @@ def a_directive_is_used_twice(patch: Patch) -> None:
 def only_the_last_caller_is_judged(patch: Patch) -> None:
     """Nobody gets through another what they may not do themselves."""
     verdict = Judge.verdict
-    patch.setattr(Judge, "verdict", lambda self, tool, callers, untrusted: verdict(self, tool, callers[-1:], untrusted))
+    patch.setattr(Judge, "verdict", lambda self, tool, callers, under: verdict(self, tool, callers[-1:], under))
 
 
 def a_chain_forgets_who_began_it(patch: Patch) -> None:
@@ -204,13 +204,13 @@ def ordinary(patch: Patch) -> Counter[str]:
 
     To be applied after what breaks something.
     """
-    in_force, ask, call = World.in_force, ScriptedAgent.ask, Desk.call
+    settings, ask, call = World.settings, ScriptedAgent.ask, Desk.call
     try_accept, try_settle = Lanes.try_accept, Lanes.try_settle
     person_calls, agent_calls = Simulation._person_calls, Simulation._agent_calls
     taken: Counter[str] = Counter()
 
-    def without_doubts(self: World, policy: Policy) -> events.PolicyChanged:
-        return replace(in_force(self, policy), limits=Limits(), untrusted_agents=frozenset())
+    def without_doubts(self: World, policy: Policy) -> HubSettings:
+        return replace(settings(self, policy), limits=Limits(), untrusted_agents=frozenset())
 
     def agent_again(self: ScriptedAgent, tool_id: str, body: bytes, **terms: Any) -> Any:
         first = ask(self, tool_id, body, **terms)
@@ -245,7 +245,7 @@ def ordinary(patch: Patch) -> Counter[str]:
         taken["settled"] += said is not None
         return said
 
-    patch.setattr(World, "in_force", without_doubts)
+    patch.setattr(World, "settings", without_doubts)
     patch.setattr(Simulation, "_agent_calls", agent_step)
     patch.setattr(Simulation, "_person_calls", person_step)
     patch.setattr(Lanes, "try_accept", accepting)

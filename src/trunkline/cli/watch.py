@@ -26,6 +26,10 @@ def _fault(entry: Entry) -> str:
     return f": {fault.get('code')}: {fault.get('message')}" if isinstance(fault, dict) else ""
 
 
+def _served(entry: Entry) -> str:
+    return f", served by {entry['provider']}" if "provider" in entry else ""
+
+
 def _text(entry: Entry) -> str:
     data = entry.get("data")
     text = data.get("text") if isinstance(data, dict) else None
@@ -39,7 +43,8 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "exchange.stopped": lambda e: f"{e.get('open_calls', 0)} calls are left for the next start",
     "policy.changed": lambda e: f"{len(e['rules'])} rules in force",
     "call.accepted": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['decision']} by {e['rule']}",
-    "call.sent": lambda e: f"call of entry {e['call']}, attempt {e['attempt']}",
+    "call.sent": lambda e: f"call of entry {e['call']}, attempt {e['attempt']}{_served(e)}",
+    "call.returned": lambda e: f"call of entry {e['call']} was not taken on by {e['provider']}: {e['code']}",
     "call.settled": lambda e: f"{e['call_id']}  {e['status']}{_took(e)}{_fault(e)}",
     "call.refused": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['code']}",
     "call.noted": lambda e: f"{e['call_id']}  {e['note']} {e.get('by', '')} {e.get('detail', '')}",

@@ -25,6 +25,7 @@ from trunkline.model import (
     Policy,
     Principal,
     Question,
+    Router,
     TokenView,
     ToolView,
     Verdict,
@@ -95,6 +96,12 @@ class Feed(Protocol):
         """Ask this before a tool of an agent that is part of the exchange is called; None takes it away.
 
         What was asked of a person before a restart is judged again at the start: guards have to be there before it.
+        """
+
+    def route(self, agent_id: str, router: Router | None) -> None:
+        """Let other tools serve calls of the tools of an agent that is part of the exchange; None takes it away.
+
+        What was taken on and not sent before a restart is sent after the start: routers have to be there before it.
         """
 
 

@@ -27,7 +27,7 @@ from trunkline.errors import LedgerError, LocalProtocolError
 from trunkline.events import CallRequested, Event
 from trunkline.hub.hub import Hub
 from trunkline.ledger.masking import Masker
-from trunkline.model import AgentView, Guard, Now, Peer, Principal
+from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router
 
 log = logging.getLogger("trunkline")
 
@@ -371,6 +371,10 @@ class Runner:
     def guard(self, agent_id: str, guard: Guard | None) -> None:
         """Ask this before a tool of an agent that is part of the exchange is called."""
         self.hub.guard(agent_id, guard)
+
+    def route(self, agent_id: str, router: Router | None) -> None:
+        """Let other tools serve calls of the tools of an agent that is part of the exchange."""
+        self.hub.route(agent_id, router)
 
     # -- what memory misses --------------------------------------------------------------------------------------------
 

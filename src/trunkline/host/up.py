@@ -43,7 +43,7 @@ from trunkline.hub.hub import Hub
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.verify import verify
-from trunkline.model import ProcessIdentity, Status
+from trunkline.model import HubSettings, ProcessIdentity, Status
 
 log = logging.getLogger("trunkline")
 
@@ -157,7 +157,7 @@ class Exchange:
                 call_prefix=_call_prefix(),
                 new_id=_new_id,
                 operator_sha256=hashlib.sha256(operator_token.encode()).hexdigest(),
-                rules=self._config.policy(),
+                settings=HubSettings(self._config.policy(), self._config.limits),
             )
             hub.fold(ledger.reader.recovery())
             hub.stored(ledger.durable)
@@ -170,7 +170,8 @@ class Exchange:
             ledger.close()
             raise
         self._next_snapshot = hub.state.last + SNAPSHOT_EVERY
-        self._runner.feed([self._in_force(), events.ExchangeStarted(trunkline.__version__, self._instance)])
+        started = events.ExchangeStarted(trunkline.__version__, self._instance)
+        self._runner.feed([events.SettingsChanged(self._settings()), started])
 
     def _make_edges(self) -> None:
         reading = Reading(self._runner, self._ledger.reader, self._supervisor)
@@ -190,9 +191,9 @@ class Exchange:
         )
         self._edges.prepare()
 
-    def _in_force(self) -> events.PolicyChanged:
+    def _settings(self) -> HubSettings:
         config = self._config
-        return events.PolicyChanged(
+        return HubSettings(
             config.policy(),
             config.limits,
             untrusted_agents=frozenset(agent.id for agent in config.agents if agent.reads_untrusted),
@@ -244,7 +245,7 @@ class Exchange:
         config = _load(self._home, self._config_path, demo=self._demo)
         self._edges.reload(config, str(self._config_path or ""))
         self._config = config
-        self._runner.feed([self._in_force()])
+        self._runner.feed([events.SettingsChanged(self._settings())])
         self._supervisor.reload([_spec(agent) for agent in config.agents])
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
         self._warn()

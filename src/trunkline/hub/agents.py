@@ -16,6 +16,7 @@ from trunkline.hub.book import Book
 from trunkline.hub.breaker import Breaker
 from trunkline.hub.calls import Calls
 from trunkline.hub.credentials import FIRST_USE_S, Credentials, Launch
+from trunkline.hub.in_force import InForce
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import MAX_PATTERN_BYTES, MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
 from trunkline.hub.timers import Timers
@@ -37,6 +38,7 @@ class Agents:
         credentials: Credentials,
         judge: Judge,
         timers: Timers[int | str],
+        in_force: InForce,
     ) -> None:
         self._book = book
         self._state = book.state
@@ -46,10 +48,9 @@ class Agents:
         self._credentials = credentials
         self._judge = judge
         self._timers = timers
+        self._in_force = in_force
         # By agent id: coming back with another session does not make an agent well.
         self._breakers: dict[str, Breaker] = {}
-        # Agents whose changed definitions are taken without asking.
-        self.unpinned: frozenset[str] = frozenset()
 
     def launched(self, event: events.AgentLaunched, now: Now) -> None:
         """A run was started: its token is expected from here on."""
@@ -309,7 +310,8 @@ class Agents:
         definition, fingerprint = tool.definition, tool.fingerprint
         pin = self._state.pins.get(definition.tool_id)
         changed = pin is not None and pin.fingerprint != fingerprint
-        suspended = changed and not agent.is_resident and agent.agent_id not in self.unpinned
+        unpinned = self._in_force.settings.unpinned_agents
+        suspended = changed and not agent.is_resident and agent.agent_id not in unpinned
         if suspended:
             self._approvals.ask_definition(agent.identity, definition, fingerprint, now)
         else:

@@ -21,6 +21,7 @@ from trunkline.effects import Wait
 from trunkline.entries import QuestionOpened
 from trunkline.events import ApprovalAnswered
 from trunkline.hub.book import Book
+from trunkline.hub.in_force import InForce
 from trunkline.hub.state import Call, OpenQuestion
 from trunkline.hub.timers import Timers, seconds_left
 from trunkline.model import OPERATOR, Fault, Manifest, Now, Question, ToolDefinition, fault, stamp
@@ -33,10 +34,10 @@ APPROVE: Final = "approve"
 class Approvals:
     """The open questions."""
 
-    def __init__(self, book: Book, timers: Timers[int | str]) -> None:
+    def __init__(self, book: Book, timers: Timers[int | str], in_force: InForce) -> None:
         self._book = book
+        self._in_force = in_force
         self._timers = timers
-        self.expire_s = 3600.0
         # The monotonic moment each question expires, and who waits for an answer that is not a call's.
         self._expires_at: dict[str, float] = {}
         self._waiters: dict[str, tuple[int, str]] = {}
@@ -147,7 +148,7 @@ class Approvals:
     def _open(self, draft: QuestionOpened, now: Now) -> OpenQuestion:
         number = self._book.next
         approval_id = f"a{number}"
-        expires_ms = now.ms + int(self.expire_s * 1000)
+        expires_ms = now.ms + int(self._in_force.settings.approval_expire_s * 1000)
         self._book.write(replace(draft, n=number, at=now.ms, approval_id=approval_id, expires_ms=expires_ms))
         question = self._book.state.questions[approval_id]
         self._set_alarm(question, now)

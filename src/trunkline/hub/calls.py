@@ -18,11 +18,13 @@ from trunkline import effects, entries
 from trunkline.events import CallFinished, CallProgressed
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.book import Book
+from trunkline.hub.in_force import InForce
 from trunkline.hub.lifecycle import step
 from trunkline.hub.limits import Loads
 from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
-from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S, may_resend, next_attempt_s, next_delay_s
-from trunkline.hub.state import Call, body_size
+from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S, may_move, may_resend, next_attempt_s, next_delay_s
+from trunkline.hub.routing import Routing
+from trunkline.hub.state import Call, Route, body_size
 from trunkline.hub.streams import Stream
 from trunkline.hub.timers import Timers
 from trunkline.model import (
@@ -45,6 +47,8 @@ ASK: Final = Decision.ASK
 QUEUED: Final = Status.QUEUED
 RUNNING: Final = Status.RUNNING
 SUCCEEDED: Final = Status.SUCCEEDED
+# What a routed call waits for that nobody was found for: no tool's id.
+ANYBODY: Final = ""
 # How long an agent has to stop after it was asked to.
 GRACE_S: Final = 5.0
 # A caller whose connection broke is usually back within this time (decision 5).
@@ -55,7 +59,14 @@ class Calls:
     """All open calls and where they are on their way."""
 
     def __init__(
-        self, book: Book, registry: Registry, loads: Loads, approvals: Approvals, timers: Timers[int | str]
+        self,
+        book: Book,
+        registry: Registry,
+        loads: Loads,
+        approvals: Approvals,
+        timers: Timers[int | str],
+        in_force: InForce,
+        routing: Routing,
     ) -> None:
         self._book = book
         self._state = book.state
@@ -63,9 +74,11 @@ class Calls:
         self._loads = loads
         self._approvals = approvals
         self._timers = timers
-        # Accepted calls whose tool is away, by tool.
+        self._in_force = in_force
+        self._routing = routing
+        # Accepted calls whose tool is away, by tool, or under ``ANYBODY``; and where each of them stands.
         self._parked: dict[str, dict[int, None]] = {}
-        self.untrusted_agents: frozenset[str] = frozenset()
+        self._parked_under: dict[int, str] = {}
         self.settled: dict[Status, int] = dict.fromkeys(sorted(OUTCOMES), 0)
         self.resent = 0
 
@@ -87,13 +100,13 @@ class Calls:
             call.deadline = now.mono + timeout_ms / 1000
         self.rearm(call)
         # Who promised to recognise a key needs one, even if the caller gave none: ours, the same each time it is sent.
-        key = entry.call_id if entry.key is None and entry.dedupes else entry.key
+        key = entry.call_id if entry.key is None and call.dedupes else entry.key
         self._book.effects.append(
             effects.Deliver(
                 agent.session,
                 after if waits_for_disk(call) else 0,
                 entry.call_id,
-                entry.tool_id,
+                call.served_by,
                 entry.input,
                 entry.caller,
                 entry.correlation_id or entry.call_id,
@@ -103,32 +116,60 @@ class Calls:
                 call.actor,
                 call.context,
                 call.attempt,
+                entry.chain,
             )
         )
 
     def send_or_wait(self, call: Call, now: Now) -> None:
-        """Send a queued call if its tool is there and has a free slot; else let it wait for that."""
-        tool = self._registry.tools.get(call.entry.tool_id)
-        agent = tool.agent if tool is not None else None
+        """Send a queued call if who serves it is there and has a free slot; else let it wait for that."""
+        entry = call.entry
+        asked = self._registry.tools.get(entry.tool_id)
         if call.expires_at and now.mono >= call.expires_at:
             self._give_up(call, Status.FAILED, fault("call.expired"), now)
-        elif tool is not None and tool.fingerprint != call.entry.fingerprint:
-            self._give_up(
-                call, Status.FAILED, fault("policy.denied", "the tool's definition changed since the call"), now
-            )
-        elif tool is None or agent is None or tool.suspended or not agent.is_usable or call.not_before > now.mono:
+            return
+        if asked is not None and asked.fingerprint != entry.fingerprint:
+            problem = fault("policy.denied", "the tool's definition changed since the call")
+            self._give_up(call, Status.FAILED, problem, now)
+            return
+        self._unpark(call)
+        tool = None if call.not_before > now.mono else self._server(call, asked, now)
+        if tool is None or tool.agent is None:
             self._park(call, now)
-        elif len(agent.running) < agent.max_inflight:
-            self._unpark(call)
-            n = self._book.write(
-                entries.CallSent(n=self._book.next, at=now.ms, call=call.entry.n, attempt=call.attempt + 1)
-            )
-            self.deliver(call, agent, n, now)
-        elif len(agent.queue) < MAX_QUEUED:
-            self._unpark(call)
-            self.enqueue(call, agent)
+        elif len(tool.agent.running) < tool.agent.max_inflight:
+            self.deliver(call, tool.agent, self._write_sent(call, now), now)
+        elif len(tool.agent.queue) < MAX_QUEUED:
+            self.enqueue(call, tool.agent)
         else:
             self._give_up(call, Status.FAILED, fault("limit.inflight", "the agent's queue is full"), now)
+
+    def _server(self, call: Call, asked: Tool | None, now: Now) -> Tool | None:
+        """The tool that a queued call can be sent to now. One that was sent before goes to the same as then."""
+        entry = call.entry
+        if call.attempt or not self._routing.is_routed(entry.tool_id):
+            tool = self._registry.tools.get(call.served_by)
+            return tool if tool is not None and tool.is_usable else None
+        if asked is None or not asked.is_usable:
+            return None
+        tool = self._routing.provider_of(call, now)
+        if tool is not None:
+            tried = () if call.route is None else call.route.tried
+            call.route = Route(tool.definition.tool_id, tool.dedupes, tried)
+        return tool
+
+    def _write_sent(self, call: Call, now: Now) -> int:
+        entry, route = call.entry, call.route
+        provider = None if call.served_by == entry.tool_id else call.served_by
+        dedupes = route is not None and route.dedupes
+        return self._book.write(
+            entries.CallSent(
+                n=self._book.next,
+                at=now.ms,
+                call=entry.n,
+                attempt=call.attempt + 1,
+                provider=provider,
+                dedupes=dedupes,
+            )
+        )
 
     def enqueue(self, call: Call, agent: Agent) -> None:
         """Let a call wait for a slot of its agent."""
@@ -146,33 +187,37 @@ class Calls:
         """What cannot be sent when its turn comes does not wait for a slot: it waits for its tool, and not for ever."""
         for number in list(agent.queue):
             call = self._state.by_number[number]
-            if not agent.is_usable or call.entry.tool_id not in agent.tools:
+            if not agent.is_usable or call.served_by not in agent.tools:
                 del agent.queue[number]
                 self.send_or_wait(call, now)
 
     def tools_are_back(self, tool_ids: Iterable[str], now: Now) -> None:
-        """Send what waited for these tools, in the order in which it was accepted."""
-        for number in sorted(number for tool_id in tool_ids for number in self._parked.get(tool_id, ())):
+        """Send what waited for these tools, or for any tool, in the order in which it was accepted."""
+        for number in sorted(number for tool_id in (*tool_ids, ANYBODY) for number in self._parked.get(tool_id, ())):
             call = self._state.by_number.get(number)
             if call is not None:
                 self.send_or_wait(call, now)
 
     def is_parked(self, call: Call) -> bool:
         """Whether it waits for its tool."""
-        return call.entry.n in self._parked.get(call.entry.tool_id, ())
+        return call.entry.n in self._parked_under
 
     def _park(self, call: Call, now: Now) -> None:
-        self._parked.setdefault(call.entry.tool_id, {})[call.entry.n] = None
+        number = call.entry.n
+        is_anybodys = not call.attempt and self._routing.is_routed(call.entry.tool_id)
+        waits_for = self._parked_under[number] = ANYBODY if is_anybodys else call.served_by
+        self._parked.setdefault(waits_for, {})[number] = None
         if call.give_up_at == 0.0:
             call.give_up_at = max(now.mono, call.not_before) + PATIENCE_S
         self.rearm(call)
 
     def _unpark(self, call: Call) -> None:
-        parked = self._parked.get(call.entry.tool_id)
-        if parked is not None:
-            parked.pop(call.entry.n, None)
+        waits_for = self._parked_under.pop(call.entry.n, None)
+        if waits_for is not None:
+            parked = self._parked[waits_for]
+            del parked[call.entry.n]
             if not parked:
-                del self._parked[call.entry.tool_id]
+                del self._parked[waits_for]
 
     # -- on the way back -----------------------------------------------------------------------------------------------
 
@@ -219,11 +264,12 @@ class Calls:
                 status, problem = Status.FAILED, _timeout_fault(call)
             elif problem is None:
                 problem = fault("tool.canceled" if status is Status.CANCELED else "tool.failed")
-        if tool is not None:
+        server = tool if call.route is None else self._registry.tools.get(call.served_by)
+        if server is not None:
             if status is SUCCEEDED:
-                tool.succeeded += 1
+                server.succeeded += 1
             elif status is Status.FAILED:
-                tool.failed += 1
+                server.failed += 1
         self.settle(call, status, now, output=output, fault=problem, metrics=event.metrics)
 
     def settle(
@@ -242,9 +288,9 @@ class Calls:
             self._timers.disarm(entry.n, call.wake_at)
         if call.status is QUEUED:
             self._forget_waiting(call)
-        untrusted = False
-        if self.untrusted_agents:
-            untrusted = call.attempt > 0 and tool_agent(entry.tool_id) in self.untrusted_agents
+        untrusted, readers = False, self._in_force.settings.untrusted_agents
+        if readers:
+            untrusted = call.attempt > 0 and tool_agent(call.served_by) in readers
         number = book.write(
             entries.CallSettled(
                 n=book.next,
@@ -260,6 +306,7 @@ class Calls:
                 untrusted=untrusted,
                 metrics=metrics,
                 taints=self._taints(call, now) if untrusted else (),
+                provider=call.served_by if call.attempt and call.served_by != entry.tool_id else None,
             )
         )
         self.settled[status] += 1
@@ -293,7 +340,7 @@ class Calls:
     def _forget_waiting(self, call: Call) -> None:
         """A queued call ends and gives its place back: a queue full of ended calls would refuse everybody."""
         self._unpark(call)
-        tool = self._registry.tools.get(call.entry.tool_id)
+        tool = self._registry.tools.get(call.served_by)
         if tool is not None and tool.agent is not None:
             tool.agent.queue.pop(call.entry.n, None)
 
@@ -345,7 +392,10 @@ class Calls:
             call.resend_at = now.mono + delay
             self.rearm(call)
             return
-        tool = self._registry.tools.get(call.entry.tool_id)
+        if may_move(problem) and self._may_be_served_elsewhere(call, now):
+            self._return(call, agent, problem, now)
+            return
+        tool = self._registry.tools.get(call.served_by)
         if tool is not None:
             tool.failed += 1
         status = Status.FAILED
@@ -356,12 +406,32 @@ class Calls:
                 status, problem = Status.UNKNOWN, _not_known(problem)
         self.settle(call, status, now, fault=problem)
 
+    def _may_be_served_elsewhere(self, call: Call, now: Now) -> bool:
+        if not self._routing.is_routed(call.entry.tool_id):
+            return False
+        return self._routing.provider_of(call, now, is_other=True) is not None
+
+    def _return(self, call: Call, agent: Agent, problem: Fault, now: Now) -> None:
+        """The provider did not take the call on: it goes to another one, as if it had not been sent."""
+        number = call.entry.n
+        self._book.write(
+            entries.CallReturned(n=self._book.next, at=now.ms, call=number, provider=call.served_by, code=problem.code)
+        )
+        del agent.running[number]
+        self._leave_agent(call)
+        self.send_or_wait(call, now)
+        self.fill_slots(agent, now)
+
+    def _leave_agent(self, call: Call) -> None:
+        """It is at nobody now, and what was true of it there is over."""
+        call.session = 0
+        call.resend_at = call.deadline = call.give_up_at = 0.0
+        call.stream = None  # an agent that is sent the call again counts from one
+
     def _send_again(self, call: Call, now: Now) -> None:
         """The next attempt, at the same agent. When it has to be done stays as it was."""
         kept = call.deadline, call.sent_at, call.started_ms
-        number = self._book.write(
-            entries.CallSent(n=self._book.next, at=now.ms, call=call.entry.n, attempt=call.attempt + 1)
-        )
+        number = self._write_sent(call, now)
         self.resent += 1
         self.deliver(call, self._registry.by_session[call.session], number, now)
         call.deadline, call.sent_at, call.started_ms = kept
@@ -369,20 +439,17 @@ class Calls:
 
     def lost(self, call: Call, now: Now) -> None:
         """The agent, or the exchange, went away while this call ran (decision 1)."""
-        call.session = 0
-        call.resend_at = 0.0
-        call.stream = None  # an agent that is sent the call again counts from one
+        self._leave_agent(call)
         delay = next_delay_s(call, RESEND)
         if delay is not None:
             call.status = step(call.status, QUEUED)
             call.not_before = now.mono + delay
-            call.deadline = call.give_up_at = 0.0
             self.resent += 1
             self.send_or_wait(call, now)
         elif call.ending is not None:
             self._end(call, now)
         else:
-            tool = self._registry.tools.get(call.entry.tool_id)
+            tool = self._registry.tools.get(call.served_by)
             if may_resend(call) and tool is not None:
                 tool.quarantined_until = now.mono + QUARANTINE_S
             self.settle(call, Status.UNKNOWN, now, fault=fault("agent.lost"))
@@ -397,7 +464,7 @@ class Calls:
     def _stop(self, call: Call, ending: Literal["timeout", "canceled"], reason: str, now: Now) -> None:
         call.ending = ending
         call.gone_at = call.resend_at = 0.0
-        tool = self._registry.tools.get(call.entry.tool_id)
+        tool = self._registry.tools.get(call.served_by)
         if tool is None or not tool.is_cancelable:
             self._end(call, now)
             return
@@ -441,7 +508,7 @@ class Calls:
             call.waiters = kept
             if kept or call.entry.key_id is not None or call.status is Status.WAITING_APPROVAL:
                 continue
-            tool = self._registry.tools.get(call.entry.tool_id)
+            tool = self._registry.tools.get(call.served_by)
             if tool is not None and tool.is_cancelable:
                 call.gone_at = now.mono + CALLER_GONE_S
                 self.rearm(call)

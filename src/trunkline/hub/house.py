@@ -1,20 +1,19 @@
-"""The exchange itself: started, draining, short of room, under other rules; and what others want on record.
+"""The exchange itself: started, draining, short of room, under other settings; and what others want on record.
 
-Owns whether new calls are taken on, and by which limits. Does not judge a call (``hub``) or a question (``people``).
+Owns changes of what is in force: the settings, and whether new calls are taken on. Does not judge a call (``judging``)
+or a question (``people``).
 """
 
 from __future__ import annotations
 
 from trunkline import entries, events
-from trunkline.hub.agents import Agents
-from trunkline.hub.approvals import Approvals
 from trunkline.hub.book import Book
 from trunkline.hub.calls import Calls
+from trunkline.hub.in_force import InForce
 from trunkline.hub.limits import Loads
 from trunkline.hub.people import People
-from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Registry
-from trunkline.model import Fault, Limits, Now, Status, fault, tool_agent
+from trunkline.model import Now, Status, fault, tool_agent
 
 
 class House:
@@ -26,24 +25,17 @@ class House:
         registry: Registry,
         loads: Loads,
         calls: Calls,
-        approvals: Approvals,
-        agents: Agents,
         people: People,
-        judge: Judge,
+        in_force: InForce,
     ) -> None:
         self._book = book
         self._state = book.state
         self._registry = registry
         self._loads = loads
         self._calls = calls
-        self._approvals = approvals
-        self._agents = agents
         self._people = people
-        self._judge = judge
-        self.limits = Limits()
-        self.schema_strict = True
-        # Why no new calls are taken on, now; and the facts it follows from, of which only the last can change back.
-        self.closed: Fault | None = None
+        self._in_force = in_force
+        # Why no new calls are taken on follows from these, of which only the last can change back.
         self._storage_failed = self._is_draining = self._storage_low = False
 
     def exchange_started(self, event: events.ExchangeStarted, now: Now) -> None:
@@ -59,7 +51,7 @@ class House:
         self._people.take_up(now)
         for call in list(self._state.calls.values()):
             if call.status is Status.RUNNING:
-                self._registry.left_behind(tool_agent(call.entry.tool_id), call, now.mono)
+                self._registry.left_behind(tool_agent(call.served_by), call, now.mono)
                 self._calls.lost(call, now)
             elif call.status is Status.QUEUED:
                 self._calls.send_or_wait(call, now)
@@ -75,15 +67,10 @@ class House:
         """The last entry."""
         self._book.write(entries.ExchangeStopped(n=self._book.next, at=now.ms, open_calls=len(self._state.calls)))
 
-    def policy_changed(self, event: events.PolicyChanged, now: Now) -> None:
+    def settings_changed(self, event: events.SettingsChanged, now: Now) -> None:
         """Other rules, limits or settings are in force."""
-        self.limits = event.limits
-        self.schema_strict = event.schema_strict
-        self._approvals.expire_s = event.approval_expire_s
-        self._calls.untrusted_agents = event.untrusted_agents
-        self._agents.unpinned = event.unpinned_agents
-        if event.policy.version != self._judge.rules.version:
-            self._judge.rules = event.policy
+        before, self._in_force.settings = self._in_force.settings, event.settings
+        if event.settings.policy.version != before.policy.version:
             self._people.policy_in_force(now)
             self._people.judge_questions_anew(now)
 
@@ -95,11 +82,12 @@ class House:
 
     def _close_or_open(self) -> None:
         if self._storage_failed:
-            self.closed = fault("hub.unavailable", "the record cannot be written")
+            self._in_force.closed = fault("hub.unavailable", "the record cannot be written")
         elif self._is_draining:
-            self.closed = fault("hub.unavailable", "the exchange is stopping")
+            self._in_force.closed = fault("hub.unavailable", "the exchange is stopping")
         else:
-            self.closed = fault("limit.resource", "the disk is nearly full") if self._storage_low else None
+            low = fault("limit.resource", "the disk is nearly full")
+            self._in_force.closed = low if self._storage_low else None
 
     def noticed(self, event: events.Noticed, now: Now) -> None:
         """An edge or the host saw something that should be on record."""

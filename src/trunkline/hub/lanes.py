@@ -142,7 +142,7 @@ class Lanes:
         part_of, depth = None, 1
         if cause is not None:
             part_of, depth = cause.entry.n, cause.entry.depth + 1
-            if depth > MAX_DEPTH or cause.entry.untrusted:
+            if depth > MAX_DEPTH or cause.entry.circumstances:
                 return None
             if correlation_id is None:
                 correlation_id = cause.correlation_id
@@ -153,7 +153,7 @@ class Lanes:
         entry = CallAccepted(
             number, ms, call_id, lane.caller, tool_id, body, ALLOW, lane.rule, lane.policy, lane.fingerprint, True,
             lane.side_effects, lane.dedupes, chain, part_of, None, None, None, correlation_id, causation_id, None, None,
-            None, False, None, depth,
+            None, (), None, depth,
         )  # fmt: skip
         timeout_ms = lane.timeout_ms
         deadline = 0.0 if timeout_ms is None else mono + lane.timeout_s
@@ -172,7 +172,7 @@ class Lanes:
             Deliver(
                 session, number if lane.side_effects else 0, call_id, tool_id, body, lane.caller,
                 correlation_id or call_id, timeout_ms, call_id if lane.dedupes else None, causation_id, event.actor,
-                event.context,
+                event.context, 1, chain,
             ),
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ from trunkline.hub.book import Book
 from trunkline.hub.calls import Calls
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.idempotency import Fingerprints
+from trunkline.hub.in_force import InForce
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Registry
 from trunkline.hub.state import Call, OpenQuestion
@@ -39,6 +40,7 @@ class People:
         credentials: Credentials,
         fingerprints: Fingerprints,
         judge: Judge,
+        in_force: InForce,
         new_id: Callable[[], str],
     ) -> None:
         self._book = book
@@ -49,6 +51,7 @@ class People:
         self._credentials = credentials
         self._fingerprints = fingerprints
         self._judge = judge
+        self._in_force = in_force
         self._new_id = new_id
         # The monotonic moment each directive expires.
         self._directives_until: dict[str, float] = {}
@@ -113,7 +116,7 @@ class People:
                 first, *rest = [self._state.by_number[number] for number in question.calls]
                 # The answer covered one call; the identical ones behind it are asked about anew.
                 for call in rest:
-                    self._ask(call, self._judge.rules.version, entry.reason, now)
+                    self._ask(call, self._in_force.settings.policy.version, entry.reason, now)
                 self._calls.send_or_wait(first, now)
             case "definition":
                 self._definition_approved(entry, now)
@@ -181,12 +184,12 @@ class People:
     def policy_in_force(self, now: Now) -> None:
         """Write down the rules that hold from here on."""
         self._judge.forget()
-        rules = self._judge.rules
+        rules = self._in_force.settings.policy
         self._book.write(entries.PolicyChanged(n=self._book.next, at=now.ms, version=rules.version, rules=rules.rules))
 
     def judge_questions_anew(self, now: Now) -> None:
         """An answer is bound to the rules it was asked under; with other rules each waiting call is judged again."""
-        version = self._judge.rules.version
+        version = self._in_force.settings.policy.version
         for question in list(self._state.questions.values()):
             if question.entry.subject != "call" or question.entry.policy == version:
                 continue
@@ -201,14 +204,15 @@ class People:
         if pin is None or pin.fingerprint != entry.fingerprint:
             self._calls.settle(call, Status.FAILED, now, fault=fault("policy.denied", "the tool's definition changed"))
             return
-        verdict = self._judge.judge(pin.definition, (*entry.chain, entry.caller), untrusted=entry.untrusted)
+        callers, circumstances = (*entry.chain, entry.caller), frozenset(entry.circumstances)
+        verdict = self._judge.judge(pin.definition, callers, circumstances)
         verdict = self._judge.guarded(verdict, entry.tool_id, entry.input)
         if verdict.fault is not None:
             self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)
         elif verdict.decision is Decision.ASK:
-            self._ask(call, self._judge.rules.version, verdict.reason, now)
+            self._ask(call, self._in_force.settings.policy.version, verdict.reason, now)
         else:
-            self._approvals.answer_by_policy(call, self._judge.rules.version, verdict.rule, now)
+            self._approvals.answer_by_policy(call, self._in_force.settings.policy.version, verdict.rule, now)
             self._calls.send_or_wait(call, now)
 
     # -- intents and credentials ---------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from trunkline.hub.state import Call
 from trunkline.model import (
     MAX_INPUT_BYTES,
     MAX_OUTPUT_BYTES,
+    Circumstances,
     Health,
     ProcessIdentity,
     RetryPolicy,
@@ -120,7 +121,7 @@ class Tool(Struct):
     agent: Agent | None
     suspended: bool = False
     quarantined_until: float = 0.0
-    verdicts: dict[tuple[tuple[str, ...], bool], Verdict] = {}
+    verdicts: dict[tuple[tuple[str, ...], Circumstances], Verdict] = {}
     verdicts_epoch: int = -1
     succeeded: int = 0
     failed: int = 0
@@ -130,6 +131,11 @@ class Tool(Struct):
         """What the expressions in its schemas have at most."""
         output = self.output_validator
         return self.validator.pattern_bytes + (0 if output is None else output.pattern_bytes)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether calls can be sent to it: somebody offers it, in a definition that is in force, and is well."""
+        return self.agent is not None and not self.suspended and self.agent.is_usable
 
     @property
     def is_cancelable(self) -> bool:

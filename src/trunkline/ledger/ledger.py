@@ -23,6 +23,7 @@ from trunkline.entries import (
     CallAccepted,
     CallNoted,
     CallRefused,
+    CallReturned,
     CallSent,
     CallSettled,
     Entry,
@@ -205,7 +206,7 @@ class Ledger:
     def _note(self, entry: Entry, number: int) -> None:
         """What the rarer kinds leave in the indexes, or ask of the writer."""
         match entry:
-            case CallSent() | QuestionJoined():
+            case CallSent() | CallReturned() | QuestionJoined():
                 self._steps.append((str(entry.call), number))
             case CallNoted():
                 call = call_number(entry.call_id)

@@ -51,7 +51,16 @@ INLINE_BODY_BYTES: Final = 65_536
 OUTCOME_KEPT_MS: Final = 24 * 3600 * 1000
 # What the fold needs whole: such an entry's original is held while the entry is open.
 FOLDED_KINDS: Final = frozenset(
-    {"call.accepted", "question.opened", "tool.pinned", "directive.stated", "policy.changed", "process.step"}
+    {
+        "call.accepted",
+        "call.sent",
+        "call.returned",
+        "question.opened",
+        "tool.pinned",
+        "directive.stated",
+        "policy.changed",
+        "process.step",
+    }
 )
 # Renamed references are used by the entry that follows; this many never pile up between the two.
 MOST_RENAMED: Final = 64

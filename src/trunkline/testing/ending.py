@@ -94,7 +94,7 @@ def _folded(setup: Setup, remembered: Iterable[Entry], now_ms: int) -> dict[str,
         call_prefix="",
         new_id=setup.new_id,
         operator_sha256="",
-        rules=setup.in_force.policy,
+        settings=setup.settings,
     )
     hub.fold(remembered)
     return dump(hub.state, now_ms)

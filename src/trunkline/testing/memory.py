@@ -38,6 +38,7 @@ from trunkline.model import (
     AgentView,
     Decision,
     Fault,
+    HubSettings,
     Limits,
     Now,
     Peer,
@@ -120,12 +121,13 @@ class MemoryExchange:
             vfs=self.disk.vfs,
             keys=keys,
         )
+        settings = HubSettings(policy, Limits())
         self.hub = Hub(
             mac_key=self.ledger.mac_key,
             call_prefix=f"{run:08x}-0000-8000-a000-",
             new_id=lambda: f"{run:08x}-0000-4000-8000-{next(self._ids):012x}",
             operator_sha256=hashlib.sha256(OPERATOR_TOKEN.encode()).hexdigest(),
-            rules=policy,
+            settings=settings,
         )
         self.hub.fold(self.ledger.reader.recovery())
         self.hub.stored(self.ledger.durable)
@@ -156,7 +158,7 @@ class MemoryExchange:
         self._refs = itertools.count(1)
         self.edges.make(self.surroundings())
         self.edges.prepare()
-        self.feed.feed([events.PolicyChanged(policy, Limits()), events.ExchangeStarted("0.0.0", f"run-{run}")])
+        self.feed.feed([events.SettingsChanged(settings), events.ExchangeStarted("0.0.0", f"run-{run}")])
 
     def _fatal(self, why: str) -> None:
         self.died = why

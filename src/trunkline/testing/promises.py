@@ -7,7 +7,7 @@ Each function gives the breaches it found, with the calls they are about.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 from trunkline import entries
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.ledger.reader import Reader, call_number
-from trunkline.model import RESEND, Decision, Policy, Rule, Status, ToolDefinition
+from trunkline.model import RESEND, Circumstance, Decision, Policy, Rule, Status, ToolDefinition
 from trunkline.testing.agents import FORGED
 from trunkline.testing.witness import Outcome, Witness, digest, run_of
 
@@ -286,7 +286,7 @@ class Promises:
             tool = self._tools[accepted.tool_id]
             policy = self._policies[accepted.policy]
             said = max(
-                (_says(policy.rules, caller, tool, untrusted=accepted.untrusted) for caller in _callers(accepted)),
+                (_says(policy.rules, caller, tool, accepted.circumstances) for caller in _callers(accepted)),
                 key=_STRICTNESS.index,
             )
             if said is not accepted.decision:
@@ -342,11 +342,11 @@ def _callers(accepted: CallAccepted) -> tuple[str, ...]:
     return (*accepted.chain, accepted.caller)
 
 
-def _says(rules: tuple[Rule, ...], caller: str, tool: ToolDefinition, *, untrusted: bool) -> Decision:
+def _says(rules: tuple[Rule, ...], caller: str, tool: ToolDefinition, under: Container[Circumstance]) -> Decision:
     for rule in rules:
         if rule.side_effects is not None and rule.side_effects is not tool.side_effects:
             continue
-        if rule.when == "untrusted" and not untrusted:
+        if rule.when is not None and rule.when not in under:
             continue
         if _fits(rule.caller, caller) and _fits(rule.tool, tool.tool_id):
             return rule.decision

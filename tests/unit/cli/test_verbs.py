@@ -19,7 +19,18 @@ from trunkline.cli.main import VERBS
 from trunkline.effects import Reply
 from trunkline.errors import ConfigError
 from trunkline.events import ApprovalAnswered, DirectiveStated, TokenIssued, TokenRevoked
-from trunkline.model import AgentView, Decision, Question, Rule, Status, TokenView, ToolView, Verdict, fault
+from trunkline.model import (
+    AgentView,
+    Circumstance,
+    Decision,
+    Question,
+    Rule,
+    Status,
+    TokenView,
+    ToolView,
+    Verdict,
+    fault,
+)
 
 NASTY = "\x1b[31m\u202eevil\u200b\n"
 
@@ -389,7 +400,7 @@ def test_reload_says_why_not(running: Running) -> None:
 def test_a_rule_with_conditions_reads_as_words(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     from trunkline.model import Policy
 
-    rules = (Rule("file:3", "agent:*", "*", Decision.ASK, "careful", side_effects=True, when="untrusted"),)
+    rules = (Rule("file:3", "agent:*", "*", Decision.ASK, "careful", side_effects=True, when=Circumstance.UNTRUSTED),)
     monkeypatch.setattr(running.exchange, "policy", lambda: Policy(rules, "v2"))
     assert "it changes things, untrusted  careful" in running.run("policy").out
 

@@ -21,6 +21,7 @@ from trunkline.model import (
     NO_RETRY,
     Actor,
     BreakerPolicy,
+    Circumstance,
     Decision,
     Health,
     Limits,
@@ -396,7 +397,7 @@ def test_where_strangers_wrote_something_no_lane_opens_even_if_nobody_reads_them
     assert kit.state.tainted
     kit.call("com.a/x")
     assert not lane_is_open(kit, correlation_id="c")
-    assert kit.log_of(entries.CallAccepted)[-1].untrusted
+    assert kit.log_of(entries.CallAccepted)[-1].circumstances == (Circumstance.UNTRUSTED,)
 
 
 def test_what_was_allowed_for_others_too_opens_no_lane_for_oneself(kit: Counting) -> None:
