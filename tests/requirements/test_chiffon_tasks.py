@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 
 from tests.requirement import requirement
-from tests.unit.edges.chiffon.kit import EMITTED, Kit, RawAgent, as_fields, envelope, reply_to, request
+from tests.unit.edges.chiffon.kit import EMITTED, Kit, RawAgent, as_fields, envelope, reply_to, request, tool
 from trunkline import effects, entries
 from trunkline.edges.chiffon import chunks, messages
 from trunkline.edges.chiffon.messages import ErrorPayload, Refused
-from trunkline.model import Health, Status, ToolDefinition
-
-
-def tool(tool_id: str, **terms: Any) -> ToolDefinition:
-    return ToolDefinition(tool_id, "a tool", messages.raw({"type": "object"}), **terms)
+from trunkline.model import Health, Status
 
 
 def refused(agent: RawAgent, message: dict[str, Any]) -> ErrorPayload:
@@ -48,7 +44,7 @@ async def test_the_full_workflow_runs_and_its_outcome_is_recorded_under_its_trac
     assert called.output["exit_code"] == 0
     assert called.output["output"] == "Deployment completed successfully."
     assert [step["number"] for step in called.output["steps"]] == [1, 2, 3, 4, 5]
-    lines = b"".join(kit.exchange.entries(correlation_id=trace))
+    lines = b"".join(kit.exchange.views.entries(correlation_id=trace))
     assert b'"kind":"call.accepted"' in lines
     assert b'"kind":"call.settled"' in lines
 
@@ -426,7 +422,7 @@ async def test_a_large_output_is_put_together_whatever_the_order() -> None:
         "bytes": len(output.encode()),
         "sha256": chunks.sha256(output),
     }
-    shown = [json.loads(bytes(p.data)).get("text", "") for p in kit.desk.progress]
+    shown = [json.loads(bytes(p.data)).get("text", "") for p in called.progress]
     assert "".join(shown) == output, "pieces are shown in their order"
 
 

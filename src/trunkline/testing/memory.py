@@ -77,6 +77,10 @@ class MemoryRunner(Runner):
 
     exchange: MemoryExchange
 
+    def _send(self, effect: ToSession, now: Now) -> None:
+        self.exchange.effects.append(effect)
+        super()._send(effect, now)
+
     def feed(self, happened: Sequence[events.Event]) -> None:
         """Hand events to the hub."""
         super().feed(happened)
@@ -87,7 +91,7 @@ class MemoryRunner(Runner):
 
 
 class MemoryExchange:
-    """One exchange. ``log`` is everything it recorded, as it was before masking."""
+    """One exchange. ``log`` is everything it recorded, as it was before masking, ``effects`` what it said to whom."""
 
     def __init__(
         self,
@@ -106,6 +110,7 @@ class MemoryExchange:
         self.clock = ManualClock() if clock is None else clock
         self.loop = ManualLoop(self.clock)
         self.log: list[Entry] = [] if log is None else log
+        self.effects: list[ToSession] = []
         self.disk_rests = self.is_storing = False
         # Why it ended by itself.
         self.died: str | None = None

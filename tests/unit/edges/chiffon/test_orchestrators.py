@@ -8,15 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.edges.chiffon.kit import Kit, RawAgent, request
+from tests.unit.edges.chiffon.kit import Kit, RawAgent, request, tool
 from trunkline.edges.chiffon import chunks, messages
 from trunkline.edges.chiffon.messages import ErrorPayload, Refused
-from trunkline.events import ApprovalAnswered, StorageChanged
-from trunkline.model import Decision, Fault, Policy, Principal, Rule, Status, ToolDefinition, fault
-
-
-def tool(tool_id: str, **terms: Any) -> ToolDefinition:
-    return ToolDefinition(tool_id, "a tool", terms.pop("schema", messages.raw({"type": "object"})), **terms)
+from trunkline.events import StorageChanged
+from trunkline.model import Decision, Fault, Policy, Rule, Status, fault
 
 
 def refused(boss: RawAgent, message: dict[str, Any]) -> ErrorPayload:
@@ -174,7 +170,7 @@ async def test_refusals_are_errors_at_once() -> None:
     boss = kit.orchestrator()
     error = at_once(boss, request("deploy"))
     assert (error.error_code, error.error_context["field_name"]) == (5003, "payload.parameters")
-    kit.exchange.feed([StorageChanged(low=True)])
+    kit.feed(StorageChanged(low=True))
     error = at_once(boss, request("deploy", {"x": 1}))
     assert (error.error_code, error.error_context["limit_name"]) == (5005, "limit.resource")
 
@@ -217,9 +213,7 @@ async def test_waiting_for_a_person_is_paused() -> None:
     told = boss.fetch_one()
     assert told["payload"]["status"] == "paused"
     (question,) = kit.exchange.hub.approvals.views()
-    kit.exchange.feed(
-        [ApprovalAnswered(kit.session, "yes", Principal("operator"), question.approval_id, approved=True)]
-    )
+    kit.exchange.answer(question.approval_id)
     worker.finish({})
     assert boss.fetch()[-1]["payload"]["status"] == "success"
 

@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.unit.edges.chiffon.kit import Kit, request
-from trunkline.edges.chiffon import messages
+from tests.unit.edges.chiffon.kit import Kit, request, tool
 from trunkline.edges.chiffon.push import Pushers
-from trunkline.model import Health, ToolDefinition
+from trunkline.model import Health
 
 
 @asynccontextmanager
@@ -90,7 +89,7 @@ async def test_an_agent_that_is_gone_has_no_sender_any_more() -> None:
 
 async def test_an_orchestrator_may_have_a_callback_too() -> None:
     kit = Kit()
-    kit.offer("com.a", ToolDefinition("com.a/deploy", "x", messages.raw({"type": "object"})))
+    kit.offer("com.a", tool("com.a/deploy"))
     boss = kit.orchestrator()
     pushers = Pushers(kit.switchboard)
     async with listening(500) as (url, heard):

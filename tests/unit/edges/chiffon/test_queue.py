@@ -14,10 +14,10 @@ import nats
 import pytest
 
 from tests.requirements.test_chiffon_queue import Broker
-from tests.unit.edges.chiffon.kit import Kit, reply_to, request, valid
-from trunkline.edges.chiffon import messages, subjects
+from tests.unit.edges.chiffon.kit import Kit, reply_to, request, tool, valid
+from trunkline.edges.chiffon import subjects
 from trunkline.edges.chiffon.queue import Queue
-from trunkline.model import Health, Status, ToolDefinition
+from trunkline.model import Health, Status
 
 
 @asynccontextmanager
@@ -137,7 +137,7 @@ async def test_a_health_check_goes_by_the_queue_and_silence_is_an_answer_too(tmp
 
 async def test_other_orchestrators_are_answered_on_subjects_of_their_own(tmp_path: Path) -> None:
     kit = Kit()
-    worker = kit.offer("com.a", ToolDefinition("com.a/deploy", "x", messages.raw({"type": "object"})))
+    worker = kit.offer("com.a", tool("com.a/deploy"))
     async with joined(tmp_path, kit) as (_, connection):
         js = connection.jetstream()
         signed = {**request("deploy"), "auth_token": kit.token("boss", "orchestrator").decode()}

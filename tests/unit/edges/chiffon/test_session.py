@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 
 import pytest
 from msgspec import Raw
 
-from tests.unit.edges.chiffon.kit import BOSS, Kit, as_fields, envelope, reply_to
-from trunkline import events
+from tests.unit.edges.chiffon.kit import Kit, as_fields, envelope, reply_to
 from trunkline.edges.chiffon import process, translate
 from trunkline.edges.chiffon.messages import Refused
 from trunkline.edges.chiffon.session import HEALTH_CHECK
 from trunkline.effects import Deliver
-from trunkline.events import SettingsChanged
-from trunkline.model import Health, HubSettings, Status
+from trunkline.model import Health, Status
 
 
 def health(kit: Kit, agent_id: str = "infra-1") -> Health:
@@ -56,9 +53,7 @@ async def test_another_token_for_the_same_agent_begins_anew() -> None:
     kit = Kit()
     agent = await kit.agent()
     before = agent.session.number
-    digest = hashlib.sha256(b"o" * 32).hexdigest()
-    kit.exchange.feed([events.TokenIssued(kit.session, "t2", BOSS, "chiffon", "infra-1", digest, (), "infra")])
-    caller = kit.switchboard.identify(b"o" * 32)
+    caller = kit.other_token("infra-1", "infra", b"o" * 32)
     fields = {"agent_id": "infra-1", "agent_type": "infra", "supported_versions": ["1.0"], "work_types": ["run"]}
     await kit.switchboard.register(caller, as_fields(fields), "test")
     assert kit.switchboard.agents["infra-1"].number != before
@@ -70,8 +65,7 @@ async def test_another_token_for_the_same_agent_begins_anew() -> None:
 async def test_a_revoked_token_ends_the_session() -> None:
     kit = Kit()
     agent = await kit.agent()
-    (token_id,) = kit.exchange.hub.state.tokens
-    kit.exchange.feed([events.TokenRevoked(kit.session, "r", BOSS, token_id)])
+    kit.exchange.revoke("chiffon", "infra-1")
     assert "infra-1" not in kit.exchange.hub.registry.agents
     assert "infra-1" not in kit.switchboard.agents
     assert agent.answer["registered"] is True
@@ -79,14 +73,7 @@ async def test_a_revoked_token_ends_the_session() -> None:
 
 async def test_a_refused_admission_is_5004() -> None:
     kit = Kit()
-    kit.exchange.feed(
-        [
-            events.AgentLaunched("taken", "run", events.ProcessIdentity(1, 1), "launch"),
-            events.AgentArrived(
-                99, "a", "opensentience", "taken", "1", "launch", events.Peer("x", events.ProcessIdentity(1, 1), "run")
-            ),
-        ]
-    )
+    kit.offer("taken")
     with pytest.raises(Refused) as caught:
         await kit.agent("taken")
     assert caught.value.error.error_code == 5004
@@ -97,7 +84,7 @@ async def test_a_transport_that_can_probe_is_asked_when_the_agent_was_quiet() ->
     kit = Kit()
     agent = await kit.agent()
     probes = []
-    agent.session.probe = lambda: probes.append(kit.exchange.mono)
+    agent.session.probe = lambda: probes.append(kit.exchange.clock.mono)
     kit.advance(14.0)
     assert probes == []
     kit.advance(2.0)
@@ -139,7 +126,7 @@ async def test_a_message_that_cannot_be_handed_over_is_a_failed_attempt() -> Non
 async def test_hints_that_are_none_fail_the_call_where_schemas_are_not_enforced() -> None:
     kit = Kit()
     await kit.agent()
-    kit.exchange.feed([SettingsChanged(HubSettings(kit.policy, schema_strict=False))])
+    kit.only_warn_of_schemas()
     called = kit.call("infra-1/run", {"$hints": {"max_memory_mb": -1}})
     assert called.code == "tool.invalid_input"
 
@@ -200,7 +187,7 @@ async def test_tasks_of_calls_that_somebody_ended_are_forgotten() -> None:
     called = kit.call("infra-1/run")
     work = agent.fetch_one()
     agent.status(work, 10, "paused")
-    kit.exchange.feed([events.CancelRequested(kit.session, "stop", BOSS, call_id=called.call_id)])
+    kit.cancel(called)
     assert called.outcome.status is Status.UNKNOWN
     assert len(agent.session.tasks) == 1
     kit.advance(31.0, agent)
@@ -215,7 +202,7 @@ async def test_a_task_that_was_ended_elsewhere_has_no_more_timeouts() -> None:
     called = kit.call("infra-1/run")
     agent.fetch_one()
     agent.session.tasks.sweep(kit.exchange.now())
-    kit.exchange.feed([events.CancelRequested(kit.session, "stop", BOSS, call_id=called.call_id)])
+    kit.cancel(called)
     kit.advance(31.0, agent)
     assert "attempt.ignored" not in kit.notes()
 

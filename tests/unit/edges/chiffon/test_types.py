@@ -7,8 +7,7 @@ from msgspec import Raw
 
 from tests.unit.edges.chiffon.kit import Kit
 from trunkline import entries
-from trunkline.events import ApprovalAnswered, SettingsChanged
-from trunkline.model import Decision, HubSettings, Policy, Principal, Rule, Status
+from trunkline.model import Decision, Policy, Principal, Rule, Status
 
 
 async def test_work_of_a_type_goes_to_the_least_loaded_instance() -> None:
@@ -122,9 +121,9 @@ async def test_all_instances_refuse_and_it_is_tried_again_later() -> None:
 async def test_progress_of_the_instance_is_progress_of_the_call() -> None:
     kit = Kit()
     one = await kit.agent("infra-1")
-    kit.call("chiffon.infra/run")
+    called = kit.call("chiffon.infra/run")
     one.status(one.fetch_one(), 40, number=1, name="a", output="hello")
-    assert [bytes(piece.data) for piece in kit.desk.progress][-1] == b'{"text":"hello"}'
+    assert [bytes(piece.data) for piece in called.progress][-1] == b'{"text":"hello"}'
 
 
 async def test_after_a_restart_the_same_instance_is_asked_under_the_same_request() -> None:
@@ -166,7 +165,7 @@ async def test_a_key_that_somebody_else_made_up_does_not_lead_the_type_astray(su
 async def test_an_input_of_another_shape_is_refused_where_schemas_only_warn(tool_id: str, given: bytes) -> None:
     kit = Kit()
     agent = await kit.agent("infra-1")
-    kit.exchange.feed([SettingsChanged(HubSettings(kit.policy, schema_strict=False))])
+    kit.only_warn_of_schemas()
     called = kit.call(tool_id, Raw(given))
     works = agent.fetch()
     if works:  # to an agent itself `$agent_id` is a parameter like any other
@@ -188,9 +187,7 @@ async def test_a_person_is_asked_about_the_type_and_not_again_about_the_instance
     kit = Kit(policy)
     one = await kit.agent("infra-1")
     called = kit.call("chiffon.infra/run", by=Principal("http:script"))
-    approval_id = kit.desk.waits[called.ref].approval_id
-    assert approval_id is not None
-    kit.exchange.feed([ApprovalAnswered(kit.session, "yes", Principal("operator"), approval_id, approved=True)])
+    kit.exchange.answer(called.approval_id)
     one.result(one.fetch_one(), "done")
     assert called.outcome.status is Status.SUCCEEDED
     assert len(kit.exchange.hub.approvals.views()) == 0
