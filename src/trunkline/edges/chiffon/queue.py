@@ -65,7 +65,8 @@ class Queue:
         if self._connection is not None:
             from nats.errors import Error as NatsError
 
-            with contextlib.suppress(OSError, NatsError, TimeoutError):
+            # nats-py writes what is pending even if the connection is lost; uvloop's transport then has a RuntimeError.
+            with contextlib.suppress(OSError, NatsError, TimeoutError, RuntimeError):
                 async with asyncio.timeout(1.0):
                     await self._connection.close()
 
