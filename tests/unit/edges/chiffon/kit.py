@@ -12,18 +12,25 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from trunkline.config import Chiffon
+import msgspec
+
+from trunkline.config import Chiffon, Config
 from trunkline.edges.chiffon import messages
-from trunkline.edges.chiffon.messages import Envelope
-from trunkline.edges.chiffon.session import AgentSession, Settings
-from trunkline.edges.chiffon.switchboard import TICK_S, Caller, Switchboard
+from trunkline.edges.chiffon.conversation import Conversation
+from trunkline.edges.chiffon.edge import CHIFFON, ChiffonEdge
+from trunkline.edges.chiffon.outbox import Outgoing
+from trunkline.edges.chiffon.peers import Caller
+from trunkline.edges.chiffon.session import AgentSession
+from trunkline.edges.edge import Surroundings
 from trunkline.entries import CallNoted
 from trunkline.events import CancelRequested, Event, SettingsChanged, TokenIssued
 from trunkline.model import HubSettings, Policy, ToolDefinition
-from trunkline.testing.memory import ALLOW_ALL, ANY_OBJECT, BOSS, PROCESS, AttachedAgent, MadeCall, MemoryExchange
+from trunkline.testing.memory import ALLOW_ALL, ANY_OBJECT, BOSS, AttachedAgent, MadeCall, MemoryExchange
 
 # Nobody waits for the answer to what is fed under it.
 NOBODY = 0
+# An agent that is there gives a sign of life so often.
+BEAT_S = 1.0
 
 
 class Kit:
@@ -34,17 +41,24 @@ class Kit:
         policy: Policy = ALLOW_ALL,
         *,
         timeout_s: float = 30.0,
-        exchange: MemoryExchange | None = None,
+        before: MemoryExchange | None = None,
         **work: str,
     ) -> None:
-        self.exchange = MemoryExchange(policy) if exchange is None else exchange
-        self.config = Chiffon(timeout_s=timeout_s, work=work)
-        given = self.exchange.surroundings()
-        self.switchboard = Switchboard(given.exchange, Settings(timeout_s, work), PROCESS)
+        edges = (msgspec.structs.replace(CHIFFON, make=self._make),)
+        if before is None:
+            config = Config(chiffon=Chiffon(timeout_s=timeout_s, work=work))
+            self.exchange = MemoryExchange(policy, edges=edges, config=config)
+        else:
+            self.exchange = before.restarted(edges=edges)
+
+    def _make(self, given: Surroundings) -> ChiffonEdge:
+        edge = ChiffonEdge(given)
+        self.peers = edge.peers
+        return edge
 
     def restarted(self) -> Kit:
         """Another process on the same record; nobody is connected."""
-        return Kit(timeout_s=self.config.timeout_s, exchange=self.exchange.restarted(), **self.config.work)
+        return Kit(before=self.exchange)
 
     def feed(self, *happened: Event) -> None:
         """These happened."""
@@ -60,7 +74,7 @@ class Kit:
         """One more token for an agent, and who shows it."""
         digest = hashlib.sha256(secret).hexdigest()
         self.feed(TokenIssued(NOBODY, "other", BOSS, "chiffon", agent, digest, (), kind))
-        return self.switchboard.identify(secret)
+        return self.peers.identify(secret)
 
     def call(self, tool_id: str, value: object = None, **terms: Any) -> MadeCall:
         """A call, by the operator unless ``by`` names another; what came of it so far."""
@@ -80,9 +94,9 @@ class Kit:
         self, agent_id: str = "infra-1", kind: str = "infra", work: Sequence[str] = ("run",), **terms: Any
     ) -> RawAgent:
         """An agent that registered."""
-        caller = self.switchboard.identify(self.token(agent_id, kind))
+        caller = self.peers.identify(self.token(agent_id, kind))
         fields = {"agent_id": agent_id, "agent_type": kind, "supported_versions": ["1.0"], "work_types": list(work)}
-        answer = await self.switchboard.register(caller, as_fields({**fields, **terms}), "test")
+        answer = await self.peers.register(caller, as_fields({**fields, **terms}), "test")
         return RawAgent(self, caller, kind, answer)
 
     def offer(self, agent_id: str, *definitions: ToolDefinition) -> AttachedAgent:
@@ -91,7 +105,7 @@ class Kit:
 
     def orchestrator(self, agent_id: str = "boss") -> RawAgent:
         """Another orchestrator, known by its token."""
-        caller = self.switchboard.identify(self.token(agent_id, "orchestrator"))
+        caller = self.peers.identify(self.token(agent_id, "orchestrator"))
         return RawAgent(self, caller, "orchestrator", {})
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -101,10 +115,9 @@ class Kit:
         clock = self.exchange.clock
         until = clock.mono + seconds
         while clock.mono < until - 1e-9:
-            self.exchange.advance(min(TICK_S, until - clock.mono))
+            self.exchange.advance(min(BEAT_S, until - clock.mono))
             for agent in alive:
                 agent.beat()
-            self.switchboard.due(self.exchange.now())
 
     def notices(self) -> list[str]:
         """The codes of what was noticed."""
@@ -130,30 +143,31 @@ class RawAgent:
         self.answer = answer
 
     @property
+    def conversation(self) -> Conversation[AgentSession]:
+        return self.kit.peers.agents[self.caller.agent_id]
+
+    @property
     def session(self) -> AgentSession:
-        found = self.kit.switchboard.session_of(self.caller)
-        assert isinstance(found, AgentSession)
-        return found
+        return self.conversation.session
 
     def beat(self) -> None:
         """A sign of life."""
-        self.kit.switchboard.session_of(self.caller).heard(self.kit.exchange.now())
+        self.kit.peers.heard(self.caller)
 
     def fetch(self) -> list[dict[str, Any]]:
         """What there is to fetch, every message judged by the rules of the wire."""
-        return [valid(json.loads(letter.data)) for letter in self.kit.switchboard.mailbox_of(self.caller).take()]
+        return [valid(json.loads(message.data)) for message in self.kit.peers.heard(self.caller).session.outbox.take()]
 
     def fetch_one(self) -> dict[str, Any]:
         """The one message that is there."""
         (found,) = self.fetch()
         return found
 
-    def say(self, message: dict[str, Any]) -> Envelope | None:
+    def say(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """One message in; the reply if there is one at once."""
-        reply = self.kit.switchboard.receive(self.caller, as_fields(message))
-        if reply is not None:
-            valid(json.loads(messages.encode(reply)))
-        return reply
+        envelope, conversation = self.kit.peers.receive(self.caller, as_fields(message))
+        reply: Outgoing | None = conversation.session.outbox.take_answer(envelope.message_id)
+        return None if reply is None else valid(json.loads(reply.data))
 
     def status(self, request: dict[str, Any], percent: int = 10, status: str = "running", **step: Any) -> None:
         payload = {"task_id": request["payload"]["task_id"], "status": status, "progress_percent": percent}
