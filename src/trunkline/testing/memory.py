@@ -77,6 +77,10 @@ class MemoryRunner(Runner):
 
     exchange: MemoryExchange
 
+    def _send(self, effect: ToSession, now: Now) -> None:
+        self.exchange.effects.append(effect)
+        super()._send(effect, now)
+
     def feed(self, happened: Sequence[events.Event]) -> None:
         """Hand events to the hub."""
         super().feed(happened)
@@ -91,7 +95,7 @@ class MemoryRunner(Runner):
 
 
 class MemoryExchange:
-    """One exchange. ``log`` is everything it recorded, as it was before masking."""
+    """One exchange. ``log`` is everything it recorded, as it was before masking, ``effects`` what it said to whom."""
 
     def __init__(
         self,
@@ -113,6 +117,7 @@ class MemoryExchange:
         self.clock = ManualClock() if clock is None else clock
         self.loop = ManualLoop(self.clock)
         self.log: list[Entry] = [] if log is None else log
+        self.effects: list[ToSession] = []
         self.disk_rests = self.is_storing = False
         # Why it ended by itself.
         self.died: str | None = None
@@ -128,6 +133,7 @@ class MemoryExchange:
             vfs=self.disk.vfs,
             keys=keys,
         )
+        settings = HubSettings(policy, Limits())
         self.hub = Hub(
             mac_key=self.ledger.mac_key,
             call_prefix=f"{run:08x}-0000-8000-a000-",
@@ -135,7 +141,7 @@ class MemoryExchange:
             operator_sha256=hashlib.sha256(OPERATOR_TOKEN.encode()).hexdigest(),
             launch_edge="opensentience",
             operator_edge="http",
-            settings=HubSettings(policy, Limits()),
+            settings=settings,
         )
         self.hub.fold(self.ledger.reader.recovery())
         self.hub.stored(self.ledger.durable)
@@ -166,9 +172,7 @@ class MemoryExchange:
         self._refs = itertools.count(1)
         self.edges.make(self.surroundings())
         self.edges.prepare()
-        self.feed.feed(
-            [events.SettingsChanged(HubSettings(policy, Limits())), events.ExchangeStarted("0.0.0", f"run-{run}")]
-        )
+        self.feed.feed([events.SettingsChanged(settings), events.ExchangeStarted("0.0.0", f"run-{run}")])
 
     def _fatal(self, why: str) -> None:
         self.died = why
