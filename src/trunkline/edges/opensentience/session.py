@@ -442,8 +442,8 @@ class CoreSession:
         object_body(message, "details", beat.details)
         return self._heard(Health(beat.status), now)
 
-    def _take_pong(self, _message: Message[Empty], _value: Any, now: Now) -> HealthReported | None:
-        return self._heard(self._health, now)
+    def _take_pong(self, _message: Message[Empty], _value: Any, _now: Now) -> None:
+        """It can be heard; how it is, only its heartbeats say (§4.5.1): a program that hangs may still answer pings."""
 
     def _heard(self, health: Health, now: Now) -> HealthReported | None:
         changed = self._heartbeats.is_silent or health is not self._health
