@@ -84,6 +84,10 @@ class MemoryRunner(Runner):
         if not self._is_feeding and self.exchange.died is None:
             invariants.check(self.hub)
 
+    def kill(self) -> None:
+        """From here on nothing happens any more, whatever tasks of this exchange still say."""
+        self._dead = True
+
 
 class MemoryExchange:
     """One exchange. ``log`` is everything it recorded, as it was before masking."""
@@ -200,6 +204,7 @@ class MemoryExchange:
     def restarted(self, **changes: Any) -> MemoryExchange:
         """Another process on the same record, after this one was killed; nobody is connected."""
         self.died = "killed"
+        self.feed.kill()
         self.ledger.reader.close()
         terms = {
             "policy": self.policy,
