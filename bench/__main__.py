@@ -3,10 +3,10 @@
     python -m bench [--quick] [--only NAME]... [--save] [--page] [--picture FILE]
     python -m bench --show FILE [--page] [--picture FILE]
 
-``--only`` takes a section (ratios, pieces, memory, agents, herd, entries, spaces, chiffon, flat) or a row of the table
-(read-only, nats, …; the bare relay is always beside it) and may be repeated. ``flat``, a million calls, runs only when
-it is asked for. Progress goes to standard error, the tables to standard output. All processes end with the run, Ctrl-C
-included.
+``--only`` takes a section (ratios, http, pieces, memory, agents, herd, entries, spaces, chiffon, flat) or a row of the
+table of ratios (read-only, nats, …; the bare relay is always beside it) and may be repeated. ``flat``, a million calls,
+runs only when it is asked for. Progress goes to standard error, the tables to standard output. All processes end with
+the run, Ctrl-C included.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from msgspec.structs import replace
 
 from bench import chiffon, growth, memory, pieces, ratios, spaces
 from bench.children import ROOT, Failed
-from bench.contenders import CONTENDERS, RELAY
+from bench.contenders import CONTENDERS, HTTP_CONTENDERS, RELAY
 from bench.machine import machine
 from bench.picture import svg
-from bench.plan import QUICK, STANDARD, Stage
+from bench.plan import HTTP_LOADS, LOADS, QUICK, STANDARD, Stage
 from bench.report import PICTURE, lines, page
 from bench.results import Results
 
-SECTIONS: Final = ("ratios", "pieces", "memory", "agents", "herd", "entries", "spaces", "chiffon", "flat")
+SECTIONS: Final = ("ratios", "http", "pieces", "memory", "agents", "herd", "entries", "spaces", "chiffon", "flat")
 # A million calls take longer than all the rest.
 ON_REQUEST: Final = frozenset({"flat"})
 # By the standard a place that outlives a restart, so a disk, where /tmp may be memory. Short: a socket's path is.
@@ -77,7 +77,9 @@ def measure(stage: Stage, results: Results, only: Sequence[str]) -> None:
     wanted = sections(only)
     if "ratios" in wanted:
         chosen = [one for one in CONTENDERS if one.name in only] or [one for one in CONTENDERS if one is not RELAY]
-        results.cells = ratios.measure(stage, [RELAY, *chosen])
+        results.cells = ratios.measure(stage, "ratios", [RELAY, *chosen], LOADS)
+    if "http" in wanted:
+        results.http = ratios.measure(stage, "http", HTTP_CONTENDERS, HTTP_LOADS)
     if "pieces" in wanted:
         results.pieces = pieces.measure(stage, results.cells)
     if "memory" in wanted:

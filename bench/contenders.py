@@ -1,6 +1,6 @@
 """Who is measured: how each is brought up, in processes of its own, until its caller takes loads.
 
-Owns the list, which is the order of the table's rows. It does not measure.
+Owns the two lists, which are the order of the rows of their tables. It does not measure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from bench.children import START_S, Child, Children, Failed, child_of
 from bench.exchange import Exchange
-from bench.loads import Attach, Attached, Done
+from bench.loads import Attach, Attached, Done, Target
 
 _POLL_S: Final = 0.02
 
@@ -76,6 +76,37 @@ def attach_ends(children: Children, exchange: Exchange, name: str, *, side_effec
     offer = Attach(exchange.socket, exchange.identities(agent), tool="echo", side_effects=side_effects)
     provider.ask(offer, Attached)
     caller.ask(Attach(exchange.socket, exchange.identities(calling)), Attached)
+    pids = {"exchange": exchange.pid, "writer": exchange.writer_pid, "caller": caller.pid, "provider": provider.pid}
+    return Running(caller, pids, (f"{agent}/echo",), exchange.wait_quiet)
+
+
+def start_http_caller(children: Children, name: str, target: Target) -> Child:
+    """A caller over HTTP that knows whom to call."""
+    caller = children.ours(f"{name}-caller", "bench.http_caller")
+    caller.wait(Done)
+    caller.ask(target, Done)
+    return caller
+
+
+def start_bare_answer(children: Children) -> Running:
+    """The HTTP server of an exchange with nothing behind it."""
+    port = free_port()
+    server = children.ours("bare-answer", "bench.bare_answer", str(port))
+    server.wait(Done)
+    # Nobody looks at the token, but it is read: as long as those of an exchange.
+    caller = start_http_caller(children, "bare-answer", Target(f"127.0.0.1:{port}", f"tlk_{'0' * 43}"))
+    return Running(caller, {"server": server.pid, "caller": caller.pid})
+
+
+def start_http(children: Children, *, side_effects: bool) -> Running:
+    """A new exchange between a caller over HTTP and the raw provider on the socket."""
+    name = "http-durable" if side_effects else "http-read-only"
+    agent = f"bench.{name}"
+    exchange = Exchange(children, children.folder / name, name)
+    provider = children.ours(f"{name}-provider", "bench.ends", "provider")
+    provider.wait(Done)
+    provider.ask(Attach(exchange.socket, exchange.identities(agent), tool="echo", side_effects=side_effects), Attached)
+    caller = start_http_caller(children, name, Target(exchange.address, exchange.http_token(agent)))
     pids = {"exchange": exchange.pid, "writer": exchange.writer_pid, "caller": caller.pid, "provider": provider.pid}
     return Running(caller, pids, (f"{agent}/echo",), exchange.wait_quiet)
 
@@ -144,8 +175,19 @@ def start_durable(children: Children) -> Running:
     return start_trunkline(children, side_effects=True)
 
 
+def start_http_read_only(children: Children) -> Running:
+    """A new exchange that is called over HTTP, and a tool without side effects."""
+    return start_http(children, side_effects=False)
+
+
+def start_http_durable(children: Children) -> Running:
+    """A new exchange that is called over HTTP, and a tool with side effects."""
+    return start_http(children, side_effects=True)
+
+
 # What each does with a request: docs/performance.md, "What is compared".
 RELAY: Final = Contender("relay", "Bare relay", start_relay)
+MCP_HTTP: Final = Contender("mcp-http", "MCP SDK, streamable HTTP", start_mcp_http)
 CONTENDERS: Final = (
     RELAY,
     Contender("read-only", "Trunkline, read-only call", start_read_only),
@@ -154,7 +196,15 @@ CONTENDERS: Final = (
     Contender("nats", "NATS request-reply", start_nats),
     Contender("grpc", "grpc.aio", start_grpc),
     Contender("mcp-stdio", "MCP SDK, stdio", start_mcp_stdio),
-    Contender("mcp-http", "MCP SDK, streamable HTTP", start_mcp_http),
+    MCP_HTTP,
+)
+# Those of the table over HTTP, whose 1.00 is the bare answer.
+BARE_ANSWER: Final = Contender("bare-answer", "Bare answer over HTTP", start_bare_answer)
+HTTP_CONTENDERS: Final = (
+    BARE_ANSWER,
+    Contender("http-read-only", "Trunkline over HTTP, read-only call", start_http_read_only),
+    Contender("http-durable", "Trunkline over HTTP, call with side effects", start_http_durable),
+    MCP_HTTP,
 )
 
 

@@ -207,7 +207,7 @@ async def _beat(lines: list[Line]) -> None:
                 line.write(wire.heartbeat(line.session_id))
 
 
-def _fail(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def end_on_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """An end that goes on after a fault would only be waited for in vain."""
     sys.stderr.write(f"{context['message']}: {context.get('exception')!r}\n")
     sys.stderr.flush()
@@ -216,7 +216,7 @@ def _fail(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 async def main(role: str) -> None:
     """Do what is asked for until standard input is closed."""
-    asyncio.get_running_loop().set_exception_handler(_fail)
+    asyncio.get_running_loop().set_exception_handler(end_on_fault)
     lines: list[Line] = []
     heartbeats = asyncio.create_task(_beat(lines))
     answer(Done())

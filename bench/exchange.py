@@ -1,7 +1,7 @@
 """A real exchange for the run: ``trunkline up`` in a home of its own, with all checks on.
 
-Owns the home and the exchange's process; speaks HTTP with it as the operator. One rule lets the run's own agents
-call tools with side effects; everything else is as it comes.
+Owns the home and the exchange's process; speaks HTTP with it as the operator. Two rules let the run's own callers call
+tools with side effects, on the socket and over HTTP; everything else is as it comes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ listen = "127.0.0.1:0"
 
 [[policy.rule]]
 caller = "agent:bench.*"
+tool = "bench.*"
+decision = "allow"
+
+[[policy.rule]]
+caller = "http:bench.*"
 tool = "bench.*"
 decision = "allow"
 """
@@ -68,14 +73,20 @@ class Exchange:
         """Where agents connect."""
         return str(self._ready["socket"])
 
+    @property
+    def address(self) -> str:
+        """Host and port of its HTTP."""
+        return str(self._ready["http"]).removeprefix("http://")
+
     def identities(self, *agents: str) -> tuple[Identity, ...]:
         """Standing tokens for agents of these names."""
         with self.operator() as operator:
-            return tuple(self._identity(operator, agent) for agent in agents)
+            return tuple(Identity(agent, operator.token("opensentience", agent)) for agent in agents)
 
-    def _identity(self, operator: Operator, agent: str) -> Identity:
-        made = operator.ask("POST", "/v1/tokens", {"edge": "opensentience", "agent": agent})
-        return Identity(agent, made["token"])
+    def http_token(self, caller: str) -> str:
+        """A standing token for a caller of this name over HTTP."""
+        with self.operator() as operator:
+            return operator.token("http", caller)
 
     def status(self) -> dict[str, Any]:
         """Its own figures."""
@@ -104,7 +115,7 @@ class Exchange:
     @contextmanager
     def operator(self, within_s: float = START_S) -> Iterator[Operator]:
         """A connection as the operator; each answer has to come within this."""
-        connection = http.client.HTTPConnection(self._ready["http"].removeprefix("http://"), timeout=within_s)
+        connection = http.client.HTTPConnection(self.address, timeout=within_s)
         try:
             yield Operator(self.child, connection, (self.home / "operator.token").read_text().strip())
         finally:
@@ -128,6 +139,11 @@ class Operator:
             raise self.failure(f"{method} {path}: {answer.status} {text.decode(errors='replace')}")
         found: dict[str, Any] = json.loads(text)
         return found
+
+    def token(self, edge: str, agent: str) -> str:
+        """A new standing token."""
+        made = self.ask("POST", "/v1/tokens", {"edge": edge, "agent": agent})
+        return str(made["token"])
 
     def failure(self, why: str) -> Failed:
         """What to raise, with the last that the exchange printed."""

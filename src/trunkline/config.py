@@ -30,6 +30,7 @@ from trunkline.model import (
     MAX_OUTPUT_BYTES,
     OPERATOR,
     RESERVED_PREFIXES,
+    Circumstance,
     Decision,
     Limits,
     Policy,
@@ -162,7 +163,7 @@ class RuleLine(Section):
     decision: Literal["allow", "deny", "ask"]
     reason: str = ""
     side_effects: bool | None = None
-    when: Literal["untrusted"] | None = None
+    when: Circumstance | None = None
 
 
 class PolicyTable(Section):
@@ -188,7 +189,7 @@ BUILTIN_RULES: Final = (
         Decision.ASK,
         "what strangers wrote is part of this conversation, and the tool has side effects",
         side_effects=True,
-        when="untrusted",
+        when=Circumstance.UNTRUSTED,
     ),
     Rule("builtin-operator", OPERATOR, "*", Decision.ALLOW, "the operator may call everything"),
     Rule(

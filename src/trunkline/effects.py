@@ -38,7 +38,10 @@ class Refuse(ToSession):
 
 
 class Deliver(ToSession):
-    """Run this tool. ``call_id`` is ours and stays the same when the call is sent again."""
+    """Run this tool. ``call_id`` is ours and stays the same when the call is sent again.
+
+    ``chain`` are the callers before ``caller``, for whom he asks; the first one first.
+    """
 
     call_id: str
     tool_id: str
@@ -51,6 +54,7 @@ class Deliver(ToSession):
     actor: Actor | None = None
     context: Raw | None = None
     attempt: int = 1
+    chain: tuple[str, ...] = ()
 
 
 class CheckHealth(ToSession):

@@ -14,7 +14,7 @@ from typing import dataclass_transform
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline.model import Decision, Fault, Health, OptionalRaw, Rule, Status, ToolDefinition
+from trunkline.model import Circumstance, Decision, Fault, Health, OptionalRaw, Rule, Status, ToolDefinition
 
 
 # The decorator tells type checkers what msgspec does: a child of a frozen struct is frozen.
@@ -155,17 +155,34 @@ class CallAccepted(Entry, tag="call.accepted"):
     directive_id: str | None = None
     timeout_ms: int | None = None
     expires_ms: int | None = None
-    untrusted: bool = False
+    # Under which it was judged, in the order of their names.
+    circumstances: tuple[Circumstance, ...] = ()
     warning: str | None = None
     # How many calls deep; not always the length of ``chain``, which may join the chains of several causes.
     depth: int = 1
+    # Of a tool that stands for others: the one that serves the call, if it is sent at once and is another one.
+    # ``dedupes`` is then what that one promised; all else is about the tool that was asked for.
+    provider: str | None = None
 
 
 class CallSent(Entry, tag="call.sent"):
-    """A call is about to be sent (again)."""
+    """A call is about to be sent (again). ``attempt`` counts those at one provider.
+
+    ``provider`` and ``dedupes`` as in ``call.accepted``; absent where no router was asked.
+    """
 
     call: int
     attempt: int
+    provider: str | None = None
+    dedupes: bool = False
+
+
+class CallReturned(Entry, tag="call.returned"):
+    """A provider did not take a routed call on: it counts as not sent, and that provider is not asked again."""
+
+    call: int
+    provider: str
+    code: str
 
 
 class StreamSummary(Struct, frozen=True, omit_defaults=True):
@@ -193,6 +210,8 @@ class CallSettled(Entry, tag="call.settled"):
     metrics: OptionalRaw = None
     # The correlations that an untrusted result is part of, so that a fold finds them without the call.
     taints: tuple[str, ...] = ()
+    # The one that served it, where that is not the tool that was asked for.
+    provider: str | None = None
 
 
 class CallRefused(Entry, tag="call.refused"):
@@ -337,6 +356,7 @@ AnyEntry = (
     | ToolPinned
     | CallAccepted
     | CallSent
+    | CallReturned
     | CallSettled
     | CallRefused
     | CallNoted

@@ -18,10 +18,9 @@ from trunkline.model import (
     BreakerPolicy,
     Fault,
     Health,
-    Limits,
+    HubSettings,
     Manifest,
     Peer,
-    Policy,
     Principal,
     ProcessIdentity,
     RetryPolicy,
@@ -290,17 +289,10 @@ class ExchangeStopped(Event):
     """Everything is answered or given up; the last entry follows."""
 
 
-class PolicyChanged(Event):
-    """Other rules, or other limits, are in force."""
+class SettingsChanged(Event):
+    """The operator's configuration was read again: these hold from here on."""
 
-    policy: Policy
-    limits: Limits
-    # Agents that read what strangers wrote (decision 14).
-    untrusted_agents: frozenset[str] = frozenset()
-    # Agents whose changed tool definitions are taken without asking: for developing them.
-    unpinned_agents: frozenset[str] = frozenset()
-    schema_strict: bool = True
-    approval_expire_s: float = 3600.0
+    settings: HubSettings
 
 
 class StorageChanged(Event):

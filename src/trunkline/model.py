@@ -9,9 +9,10 @@ Invariant: values are immutable; a body (a tool's input or output) stays the byt
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -41,6 +42,10 @@ HEAD_BYTES: Final = 1024
 MAX_OUTPUT_BYTES: Final = 67_108_864
 # The same bound as the frame limit of most JSON-RPC servers; a schema may set a lower one for its tool.
 MAX_INPUT_BYTES: Final = 1_048_576
+
+# Ids, keys and names that callers make up, on every edge: what one takes, all others can carry. 128 holds a UUID, a URN
+# or a `chat_session:…` name with room to spare.
+MAX_NAME_CHARS: Final = 128
 
 AGENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -96,6 +101,16 @@ class Decision(enum.StrEnum):
     DENY = "deny"
 
 
+class Circumstance(enum.StrEnum):
+    """Something about how a call came to be made that a rule may name (``when``). ``hub.judging`` finds them out."""
+
+    # What strangers wrote may be behind it: a result of an agent that reads such text is part of its correlation.
+    UNTRUSTED = "untrusted"
+
+
+Circumstances = frozenset[Circumstance]
+
+
 class Health(enum.StrEnum):
     """How an agent says it is, or what its silence says. Only ``ok`` and ``degraded`` are given calls."""
 
@@ -135,6 +150,10 @@ FAULTS: Final[dict[str, FaultRow]] = {
     "tool.invalid_input": FaultRow(400, False, 2, "the input does not match the tool's schema"),
     "tool.invalid_output": FaultRow(200, False, 1, "the agent's result is not valid"),
     "tool.output_too_large": FaultRow(200, False, 1, "the agent's result is larger than the limit"),
+    "tool.invalid_tool_id": FaultRow(400, False, 2, "a tool's id is its agent's id, a slash and the tool's name"),
+    "tool.name_conflict": FaultRow(409, False, 2, "another tool of this agent has this name"),
+    "tool.schema_invalid": FaultRow(400, False, 2, "a schema of the tool cannot be used"),
+    "tool.schema_too_large": FaultRow(400, False, 2, "a schema of the tool is larger than the limit"),
     "tool.failed": FaultRow(200, False, 1, "the tool failed"),
     "tool.timeout": FaultRow(200, False, 1, "the tool did not answer in time"),
     "tool.canceled": FaultRow(200, False, 3, "the call was canceled"),
@@ -167,7 +186,7 @@ def fault(
 
 
 class LargeOutput(Struct, frozen=True):
-    """An output above ``INLINE_OUTPUT_BYTES``: the hash it is stored under, its size and how it begins (decision 38).
+    """An output above ``INLINE_OUTPUT_BYTES``: the hash it is stored under, its size and how it begins (decision 48).
 
     It travels beside the output, never inside it: what a tool returns is not looked into for one.
     """
@@ -264,7 +283,10 @@ class Actor(Struct, frozen=True, omit_defaults=True):
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
-    """One line of policy. ``*`` matches any characters, slash included. ``id`` names the line where it came from."""
+    """One line of policy. ``*`` matches any characters, slash included. ``id`` names the line where it came from.
+
+    With ``when`` it speaks only of calls that are made under this circumstance.
+    """
 
     id: str
     caller: str
@@ -272,7 +294,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
     decision: Decision
     reason: str = ""
     side_effects: bool | None = None
-    when: Literal["untrusted"] | None = None
+    when: Circumstance | None = None
 
 
 class Policy(Struct, frozen=True):
@@ -290,6 +312,21 @@ class Limits(Struct, frozen=True):
     open_calls: int = 4096
     # Inputs of one caller's open calls. 64 MiB is 64 inputs of the largest allowed size.
     open_bytes: int = 67_108_864
+
+
+class HubSettings(Struct, frozen=True):
+    """What the operator's configuration says to the hub. Replaced as a whole while the exchange runs."""
+
+    policy: Policy
+    limits: Limits = Limits()
+    # Agents that read what strangers wrote (decision 14).
+    untrusted_agents: frozenset[str] = frozenset()
+    # Agents whose changed tool definitions are taken without asking: for developing them.
+    unpinned_agents: frozenset[str] = frozenset()
+    # Whether an input that its tool's schema does not allow is refused; else it is only noted.
+    schema_strict: bool = True
+    # How long a question to a person stays open.
+    approval_expire_s: float = 3600.0
 
 
 class RetryPolicy(Struct, frozen=True):
@@ -325,10 +362,16 @@ def tool_agent(tool_id: str) -> str:
 
 def stamp(ms: int) -> str:
     """Wall milliseconds as an RFC 3339 string."""
+    seconds, rest = divmod(ms, 1000)
+    return f"{_second(seconds)}.{rest:03d}Z"
+
+
+# Most stamps of one moment are of the same second; to write one down takes 4 µs.
+@functools.lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
     import datetime as dt
 
-    moment = dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return dt.datetime.fromtimestamp(seconds, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class CallView(Struct, frozen=True, omit_defaults=True):
@@ -349,6 +392,8 @@ class CallView(Struct, frozen=True, omit_defaults=True):
     started_at: str | None = None
     finished_at: str | None = None
     large: LargeOutput | None = None
+    # The tool that serves it, where that is not the one that was asked for.
+    provider: str | None = None
 
 
 class ToolView(Struct, frozen=True, omit_defaults=True):
@@ -419,6 +464,10 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 # What the agent behind a tool says to one input (tool id, body) before anybody is let through; None: nothing against
 # it. Pure: the same input, the same answer. Only agents that are part of the exchange have one.
 Guard = Callable[[str, Raw], Verdict | None]
+
+# Which tools can serve a call of a tool that stands for others (its id, the input), the best first. Pure, like a guard:
+# nothing happens because it was asked. Only agents that are part of the exchange have one.
+Router = Callable[[str, Raw], Sequence[str]]
 
 
 class TokenView(Struct, frozen=True, omit_defaults=True):

@@ -23,10 +23,14 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-# As deep as orjson writes, so that its round trip judges depth too. Recursive readers further on go four times as deep.
-MAX_DEPTH: Final = 254
-# One for each 16 bytes of the largest frame. With it 4 MiB made to be slow take 120 ms at most, without it 330 (P-C9).
-MAX_CONTAINERS: Final = 262_144
+# What is taken from outside, on every edge. Others chose 20 (ASP.NET: 32) to 512 (PHP); orjson writes 254, recursive
+# readers go deeper still. What carries a body (a frame, an answer, an entry) is a few levels deeper than the body.
+MAX_DEPTH: Final = 100
+MAX_CONTAINERS: Final = 200_000
+# What our own readers take of what we sent: more than may come in, so that nothing that was taken is refused later. One
+# container for each 16 bytes of the largest frame: 4 MiB made to be slow take 120 ms at most, without it 330 (P-C9).
+CARRIED_DEPTH: Final = 128
+CARRIED_CONTAINERS: Final = 262_144
 
 _decode: Final = msgspec.json.Decoder().decode
 _loads: Final = orjson.loads
@@ -55,21 +59,27 @@ class NotStrictJson(ValueError):
         self.at = at
 
 
-def check(data: bytes, *, max_depth: int = MAX_DEPTH, want_object: bool = False) -> None:
+def check(
+    data: bytes, *, max_depth: int = MAX_DEPTH, max_containers: int = MAX_CONTAINERS, want_object: bool = False
+) -> None:
     """Accept, or raise ``NotStrictJson``. With ``want_object`` anything but an object is refused too."""
-    value = load(data, max_depth)
+    value = load(data, max_depth, max_containers)
     if want_object and type(value) is not dict:
         raise NotStrictJson("not a JSON object", 0)
 
 
-def load(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
+def load(data: bytes, max_depth: int = MAX_DEPTH, max_containers: int = MAX_CONTAINERS) -> Any:
     """The value of bytes that ``check`` accepts. Integers beyond 64 bits come as floats: who needs them reads again."""
-    # Where no more is opened than may be nested, nothing is nested deeper.
-    if len(data) < _GC_MATTERS and (max_depth == MAX_DEPTH or data.count(b"{") + data.count(b"[") <= max_depth):
+    if len(data) < _GC_MATTERS:
         value = _quickly(data)
-        if value is not _DOUBTFUL:
+        if value is not _DOUBTFUL and not _is_deeper(data, max_depth):
             return value
-    return _judged(data, max_depth)
+    return _judged(data, max_depth, max_containers)
+
+
+def _is_deeper(data: bytes, max_depth: int) -> bool:
+    """Of valid JSON. Where no more is opened than may be nested, nothing is nested deeper."""
+    return data.count(b"{") + data.count(b"[") > max_depth and _depth(data) > max_depth
 
 
 def _quickly(data: bytes) -> Any:
@@ -86,17 +96,18 @@ def load_all(texts: list[bytes]) -> list[Any]:
     Only for texts that another reader takes one by one: two halves of a value would be one value here.
     """
     if sum(map(len, texts)) + len(texts) < _GC_MATTERS:
-        values = _quickly(b"[%b]" % b",".join(texts))
-        if type(values) is list and len(values) == len(texts):
+        joined = b"[%b]" % b",".join(texts)
+        values = _quickly(joined)
+        if type(values) is list and len(values) == len(texts) and not _is_deeper(joined, MAX_DEPTH + 1):
             return values
     raise NotStrictJson("not quickly told")
 
 
-def _judged(data: bytes, max_depth: int) -> Any:
+def _judged(data: bytes, max_depth: int, max_containers: int) -> Any:
     if len(data) >= _GC_MATTERS and gc.isenabled():
-        return _judged_without_gc(data, max_depth)
-    if len(data) > MAX_CONTAINERS and len(_outside_strings(data, _ALL_BUT_OPENING)) > MAX_CONTAINERS:
-        raise NotStrictJson(f"more than {MAX_CONTAINERS} arrays and objects")
+        return _judged_without_gc(data, max_depth, max_containers)
+    if len(data) > max_containers and len(_outside_strings(data, _ALL_BUT_OPENING)) > max_containers:
+        raise NotStrictJson(f"more than {max_containers} arrays and objects")
     try:
         value = _loads(data)
     except orjson.JSONDecodeError as exc:
@@ -105,18 +116,18 @@ def _judged(data: bytes, max_depth: int) -> Any:
         again = _dumps(value)
     except orjson.JSONEncodeError:
         raise NotStrictJson(f"nested deeper than {max_depth}") from None
-    if max_depth < MAX_DEPTH and _depth(data) > max_depth:
+    if _is_deeper(data, max_depth):
         raise NotStrictJson(f"nested deeper than {max_depth}")
     if again != data and _colons(data) != _colons(again):
         raise NotStrictJson("a key appears twice in one object", _second_of_duplicate(data))
     return value
 
 
-def _judged_without_gc(data: bytes, max_depth: int) -> Any:
+def _judged_without_gc(data: bytes, max_depth: int, max_containers: int) -> Any:
     """Many small arrays take three times as long with the collector looking through them again and again."""
     gc.disable()
     try:
-        return _judged(data, max_depth)
+        return _judged(data, max_depth, max_containers)
     finally:
         gc.enable()
 

@@ -8,6 +8,7 @@ Invariant: no error from here quotes a value, because a configuration may hold s
 
 from __future__ import annotations
 
+import enum
 import os
 import re
 import stat
@@ -195,6 +196,8 @@ def _expected(kind: Any) -> str:
     for option in (kind, *get_args(kind)):
         if get_origin(option) is Literal:
             return " or ".join(f'"{choice}"' for choice in get_args(option))
+        if isinstance(option, type) and issubclass(option, enum.StrEnum):
+            return " or ".join(f'"{choice.value}"' for choice in option)
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     return _TOML_WORDS["array" if get_origin(kind) is tuple else kind.__name__]
 

@@ -12,7 +12,7 @@ from typing import Any
 from tests.unit.hub.kit import Kit, tool
 from tests.unit.hub.test_policy import CALLERS, TOOLS, reference
 from trunkline.hub.policy import judge
-from trunkline.model import OPERATOR, Decision, Policy, Principal, Rule
+from trunkline.model import OPERATOR, Circumstance, Decision, Policy, Principal, Rule
 
 CALLER_PATTERNS = (*CALLERS, "*", "http:*", "opensentience:*", "*a", "opensentience:com.?", "Operator", "operator*", "")
 TOOL_PATTERNS = (*TOOLS, "*", "com.a/*", "*/read", "com.*/*", "COM.A/read", "com.a", "*write*", "")
@@ -28,7 +28,7 @@ def some_rules(choice: random.Random) -> Policy:
             choice.choice(TOOL_PATTERNS),
             choice.choice(list(Decision)),
             side_effects=choice.choice([None, None, True, False]),
-            when=choice.choice([None, None, None, "untrusted"]),
+            when=choice.choice([None, None, None, *Circumstance]),
         )
         for number in range(choice.randrange(7))
     )
@@ -59,9 +59,10 @@ def judge_many(seed: int, count: int) -> int:
     for _ in range(count):
         policy, asked = some_rules(choice), tool(choice.choice(TOOLS), **some_terms(choice))
         callers = choice.choices(CALLERS, k=choice.randrange(1, 5))
-        untrusted, held = choice.random() < 0.5, choice.sample(PERMISSIONS, choice.randrange(3))
-        verdict = judge(policy, tuple(callers), asked, untrusted=untrusted, permissions=Holds(held))
-        expected = reference(policy, callers, asked, untrusted, held)
+        circumstances = frozenset(one for one in Circumstance if choice.random() < 0.5)
+        held = choice.sample(PERMISSIONS, choice.randrange(3))
+        verdict = judge(policy, tuple(callers), asked, circumstances=circumstances, permissions=Holds(held))
+        expected = reference(policy, callers, asked, circumstances, held)
         assert verdict.decision is expected, (policy, callers, asked)
         assert (verdict.fault is not None) is (expected is Decision.DENY)
     return count
@@ -79,7 +80,7 @@ def call_many(seed: int, count: int) -> int:
         who = choice.choice([OPERATOR, "http:a"])
         if who != OPERATOR:
             kit.token("http", "a", "secret", permissions=tuple(held))
-        expected = reference(policy, [who], asked, False, held)
+        expected = reference(policy, [who], asked, frozenset(), held)
         call = kit.call("com.x/read", by=Principal(who))
         if expected is Decision.DENY:
             assert (call.code, call.refused) == ("policy.denied", True), policy

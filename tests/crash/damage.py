@@ -16,6 +16,7 @@ from trunkline.errors import LedgerCorrupt
 from trunkline.hub.hub import Hub
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.verify import Report, verify
+from trunkline.model import HubSettings
 
 
 def made(folder: Path, entries: int) -> Path:
@@ -112,7 +113,9 @@ def _hub() -> Hub:
         call_prefix="00000000-0000-8000-8000-",
         new_id=lambda: "id",
         operator_sha256="operator",
-        rules=POLICY,
+        launch_edge="opensentience",
+        operator_edge="http",
+        settings=HubSettings(POLICY),
     )
 
 

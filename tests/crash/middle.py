@@ -24,7 +24,18 @@ from trunkline.hub.invariants import check
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
-from trunkline.model import OPERATOR, Decision, Limits, Now, Peer, Policy, Principal, Rule, Status, ToolDefinition
+from trunkline.model import (
+    OPERATOR,
+    Decision,
+    HubSettings,
+    Now,
+    Peer,
+    Policy,
+    Principal,
+    Rule,
+    Status,
+    ToolDefinition,
+)
 
 KEYS = LedgerKeys(bytes(range(32)))
 BOSS = Principal(OPERATOR)
@@ -88,7 +99,9 @@ class Middle(BaseSink):
             call_prefix=f"{run:08x}-0000-8000-8000-",
             new_id=lambda: f"id-{next(ids)}",
             operator_sha256="operator",
-            rules=POLICY,
+            launch_edge="opensentience",
+            operator_edge="http",
+            settings=HubSettings(POLICY),
         )
         try:
             self.hub.fold(self.ledger.reader.recovery())
@@ -127,7 +140,7 @@ class Middle(BaseSink):
 
     def start(self) -> None:
         """Take up what was open."""
-        self.feed(events.PolicyChanged(POLICY, Limits()), events.ExchangeStarted("1", "here"))
+        self.feed(events.ExchangeStarted("1", "here"))
         self.ledger.flush()
 
     def feed(self, *happened: events.Event) -> None:

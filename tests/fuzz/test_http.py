@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from tests.fuzz import requests
-from tests.fuzz.mutations import Mutator, corpus
+from tests.fuzz.mutations import Mutator
+from tests.inhabited import Inhabited
 
 SHARDS, SHARD_REQUESTS = 4, 5_000
 SLACK_BYTES = 8 * 1_048_576
@@ -42,5 +43,5 @@ def test_the_requests_reach_the_routes_and_are_wrong_in_many_ways(monkeypatch: p
 
 
 def test_the_same_seed_makes_the_same_requests() -> None:
-    first, again = (Mutator(3, corpus("http.jsonl")) for _ in range(2))
+    first, again = (Mutator(3, requests.messages(Inhabited())) for _ in range(2))
     assert [requests.request(first) for _ in range(200)] == [requests.request(again) for _ in range(200)]

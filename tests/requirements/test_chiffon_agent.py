@@ -21,8 +21,8 @@ from trunkline.edges.chiffon.messages import Envelope
 from trunkline.errors import ConfigError
 from trunkline.sdk import ChiffonAgent, ResourceLimit, WorkFailed
 from trunkline.sdk.chiffon import Task
-from trunkline.sdk.chiffon_cache import Cache
-from trunkline.sdk.chiffon_desk import Desk, Job, Outcome
+from trunkline.sdk.chiffon_cache import RequestCache
+from trunkline.sdk.chiffon_jobs import AcceptedJob, AcceptedJobs, JobOutcome
 
 NOW = 1_800_000_000.0
 TOKEN = "a7f3d8c2e1b9f4a6c8e2d1b3f4a6c8e2"
@@ -32,33 +32,33 @@ def said(envelopes: list[Envelope]) -> list[dict[str, Any]]:
     return [valid(json.loads(messages.encode(one))) for one in envelopes]
 
 
-def take(desk: Desk, message: dict[str, Any], **terms: Any) -> tuple[list[dict[str, Any]], Job | None]:
-    replies, job = desk.receive(json.dumps(message).encode(), NOW, **terms)
+def take(jobs: AcceptedJobs, message: dict[str, Any], **terms: Any) -> tuple[list[dict[str, Any]], AcceptedJob | None]:
+    replies, job = jobs.receive(json.dumps(message).encode(), NOW, **terms)
     return said(replies), job
 
 
-def finish(desk: Desk, job: Job, output: str = "done", code: int = 0) -> list[dict[str, Any]]:
+def finish(jobs: AcceptedJobs, job: AcceptedJob, output: str = "done", code: int = 0) -> list[dict[str, Any]]:
     status = "failed" if code else "success"
     result = messages.WorkResult(job.request.task_id, status, code, output)  # type: ignore[arg-type]
-    return said(desk.finished(job, Outcome(result), NOW))
+    return said(jobs.finished(job, JobOutcome(result), NOW))
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk("infra", {"run": False, "again": True}, Cache(":memory:"), memory_mb=256)
+def jobs() -> AcceptedJobs:
+    return AcceptedJobs("infra", {"run": False, "again": True}, RequestCache(":memory:"), memory_mb=256)
 
 
 @requirement("CH-078", "CH-079", "CH-080", "CH-003")
-def test_a_request_is_run_once_and_its_result_repeated(desk: Desk) -> None:
+def test_a_request_is_run_once_and_its_result_repeated(jobs: AcceptedJobs) -> None:
     work = request("run")
-    first, job = take(desk, work)
+    first, job = take(jobs, work)
     assert job is not None
     assert (first[0]["type"], first[0]["payload"]["progress_percent"]) == ("work_status", 0)
-    running, none = take(desk, {**work, "message_id": str(uuid.uuid4())})
+    running, none = take(jobs, {**work, "message_id": str(uuid.uuid4())})
     assert none is None
     assert running[0]["type"] == "work_status", "it attaches to what runs"
-    (result,) = finish(desk, job)
-    repeated, none = take(desk, {**work, "message_id": str(uuid.uuid4())})
+    (result,) = finish(jobs, job)
+    repeated, none = take(jobs, {**work, "message_id": str(uuid.uuid4())})
     assert none is None
     assert [message["payload"] for message in repeated] == [result["payload"]]
     assert (repeated[0]["request_id"], repeated[0]["trace_id"]) == (work["request_id"], work["trace_id"])
@@ -67,14 +67,14 @@ def test_a_request_is_run_once_and_its_result_repeated(desk: Desk) -> None:
 @requirement("CH-079", "CH-080")
 def test_the_cache_is_on_disk(tmp_path: Path) -> None:
     path = tmp_path / "cache" / "seen.sqlite"
-    cache = Cache(path)
-    desk = Desk("infra", {"run": False}, cache)
+    cache = RequestCache(path)
+    jobs = AcceptedJobs("infra", {"run": False}, cache)
     work = request("run")
-    _, job = take(desk, work)
+    _, job = take(jobs, work)
     assert job is not None
-    (result,) = finish(desk, job, "once")
+    (result,) = finish(jobs, job, "once")
     cache.close()
-    later = Desk("infra", {"run": False}, Cache(path))
+    later = AcceptedJobs("infra", {"run": False}, RequestCache(path))
     repeated, none = take(later, work)
     assert none is None
     assert repeated[0]["payload"] == result["payload"]
@@ -82,11 +82,11 @@ def test_the_cache_is_on_disk(tmp_path: Path) -> None:
 
 def test_what_was_interrupted_is_not_run_again_unless_it_may_be(tmp_path: Path) -> None:
     path = tmp_path / "seen.sqlite"
-    desk = Desk("infra", {"run": False, "again": True}, Cache(path))
+    jobs = AcceptedJobs("infra", {"run": False, "again": True}, RequestCache(path))
     works = {name: request(name) for name in ("run", "again")}
     for work in works.values():
-        assert take(desk, work)[1] is not None
-    later = Desk("infra", {"run": False, "again": True}, Cache(path))
+        assert take(jobs, work)[1] is not None
+    later = AcceptedJobs("infra", {"run": False, "again": True}, RequestCache(path))
     replies, job = take(later, works["run"])
     assert job is None
     assert (replies[0]["payload"]["status"], replies[0]["payload"]["exit_code"]) == ("failed", 137)
@@ -95,7 +95,7 @@ def test_what_was_interrupted_is_not_run_again_unless_it_may_be(tmp_path: Path) 
 
 
 def test_the_cache_forgets_after_a_day_and_beyond_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(":memory:")
+    cache = RequestCache(":memory:")
     cache.start("orchestrator", "one", "f", NOW)
     assert cache.get("orchestrator", "one", NOW + 86_399) is not None
     assert cache.get("orchestrator", "one", NOW + 86_401) is None
@@ -108,50 +108,50 @@ def test_the_cache_forgets_after_a_day_and_beyond_its_size(monkeypatch: pytest.M
 
 
 @requirement("CH-078")
-def test_the_same_request_id_with_another_payload_is_5003(desk: Desk) -> None:
+def test_the_same_request_id_with_another_payload_is_5003(jobs: AcceptedJobs) -> None:
     work = request("run", {"n": 1})
-    _, job = take(desk, work)
+    _, job = take(jobs, work)
     assert job is not None
     other = {**work, "payload": {**work["payload"], "parameters": {"n": 2}}}
-    (error,), none = take(desk, other)
+    (error,), none = take(jobs, other)
     assert none is None
     assert error["payload"]["error_code"] == 5003
     assert error["payload"]["error_context"]["field_name"] == "request_id"
 
 
-def test_errors_that_are_tried_again_are_not_cached_and_others_are(desk: Desk) -> None:
+def test_errors_that_are_tried_again_are_not_cached_and_others_are(jobs: AcceptedJobs) -> None:
     for limit, expected in ((messages.over_limit("gpu", 0, 1), 5005), (messages.invalid("x"), 5003)):
         work = request("run")
-        _, job = take(desk, work)
+        _, job = take(jobs, work)
         assert job is not None
-        (error,) = said(desk.gave_up(job, limit.error, NOW))
+        (error,) = said(jobs.gave_up(job, limit.error, NOW))
         assert error["payload"]["error_code"] == expected
-        replies, again = take(desk, work)
+        replies, again = take(jobs, work)
         assert (again is not None) is (expected == 5005)
         if again is None:
             assert replies[0]["payload"] == error["payload"]
 
 
 @requirement("CH-062")
-def test_an_unknown_work_type_is_5006(desk: Desk) -> None:
-    (error,), job = take(desk, request("nothing"))
+def test_an_unknown_work_type_is_5006(jobs: AcceptedJobs) -> None:
+    (error,), job = take(jobs, request("nothing"))
     assert job is None
     assert error["payload"]["error_code"] == 5006
     assert error["payload"]["error_context"] == {"work_type_requested": "nothing", "supported_types": ["again", "run"]}
 
 
 @requirement("CH-061")
-def test_a_hint_beyond_the_capacity_is_5005_before_anything_starts(desk: Desk) -> None:
-    (error,), job = take(desk, request("run", hints={"max_memory_mb": 512}))
+def test_a_hint_beyond_the_capacity_is_5005_before_anything_starts(jobs: AcceptedJobs) -> None:
+    (error,), job = take(jobs, request("run", hints={"max_memory_mb": 512}))
     assert job is None
     assert error["payload"]["error_code"] == 5005
     assert error["payload"]["error_context"] == {"limit_name": "memory_mb", "available": 256, "required": 512}
-    assert take(desk, request("run", hints={"max_memory_mb": 256}))[1] is not None
+    assert take(jobs, request("run", hints={"max_memory_mb": 256}))[1] is not None
 
 
 @requirement("CH-096")
-def test_a_v2_message_is_5006(desk: Desk) -> None:
-    (error,), job = take(desk, request("run", protocol_version="2.0"))
+def test_a_v2_message_is_5006(jobs: AcceptedJobs) -> None:
+    (error,), job = take(jobs, request("run", protocol_version="2.0"))
     assert job is None
     assert error["payload"]["error_code"] == 5006
     assert error["payload"]["error_context"]["unsupported_version"] == "2.0"
@@ -159,54 +159,54 @@ def test_a_v2_message_is_5006(desk: Desk) -> None:
 
 
 @requirement("CH-019", "CH-029", "CH-038", "CH-050")
-def test_an_agent_takes_work_and_errors_only(desk: Desk) -> None:
+def test_an_agent_takes_work_and_errors_only(jobs: AcceptedJobs) -> None:
     for kind in ("work_status", "work_result"):
-        (error,), job = take(desk, envelope(kind, {}, from_agent="orchestrator", to_agent="infra"))
+        (error,), job = take(jobs, envelope(kind, {}, from_agent="orchestrator", to_agent="infra"))
         assert job is None
         assert error["payload"]["error_context"]["field_name"] == "type"
-    (error,), _ = take(desk, request("run", from_agent="code"))
+    (error,), _ = take(jobs, request("run", from_agent="code"))
     assert error["payload"]["error_context"]["field_name"] == "type"
-    (error,), _ = take(desk, request("run", to_agent="code"))
+    (error,), _ = take(jobs, request("run", to_agent="code"))
     assert error["payload"]["error_context"]["field_name"] == "to_agent"
     told = envelope("error", {"error_code": 5001, "error_message": "x"}, from_agent="orchestrator", to_agent="infra")
-    assert take(desk, told) == ([], None)
-    (error,), _ = take(desk, {"not": "an envelope"})
+    assert take(jobs, told) == ([], None)
+    (error,), _ = take(jobs, {"not": "an envelope"})
     assert error["payload"]["error_code"] == 5003
 
 
 @requirement("CH-103", "CH-101")
-def test_by_the_queue_the_orchestrator_shows_a_token_too(desk: Desk) -> None:
-    desk.orchestrator_token = TOKEN
+def test_by_the_queue_the_orchestrator_shows_a_token_too(jobs: AcceptedJobs) -> None:
+    jobs.orchestrator_token = TOKEN
     for shown, word in (({}, "missing"), ({"auth_token": "x"}, "invalid"), ({"auth_token": 5}, "invalid")):
-        (error,), job = take(desk, {**request("run"), **shown}, with_token=True)
+        (error,), job = take(jobs, {**request("run"), **shown}, with_token=True)
         assert job is None
         assert error["payload"]["error_code"] == 5004
         assert error["payload"]["error_context"]["token_status"] == word
         assert "auth_token" not in error
-    assert take(desk, {**request("run"), "auth_token": TOKEN}, with_token=True)[1] is not None
+    assert take(jobs, {**request("run"), "auth_token": TOKEN}, with_token=True)[1] is not None
 
 
 @requirement("CH-083", "CH-084", "CH-085", "CH-112")
-def test_large_outputs_are_split_and_a_large_result_is_cut_with_its_hash(desk: Desk) -> None:
-    _, job = take(desk, request("run"))
+def test_large_outputs_are_split_and_a_large_result_is_cut_with_its_hash(jobs: AcceptedJobs) -> None:
+    _, job = take(jobs, request("run"))
     assert job is not None
     job.step, job.step_name = 1, "logs"
-    small = said(desk.step_completed(job, "x" * messages.MAX_OUTPUT_BYTES, NOW))
+    small = said(jobs.step_completed(job, "x" * messages.MAX_OUTPUT_BYTES, NOW))
     assert len(small) == 1
     assert "output_chunk" not in small[0]["payload"]["step"]
-    large = said(desk.step_completed(job, "x" * (messages.MAX_OUTPUT_BYTES + 1), NOW))
+    large = said(jobs.step_completed(job, "x" * (messages.MAX_OUTPUT_BYTES + 1), NOW))
     assert len(large) == 5
     assert large[0]["payload"]["step"]["output_chunk"] == "bytes 0-262144 of 1048577"
     text = "ü" * 1_000_000
-    *statuses, result = finish(desk, job, text)
+    *statuses, result = finish(jobs, job, text)
     assert "".join(message["payload"]["step"]["output"] for message in statuses) == text
     assert result["payload"]["output"] == text[-32_768:]
     assert result["x_custom_fields"]["output_sha256"] == chunks.sha256(text)
-    again, _ = take(desk, {**valid_request(job), "message_id": str(uuid.uuid4())})
+    again, _ = take(jobs, {**valid_request(job), "message_id": str(uuid.uuid4())})
     assert [message["type"] for message in again] == [message["type"] for message in [*statuses, result]]
 
 
-def valid_request(job: Job) -> dict[str, Any]:
+def valid_request(job: AcceptedJob) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(messages.encode(job.envelope))
     return found
 
@@ -214,8 +214,8 @@ def valid_request(job: Job) -> dict[str, Any]:
 # --- the agent as a whole ---------------------------------------------------------------------------------------------
 
 
-class Line:
-    """A transport that is a list."""
+class ListConnection:
+    """A connection to an orchestrator that keeps what is sent in a list."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -238,14 +238,14 @@ class Line:
 
 
 @contextlib.asynccontextmanager
-async def serving(agent: ChiffonAgent, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Line]:
-    line = Line()
-    monkeypatch.setattr("trunkline.sdk.chiffon.HttpLine", lambda *_: line)
+async def serving(agent: ChiffonAgent, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ListConnection]:
+    connection = ListConnection()
+    monkeypatch.setattr("trunkline.sdk.chiffon.HttpConnection", lambda *_: connection)
     task = asyncio.create_task(agent.serve())
     async with asyncio.timeout(10):
-        while agent._desk is None:  # noqa: ASYNC110  (it has nothing to ring)
+        while agent._jobs is None:  # noqa: ASYNC110  (it has nothing to ring)
             await asyncio.sleep(0)
-    yield line
+    yield connection
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -264,15 +264,15 @@ async def test_an_authors_function_is_told_of_while_it_runs_and_at_its_end(monke
             task.write(f"hello {name}\n")
         await go_on.wait()
 
-    async with serving(agent, monkeypatch) as line:
-        await agent._take(json.dumps(request("run", {"name": "you"})).encode(), with_token=False)
+    async with serving(agent, monkeypatch) as connection:
+        await agent._receive(json.dumps(request("run", {"name": "you"})).encode(), with_token=False)
         async with asyncio.timeout(10):
-            while len(line.sent) < 5:
-                line.came.clear()
-                await line.came.wait()
+            while len(connection.sent) < 5:
+                connection.came.clear()
+                await connection.came.wait()
         go_on.set()
-        result = await line.result()
-    first, completed, *beats = line.sent[:-1]
+        result = await connection.result()
+    first, completed, *beats = connection.sent[:-1]
     assert (first["payload"]["status"], first["payload"]["progress_percent"]) == ("running", 0)
     assert completed["payload"]["status"] == "step_completed"
     assert completed["payload"]["step"] == {"number": 1, "name": "First", "output": "hello you\n"}
@@ -306,9 +306,9 @@ async def test_failures_are_results(
     def run(task: Task) -> None:
         raise problem
 
-    async with serving(agent, monkeypatch) as line:
-        await agent._take(json.dumps(request("run")).encode(), with_token=False)
-        result = await line.result()
+    async with serving(agent, monkeypatch) as connection:
+        await agent._receive(json.dumps(request("run")).encode(), with_token=False)
+        result = await connection.result()
     assert (result["payload"]["exit_code"], result["payload"]["output"]) == (code, word)
 
 
@@ -321,14 +321,14 @@ async def test_parameters_that_do_not_fit_are_a_failure_and_a_limit_is_an_error(
     async def run(task: Task, name: str) -> None:
         raise ResourceLimit("gpu_vram_mb", 128, 512)
 
-    async with serving(agent, monkeypatch) as line:
-        await agent._take(json.dumps(request("run", {"nome": "x"})).encode(), with_token=False)
-        result = await line.result()
+    async with serving(agent, monkeypatch) as connection:
+        await agent._receive(json.dumps(request("run", {"nome": "x"})).encode(), with_token=False)
+        result = await connection.result()
         assert result["payload"]["exit_code"] == 2
         assert "'name'" in result["payload"]["output"]
-        line.sent.clear()
-        await agent._take(json.dumps(request("run", {"name": "x"})).encode(), with_token=False)
-        error = await line.result()
+        connection.sent.clear()
+        await agent._receive(json.dumps(request("run", {"name": "x"})).encode(), with_token=False)
+        error = await connection.result()
         assert error["payload"]["error_code"] == 5005
         assert error["payload"]["error_context"]["required"] == 512
 

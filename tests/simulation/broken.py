@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from trunkline import effects, entries, events
+from trunkline import effects, entries
 from trunkline.edges.opensentience.serve import Connection
 from trunkline.hub import calls, chains, retry, views
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.calls import Calls
+from trunkline.hub.control import Control
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.hub import Hub
 from trunkline.hub.lanes import Lanes
-from trunkline.hub.people import People
 from trunkline.hub.policy import Judge
 from trunkline.hub.state import OpenQuestion, State
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.writer import Writer
-from trunkline.model import Limits, Now, Policy, Status
+from trunkline.model import HubSettings, Limits, Now, Policy, Status
 from trunkline.testing.agents import ScriptedAgent
 from trunkline.testing.people import Desk
 from trunkline.testing.simulation import Simulation
@@ -42,7 +42,7 @@ def a_call_is_sent_before_it_is_on_record(patch: Patch) -> None:
 
     def hasty(self: Calls, call: Any, agent: Any, after: int, now: Now) -> None:
         deliver(self, call, agent, after, now)
-        self._book.effects[-1] = replace(self._book.effects[-1], after=0)
+        self._journal.effects[-1] = replace(self._journal.effects[-1], after=0)
 
     patch.setattr(Calls, "deliver", hasty)
 
@@ -52,11 +52,11 @@ def an_outcome_is_told_before_it_is_on_record(patch: Patch) -> None:
     settle = Calls.settle
 
     def hasty(self: Calls, *args: Any, **terms: Any) -> None:
-        before = len(self._book.effects)
+        before = len(self._journal.effects)
         settle(self, *args, **terms)
-        for place, effect in enumerate(self._book.effects[before:], start=before):
+        for place, effect in enumerate(self._journal.effects[before:], start=before):
             if isinstance(effect, effects.Answer):
-                self._book.effects[place] = replace(effect, after=0)
+                self._journal.effects[place] = replace(effect, after=0)
 
     patch.setattr(Calls, "settle", hasty)
 
@@ -83,9 +83,11 @@ def a_call_is_settled_twice(patch: Patch) -> None:
 
     def twice(self: Calls, call: Any, status: Status, now: Now, **terms: Any) -> None:
         settle(self, call, status, now, **terms)
-        number, book = call.entry.n, self._book
-        book.write(
-            entries.CallSettled(n=book.next, at=now.ms, call=number, call_id=call.entry.call_id, status=Status.FAILED)
+        number, journal = call.entry.n, self._journal
+        journal.write(
+            entries.CallSettled(
+                n=journal.next, at=now.ms, call=number, call_id=call.entry.call_id, status=Status.FAILED
+            )
         )
 
     patch.setattr(Calls, "settle", twice)
@@ -133,9 +135,9 @@ def one_answer_lets_all_through(patch: Patch) -> None:
                 call.status = Status.QUEUED
                 call.trail = (*call.trail, question.entry.n, *question.trail, entry.n)
 
-    approved = People._approved
+    approved = Control._approved
 
-    def generous(self: People, question: OpenQuestion, now: Now) -> None:
+    def generous(self: Control, question: OpenQuestion, now: Now) -> None:
         if question.entry.subject == "call":
             for number in question.calls:
                 self._calls.send_or_wait(self._state.by_number[number], now)
@@ -143,7 +145,7 @@ def one_answer_lets_all_through(patch: Patch) -> None:
             approved(self, question, now)
 
     patch.setattr(State, "_question_closed", closed)
-    patch.setattr(People, "_approved", generous)
+    patch.setattr(Control, "_approved", generous)
 
 
 def a_directive_is_used_twice(patch: Patch) -> None:
@@ -162,7 +164,7 @@ def a_directive_is_used_twice(patch: Patch) -> None:
 def only_the_last_caller_is_judged(patch: Patch) -> None:
     """Nobody gets through another what they may not do themselves."""
     verdict = Judge.verdict
-    patch.setattr(Judge, "verdict", lambda self, tool, callers, untrusted: verdict(self, tool, callers[-1:], untrusted))
+    patch.setattr(Judge, "verdict", lambda self, tool, callers, under: verdict(self, tool, callers[-1:], under))
 
 
 def a_chain_forgets_who_began_it(patch: Patch) -> None:
@@ -204,13 +206,13 @@ def ordinary(patch: Patch) -> Counter[str]:
 
     To be applied after what breaks something.
     """
-    in_force, ask, call = World.in_force, ScriptedAgent.ask, Desk.call
+    settings, ask, call = World.settings, ScriptedAgent.ask, Desk.call
     try_accept, try_settle = Lanes.try_accept, Lanes.try_settle
     person_calls, agent_calls = Simulation._person_calls, Simulation._agent_calls
     taken: Counter[str] = Counter()
 
-    def without_doubts(self: World, policy: Policy) -> events.PolicyChanged:
-        return replace(in_force(self, policy), limits=Limits(), untrusted_agents=frozenset())
+    def without_doubts(self: World, policy: Policy) -> HubSettings:
+        return replace(settings(self, policy), limits=Limits(), untrusted_agents=frozenset())
 
     def agent_again(self: ScriptedAgent, tool_id: str, body: bytes, **terms: Any) -> Any:
         first = ask(self, tool_id, body, **terms)
@@ -245,7 +247,7 @@ def ordinary(patch: Patch) -> Counter[str]:
         taken["settled"] += said is not None
         return said
 
-    patch.setattr(World, "in_force", without_doubts)
+    patch.setattr(World, "settings", without_doubts)
     patch.setattr(Simulation, "_agent_calls", agent_step)
     patch.setattr(Simulation, "_person_calls", person_step)
     patch.setattr(Lanes, "try_accept", accepting)

@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.broken import LANE_VARIANTS, VARIANTS, Patch, ordinary, what_could_do_harm_is_sent_again
 from trunkline.testing.simulation import Simulation, simulate
 from trunkline.testing.story import SimulationFailed
-from trunkline.testing.witness import Line
+from trunkline.testing.witness import StoryLine
 from trunkline.testing.world import World
 
 SEEDS = 500
@@ -93,7 +93,7 @@ def test_a_failing_seed_tells_its_story_and_how_to_see_it_again(monkeypatch: Pat
     assert f"again: python -m trunkline.testing {failure.story.seed} --steps" in str(failure)
 
 
-def lines_without_crashes(seed: int) -> list[Line]:
+def lines_without_crashes(seed: int) -> list[StoryLine]:
     """What happens where nothing is lost and everybody's wall clock jumps."""
     simulation = Simulation(seed, 60)
     for action in list(simulation.actions):

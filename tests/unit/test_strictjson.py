@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.requirement import requirement
+from trunkline import strictjson
 from trunkline.strictjson import MAX_CONTAINERS, MAX_DEPTH, NotStrictJson, check, load
 
 # name, bytes, a word of the fault
@@ -241,3 +242,22 @@ def test_the_collector_is_left_as_it_was_found() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_what_may_come_in_is_less_than_what_is_carried() -> None:
+    assert strictjson.MAX_DEPTH + 8 <= strictjson.CARRIED_DEPTH < 254, "orjson writes no deeper"
+    assert strictjson.MAX_CONTAINERS + 1000 <= strictjson.CARRIED_CONTAINERS
+    body = b"[" * strictjson.MAX_DEPTH + b"]" * strictjson.MAX_DEPTH
+    check(body)
+    frame = b'{"payload":{"input":{"a":' + body + b"}}}"
+    with pytest.raises(NotStrictJson, match="deeper"):
+        check(frame)
+    check(frame, max_depth=strictjson.CARRIED_DEPTH, max_containers=strictjson.CARRIED_CONTAINERS)
+
+
+@pytest.mark.parametrize("number", [2, 64])
+def test_depth_is_judged_also_where_several_are_read_at_once(number: int) -> None:
+    deep = b"[" * strictjson.MAX_DEPTH + b"]" * strictjson.MAX_DEPTH
+    assert len(strictjson.load_all([deep] * number)) == number
+    with pytest.raises(NotStrictJson):
+        strictjson.load_all([deep] * (number - 1) + [b"[" + deep + b"]"])

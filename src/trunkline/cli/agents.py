@@ -1,4 +1,7 @@
-"""``trunkline agents``: who is there."""
+"""``trunkline agents``: the agents, how they are, and why one does not run.
+
+A table of what ``GET /v1/agents`` says. What the states mean is decided in the exchange.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,15 @@ from typing import Any
 
 import click
 
-from trunkline.cli.connection import at
-from trunkline.cli.options import Settings, shared
+from trunkline.cli.client import at
+from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import say, table
 from trunkline.config import Home
 
 
 @click.command()
 @shared
-def agents(settings: Settings) -> None:
+def agents(settings: CommandSettings) -> None:
     """The agents and how they are: those that the exchange launches, and those that came with a token.
 
     OPEN, OK and FAILED count their calls; NOTE says why one does not run. `trunkline logs AGENT` has what it printed.

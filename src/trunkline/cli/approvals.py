@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from trunkline.cli.connection import at, encode
-from trunkline.cli.options import Settings, shared
+from trunkline.cli.client import at, encode
+from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import clock, duration, heading, printable, say, seconds_of
 
 
 @click.command()
 @shared
-def approvals(settings: Settings) -> None:
+def approvals(settings: CommandSettings) -> None:
     """What waits for your answer: calls, changed definitions, permissions, intents; each with all it is about.
 
     A question that nobody answers expires, after an hour unless the configuration says otherwise.
@@ -97,7 +97,7 @@ def _changed(before: object, after: object) -> Iterator[str]:
 @click.argument("approval_id", metavar="ID")
 @click.option("--reason", default=None, help="For the record.")
 @shared
-def approve(settings: Settings, approval_id: str, reason: str | None) -> None:
+def approve(settings: CommandSettings, approval_id: str, reason: str | None) -> None:
     """Answer the question ID with yes: what it asks about happens. `trunkline approvals` shows it whole."""
     _answer(settings, approval_id, "approved", reason)
 
@@ -106,12 +106,12 @@ def approve(settings: Settings, approval_id: str, reason: str | None) -> None:
 @click.argument("approval_id", metavar="ID")
 @click.option("--reason", default=None, help="Told to the one who asked.")
 @shared
-def deny(settings: Settings, approval_id: str, reason: str | None) -> None:
+def deny(settings: CommandSettings, approval_id: str, reason: str | None) -> None:
     """Answer the question ID with no: whoever asked gets `policy.denied`, with the reason if you give one."""
     _answer(settings, approval_id, "denied", reason)
 
 
-def _answer(settings: Settings, approval_id: str, decision: str, reason: str | None) -> None:
+def _answer(settings: CommandSettings, approval_id: str, decision: str, reason: str | None) -> None:
     body: dict[str, object] = {"decision": decision}
     if reason is not None:
         body["reason"] = reason

@@ -18,9 +18,9 @@ from typing import Any, Final, NoReturn
 import click
 from msgspec import Raw, Struct
 
-from trunkline.cli.connection import Connection, at, decode, encode
-from trunkline.cli.options import Settings, json_argument, say_json, shared
-from trunkline.cli.terminal import Failure, clock, exit_code_of, note, printable, seconds_of
+from trunkline.cli.client import ExchangeClient, at, decode, encode
+from trunkline.cli.options import CommandSettings, json_argument, say_json, shared
+from trunkline.cli.terminal import CommandFailed, clock, exit_code_of, note, printable, seconds_of
 from trunkline.cli.tools import help_with_tool
 from trunkline.errors import ExchangeUnreachable
 
@@ -35,8 +35,8 @@ RESTART_S: Final = 60.0
 CANCELED_OR_UNKNOWN: Final = 3
 
 
-class Outcome(Struct):
-    """What the exchange says of a call, as far as we act on it; ``whole`` is all of it, as it came."""
+class KnownCall(Struct):
+    """What the exchange said of a call so far, as far as we act on it; ``whole`` is all of it, as it came."""
 
     call_id: str
     status: str
@@ -52,10 +52,10 @@ class Outcome(Struct):
         return self.status in {"succeeded", "failed", "canceled", "unknown"}
 
 
-def _outcome(data: bytes) -> Outcome:
-    outcome: Outcome = decode(data, type=Outcome)
-    outcome.whole = data
-    return outcome
+def _read_call(data: bytes) -> KnownCall:
+    known: KnownCall = decode(data, type=KnownCall)
+    known.whole = data
+    return known
 
 
 @click.command()
@@ -73,7 +73,7 @@ def _outcome(data: bytes) -> Outcome:
 @click.option("--no-wait", is_flag=True, help="If a person is asked, do not wait: exit with 3.")
 @shared
 def call(
-    settings: Settings,
+    settings: CommandSettings,
     tool: str,
     json_input: str | None,
     timeout: float | None,
@@ -99,31 +99,31 @@ def call(
     said |= {name: value for name, value in named.items() if value is not None}
     exchange = settings.connect()
     help_with_tool(exchange, tool)
-    shown = Shown() if follow else None
-    outcome = _run(exchange, encode(said), shown)
-    if not outcome.is_final:
+    printer = ProgressPrinter() if follow else None
+    known = _run(exchange, encode(said), printer)
+    if not known.is_final:
         if no_wait and settings.as_json:
-            say_json(outcome.whole)
-        outcome = _wait_for_person(exchange, outcome, shown, no_wait=no_wait)
-    _tell(settings, outcome)
+            say_json(known.whole)
+        known = _wait_for_person(exchange, known, printer, no_wait=no_wait)
+    _tell(settings, known)
 
 
-def _tell(settings: Settings, outcome: Outcome) -> NoReturn:
+def _tell(settings: CommandSettings, known: KnownCall) -> NoReturn:
     """The output on stdout or the fault on stderr, and the exit code."""
     if settings.as_json:
-        say_json(outcome.whole)
-    if outcome.status == "succeeded":
+        say_json(known.whole)
+    if known.status == "succeeded":
         if not settings.as_json:
-            say_json(bytes(outcome.output))
+            say_json(bytes(known.output))
         raise SystemExit(0)
-    error = outcome.error or {"code": f"call.{outcome.status}", "message": "no reason was given"}
-    # No Failure: for a program all of it has just been said.
+    error = known.error or {"code": f"call.{known.status}", "message": "no reason was given"}
+    # No CommandFailed: for a program all of it has just been said.
     note(printable(f"{error['code']}: {error['message']}"))
-    raise SystemExit(exit_code_of(error["code"]) if outcome.status == "failed" else CANCELED_OR_UNKNOWN)
+    raise SystemExit(exit_code_of(error["code"]) if known.status == "failed" else CANCELED_OR_UNKNOWN)
 
 
-class Shown:
-    """Progress on stderr, as it comes. What a tool prints need not end with its line."""
+class ProgressPrinter:
+    """Prints progress on stderr as it comes. What a tool prints need not end with its line."""
 
     def __init__(self) -> None:
         self._inside_line = False
@@ -147,16 +147,16 @@ class Shown:
         note(click.style(printable(words, keep="\t"), dim=True if channel != "status" else None))
 
 
-def _run(exchange: Connection, body: bytes, shown: Shown | None) -> Outcome:
+def _run(exchange: ExchangeClient, body: bytes, printer: ProgressPrinter | None) -> KnownCall:
     """Make the call; its outcome, or the question it raised."""
-    known: Outcome | None = None
+    known: KnownCall | None = None
     with _cancel_on_interrupt(exchange, lambda: known), _questions_inside_told(exchange, lambda: known):
         try:
             for name, data in exchange.events("POST", at("calls"), body):
-                if name == "progress" and shown is not None:
-                    shown.progress(data)
+                if name == "progress" and printer is not None:
+                    printer.progress(data)
                 elif name in {"accepted", "waiting_approval", "outcome"}:
-                    known = _outcome(data)
+                    known = _read_call(data)
         except ExchangeUnreachable:
             if known is None:
                 raise
@@ -166,12 +166,12 @@ def _run(exchange: Connection, body: bytes, shown: Shown | None) -> Outcome:
     if known is None or not (known.is_final or known.approval_id):
         # The stream ended early. The call, if it was taken on, is on record and goes on without us.
         text = "the exchange went away while the call ran; `trunkline calls` will say how it ended"
-        raise Failure("hub.unavailable", text, exit_code=CANCELED_OR_UNKNOWN)
+        raise CommandFailed("hub.unavailable", text, exit_code=CANCELED_OR_UNKNOWN)
     return known
 
 
 @contextlib.contextmanager
-def _cancel_on_interrupt(exchange: Connection, known: Callable[[], Outcome | None]) -> Iterator[None]:
+def _cancel_on_interrupt(exchange: ExchangeClient, known: Callable[[], KnownCall | None]) -> Iterator[None]:
     """The first Ctrl-C asks the exchange to cancel and goes on listening; the second one leaves.
 
     A signal handler, because an exception inside a read would lose the rest of what was read.
@@ -185,7 +185,7 @@ def _cancel_on_interrupt(exchange: Connection, known: Callable[[], Outcome | Non
         note("canceling; Ctrl-C again to leave")
         # If it cannot be canceled any more, its outcome is on the way.
         with contextlib.suppress(ExchangeUnreachable):
-            other = Connection(exchange.home)
+            other = ExchangeClient(exchange.home)
             other.refused = lambda _: None
             other.post(at("calls", current.call_id, "cancel"), {"reason": "Ctrl-C"})
 
@@ -197,7 +197,7 @@ def _cancel_on_interrupt(exchange: Connection, known: Callable[[], Outcome | Non
 
 
 @contextlib.contextmanager
-def _questions_inside_told(exchange: Connection, known: Callable[[], Outcome | None]) -> Iterator[None]:
+def _questions_inside_told(exchange: ExchangeClient, known: Callable[[], KnownCall | None]) -> Iterator[None]:
     """Name the questions that calls inside this one wait for: who waits here would see nothing of them.
 
     A thread, because the call's own stream is silent meanwhile.
@@ -211,8 +211,8 @@ def _questions_inside_told(exchange: Connection, known: Callable[[], Outcome | N
             if current is None:
                 continue
             told.add(current.approval_id)
-            with contextlib.suppress(ExchangeUnreachable, Failure):
-                other = Connection(exchange.home)
+            with contextlib.suppress(ExchangeUnreachable, CommandFailed):
+                other = ExchangeClient(exchange.home)
                 approval_id = _look(other, current.call_id).approval_id
                 if approval_id is not None and approval_id not in told:
                     told.add(approval_id)
@@ -227,7 +227,9 @@ def _questions_inside_told(exchange: Connection, known: Callable[[], Outcome | N
         over.set()
 
 
-def _wait_for_person(exchange: Connection, asked: Outcome, shown: Shown | None, *, no_wait: bool) -> Outcome:
+def _wait_for_person(
+    exchange: ExchangeClient, asked: KnownCall, printer: ProgressPrinter | None, *, no_wait: bool
+) -> KnownCall:
     """The outcome, after a person's answer.
 
     Nothing is held meanwhile, and a restart of the exchange changes nothing.
@@ -238,18 +240,18 @@ def _wait_for_person(exchange: Connection, asked: Outcome, shown: Shown | None, 
         if no_wait:
             raise SystemExit(CANCELED_OR_UNKNOWN)
         with _questions_inside_told(exchange, lambda: asked):
-            return _polled(exchange, asked.call_id, shown)
+            return _polled(exchange, asked.call_id, printer)
     except KeyboardInterrupt:
         note(f"left; {asked.approval_id} stays open")
         raise SystemExit(CANCELED_OR_UNKNOWN) from None
 
 
-def _polled(exchange: Connection, call_id: str, shown: Shown | None) -> Outcome:
+def _polled(exchange: ExchangeClient, call_id: str, printer: ProgressPrinter | None) -> KnownCall:
     pause, lost_at = POLL_FIRST_S, 0.0
     while True:
         try:
-            if shown is not None:
-                _follow(exchange, call_id, shown)
+            if printer is not None:
+                _follow(exchange, call_id, printer)
             now = _look(exchange, call_id)
             if now.is_final:
                 return now
@@ -258,18 +260,18 @@ def _polled(exchange: Connection, call_id: str, shown: Shown | None) -> Outcome:
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > RESTART_S:
                 text = "the exchange went away; the question will be open again after `trunkline up`"
-                raise Failure("hub.unavailable", text, exit_code=CANCELED_OR_UNKNOWN) from None
+                raise CommandFailed("hub.unavailable", text, exit_code=CANCELED_OR_UNKNOWN) from None
             with contextlib.suppress(ExchangeUnreachable):
-                exchange = Connection(exchange.home)
+                exchange = ExchangeClient(exchange.home)
         time.sleep(pause)
         pause = min(POLL_MOST_S, pause * 1.5)
 
 
-def _look(exchange: Connection, call_id: str) -> Outcome:
-    return _outcome(exchange.request("GET", at("calls", call_id)))
+def _look(exchange: ExchangeClient, call_id: str) -> KnownCall:
+    return _read_call(exchange.request("GET", at("calls", call_id)))
 
 
-def _follow(exchange: Connection, call_id: str, shown: Shown) -> None:
+def _follow(exchange: ExchangeClient, call_id: str, printer: ProgressPrinter) -> None:
     """Show the progress of a call whose own stream has ended, from the live feed, until the call has ended too."""
     for name, data in exchange.events("GET", at("watch")):
         if name == "watching" and _look(exchange, call_id).is_final:
@@ -277,6 +279,6 @@ def _follow(exchange: Connection, call_id: str, shown: Shown) -> None:
         if name == "entry":
             entry = decode(data)
             if entry.get("call_id") == call_id and entry.get("kind") == "progress":
-                shown.progress(data)
+                printer.progress(data)
             elif entry.get("call_id") == call_id and entry.get("kind") == "call.settled":
                 return

@@ -1,4 +1,8 @@
-"""``trunkline calls``: the latest calls and how they ended; the refused ones, which nobody took on."""
+"""``trunkline calls``: the latest calls and how they ended, or with ``--refused`` those that nobody took on.
+
+Calls come from ``GET /v1/calls``. A refusal is no call and is not there: it is looked for in the ledger's file, which
+needs no running exchange.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trunkline.cli.connection import Connection, at, decode
-from trunkline.cli.options import Settings, shared
+from trunkline.cli.client import ExchangeClient, at, decode
+from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import clock, duration, note, printable, say, seconds_of, table
 
 if TYPE_CHECKING:
@@ -27,7 +31,7 @@ _REFUSED = b'{"kind":"call.refused"'
 @click.option("--correlation", metavar="ID", help="Only those of one conversation.")
 @click.option("--refused", is_flag=True, help="Those that were not taken on: denied, no such tool, bad input.")
 @shared
-def calls(settings: Settings, last: int, correlation: str | None, refused: bool) -> None:
+def calls(settings: CommandSettings, last: int, correlation: str | None, refused: bool) -> None:
     """The latest calls and how they ended, newest first.
 
     A call that was refused was never taken on, and is not among them: --refused shows those, also while no exchange
@@ -68,7 +72,7 @@ def _show(found: list[dict[str, Any]], correlation: str | None) -> None:
     table(["TIME", "STATUS", "TOOL", "CALLER", "TOOK", "WHY", "CALL"], rows, status=1, whole=True)
 
 
-def _latest(exchange: Connection, last: int, correlation: str | None) -> list[dict[str, Any]]:
+def _latest(exchange: ExchangeClient, last: int, correlation: str | None) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     before: int | None = None
     while len(found) < last:
@@ -81,7 +85,7 @@ def _latest(exchange: Connection, last: int, correlation: str | None) -> list[di
     return found
 
 
-def _show_refused(settings: Settings, last: int, correlation: str | None) -> None:
+def _show_refused(settings: CommandSettings, last: int, correlation: str | None) -> None:
     from trunkline.cli.ledger import reading
 
     with reading(settings) as reader:

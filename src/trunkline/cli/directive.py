@@ -1,12 +1,15 @@
-"""``trunkline directive new``: a stated intent for a tool that needs one."""
+"""``trunkline directive new``: state that a call is intended, for tools that run only then (``requires_directive``).
+
+Owns the words of the command line. The exchange keeps the directive, and uses it up with the one call that names it.
+"""
 
 from __future__ import annotations
 
 import click
 from msgspec import Raw
 
-from trunkline.cli.connection import at
-from trunkline.cli.options import Settings, json_argument, shared
+from trunkline.cli.client import at
+from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import note, printable, say
 from trunkline.cli.tools import help_with_tool
 
@@ -21,7 +24,7 @@ def directive() -> None:
 @click.argument("json_input", metavar="[JSON]", required=False)
 @click.option("--reason", required=True, help="Why; it goes on record.")
 @shared
-def new(settings: Settings, tool: str, json_input: str | None, reason: str) -> None:
+def new(settings: CommandSettings, tool: str, json_input: str | None, reason: str) -> None:
     """State that one call of TOOL (with exactly this JSON, if given) is intended; prints the directive's id.
 
     It holds for an hour: `trunkline call TOOL --directive ID`.

@@ -1,4 +1,8 @@
-"""``trunkline ledger``: the record, read from its file. No exchange needs to run."""
+"""``trunkline ledger``: verify, show and export the record, read from its file. No exchange needs to run.
+
+Owns what a person is shown and the options. Reading and proving are in ``trunkline.ledger``: ``reader``, ``verify``,
+``export``.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import click
 
-from trunkline.cli.connection import decode, encode
-from trunkline.cli.options import Settings, shared
-from trunkline.cli.terminal import Failure, heading, note, printable, say
+from trunkline.cli.client import decode, encode
+from trunkline.cli.options import CommandSettings, shared
+from trunkline.cli.terminal import CommandFailed, heading, note, printable, say
 from trunkline.cli.watch import sentence
 
 if TYPE_CHECKING:
@@ -25,8 +29,8 @@ def ledger() -> None:
 
 
 @contextmanager
-def reading(settings: Settings) -> Iterator[Reader]:
-    """The record of this home."""
+def reading(settings: CommandSettings) -> Iterator[Reader]:
+    """Open the record of this home for reading, and close it afterwards."""
     from trunkline.ledger.reader import Reader
 
     reader = Reader(settings.home.ledger_file)
@@ -41,7 +45,7 @@ def reading(settings: Settings) -> Iterator[Reader]:
     "--head", metavar="N:HASH", help="The end that an earlier verify printed: proves that nothing was cut off."
 )
 @shared
-def verify(settings: Settings, head: str | None) -> None:
+def verify(settings: CommandSettings, head: str | None) -> None:
     """Prove that every entry is the one that was written; exit 1 names the first that is not."""
     from trunkline.ledger.verify import verify as walk
 
@@ -85,7 +89,7 @@ def _anchor(head: str | None) -> tuple[int, str] | None:
     help="Without these: how many of the latest.",
 )
 @shared
-def show(settings: Settings, call_id: str | None, correlation: str | None, last: int) -> None:
+def show(settings: CommandSettings, call_id: str | None, correlation: str | None, last: int) -> None:
     """What is on record of a call or a conversation, or the latest entries; secrets are masked."""
     if call_id is not None and correlation is not None:
         raise click.UsageError("give one of --call and --correlation")
@@ -122,8 +126,8 @@ def _say_body(name: str, entry: dict[str, Any]) -> None:
 
 
 def nothing_under(name: str | None) -> NoReturn:
-    """There is no such call or conversation."""
-    raise Failure("not_found", f"nothing is on record under {name}; `trunkline calls` shows ids")
+    """End the command: there is no such call or conversation."""
+    raise CommandFailed("not_found", f"nothing is on record under {name}; `trunkline calls` shows ids")
 
 
 @ledger.command("export", short_help="Hand out a conversation, as lines or as a bundle with proof.")
@@ -131,7 +135,7 @@ def nothing_under(name: str | None) -> NoReturn:
 @click.option("--format", "form", type=click.Choice(["replay", "bundle"]), default="replay", show_default=True)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file instead of stdout.")
 @shared
-def export(settings: Settings, correlation: str, form: str, out: Path | None) -> None:
+def export(settings: CommandSettings, correlation: str, form: str, out: Path | None) -> None:
     """Hand out a conversation: `replay` is one entry a line, `bundle` a zip that proves itself."""
     from trunkline.ledger import export as record
 

@@ -1,6 +1,7 @@
 """``trunkline logs``: what an agent printed, from the files in the home. No exchange needs to run.
 
-Does not own masking: the files hold it masked, one for each run (``host.runlog``), the older runs' gone.
+``host.runlog`` writes these files, one for each run of an agent, with secrets masked, and removes the oldest. Here they
+are only read, also while the agent still prints.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Final, NamedTuple
 
 import click
 
-from trunkline.cli.connection import encode
-from trunkline.cli.options import Settings, shared
-from trunkline.cli.terminal import Failure, clock, did_you_mean, near, note, printable, say
+from trunkline.cli.client import encode
+from trunkline.cli.options import CommandSettings, shared
+from trunkline.cli.terminal import CommandFailed, clock, did_you_mean, near, note, printable, say
 from trunkline.model import AGENT_ID
 
 # A person sees no delay, and a look at a file costs microseconds.
 FOLLOW_S: Final = 0.2
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """One line that an agent printed, and the run in which it did."""
 
     run_id: str
@@ -33,7 +34,7 @@ class Line(NamedTuple):
 @click.option("--last", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="How many lines.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what it prints from now on; Ctrl-C ends it.")
 @shared
-def logs(settings: Settings, agent: str, last: int, follow: bool) -> None:
+def logs(settings: CommandSettings, agent: str, last: int, follow: bool) -> None:
     """What AGENT printed on stdout and stderr, through all its runs; what looked like a secret is masked.
 
     Only agents that the exchange launches have a log. It is read from the home: no exchange needs to run.
@@ -41,33 +42,33 @@ def logs(settings: Settings, agent: str, last: int, follow: bool) -> None:
     folder = settings.home.logs_folder / agent
     if AGENT_ID.fullmatch(agent) is None or not _runs(folder):
         text = f"no log of an agent {agent!r}; those that the exchange launches have one"
-        raise Failure("not_found", text + _meant(settings.home.logs_folder, agent))
+        raise CommandFailed("not_found", text + _meant(settings.home.logs_folder, agent))
     newest, end, lines = _latest(_runs(folder), last)
     if settings.as_json and not follow:
         settings.shown_as_json({"lines": [line._asdict() for line in lines]})
         return
     if not lines:
         note(f"{agent} has printed nothing")
-    shown = Shown(as_json=settings.as_json)
+    printer = LogPrinter(as_json=settings.as_json)
     for line in lines:
-        shown.line(line)
+        printer.line(line)
     if follow:
         try:
             for line in _from_now_on(folder, newest, end):
-                shown.line(line)
+                printer.line(line)
         except KeyboardInterrupt:
             return
 
 
-class Shown:
-    """The lines on stdout, the beginning of each run beside them."""
+class LogPrinter:
+    """Prints the lines on stdout and, on stderr, where each run begins."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._run_id = ""
 
-    def line(self, line: Line) -> None:
-        """One more."""
+    def line(self, line: LogLine) -> None:
+        """Print one more line."""
         if self._as_json:
             say(printable(encode(line._asdict()).decode()))
             return
@@ -90,7 +91,7 @@ def _runs(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.log"))
 
 
-def _latest(runs: list[Path], last: int) -> tuple[Path, int, list[Line]]:
+def _latest(runs: list[Path], last: int) -> tuple[Path, int, list[LogLine]]:
     """The newest run, how far its log was read, and the last lines through all runs."""
     newest = runs.pop()
     data = _read(newest)
@@ -101,8 +102,8 @@ def _latest(runs: list[Path], last: int) -> tuple[Path, int, list[Line]]:
     return newest, len(data), found[-last:]
 
 
-def _lines(run: Path, data: bytes) -> list[Line]:
-    return [Line(run.stem, line) for line in data.decode(errors="backslashreplace").split("\n")[:-1]]
+def _lines(run: Path, data: bytes) -> list[LogLine]:
+    return [LogLine(run.stem, line) for line in data.decode(errors="backslashreplace").split("\n")[:-1]]
 
 
 def _read(run: Path, start: int = 0) -> bytes:
@@ -116,7 +117,7 @@ def _read(run: Path, start: int = 0) -> bytes:
     return data[: data.rfind(b"\n") + 1]
 
 
-def _from_now_on(folder: Path, run: Path, end: int) -> Iterator[Line]:
+def _from_now_on(folder: Path, run: Path, end: int) -> Iterator[LogLine]:
     """What is printed after this, also by the runs that follow."""
     while True:
         # Looked for first: when there is a newer one, this run's log is whole.

@@ -1,7 +1,7 @@
-"""The verbs, and what happens when one of them cannot do its work.
+"""The command line as a whole: the table of verbs, and the place where a failure becomes a message and an exit code.
 
-Owns the table of verbs. A verb's module is imported when the verb is used, and none for the help: ``trunkline call``
-spends its time on the call.
+A verb's module is imported when the verb is used, and none for the help: ``trunkline call`` spends its time on the
+call. A new verb is a module and a row in ``VERBS``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import NamedTuple, NoReturn
 
 import click
 
-from trunkline.cli.connection import encode
-from trunkline.cli.options import Settings, say_json, shared
-from trunkline.cli.terminal import Failure, did_you_mean, heading, near, printable, say
+from trunkline.cli.client import encode
+from trunkline.cli.options import CommandSettings, say_json, shared
+from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, printable, say
 from trunkline.errors import ConfigError, ExchangeUnreachable, LedgerCorrupt, LedgerError, LedgerLocked
 
 
 class Verb(NamedTuple):
-    """Where a verb lives and what it does, in one line."""
+    """A row of the table of verbs: the module, the function in it, and what it does in one line."""
 
     module: str
     name: str
@@ -49,14 +49,14 @@ VERBS = {
 
 
 class Verbs(click.Group):
-    """A group whose members are named in ``VERBS`` and loaded on demand."""
+    """The group of all commands: those that ``VERBS`` names, loaded on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """In the order of the table."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Load one."""
+        """Load the command of a verb."""
         verb = VERBS.get(cmd_name)
         if verb is None:
             return None
@@ -97,7 +97,7 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="The version.")
 @shared
 @click.pass_context
-def cli(context: click.Context, _: Settings) -> None:
+def cli(context: click.Context, _: CommandSettings) -> None:
     """An exchange for agents: they call each other's tools, under one policy, with one record."""
     if os.environ.get("NO_COLOR"):
         context.color = False
@@ -120,7 +120,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.exceptions.NoArgsIsHelpError as error:
         say(error.format_message())
         code = 2
-    except (Failure, click.ClickException, ExchangeUnreachable, LedgerError, ConfigError) as error:
+    except (CommandFailed, click.ClickException, ExchangeUnreachable, LedgerError, ConfigError) as error:
         failure = _failure(error)
         (error if isinstance(error, click.ClickException) else failure).show()
         # Asked of the words themselves: those of a command line that cannot be used were never read.
@@ -136,21 +136,21 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     sys.exit(code or 0)
 
 
-def _failure(error: Exception) -> Failure:
+def _failure(error: Exception) -> CommandFailed:
     """Whatever ended a command, as what is told of it."""
     text = str(error)
     match error:
-        case Failure():
+        case CommandFailed():
             return error
         case click.ClickException():
-            return Failure("usage.invalid", error.format_message(), exit_code=error.exit_code)
+            return CommandFailed("usage.invalid", error.format_message(), exit_code=error.exit_code)
         case ExchangeUnreachable():
-            return Failure("exchange.unreachable", text, exit_code=2, line=text)
+            return CommandFailed("exchange.unreachable", text, exit_code=2, line=text)
         case LedgerLocked():
-            return Failure("exchange.already_running", text, exit_code=2, line=f"already running: {text}")
+            return CommandFailed("exchange.already_running", text, exit_code=2, line=f"already running: {text}")
         case LedgerCorrupt():
-            return Failure("ledger.corrupt", text)
+            return CommandFailed("ledger.corrupt", text)
         case LedgerError():
-            return Failure("ledger.unreadable", text)
+            return CommandFailed("ledger.unreadable", text)
         case _:
-            return Failure("config.invalid", text)
+            return CommandFailed("config.invalid", text)

@@ -1,4 +1,8 @@
-"""What all verbs share: ``--home`` and ``--json``, before or after the verb, and JSON given on the command line."""
+"""What all verbs share: ``--home`` and ``--json``, before or after the verb, and JSON given on the command line.
+
+Owns ``CommandSettings``, which each verb gets as its first argument, and the reading of arguments that are JSON, ``-``
+or ``@file``. Does not own what a verb does with them.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,16 @@ from typing import Any
 
 import click
 
-from trunkline.cli.connection import Connection, encode
-from trunkline.cli.terminal import Failure, printable, say
+from trunkline.cli.client import ExchangeClient, encode
+from trunkline.cli.terminal import CommandFailed, printable, say
 from trunkline.config import Home
 
 # How much of a line is shown on each side of a fault in it.
 _AROUND = 30
 
 
-class Settings:
-    """What was said before and after the verb."""
+class CommandSettings:
+    """What ``--home`` and ``--json`` said, before or after the verb, and what follows from it."""
 
     def __init__(self) -> None:
         self.home_option: str | None = None
@@ -30,9 +34,9 @@ class Settings:
         """The folder of the exchange."""
         return Home.resolve(self.home_option, os.environ)
 
-    def connect(self) -> Connection:
-        """The running exchange."""
-        return Connection(self.home)
+    def connect(self) -> ExchangeClient:
+        """The running exchange of this home; ``ExchangeUnreachable`` if there is none."""
+        return ExchangeClient(self.home)
 
     def shown_as_json(self, value: object) -> bool:
         """Print the value for a program, if one asked; whether that was all."""
@@ -42,17 +46,17 @@ class Settings:
 
 
 def shared(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb the options that all have, and its ``Settings`` as the first argument."""
+    """Give a verb the options that all have, and its ``CommandSettings`` as the first argument."""
 
     def keep_home(context: click.Context, _: click.Parameter, value: str | None) -> None:
         if value is not None:
-            context.ensure_object(Settings).home_option = value
+            context.ensure_object(CommandSettings).home_option = value
 
     def keep_json(context: click.Context, _: click.Parameter, value: bool) -> None:
         if value:
-            context.ensure_object(Settings).as_json = True
+            context.ensure_object(CommandSettings).as_json = True
 
-    decorated: Callable[..., Any] = click.make_pass_decorator(Settings, ensure=True)(function)
+    decorated: Callable[..., Any] = click.make_pass_decorator(CommandSettings, ensure=True)(function)
     for option in (
         click.option(
             "--json",
@@ -111,11 +115,11 @@ def _check(data: bytes, what: str) -> None:
             fault, error.at = "it is empty", None
         message = f"the {what} is not JSON: {fault}"
         if error.at is None:
-            raise Failure("message.malformed", message) from None
+            raise CommandFailed("message.malformed", message) from None
         line, column, spot = place(data, error.at)
         where = {"line": line, "column": column}
         text = f"{message}, line {line}, column {column}"
-        raise Failure("message.malformed", text, below=spot, details=where) from None
+        raise CommandFailed("message.malformed", text, below=spot, details=where) from None
 
 
 def place(data: bytes, offset: int) -> tuple[int, int, str]:

@@ -1,4 +1,7 @@
-"""``trunkline policy`` and ``policy check``: the rules in force, and what they would say."""
+"""``trunkline policy`` and ``policy check``: the rules in force, and what they would say to a call.
+
+Both ask the exchange: nothing is judged here, and a check calls and records nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import Any
 import click
 from msgspec import Raw
 
-from trunkline.cli.connection import at
-from trunkline.cli.options import Settings, json_argument, shared
+from trunkline.cli.client import at
+from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import printable, say, status_word, table
 from trunkline.cli.tools import no_tool
 
@@ -16,7 +19,7 @@ from trunkline.cli.tools import no_tool
 @click.group(invoke_without_command=True)
 @shared
 @click.pass_context
-def policy(context: click.Context, settings: Settings) -> None:
+def policy(context: click.Context, settings: CommandSettings) -> None:
     """The rules in force, in the order in which they are tried; the first match wins, nothing matches: deny."""
     if context.invoked_subcommand is not None:
         return
@@ -45,7 +48,7 @@ def _condition(rule: dict[str, Any]) -> str:
 @click.argument("tool")
 @click.argument("json_input", metavar="[JSON]", required=False)
 @shared
-def check(settings: Settings, caller: str, tool: str, json_input: str | None) -> None:
+def check(settings: CommandSettings, caller: str, tool: str, json_input: str | None) -> None:
     r"""What would happen if CALLER called TOOL, with this JSON if given. Nothing is called or recorded.
 
     CALLER is `operator` or an edge and an id: agent:ID, http:NAME, chiffon:ID.

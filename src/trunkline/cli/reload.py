@@ -1,17 +1,20 @@
-"""``trunkline reload``: the configuration re-read."""
+"""``trunkline reload``: let the running exchange read its configuration again.
+
+One request. What a reload changes and what needs a restart is decided in ``host``.
+"""
 
 from __future__ import annotations
 
 import click
 
-from trunkline.cli.connection import at
-from trunkline.cli.options import Settings, shared
+from trunkline.cli.client import at
+from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import say
 
 
 @click.command()
 @shared
-def reload(settings: Settings) -> None:
+def reload(settings: CommandSettings) -> None:
     """Read the configuration again: rules, limits, agents. A file that cannot be used changes nothing.
 
     New agents start, changed ones restart, crashed ones are tried again. Addresses of listeners need a restart.

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import click
 
-from trunkline.cli.connection import Connection, at, decode, encode, end_with, error_of
-from trunkline.cli.options import Settings, json_argument, shared
-from trunkline.cli.terminal import Failure, note, printable, say, table
+from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with, error_of
+from trunkline.cli.options import CommandSettings, json_argument, shared
+from trunkline.cli.terminal import CommandFailed, note, printable, say, table
 from trunkline.errors import ExchangeUnreachable
 
 # Below the patience of one request; then it is asked again.
@@ -34,7 +34,7 @@ def space() -> None:
     help="restrictive (asks before it writes), standard (the default) or permissive.",
 )
 @shared
-def new(settings: Settings, name: str, preset: str) -> None:
+def new(settings: CommandSettings, name: str, preset: str) -> None:
     """Make the space NAME, whose tools are offered as those of the agent space.NAME."""
     made: dict[str, Any] = settings.connect().post(at("spaces"), {"name": name, "preset": preset})
     if not settings.shown_as_json(made):
@@ -45,7 +45,7 @@ def new(settings: Settings, name: str, preset: str) -> None:
 
 @space.command("list")
 @shared
-def list_spaces(settings: Settings) -> None:
+def list_spaces(settings: CommandSettings) -> None:
     """The spaces and what happens in them."""
     found: list[dict[str, Any]] = settings.connect().get(at("spaces"))["spaces"]
     if settings.shown_as_json({"spaces": found}):
@@ -72,7 +72,7 @@ def list_spaces(settings: Settings) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared
-def rm(settings: Settings, name: str, yes: bool) -> None:
+def rm(settings: CommandSettings, name: str, yes: bool) -> None:
     """Remove the space NAME with all its files."""
     exchange = settings.connect()
     if not yes and not sys.stdin.isatty():
@@ -88,7 +88,7 @@ def rm(settings: Settings, name: str, yes: bool) -> None:
 @click.argument("name")
 @click.option("--no-wait", is_flag=True, help="Do not wait for a person who is asked; exit with 3.")
 @shared
-def run(settings: Settings, name: str, no_wait: bool) -> None:
+def run(settings: CommandSettings, name: str, no_wait: bool) -> None:
     """Run operations in the space NAME: a message on each line of stdin, events messages on stdout."""
     exchange = settings.connect()
     worst = -1
@@ -104,7 +104,7 @@ def run(settings: Settings, name: str, no_wait: bool) -> None:
 @click.argument("run_id", metavar="RUN")
 @click.option("--wait", is_flag=True, help="Follow it to its end, also while it waits for a person.")
 @shared
-def show(settings: Settings, run_id: str, wait: bool) -> None:
+def show(settings: CommandSettings, run_id: str, wait: bool) -> None:
     """What happened in a run, which its events messages name."""
     exchange = settings.connect()
     message = _events_message(exchange.answer("GET", at("runs", run_id))[1])
@@ -113,13 +113,13 @@ def show(settings: Settings, run_id: str, wait: bool) -> None:
     _say(message)
 
 
-def _run_one(exchange: Connection, name: str, line: bytes, *, wait: bool) -> int:
+def _run_one(exchange: ExchangeClient, name: str, line: bytes, *, wait: bool) -> int:
     """One operations message, to its end: the exit code."""
     message = _events_message(exchange.answer("POST", at("spaces", name, "runs", wait=WAIT_S), line)[1])
     return _follow(exchange, message, wait=wait)
 
 
-def _follow(exchange: Connection, message: dict[str, Any], *, wait: bool) -> int:
+def _follow(exchange: ExchangeClient, message: dict[str, Any], *, wait: bool) -> int:
     """Show a run from this message on, to its end: the exit code."""
     seen = 0
     while True:
@@ -143,7 +143,7 @@ def _follow(exchange: Connection, message: dict[str, Any], *, wait: bool) -> int
                     break
         except ExchangeUnreachable:
             text = f"the exchange went away; the run goes on: trunkline space show {run_id} --wait"
-            raise Failure("hub.unavailable", text, exit_code=3) from None
+            raise CommandFailed("hub.unavailable", text, exit_code=3) from None
 
 
 def _events_message(data: bytes) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _tell_of_question(message: dict[str, Any]) -> None:
 @click.argument("name")
 @click.argument("file")
 @shared
-def check(settings: Settings, name: str, file: str) -> None:
+def check(settings: CommandSettings, name: str, file: str) -> None:
     """What would be decided of each operation of the message in FILE (- for stdin). Nothing is done or recorded."""
     body = json_argument("-" if file == "-" else f"@{file}", "message")
     status, data = settings.connect().answer("POST", at("spaces", name, "check"), body)

@@ -1,4 +1,7 @@
-"""``trunkline status``: what runs here."""
+"""``trunkline status``: what runs here, where it listens, and how busy it is.
+
+Addresses come from ``ready.json``, figures from ``GET /v1/status``.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from typing import Any
 
 import click
 
-from trunkline.cli.connection import at
-from trunkline.cli.options import Settings, shared
+from trunkline.cli.client import at
+from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import duration, printable, say
 
 # What ``ready.json`` says besides the listeners.
@@ -16,7 +19,7 @@ _NOT_LISTENERS = {"pid", "start_time", "operator_token_file", "version"}
 
 @click.command()
 @shared
-def status(settings: Settings) -> None:
+def status(settings: CommandSettings) -> None:
     """What runs here, since when, how busy it is, and which of its listeners are off."""
     exchange = settings.connect()
     figures: dict[str, Any] = exchange.get(at("status"))

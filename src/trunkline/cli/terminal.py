@@ -1,4 +1,4 @@
-r"""What a person is shown: text that cannot lie, tables, times.
+r"""What a person is shown: text from others made harmless, tables, times, and the failure that ends a command.
 
 Owns the one function through which everything that came from somebody else passes before it reaches a screen. A
 description, an error or a printed line may hold control characters, terminal commands, direction overrides or invisible
@@ -76,10 +76,10 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-class Failure(Exception):
-    """The end of a command that cannot do its work: ``code: message`` on stderr and the table's exit code.
+class CommandFailed(Exception):
+    """Raised to end a command that cannot do its work: ``code: message`` on stderr, and the fault's exit code.
 
-    ``main`` tells it, for programs also as JSON. ``below`` is shown under the line, for people only.
+    ``main`` shows it, for programs also as JSON. ``below`` is shown under the line, for people only.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Failure(Exception):
         self._below = below
 
     def show(self) -> None:
-        """For a person."""
+        """Print it for a person."""
         note(printable(self._line))
         if self._below:
             note(self._below)
@@ -119,7 +119,7 @@ def status_word(status: str) -> str:
 
 
 def heading(text: str) -> str:
-    """A line above others."""
+    """A line above others, in bold."""
     return click.style(printable(text), bold=True)
 
 

@@ -1,4 +1,7 @@
-"""``trunkline token``: credentials. A secret is shown once, when it is made."""
+"""``trunkline token``: make, list and revoke credentials for agents and programs.
+
+The exchange makes a secret, and it is shown this once. ``list`` also works while no exchange runs, from the ledger.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from typing import Any
 
 import click
 
-from trunkline.cli.connection import Connection, at, decode
-from trunkline.cli.options import Settings, shared
+from trunkline.cli.client import ExchangeClient, at, decode
+from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import clock, note, printable, say, seconds_of, table
 from trunkline.errors import ExchangeUnreachable
 
@@ -29,7 +32,7 @@ def token() -> None:
     help="What it may do besides calls: approve, metrics, or what tools ask for; may be repeated.",
 )
 @shared
-def new(settings: Settings, edge: str, agent: str, kind: str | None, permissions: tuple[str, ...]) -> None:
+def new(settings: CommandSettings, edge: str, agent: str, kind: str | None, permissions: tuple[str, ...]) -> None:
     r"""Make a credential on an EDGE: http, opensentience or chiffon. Its secret is shown this once, on stdout.
 
     \b
@@ -54,7 +57,7 @@ def new(settings: Settings, edge: str, agent: str, kind: str | None, permissions
 
 @token.command("list", short_help="Those that were made.")
 @shared
-def list_tokens(settings: Settings) -> None:
+def list_tokens(settings: CommandSettings) -> None:
     """The credentials that were made; also while no exchange is running."""
     try:
         found: list[dict[str, Any]] = settings.connect().get(at("tokens"))["tokens"]
@@ -79,7 +82,7 @@ def list_tokens(settings: Settings) -> None:
     table(["ID", "EDGE", "AGENT", "MADE", "STATE", "PERMISSIONS"], rows)
 
 
-def _on_record(settings: Settings) -> list[dict[str, Any]]:
+def _on_record(settings: CommandSettings) -> list[dict[str, Any]]:
     """The tokens as the ledger has them."""
     from trunkline.cli.ledger import reading
     from trunkline.entries import TokenIssued, TokenRevoked
@@ -106,9 +109,9 @@ def _on_record(settings: Settings) -> list[dict[str, Any]]:
 @token.command("revoke", short_help="Take one back.")
 @click.argument("token_id", metavar="ID")
 @shared
-def revoke(settings: Settings, token_id: str) -> None:
+def revoke(settings: CommandSettings, token_id: str) -> None:
     """Take the credential ID back; who came in with it is sent away."""
-    exchange: Connection = settings.connect()
+    exchange: ExchangeClient = settings.connect()
     answer = decode(exchange.request("DELETE", at("tokens", token_id)))
     if not settings.shown_as_json(answer):
         say(f"revoked {printable(token_id)}")

@@ -1,4 +1,8 @@
-"""``trunkline tools``: what can be called, and how."""
+"""``trunkline tools``: which tools can be called, and of one its description, its schemas and a call to try.
+
+Also owns what other verbs say about a tool that does not exist: ``help_with_tool`` and ``no_tool`` name the one that
+was perhaps meant.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,15 @@ from typing import Any, NoReturn
 
 import click
 
-from trunkline.cli.connection import Connection, at, encode, end_with
-from trunkline.cli.options import Settings, say_json, shared
-from trunkline.cli.terminal import Failure, did_you_mean, heading, near, printable, say, status_word, table
+from trunkline.cli.client import ExchangeClient, at, encode, end_with
+from trunkline.cli.options import CommandSettings, say_json, shared
+from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, printable, say, status_word, table
 
 
 @click.command()
 @click.argument("tool", required=False)
 @shared
-def tools(settings: Settings, tool: str | None) -> None:
+def tools(settings: CommandSettings, tool: str | None) -> None:
     r"""What can be called; with the name of a TOOL its description, its schemas and a call to try.
 
     \b
@@ -40,11 +44,11 @@ def _named(tool: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The tool of this id, or those whose name after the slash it is."""
     exact = [one for one in found if tool in {one["tool_id"], one["tool_id"].partition("/")[2]}]
     if not exact:
-        raise Failure("tool.not_found", no_tool(tool, found))
+        raise CommandFailed("tool.not_found", no_tool(tool, found))
     return exact
 
 
-def help_with_tool(exchange: Connection, tool: str) -> None:
+def help_with_tool(exchange: ExchangeClient, tool: str) -> None:
     """Let a refusal say which tool was perhaps meant, or where its input is described."""
 
     def refused(error: dict[str, Any]) -> NoReturn:

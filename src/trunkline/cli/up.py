@@ -1,4 +1,8 @@
-"""``trunkline up``: run the exchange in the foreground."""
+"""``trunkline up``: run the exchange in the foreground.
+
+The only verb that imports the exchange; all others speak HTTP to one that runs, or read its files. What happens at the
+start and at the end is in ``host.up``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from trunkline.cli.options import Settings, shared
+from trunkline.cli.options import CommandSettings, shared
 
 
 @click.command()
@@ -15,7 +19,7 @@ from trunkline.cli.options import Settings, shared
 )
 @click.option("--demo", is_flag=True, help="With the example agents, besides those of the configuration.")
 @shared
-def up(settings: Settings, config: Path | None, demo: bool) -> None:
+def up(settings: CommandSettings, config: Path | None, demo: bool) -> None:
     """Run the exchange in the foreground.
 
     Ctrl-C or SIGTERM stops it: no new calls, those that run have 10 s to end, what is left is taken up at the next

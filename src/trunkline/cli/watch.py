@@ -1,4 +1,8 @@
-"""``trunkline watch``: one line for each thing that happens."""
+"""``trunkline watch``: one line for each thing that happens, as it happens.
+
+Owns the sentence for each kind of entry, which ``ledger show`` uses too: a new kind gets a row in ``SENTENCES``, and is
+shown with its fields until it has one.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from typing import Any, Final
 
 import click
 
-from trunkline.cli.connection import at, decode, encode
-from trunkline.cli.options import Settings, shared
+from trunkline.cli.client import at, decode, encode
+from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import STATUS_COLOURS, clock, duration, note, printable, say
 
 Entry = dict[str, Any]
@@ -26,6 +30,10 @@ def _fault(entry: Entry) -> str:
     return f": {fault.get('code')}: {fault.get('message')}" if isinstance(fault, dict) else ""
 
 
+def _served(entry: Entry) -> str:
+    return f", served by {entry['provider']}" if "provider" in entry else ""
+
+
 def _text(entry: Entry) -> str:
     data = entry.get("data")
     text = data.get("text") if isinstance(data, dict) else None
@@ -39,7 +47,8 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "exchange.stopped": lambda e: f"{e.get('open_calls', 0)} calls are left for the next start",
     "policy.changed": lambda e: f"{len(e['rules'])} rules in force",
     "call.accepted": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['decision']} by {e['rule']}",
-    "call.sent": lambda e: f"call of entry {e['call']}, attempt {e['attempt']}",
+    "call.sent": lambda e: f"call of entry {e['call']}, attempt {e['attempt']}{_served(e)}",
+    "call.returned": lambda e: f"call of entry {e['call']} was not taken on by {e['provider']}: {e['code']}",
     "call.settled": lambda e: f"{e['call_id']}  {e['status']}{_took(e)}{_fault(e)}",
     "call.refused": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['code']}",
     "call.noted": lambda e: f"{e['call_id']}  {e['note']} {e.get('by', '')} {e.get('detail', '')}",
@@ -72,7 +81,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
 
 @click.command()
 @shared
-def watch(settings: Settings) -> None:
+def watch(settings: CommandSettings) -> None:
     """All that happens, one line each, as it happens: calls, questions, agents, tokens, rules. Ctrl-C ends it."""
     exchange = settings.connect()
     try:

@@ -6,7 +6,6 @@ Owns size, time and media type of a body, its way into a typed shape, and number
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator
 from typing import Final, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -18,12 +17,13 @@ from starlette.types import Receive, Scope
 
 from trunkline import strictjson
 
-# A body that takes longer to arrive is not coming; the same bound as for one frame on the socket edges.
-BODY_TIMEOUT_S: Final = 30.0
 # An error quotes at most this much of what it complains about.
 MAX_MESSAGE_CHARS: Final = 300
-TOO_SLOW: Final = f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s"
+TOO_SLOW: Final = "the body did not arrive in time"
 
+
+# Set by the listener in the scope's extensions when the rest of a body did not come in time.
+LATE: Final = "trunkline.late"
 
 T = TypeVar("T", bound=Struct)
 
@@ -51,17 +51,13 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     # The server has seen to it that this is a number.
     if declared and int(declared) > limit:
         raise _too_large(limit)
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            data = await _joined(receive, limit)
-    except TimeoutError:
-        raise BadRequest(408, TOO_SLOW) from None
+    data = await _joined(scope, receive, limit)
     if data and media_type.partition(b";")[0].strip().lower() != b"application/json":
         raise BadRequest(415, "the body must be application/json")
     return data
 
 
-async def _joined(receive: Receive, limit: int) -> bytes:
+async def _joined(scope: Scope, receive: Receive, limit: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
     while True:
@@ -75,6 +71,8 @@ async def _joined(receive: Receive, limit: int) -> bytes:
         pieces.append(piece)
         if not message.get("more_body", False):
             return piece if len(pieces) == 1 else b"".join(pieces)
+        if LATE in scope.get("extensions", ()):
+            raise BadRequest(408, TOO_SLOW)
 
 
 def _too_large(limit: int) -> BadRequest:

@@ -133,5 +133,7 @@ class Edge(Struct, frozen=True):
     tokens: TokenKind | None = None
     # A module that must be there, and the extra that brings it: without it the edge is off.
     needs: tuple[str, str] | None = None
+    # The token of the person who runs the exchange opens this one (one edge has it).
+    is_operators: bool = False
     # Agents that the exchange launches speak this edge (one edge has it).
     launcher: Callable[[Config, Path], Launcher] | None = None

@@ -25,6 +25,7 @@ from trunkline.model import (
     Policy,
     Principal,
     Question,
+    Router,
     TokenView,
     ToolView,
     Verdict,
@@ -34,7 +35,7 @@ from trunkline.model import (
 class Sink(Protocol):
     """One conversation's way out. ``send`` gathers; the runner calls ``flush`` when a turn or a few frames are done.
 
-    What any of these raises is a defect of that conversation and ends it alone (decision 37): it gets nothing more,
+    What any of these raises is a defect of that conversation and ends it alone (decision 47): it gets nothing more,
     its calls are settled as for one that left, and ``abort`` is called.
     """
 
@@ -97,6 +98,12 @@ class Feed(Protocol):
         What was asked of a person before a restart is judged again at the start: guards have to be there before it.
         """
 
+    def route(self, agent_id: str, router: Router | None) -> None:
+        """Let other tools serve calls of the tools of an agent that is part of the exchange; None takes it away.
+
+        What was taken on and not sent before a restart is sent after the start: routers have to be there before it.
+        """
+
 
 class Views(Protocol):
     """What can be looked at. Nothing here changes anything."""
@@ -117,7 +124,7 @@ class Views(Protocol):
         """One call, open or settled."""
 
     def awaited(self, session: int, ref: str) -> CallView | None:
-        """The open call whose outcome this conversation waits for under ``ref``."""
+        """The call on record whose outcome this conversation waits for under ``ref``."""
 
     def calls(
         self, limit: int, before: int | None, correlation_id: str | None = None

@@ -15,8 +15,9 @@ import logging
 import os
 import ssl
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
 from typing import Any, Final
 
 from msgspec import Struct
@@ -27,12 +28,15 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from trunkline.edges.answers import error_body
+from trunkline.edges.bodies import LATE
 from trunkline.edges.edge import EdgeOff
 from trunkline.errors import ConfigError
 from trunkline.model import Fault, fault
 
 # From the first byte (or the connect) to the end of the head, in total and not for each byte.
 HEAD_TIMEOUT_S: Final = 5.0
+# A body that takes longer to arrive is not coming; the same bound as for one frame on the socket edges.
+BODY_TIMEOUT_S: Final = 30.0
 # Request line and headers. Others chose 8 KiB (nginx) to 64 KiB (h11); ours are a token and a few names.
 MAX_HEAD_BYTES: Final = 32_768
 # Between two requests on one connection.
@@ -53,21 +57,45 @@ STOP_S: Final = 3.0
 
 # What every answer says: nothing here belongs in a cache, and nothing is to be guessed.
 DEFAULT_HEADERS: Final = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+_JSON_HEAD: Final = (
+    b"".join(b"%b: %b\r\n" % header for header in [*DEFAULT_HEADERS, (b"content-type", b"application/json")])
+    + b"content-length: "
+)
 
 
-# Where an application finds whom this listener tells of a lost connection (an extension of ASGI's scope).
+# What an application finds in the scope's extensions: whom to tell of a lost connection, how to answer in one write.
 LOST: Final = "trunkline.lost"
+ANSWER: Final = "trunkline.answer"
 
 
-@contextmanager
-def when_lost(scope: Scope, told: Callable[[], None]) -> Iterator[None]:
+class when_lost:  # noqa: N801  (read as `with when_lost(scope, told):`)
     """Call ``told`` if the connection of this request is lost meanwhile. Cheaper than a task that waits for it."""
-    lost: list[Callable[[], None]] = scope["extensions"][LOST]
-    lost.append(told)
-    try:
-        yield
-    finally:
-        lost.remove(told)
+
+    __slots__ = ("_lost", "_told")
+
+    def __init__(self, scope: Scope, told: Callable[[], None]) -> None:
+        self._lost: list[Callable[[], None]] = scope["extensions"][LOST]
+        self._told = told
+
+    def __enter__(self) -> None:
+        self._lost.append(self._told)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._lost.remove(self._told)
+
+
+def answer_at_once(cycle: RequestResponseCycle, status: int, body: bytes) -> None:
+    """Answer a request with JSON, head and body in one write: two take 10 µs more, a sixth of a whole call."""
+    if cycle.disconnected or cycle.response_started:
+        return
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    end = b"\r\n\r\n" if cycle.keep_alive else b"\r\nconnection: close\r\n\r\n"
+    cycle.transport.write(b"%b%b%d%b%b" % (STATUS_LINE[status], _JSON_HEAD, len(body), end, body))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
 
 
 class Connections(ServerState):
@@ -90,6 +118,7 @@ class Connection(HttpToolsProtocol):
         self._in_body = False
         self._head_bytes = 0
         self._head_deadline: asyncio.TimerHandle | None = None
+        self._body_deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._unwritten = 0
         # Told when the connection is lost: requests that still wait for something.
@@ -117,7 +146,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers with the connection."""
-        for deadline in (self._head_deadline, self._write_deadline):
+        for deadline in (self._head_deadline, self._body_deadline, self._write_deadline):
             if deadline is not None:
                 deadline.cancel()
         self._unset_keepalive_if_required()
@@ -135,6 +164,8 @@ class Connection(HttpToolsProtocol):
             self._head_bytes += len(data)
             self._await_head()
         super().data_received(data)
+        if self._in_body and self._body_deadline is None:
+            self._body_deadline = self.loop.call_later(BODY_TIMEOUT_S, self._say_late)
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._say(431, fault("message.malformed", f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
 
@@ -154,13 +185,26 @@ class Connection(HttpToolsProtocol):
         if self._head_deadline is not None:
             self._head_deadline.cancel()
             self._head_deadline = None
-        self.scope["extensions"] = {LOST: self._lost}  # type: ignore[dict-item]  # ours is a list
+        extensions: dict[str, Any] = {LOST: self._lost}
+        self.scope["extensions"] = extensions
         super().on_headers_complete()
+        extensions[ANSWER] = partial(answer_at_once, self.cycle)
+
+    def _say_late(self) -> None:
+        """The body did not come in time: whoever reads it is woken, and finds it so."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if self._in_body and cycle is not None:
+            extensions: dict[str, Any] = self.scope["extensions"]
+            extensions[LATE] = True
+            cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """A request is complete; the next bytes are another head."""
         self._in_head = True
         self._in_body = False
+        if self._body_deadline is not None:
+            self._body_deadline.cancel()
+            self._body_deadline = None
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -259,13 +303,23 @@ class Address(Struct, frozen=True):
 
 
 def tls13(certificate: str, key: str, authorities: str | None = None) -> ssl.SSLContext:
-    """TLS 1.3 and nothing older, with this certificate; with ``authorities`` a client has to show one of its own."""
+    """TLS 1.3 and nothing older, with this certificate; with ``authorities`` a client has to show one of its own.
+
+    ``ConfigError`` names a file that cannot be used.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(certificate, key)
-    if authorities is not None:
-        context.load_verify_locations(authorities)
-        context.verify_mode = ssl.CERT_REQUIRED
+    place = certificate
+    try:
+        context.load_cert_chain(certificate, key)
+        if authorities is not None:
+            place = authorities
+            context.load_verify_locations(authorities)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except ssl.SSLError as error:
+        raise ConfigError(f"cannot be used for TLS: {error.reason or 'it holds no certificate'}", place) from None
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", place) from None
     return context
 
 
@@ -304,9 +358,13 @@ class WebListener:
         config.load()
         logging.getLogger("uvicorn.error").addFilter(without_text)
         address = self._address
+        tls: dict[str, Any] = {}
+        if self._tls is not None:
+            # A handshake is the client's turn, and a goodbye too.
+            tls = {"ssl": self._tls, "ssl_handshake_timeout": HEAD_TIMEOUT_S, "ssl_shutdown_timeout": LINGER_S}
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(config, connections, {}), address.host, address.port, backlog=BACKLOG, ssl=self._tls
+                lambda: Connection(config, connections, {}), address.host, address.port, backlog=BACKLOG, **tls
             )
         except OSError as error:
             raise address.taken(error) from None

@@ -3,7 +3,8 @@
 Owns coming and going. What it does with a call is its child's business (``deliver``, ``cancel``). The token it comes in
 with is made here and lives as long as the conversation.
 
-Invariant: after ``attach`` returns, its tools are registered or the log says why not.
+Invariant: after ``attach`` returns, its tools are registered or the log says why not. A defect of ours that ends its
+conversation costs it the calls it had, not its place: it comes in again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from trunkline.edges.exchange import BaseSink, Feed
+from trunkline.edges.exchange import BaseSink, Feed, Timer
 from trunkline.effects import Admit, Cancel, Close, ConfirmTools, Deliver, Refuse, ToSession
 from trunkline.events import AgentArrived, AgentExited, AgentLaunched, AgentLeft, CallFinished, ToolsOffered
 from trunkline.model import Fault, Now, Peer, ProcessIdentity, Status, ToolDefinition
@@ -26,6 +27,8 @@ log = logging.getLogger("trunkline")
 
 # The exchange answers as soon as its entry is on disk; a disk that takes longer is broken.
 READY_S: Final = 30.0
+# After a defect of ours: soon enough that few miss it, and never a loop that does nothing else.
+RETURN_S: Final = 1.0
 
 
 class Resident(BaseSink, abc.ABC):
@@ -40,8 +43,10 @@ class Resident(BaseSink, abc.ABC):
         self.agent_id = agent_id
         self._version = version
         self._process = process
-        self._run_id = secrets.token_hex(8)
+        self._run_id = ""
         self._ready = asyncio.Event()
+        self._return: Timer | None = None
+        # Its conversation; 0 while it is not here.
         self.number = 0
 
     @abc.abstractmethod
@@ -61,6 +66,7 @@ class Resident(BaseSink, abc.ABC):
     def arrive(self) -> None:
         """Come in, and offer the tools as soon as that is admitted."""
         self.number = self._feed.open_session(self)
+        self._run_id = secrets.token_hex(8)
         digest = hashlib.sha256(secrets.token_bytes(32)).hexdigest()
         arrived = AgentArrived(
             session=self.number,
@@ -88,11 +94,19 @@ class Resident(BaseSink, abc.ABC):
 
     def leave(self, reason: str) -> None:
         """Go. What it had not finished, the hub settles."""
+        if self._return is not None:
+            self._return.cancel()
         if self.number:
             gone = AgentExited(self.agent_id, self._run_id, exit_code=0, note=reason)
             self._feed.feed([AgentLeft(self.number, reason), gone])
             self._feed.close_session(self.number)
             self.number = 0
+
+    def abort(self) -> None:
+        """A defect ended its conversation, which the hub knows: come in again, as a process is started again."""
+        self.number = 0
+        self._feed.feed([AgentExited(self.agent_id, self._run_id, exit_code=1, restart_in_s=RETURN_S, note="defect")])
+        self._return = self._feed.call_later(RETURN_S, self.arrive)
 
     def finish(
         self,

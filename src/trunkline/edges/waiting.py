@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from msgspec.structs import replace
+
 from trunkline.edges.exchange import BaseSink, Feed
 from trunkline.effects import Answer, Progress, Reply, ToSession
 from trunkline.events import CallerLeft, CallRequested, Event
@@ -59,12 +61,17 @@ Item = ToSession | bytes | Dropped | Left | Closing | Failed
 class Waiting(BaseSink):
     """One request that waits, and what it is still to be told, in order. Use it in a ``with``; one reader only."""
 
-    __slots__ = ("_bytes", "_feed", "_items", "_requests", "_waiter", "number", "wants_progress")
+    __slots__ = ("_bytes", "_feed", "_items", "_requests", "_waiter", "number", "wants_large", "wants_progress")
 
-    def __init__(self, feed: Feed, requests: Requests | None = None, *, wants_progress: bool = False) -> None:
+    def __init__(
+        self, feed: Feed, requests: Requests | None = None, *, wants_progress: bool = False, wants_large: bool = True
+    ) -> None:
         self._feed = feed
         self._requests = requests
         self.wants_progress = wants_progress
+        # Without it a large output is dropped as soon as it comes, and only ``Answer.large`` is kept: whoever shows
+        # a reference would otherwise hold 64 MiB for as long as its reader takes to read.
+        self.wants_large = wants_large
         self._items: deque[Item] = deque()
         self._bytes = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -85,10 +92,13 @@ class Waiting(BaseSink):
 
     def send(self, effect: ToSession, now: Now) -> None:  # noqa: ARG002  a Sink is told the time; this one needs none
         """The exchange says something."""
-        if type(effect) is not Progress:
+        if type(effect) is Progress:
+            if self.wants_progress:
+                self.put(effect, size_of(effect))
+        elif type(effect) is Answer and effect.large is not None and not self.wants_large:
+            self.put(replace(effect, output=None))
+        else:
             self.put(effect)
-        elif self.wants_progress:
-            self.put(effect, size_of(effect))
 
     def put(self, item: Item, size: int = 0) -> None:
         """One more. An item with a ``size`` may be dropped; a run of dropped ones leaves one ``Dropped``."""
@@ -147,11 +157,12 @@ class Requests:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._open: set[Waiting] = set()
+        self._gathered: list[Event] = []
         self._is_closing = False
 
-    def waiting(self, *, wants_progress: bool = False) -> Waiting:
+    def waiting(self, *, wants_progress: bool = False, wants_large: bool = True) -> Waiting:
         """For one more request."""
-        return Waiting(self._feed, self, wants_progress=wants_progress)
+        return Waiting(self._feed, self, wants_progress=wants_progress, wants_large=wants_large)
 
     def add(self, waiting: Waiting) -> None:
         """One more waits."""
@@ -162,6 +173,19 @@ class Requests:
     def discard(self, waiting: Waiting) -> None:
         """One was answered, or left."""
         self._open.discard(waiting)
+
+    def feed_soon(self, event: Event) -> None:
+        """Say to the exchange that this happened, together with what else happens in this turn of the loop.
+
+        Requests of many connections then reach an agent in one write instead of one for each.
+        """
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._feed_gathered)
+        self._gathered.append(event)
+
+    def _feed_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        self._feed.feed(gathered)
 
     def close(self) -> None:
         """Tell everybody who waits that the edge closes."""
@@ -176,11 +200,18 @@ def size_of(effect: Progress) -> int:
 
 
 async def call(feed: Feed, request: Callable[[int, str], CallRequested]) -> Answer:
-    """Make a call and wait for its outcome, however long that takes, questions included."""
+    """Make a call and wait for its outcome, however long that takes, questions included.
+
+    Canceled while it waits, it has told the exchange that its caller is gone.
+    """
     with Waiting(feed) as waiting:
         feed.feed([request(waiting.number, REF)])
         while True:
-            item = await waiting.next()
+            try:
+                item = await waiting.next()
+            except asyncio.CancelledError:
+                waiting.tell_left()
+                raise
             if isinstance(item, Answer):
                 return item
             if isinstance(item, Failed):

@@ -34,6 +34,18 @@ class Edges:
         self._is_started: set[str] = set()
         self._config = Config()
 
+    @property
+    def launch_edge(self) -> str:
+        """The edge that launched agents speak."""
+        (found,) = [edge.name for edge in self._known if edge.launcher is not None]
+        return found
+
+    @property
+    def operator_edge(self) -> str:
+        """The edge that the operator's own token opens."""
+        (found,) = [edge.name for edge in self._known if edge.is_operators]
+        return found
+
     def launcher(self, config: Config, home: Path) -> Launcher:
         """How agents are launched: by the one edge that says so."""
         (found,) = [edge.launcher for edge in self._known if edge.launcher is not None]
@@ -94,7 +106,7 @@ class Edges:
         found.update((key, None) for key in self._unbuilt.values() if key is not None)
         for running in self._running.values():
             found.update(running.ready())
-        return found
+        return dict(sorted(found.items()))
 
     def status(self) -> dict[str, object]:
         """What stands in ``status``: how each is, and what of the configuration has no effect."""

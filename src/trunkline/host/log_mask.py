@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import functools
 
-from trunkline.ledger.masking import Masker
+from trunkline.ledger.masking import MASKED_WHOLE, Masker
 
 
 def mask_log(data: bytes) -> bytes:
     """Whole lines without what looks like a secret. The run's own token is masked before, exactly (``runlog``)."""
     mask = _masker().mask
     masked = mask(data)
+    if masked == MASKED_WHOLE:
+        # One line that cannot be judged costs that line; what goes over several is looked for in the others.
+        masked = mask(b"\n".join(map(mask, data.split(b"\n"))))
     if b"\\" not in masked:
         return masked
     # A line may be JSON whose escapes hide something; several lines together are none.

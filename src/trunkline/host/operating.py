@@ -34,7 +34,7 @@ class Operating(Operator):
 
     def policy(self) -> Policy:
         """The rules in force."""
-        return self._runner.hub.judge.rules
+        return self._runner.hub.in_force.settings.policy
 
     def status(self) -> dict[str, object]:
         """Figures for a person and for /metrics."""

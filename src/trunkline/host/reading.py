@@ -65,8 +65,9 @@ class Reading(Views):
         return _stored_view(*found)
 
     def awaited(self, session: int, ref: str) -> CallView | None:
-        """The open call whose outcome this conversation waits for under ``ref``."""
-        return views.awaited(self._hub, session, ref)
+        """The call whose outcome this conversation waits for under ``ref``, also while that is on its way to disk."""
+        answer = self._runner.held_answer(session, ref)
+        return views.awaited(self._hub, session, ref) if answer is None else self.call(answer.call_id)
 
     def calls(
         self, limit: int, before: int | None, correlation_id: str | None = None

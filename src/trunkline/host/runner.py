@@ -2,7 +2,7 @@
 
 Owns the order: entries are appended in the order the hub wrote them, an effect leaves when the entry it waits for is on
 disk, and what was gathered for a connection is written every few events. Owns the guard around conversations: what a
-sink raises ends that conversation and nothing else (decision 37). It is the ``edges.exchange.Feed`` that edges are
+sink raises ends that conversation and nothing else (decision 47). It is the ``edges.exchange.Feed`` that edges are
 given. Does not decide anything.
 
 Invariant: no effect with ``after`` n is handed to a sink before ``on_durable`` said n. Only what the hub or the ledger
@@ -27,7 +27,7 @@ from trunkline.errors import LedgerError, LocalProtocolError
 from trunkline.events import CallRequested, Event
 from trunkline.hub.hub import Hub
 from trunkline.ledger.masking import Masker
-from trunkline.model import AgentView, Guard, Now, Peer, Principal
+from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router
 
 log = logging.getLogger("trunkline")
 
@@ -276,6 +276,13 @@ class Runner:
         """Whether something will leave as soon as its entry is on disk."""
         return bool(self._held)
 
+    def held_answer(self, session: int, ref: str) -> Answer | None:
+        """The answer to this request, if there is one that waits for the disk. Looked for when an edge closes."""
+        for _, what in self._held:
+            if isinstance(what, Answer) and (what.session, what.ref) == (session, ref) and not what.refused:
+                return what
+        return None
+
     def on_failure(self, error: LedgerError) -> None:
         """The record cannot be written: nothing more is acknowledged, new calls are refused, and the process ends."""
         self._held.clear()
@@ -382,6 +389,10 @@ class Runner:
     def guard(self, agent_id: str, guard: Guard | None) -> None:
         """Ask this before a tool of an agent that is part of the exchange is called."""
         self.hub.guard(agent_id, guard)
+
+    def route(self, agent_id: str, router: Router | None) -> None:
+        """Let other tools serve calls of the tools of an agent that is part of the exchange."""
+        self.hub.route(agent_id, router)
 
     # -- what memory misses --------------------------------------------------------------------------------------------
 

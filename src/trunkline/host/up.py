@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import hashlib
 import json
 import logging
@@ -43,7 +44,7 @@ from trunkline.hub.hub import Hub
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.verify import verify
-from trunkline.model import ProcessIdentity, Status
+from trunkline.model import HubSettings, ProcessIdentity, Status
 
 log = logging.getLogger("trunkline")
 
@@ -61,6 +62,8 @@ SNAPSHOT_EVERY: Final = 50_000
 ERASE_CHECK_S: Final = 60.0
 RETENTION_CHECK_S: Final = 3600.0
 EXIT_FAILED: Final = 70
+# New objects at which the youngest are looked through, and how often the older ones are with them.
+GC_THRESHOLDS: Final = (20_000, 20, 100)
 # Ours have 47. What is shorter than this is a file that was cut off, or a word that can be guessed.
 MIN_TOKEN_CHARS: Final = 16
 # The example agents: in a clone, or where a wheel puts them.
@@ -132,6 +135,7 @@ class Exchange:
             await self._supervisor.start(self._runner.feed, [_spec(agent) for agent in self._config.agents])
             self._write_ready()
             self._warn()
+            _spare_the_collector()
             await self._stop.wait()
         finally:
             self._home.ready_file.unlink(missing_ok=True)
@@ -157,7 +161,9 @@ class Exchange:
                 call_prefix=_call_prefix(),
                 new_id=_new_id,
                 operator_sha256=hashlib.sha256(operator_token.encode()).hexdigest(),
-                rules=self._config.policy(),
+                launch_edge=self._edges.launch_edge,
+                operator_edge=self._edges.operator_edge,
+                settings=self._settings(),
             )
             hub.fold(ledger.reader.recovery())
             hub.stored(ledger.durable)
@@ -170,7 +176,8 @@ class Exchange:
             ledger.close()
             raise
         self._next_snapshot = hub.state.last + SNAPSHOT_EVERY
-        self._runner.feed([self._in_force(), events.ExchangeStarted(trunkline.__version__, self._instance)])
+        started = events.ExchangeStarted(trunkline.__version__, self._instance)
+        self._runner.feed([events.SettingsChanged(self._settings()), started])
 
     def _make_edges(self) -> None:
         reading = Reading(self._runner, self._ledger.reader, self._supervisor)
@@ -190,9 +197,9 @@ class Exchange:
         )
         self._edges.prepare()
 
-    def _in_force(self) -> events.PolicyChanged:
+    def _settings(self) -> HubSettings:
         config = self._config
-        return events.PolicyChanged(
+        return HubSettings(
             config.policy(),
             config.limits,
             untrusted_agents=frozenset(agent.id for agent in config.agents if agent.reads_untrusted),
@@ -244,7 +251,7 @@ class Exchange:
         config = _load(self._home, self._config_path, demo=self._demo)
         self._edges.reload(config, str(self._config_path or ""))
         self._config = config
-        self._runner.feed([self._in_force()])
+        self._runner.feed([events.SettingsChanged(self._settings())])
         self._supervisor.reload([_spec(agent) for agent in config.agents])
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
         self._warn()
@@ -376,6 +383,16 @@ class Exchange:
             _say(f"  {command} call com.example.clock/countdown '{{}}' --follow")
             _say("")
         _say("Stop with Ctrl-C.")
+
+
+def _spare_the_collector() -> None:
+    """What is there now stays: the collector need not look through it again and again.
+
+    Over HTTP a full collection stopped everybody for 16 ms each 1,300 calls; a tenth of a call's time went into it.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _say(text: str) -> None:

@@ -12,10 +12,11 @@ from typing import Final
 
 from trunkline import effects, entries, events, schemas
 from trunkline.hub.approvals import Approvals
-from trunkline.hub.book import Book
 from trunkline.hub.breaker import Breaker
 from trunkline.hub.calls import Calls
 from trunkline.hub.credentials import FIRST_USE_S, Credentials, Launch
+from trunkline.hub.in_force import InForce
+from trunkline.hub.journal import Journal
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import MAX_PATTERN_BYTES, MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
 from trunkline.hub.timers import Timers
@@ -26,30 +27,30 @@ BREAKER_KEY: Final = "breaker:"
 
 
 class Agents:
-    """Everything that agents do besides calling."""
+    """One method for each event about agents: they are launched, come in, offer tools, report how they are, leave."""
 
     def __init__(
         self,
-        book: Book,
+        journal: Journal,
         registry: Registry,
         calls: Calls,
         approvals: Approvals,
         credentials: Credentials,
         judge: Judge,
         timers: Timers[int | str],
+        in_force: InForce,
     ) -> None:
-        self._book = book
-        self._state = book.state
+        self._journal = journal
+        self._state = journal.state
         self._registry = registry
         self._calls = calls
         self._approvals = approvals
         self._credentials = credentials
         self._judge = judge
         self._timers = timers
+        self._in_force = in_force
         # By agent id: coming back with another session does not make an agent well.
         self._breakers: dict[str, Breaker] = {}
-        # Agents whose changed definitions are taken without asking.
-        self.unpinned: frozenset[str] = frozenset()
 
     def launched(self, event: events.AgentLaunched, now: Now) -> None:
         """A run was started: its token is expected from here on."""
@@ -57,9 +58,9 @@ class Agents:
             event.token_sha256,
             Launch(event.agent_id, event.run_id, event.process, now.mono + FIRST_USE_S, event.manifest),
         )
-        self._book.write(
+        self._journal.write(
             entries.AgentLaunched(
-                n=self._book.next,
+                n=self._journal.next,
                 at=now.ms,
                 agent_id=event.agent_id,
                 run_id=event.run_id,
@@ -71,9 +72,9 @@ class Agents:
     def exited(self, event: events.AgentExited, now: Now) -> None:
         """A run is over, and its token with it."""
         self._credentials.forget(event.run_id)
-        self._book.write(
+        self._journal.write(
             entries.AgentExited(
-                n=self._book.next,
+                n=self._journal.next,
                 at=now.ms,
                 agent_id=event.agent_id,
                 run_id=event.run_id,
@@ -93,9 +94,9 @@ class Agents:
         )
         reason = reason or self._name_taken(event)
         if reason:
-            self._book.write(
+            self._journal.write(
                 entries.AgentRefused(
-                    n=self._book.next,
+                    n=self._journal.next,
                     at=now.ms,
                     edge=event.edge,
                     claimed=event.agent_id[:128],
@@ -104,19 +105,19 @@ class Agents:
                 )
             )
             delay_s = self._credentials.delay_after_failure(event.peer.origin)
-            self._book.say(effects.Refuse(event.session, 0, event.ref, delay_s))
+            self._journal.say(effects.Refuse(event.session, 0, event.ref, delay_s))
             return
 
         if present is not None:  # a fresh session replaces the old one
             self._detach(present.session, "replaced", now)
-            self._book.say(effects.Close(present.session, 0, "replaced"))
+            self._journal.say(effects.Close(present.session, 0, "replaced"))
         manifest = launch.manifest if launch is not None else None
         known_sha256 = None if manifest is None else manifest.sha256
-        # Without a manifest of ours there is nothing to drift from (decision 18).
+        # Without a manifest of ours there is nothing to drift from.
         drift = known_sha256 is not None and event.manifest_sha256 not in (None, known_sha256)  # OS-062
-        number = self._book.write(
+        number = self._journal.write(
             entries.AgentAdmitted(
-                n=self._book.next,
+                n=self._journal.next,
                 at=now.ms,
                 agent_id=event.agent_id,
                 edge=event.edge,
@@ -153,7 +154,7 @@ class Agents:
                 agent.permissions = grant.permissions
             else:
                 self._approvals.ask_manifest(agent.identity, event.agent_id, manifest, now)
-        self._book.say(effects.Admit(event.session, number, event.ref))
+        self._journal.say(effects.Admit(event.session, number, event.ref))
         if agent.breaker is not None:
             # The one who was asked is gone, or the rest ended while nobody was there to be asked.
             agent.breaker.is_checking = False
@@ -182,7 +183,9 @@ class Agents:
         if agent is None:
             return
         self._judge.forget()
-        self._book.write(entries.AgentLeft(n=self._book.next, at=now.ms, agent_id=agent.agent_id, reason=reason[:256]))
+        self._journal.write(
+            entries.AgentLeft(n=self._journal.next, at=now.ms, agent_id=agent.agent_id, reason=reason[:256])
+        )
         for number in agent.running:
             call = self._state.by_number[number]
             # Its process may live on, work on, and come back.
@@ -201,8 +204,8 @@ class Agents:
         if agent.health is event.health:
             return
         agent.health = event.health
-        self._book.write(
-            entries.AgentHealthChanged(n=self._book.next, at=now.ms, agent_id=agent.agent_id, health=event.health)
+        self._journal.write(
+            entries.AgentHealthChanged(n=self._journal.next, at=now.ms, agent_id=agent.agent_id, health=event.health)
         )
         if agent.is_usable:
             self._calls.tools_are_back(agent.tools, now)
@@ -225,7 +228,7 @@ class Agents:
         agent = self._registry.agents.get(agent_id)
         if agent is not None and agent.breaker is not None and agent.breaker.is_due(now.mono):
             agent.breaker.check()  # CH-073
-            self._book.say(effects.CheckHealth(agent.session, 0))
+            self._journal.say(effects.CheckHealth(agent.session, 0))
 
     def _breaker_checked(self, agent: Agent, breaker: Breaker, health: Health, now: Now) -> None:
         is_well = health in {Health.OK, Health.DEGRADED}
@@ -238,9 +241,9 @@ class Agents:
             self._timers.arm(f"{BREAKER_KEY}{agent.agent_id}", breaker.rests_until)
 
     def _note_breaker(self, agent: Agent, code: str, detail: str, now: Now) -> None:
-        self._book.write(
+        self._journal.write(
             entries.Noticed(
-                n=self._book.next, at=now.ms, code=code, place=agent.edge, who=agent.agent_id, detail=detail
+                n=self._journal.next, at=now.ms, code=code, place=agent.edge, who=agent.agent_id, detail=detail
             )
         )
 
@@ -273,16 +276,16 @@ class Agents:
             self._remove(agent, set(agent.tools) - set(taken), now)
         for tool in taken.values():
             self._take_tool(agent, tool, now)
-        self._book.write(
+        self._journal.write(
             entries.ToolsOffered(
-                n=self._book.next,
+                n=self._journal.next,
                 at=now.ms,
                 agent_id=agent.agent_id,
                 tool_ids=tuple(taken),
                 rejected={tool_id[:256]: problem.code for tool_id, problem in rejected},
             )
         )
-        self._book.say(effects.ConfirmTools(event.session, 0, event.ref, tuple(taken), tuple(rejected)))
+        self._journal.say(effects.ConfirmTools(event.session, 0, event.ref, tuple(taken), tuple(rejected)))
         self._calls.tools_are_back(taken, now)
 
     def _try_read(
@@ -291,32 +294,33 @@ class Agents:
         """The tool of one announced definition, or why it is not taken."""
         tool_id = definition.tool_id
         if definition.agent_id != agent.agent_id or TOOL_NAME.fullmatch(definition.name) is None:  # OS-078
-            return Fault("tool.invalid_tool_id", f"must be {agent.agent_id}/NAME")
+            return fault("tool.invalid_tool_id", f"must be {agent.agent_id}/NAME")
         fingerprint = fingerprint_of(definition)
         old = self._registry.tools.get(tool_id)
         conflicts = tool_id in agent.tools and not replace and old is not None and old.fingerprint != fingerprint
         if tool_id in taken or conflicts:  # OS-092
-            return Fault("tool.name_conflict", "another tool of this agent has this name")
+            return fault("tool.name_conflict")
         if len(known) >= MAX_TOOLS and tool_id not in known:
             return fault("limit.resource", f"an agent may have {MAX_TOOLS} tools")
         try:
             return self._registry.tool(definition, fingerprint)
         except schemas.BadSchema as exc:  # OS-091
-            return Fault("tool.schema_invalid", str(exc))
+            return fault("tool.schema_invalid", str(exc))
 
     def _take_tool(self, agent: Agent, tool: Tool, now: Now) -> None:
         """Pin a definition at its first use; hold back one that differs from its pin."""
         definition, fingerprint = tool.definition, tool.fingerprint
         pin = self._state.pins.get(definition.tool_id)
         changed = pin is not None and pin.fingerprint != fingerprint
-        suspended = changed and not agent.is_resident and agent.agent_id not in self.unpinned
+        is_pinned = not agent.is_resident and agent.agent_id not in self._in_force.settings.unpinned_agents
+        suspended = changed and is_pinned
         if suspended:
             self._approvals.ask_definition(agent.identity, definition, fingerprint, now)
         else:
             self._approvals.definition_settled(agent.identity, definition.tool_id, "another one is in force", now)
             if pin is None or changed:
-                self._book.write(
-                    entries.ToolPinned(n=self._book.next, at=now.ms, definition=definition, fingerprint=fingerprint)
+                self._journal.write(
+                    entries.ToolPinned(n=self._journal.next, at=now.ms, definition=definition, fingerprint=fingerprint)
                 )
         self._registry.put(agent, tool, suspended=suspended)
 
@@ -333,5 +337,7 @@ class Agents:
         gone = tuple(tool_id for tool_id in dict.fromkeys(event.tool_ids) if tool_id in agent.tools)
         rejected = tuple((tool_id, fault("tool.not_found")) for tool_id in event.tool_ids if tool_id not in gone)
         self._remove(agent, set(gone), now)
-        self._book.write(entries.ToolsWithdrawn(n=self._book.next, at=now.ms, agent_id=agent.agent_id, tool_ids=gone))
-        self._book.say(effects.ConfirmWithdrawal(event.session, 0, event.ref, gone, rejected))
+        self._journal.write(
+            entries.ToolsWithdrawn(n=self._journal.next, at=now.ms, agent_id=agent.agent_id, tool_ids=gone)
+        )
+        self._journal.say(effects.ConfirmWithdrawal(event.session, 0, event.ref, gone, rejected))

@@ -4,8 +4,8 @@ Four subjects share one flow: a call that policy says to ask about, a tool defin
 manifest asks for, and a directive an agent would like to have. A question about a call is bound to caller, chain, tool,
 definition, input and policy version; identical calls wait behind one question, and its answer covers the first of them.
 
-Does not own what follows from an answer (``people``). Invariant: one agent has at most five questions open; a call that
-would be the sixth is refused, and what an agent raises by what it is (its definitions, its manifest) waits its turn.
+Does not own what follows from an answer (``control``). Invariant: one agent has at most five questions open; a call
+that would be the sixth is refused, and what an agent raises by what it is (definitions, manifest) waits its turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from trunkline import entries
 from trunkline.effects import Wait
 from trunkline.entries import QuestionOpened
 from trunkline.events import ApprovalAnswered
-from trunkline.hub.book import Book
+from trunkline.hub.in_force import InForce
+from trunkline.hub.journal import Journal
 from trunkline.hub.state import Call, OpenQuestion
 from trunkline.hub.timers import Timers, seconds_left
 from trunkline.model import OPERATOR, Fault, Manifest, Now, Question, ToolDefinition, fault, stamp
@@ -31,12 +32,12 @@ APPROVE: Final = "approve"
 
 
 class Approvals:
-    """The open questions."""
+    """Asks, tells those who wait, takes answers and lets questions expire; the same for all four subjects."""
 
-    def __init__(self, book: Book, timers: Timers[int | str]) -> None:
-        self._book = book
+    def __init__(self, journal: Journal, timers: Timers[int | str], in_force: InForce) -> None:
+        self._journal = journal
+        self._in_force = in_force
         self._timers = timers
-        self.expire_s = 3600.0
         # The monotonic moment each question expires, and who waits for an answer that is not a call's.
         self._expires_at: dict[str, float] = {}
         self._waiters: dict[str, tuple[int, str]] = {}
@@ -49,7 +50,7 @@ class Approvals:
         """Why this one may not ask anything more now."""
         if asked_by == OPERATOR:
             return None
-        count = sum(1 for q in self._book.state.questions.values() if q.entry.asked_by == asked_by)
+        count = sum(1 for q in self._journal.state.questions.values() if q.entry.asked_by == asked_by)
         if count < MAX_OPEN_BY_ONE:
             return None
         return fault("policy.denied", f"{asked_by} has {count} open questions already, the most one agent may have")
@@ -58,7 +59,7 @@ class Approvals:
         self, caller: str, chain: tuple[str, ...], mac: str, policy: str, fingerprint: str
     ) -> OpenQuestion | None:
         """An open question with exactly these terms."""
-        for question in self._book.state.questions.values():
+        for question in self._journal.state.questions.values():
             entry = question.entry
             if (
                 entry.subject == "call"
@@ -73,13 +74,15 @@ class Approvals:
 
     def ask_call(self, call: Call, policy: str, reason: str, now: Now) -> OpenQuestion:
         """Ask about an accepted call, or let it wait behind the same question."""
-        entry, book = call.entry, self._book
+        entry, journal = call.entry, self._journal
         mac = entry.input_mac
         assert mac is not None
         same = self.same_question(entry.caller, entry.chain, mac, policy, entry.fingerprint)
         if same is None:
             return self._open(_about_call(call, policy, reason), now)
-        book.write(entries.QuestionJoined(n=book.next, at=now.ms, approval_id=same.entry.approval_id, call=entry.n))
+        journal.write(
+            entries.QuestionJoined(n=journal.next, at=now.ms, approval_id=same.entry.approval_id, call=entry.n)
+        )
         return same
 
     def answer_by_policy(self, call: Call, policy: str, rule: str, now: Now) -> None:
@@ -113,14 +116,14 @@ class Approvals:
             self.close(question, "withdrawn", now, reason=why)
 
     def _about_definition(self, tool_id: str) -> OpenQuestion | None:
-        for question in self._book.state.questions.values():
+        for question in self._journal.state.questions.values():
             if question.entry.subject == "definition" and question.entry.tool_id == tool_id:
                 return question
         return None
 
     def ask_manifest(self, agent: str, agent_id: str, manifest: Manifest, now: Now) -> None:
         """Ask whether an agent gets the permissions of its manifest; once for each manifest."""
-        for question in list(self._book.state.questions.values()):
+        for question in list(self._journal.state.questions.values()):
             entry = question.entry
             if entry.subject == "manifest" and entry.agent_id == agent_id:
                 if entry.manifest_sha256 == manifest.sha256:
@@ -145,17 +148,17 @@ class Approvals:
             self._held.setdefault(draft.asked_by, {})[draft.subject, draft.tool_id] = draft
 
     def _open(self, draft: QuestionOpened, now: Now) -> OpenQuestion:
-        number = self._book.next
+        number = self._journal.next
         approval_id = f"a{number}"
-        expires_ms = now.ms + int(self.expire_s * 1000)
-        self._book.write(replace(draft, n=number, at=now.ms, approval_id=approval_id, expires_ms=expires_ms))
-        question = self._book.state.questions[approval_id]
+        expires_ms = now.ms + int(self._in_force.settings.approval_expire_s * 1000)
+        self._journal.write(replace(draft, n=number, at=now.ms, approval_id=approval_id, expires_ms=expires_ms))
+        question = self._journal.state.questions[approval_id]
         self._set_alarm(question, now)
         return question
 
     def take_up(self, now: Now) -> None:
         """After a restart: the clocks go on. A question whose last call ended with the crash is withdrawn."""
-        for question in list(self._book.state.questions.values()):
+        for question in list(self._journal.state.questions.values()):
             self._set_alarm(question, now)
             if question.entry.subject == "call":
                 self.call_ended(question.entry.approval_id, now)
@@ -173,7 +176,7 @@ class Approvals:
         entry = question.entry
         after = question.trail[-1] if question.trail else entry.n
         for session, ref in waiters:
-            self._book.say(
+            self._journal.say(
                 Wait(
                     session,
                     after,
@@ -198,7 +201,7 @@ class Approvals:
 
     def try_answer(self, event: ApprovalAnswered, now: Now) -> OpenQuestion | Fault:
         """The question that is now closed by this answer, or why it is not (decision 10)."""
-        question = self._book.state.questions.get(event.approval_id)
+        question = self._journal.state.questions.get(event.approval_id)
         if question is None:
             return fault("not_found", "there is no such open question; it may have been answered or have expired")
         by = event.by
@@ -219,9 +222,9 @@ class Approvals:
     ) -> None:
         """Write the end of a question; one that its agent's other questions held up is asked now."""
         approval_id, asked_by = question.entry.approval_id, question.entry.asked_by
-        self._book.write(
+        self._journal.write(
             entries.QuestionClosed(
-                n=self._book.next,
+                n=self._journal.next,
                 at=now.ms,
                 approval_id=approval_id,
                 how=how,
@@ -239,12 +242,12 @@ class Approvals:
 
     def is_due(self, approval_id: str, now: Now) -> OpenQuestion | None:
         """The question whose time is over, if it is."""
-        question = self._book.state.questions.get(approval_id)
+        question = self._journal.state.questions.get(approval_id)
         return question if question is not None and now.mono >= self._expires_at[approval_id] else None
 
     def call_ended(self, approval_id: str, now: Now) -> None:
         """A call behind a question ended otherwise; a question with no call behind it is withdrawn."""
-        question = self._book.state.questions.get(approval_id)
+        question = self._journal.state.questions.get(approval_id)
         if question is not None and not question.calls:
             self.close(question, "withdrawn", now, reason="the call ended")
 
@@ -252,7 +255,7 @@ class Approvals:
 
     def views(self) -> list[Question]:
         """All open questions as a person is shown them, oldest first."""
-        state = self._book.state
+        state = self._journal.state
         found: list[Question] = []
         for question in state.questions.values():
             entry = question.entry

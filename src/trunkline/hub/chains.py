@@ -14,7 +14,7 @@ from msgspec import Struct
 from trunkline.hub.state import Call
 from trunkline.model import Fault, fault
 
-# Deeper chains were loops in every trace seen; A2A and MCP gateways stop between 5 and 10.
+# Deeper chains were loops in every trace seen; other gateways stop between 5 and 10.
 MAX_DEPTH: Final = 8
 
 

@@ -17,9 +17,6 @@ from msgspec import Struct
 from trunkline.hub.state import State
 from trunkline.model import OPERATOR, RESERVED_PREFIXES, Manifest, Peer, Principal, ProcessIdentity
 
-# Launched agents speak OpenSentience; their tokens open no other door. An agent that is part of the exchange comes in
-# by the edge that its reserved prefix names.
-LAUNCH_EDGE: Final = "opensentience"
 FIRST_USE_S: Final = 120.0
 # Doubling from 0.1 s, so that a mistyped token costs nothing and a guesser gets 0.2 tries a second.
 MAX_DELAY_S: Final = 5.0
@@ -39,11 +36,15 @@ class Launch(Struct):
 
 
 class Credentials:
-    """All that open a door."""
+    """The tokens that are good for something now. ``launch_edge`` is the edge that launched agents come in by,
+    ``operator_edge`` the one that takes the operator's own token; neither token opens any other.
+    """
 
-    def __init__(self, state: State, operator_sha256: str) -> None:
+    def __init__(self, state: State, operator_sha256: str, *, launch_edge: str, operator_edge: str) -> None:
         self._state = state
         self._operator_sha256 = operator_sha256
+        self._launch_edge = launch_edge
+        self._operator_edge = operator_edge
         self._launches: dict[str, Launch] = {}
         self._failures: dict[str, int] = {}
         # Standing tokens by hash; follows ``state`` through ``index``.
@@ -76,8 +77,9 @@ class Credentials:
         """
         launch = self._launches.get(token_sha256)
         if launch is not None:
+            # An agent that is part of the exchange comes in by the edge that its reserved prefix names.
             prefix = launch.agent_id.partition(".")[0]
-            if edge != (prefix if f"{prefix}." in RESERVED_PREFIXES else LAUNCH_EDGE):
+            if edge != (prefix if f"{prefix}." in RESERVED_PREFIXES else self._launch_edge):
                 return "", f"launch token of {launch.agent_id} on the edge {edge}"
             return self._admit_launched(launch, agent_id, peer, now, in_use=in_use)
         token_id = self._by_hash.get(token_sha256)
@@ -117,8 +119,8 @@ class Credentials:
         return 0.0 if count == 1 else min(MAX_DELAY_S, 0.1 * 2.0 ** min(count - 2, 10))
 
     def identify(self, edge: str, token_sha256: str) -> Principal | None:
-        """Whose token this is, on an edge where each request carries one. The operator's opens only ``http``."""
-        if edge == "http" and token_sha256 == self._operator_sha256:
+        """Whose token this is, on an edge where each request carries one."""
+        if edge == self._operator_edge and token_sha256 == self._operator_sha256:
             return Principal(OPERATOR)
         token_id = self._by_hash.get(token_sha256)
         if token_id is None:
@@ -127,7 +129,7 @@ class Credentials:
         return Principal(f"{edge}:{token.agent}", token.permissions, token.type) if token.edge == edge else None
 
     def names_of(self, identity: str) -> tuple[str, ...]:
-        """An identity as rules may name it: itself, and ``chiffon:type=infra`` for each type of its tokens."""
+        """An identity as rules may name it: itself, and ``<edge>:type=<type>`` for each type of its tokens."""
         edge, _, agent = identity.partition(":")
         tokens = (self._state.tokens[token_id] for token_id in self._by_hash.values())
         types = {token.type for token in tokens if token.type and (token.edge, token.agent) == (edge, agent)}

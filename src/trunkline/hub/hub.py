@@ -1,8 +1,8 @@
-"""The middle of Trunkline: ``handle(event, now) -> list[Effect]``, one method for each event, read top to bottom.
+"""The middle of Trunkline: ``handle(event, now)`` gives effects. Which method takes which event, and who is told what.
 
-Owns the order in which a call is judged and who is told what. Durable state is ``state`` (the fold of the ledger); the
-life of an accepted call is ``calls``; questions are ``approvals``. No sockets, clock, files or randomness: ids come
-from ``new_id``, time comes with each event.
+Whether a call may be made is ``judging``; the life of an accepted call is ``calls``; questions are ``approvals``;
+durable state is ``state`` (the fold of the ledger). No sockets, clock, files or randomness: ids come from ``new_id``,
+time comes with each event.
 
 Invariant: everything that changes durable state is an entry, and an effect that depends on it carries its number.
 """
@@ -15,29 +15,33 @@ from typing import Any, Final
 from trunkline import effects, entries, events
 from trunkline.effects import Effect
 from trunkline.events import CallFinished, CallRequested, Event
-from trunkline.hub import chains
+from trunkline.hub.accepting import Terms, accepted_entry
 from trunkline.hub.agents import BREAKER_KEY, Agents
+from trunkline.hub.alarms import WATCH_KEY, Alarms
 from trunkline.hub.approvals import Approvals
-from trunkline.hub.book import Book
-from trunkline.hub.calls import WATCH_KEY, Calls, waits_for_disk
+from trunkline.hub.calls import Calls, waits_for_disk
+from trunkline.hub.control import Control
 from trunkline.hub.credentials import Credentials
-from trunkline.hub.house import House
+from trunkline.hub.exchange import ExchangeEvents
 from trunkline.hub.idempotency import KEY_LIFE_MS, Fingerprints
+from trunkline.hub.in_force import InForce
+from trunkline.hub.journal import Journal
+from trunkline.hub.judging import Case, Judging, Refusal
 from trunkline.hub.lanes import Lanes
 from trunkline.hub.limits import Loads
-from trunkline.hub.people import People
 from trunkline.hub.policy import Judge
-from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
-from trunkline.hub.state import Call, State, body_size
+from trunkline.hub.registry import Agent, Registry
+from trunkline.hub.routing import Routing
+from trunkline.hub.state import Call, Route, State
 from trunkline.hub.timers import Timers
 from trunkline.model import (
     Decision,
-    Fault,
     Guard,
+    HubSettings,
     LargeOutput,
     Now,
-    Policy,
     Principal,
+    Router,
     Status,
     fault,
 )
@@ -56,8 +60,6 @@ OF_CALLS: Final = frozenset(
         events.Noticed,
     }
 )
-# An agent restarted by its supervisor is usually back within this time.
-RETRY_UNAVAILABLE_MS: Final = 1000
 # Words of one agent about calls that are not its own or not open which are put on record.
 MAX_IGNORED: Final = 1000
 # Requests that may wait for one call under its key; each costs memory that no other limit counts.
@@ -65,45 +67,48 @@ MAX_WAITERS: Final = 1024
 
 
 class Hub:
-    """One exchange's decisions."""
+    """One exchange's decisions.
+
+    ``mac_key`` is the exchange's secret for hashes of keys and inputs; ``call_prefix`` begins the id of every call of
+    this run, ``new_id`` makes all other ids. The operator's token is known by its hash and taken on ``operator_edge``;
+    agents that the host launched come in by ``launch_edge``.
+    """
 
     def __init__(
-        self, *, mac_key: bytes, call_prefix: str, new_id: Callable[[], str], operator_sha256: str, rules: Policy
+        self,
+        *,
+        mac_key: bytes,
+        call_prefix: str,
+        new_id: Callable[[], str],
+        operator_sha256: str,
+        launch_edge: str,
+        operator_edge: str,
+        settings: HubSettings,
     ) -> None:
-        self.state = State()
-        self.registry = Registry()
+        self.in_force = in_force = InForce(settings)
+        self.state = state = State()
+        self.registry = registry = Registry()
         self.timers: Timers[int | str] = Timers()
-        self.loads = Loads()
-        self.book = Book(self.state)
-        self.approvals = Approvals(self.book, self.timers)
-        self.calls = Calls(self.book, self.registry, self.loads, self.approvals, self.timers)
-        self.credentials = Credentials(self.state, operator_sha256)
-        self.fingerprints = Fingerprints(mac_key)
-        self.lanes = Lanes(self.state, self.registry, self.loads, self.calls, call_prefix)
-        self.judge = Judge(rules, self.registry, self.credentials)
-        self.agents = Agents(
-            self.book, self.registry, self.calls, self.approvals, self.credentials, self.judge, self.timers
+        self.loads = loads = Loads()
+        self.journal = journal = Journal(state)
+        self.fingerprints = fingerprints = Fingerprints(mac_key)
+        self.credentials = credentials = Credentials(
+            state, operator_sha256, launch_edge=launch_edge, operator_edge=operator_edge
         )
-        self.people = People(
-            self.book,
-            self.registry,
-            self.calls,
-            self.approvals,
-            self.credentials,
-            self.fingerprints,
-            self.judge,
-            new_id,
+        self.judge = judge = Judge(in_force, registry, credentials)
+        self.routing = routing = Routing(registry, judge)
+        self.approvals = approvals = Approvals(journal, self.timers, in_force)
+        self.alarms = alarms = Alarms(state, registry, self.timers)
+        self.calls = calls = Calls(journal, registry, loads, approvals, alarms, in_force, routing)
+        self.agents = Agents(journal, registry, calls, approvals, credentials, judge, self.timers, in_force)
+        self.control = control = Control(
+            journal, registry, calls, approvals, credentials, fingerprints, judge, in_force, new_id
         )
-        self.house = House(
-            self.book,
-            self.registry,
-            self.loads,
-            self.calls,
-            self.approvals,
-            self.agents,
-            self.people,
-            self.judge,
+        self.judging = Judging(
+            state, registry, loads, calls, approvals, fingerprints, judge, control, routing, in_force
         )
+        self.lanes = Lanes(state, registry, loads, calls, alarms, self.judging, in_force, call_prefix)
+        self.exchange = ExchangeEvents(journal, registry, loads, calls, alarms, control, in_force)
         self.refused: dict[str, int] = {}
         self._call_prefix = call_prefix
         self._new_id = new_id
@@ -126,35 +131,36 @@ class Hub:
             events.HealthReported: self.agents.health_reported,
             events.ToolsOffered: self.agents.tools_offered,
             events.ToolsWithdrawn: self.agents.tools_withdrawn,
-            events.ApprovalAnswered: self.people.approval_answered,
-            events.DirectiveStated: self.people.directive_stated,
-            events.DirectiveRequested: self.people.directive_requested,
-            events.TokenIssued: self.people.token_issued,
-            events.TokenRevoked: self.people.token_revoked,
-            events.ExchangeStarted: self.house.exchange_started,
-            events.DrainStarted: self.house.drain_started,
-            events.ExchangeStopped: self.house.exchange_stopped,
-            events.PolicyChanged: self.house.policy_changed,
-            events.StorageChanged: self.house.storage_changed,
-            events.Noticed: self.house.noticed,
-            events.ProcessStepped: self.house.process_stepped,
-            events.SnapshotTaken: self.house.snapshot_taken,
-            events.PartClosed: self.house.part_closed,
+            events.ApprovalAnswered: self.control.approval_answered,
+            events.DirectiveStated: self.control.directive_stated,
+            events.DirectiveRequested: self.control.directive_requested,
+            events.TokenIssued: self.control.token_issued,
+            events.TokenRevoked: self.control.token_revoked,
+            events.ExchangeStarted: self.exchange.exchange_started,
+            events.DrainStarted: self.exchange.drain_started,
+            events.ExchangeStopped: self.exchange.exchange_stopped,
+            events.SettingsChanged: self.exchange.settings_changed,
+            events.StorageChanged: self.exchange.storage_changed,
+            events.Noticed: self.exchange.noticed,
+            events.ProcessStepped: self.exchange.process_stepped,
+            events.SnapshotTaken: self.exchange.snapshot_taken,
+            events.PartClosed: self.exchange.part_closed,
             events.Woke: self._woke,
         }
 
     def handle(self, event: Event, now: Now) -> Sequence[Effect]:
         """What follows from an event."""
         kind = type(event)
-        if kind in self._shortcuts:
-            quickly = self._shortcuts[kind](event, now)
+        shortcut = self._shortcuts.get(kind)
+        if shortcut is not None:
+            quickly = shortcut(event, now)
             if quickly is not None:
                 return quickly
         elif kind not in OF_CALLS:
             self.lanes.close()
         self._handlers[kind](event, now)
-        book = self.book
-        made, book.effects = book.effects, []
+        journal = self.journal
+        made, journal.effects = journal.effects, []
         return made
 
     def fold(self, remembered: Iterable[entries.Entry]) -> None:
@@ -179,6 +185,14 @@ class Hub:
         else:
             self.judge.guards[agent_id] = guard
 
+    def route(self, agent_id: str, router: Router | None) -> None:
+        """Let other tools serve calls of the tools of an agent that is part of the exchange."""
+        self.lanes.close()
+        if router is None:
+            self.routing.routers.pop(agent_id, None)
+        else:
+            self.routing.routers[agent_id] = router
+
     def wake_at(self) -> float | None:
         """When ``Woke`` should be handed in next (monotonic)."""
         return self.timers.next_at()
@@ -192,104 +206,61 @@ class Hub:
         key_id = self.fingerprints.key_id(event.caller.identity, event.key)
         return None if key_id in self.state.keys else key_id
 
-    def _call_requested(self, event: CallRequested, now: Now) -> None:  # noqa: C901 - its order is the rule, in one place
-        """Join, judge, take on, in this order. But for the rate nothing is counted before the last reason to say no."""
-        caller = event.caller.identity
-        size = body_size(event.input)
-        mac = key_id = None
+    def _call_requested(self, event: CallRequested, now: Now) -> None:
+        """Join an earlier call with the same key; else judge, then refuse or take on."""
+        case = Case(event)
         if event.key is not None:
-            mac = self.fingerprints.input_mac(event.tool_id, event.input)
-            key_id = self.fingerprints.key_id(caller, event.key)
-            if self._joined(event, key_id, mac, now):
+            case.input_mac = self.fingerprints.input_mac(event.tool_id, event.input)
+            case.key_id = self.fingerprints.key_id(case.caller, event.key)
+            if self._joined(event, case.key_id, case.input_mac, now):
                 return
-        tool = self.registry.tools.get(event.tool_id)
-        problem = self.house.closed
-        if problem is None and self.house.limits.calls_per_s:
-            problem = self.loads.try_pace(caller, self.house.limits, now.mono)
-        if problem is not None or tool is None:
-            self._refuse(event, problem or self._not_offered(event.tool_id), now)
-            return
-        agent = tool.agent
-        chain = self._chain(event, now)
-        if agent is not None and (chain.causes or caller == agent.identity):
-            problem = chains.refusal(chain, caller, agent.identity)
-            if problem is not None:
-                self._refuse(event, problem, now, chain=chain.callers)
-                return
-        correlation_id = event.correlation_id
-        if correlation_id is None and chain.cause is not None:
-            correlation_id = chain.cause.correlation_id
-        untrusted = bool(self.state.tainted or chain.causes) and self._is_untrusted(correlation_id, chain, now)
-        verdict = self.judge.verdict(tool, (*chain.callers, caller), untrusted)
-        if verdict.fault is not None:  # OS-103, OS-104
-            self._refuse(event, verdict.fault, now, rule=verdict.rule, chain=chain.callers)
-            return
-        directive = self.people.directive_for(event, now) if tool.definition.requires_directive else None
-        if isinstance(directive, Fault):  # OS-085
-            self._refuse(event, directive, now, rule=verdict.rule, chain=chain.callers)
-            return
-        problem = self._unfit(event, tool, size, now)
-        if problem is not None or agent is None:
-            self._refuse(event, problem or _unavailable(), now)
-            return
-        warning = tool.validator.error(event.input, event.value)
-        if warning is not None and self.house.schema_strict:  # OS-159
-            self._refuse(event, fault("tool.invalid_input", warning), now)
-            return
-        if self.judge.guards:
-            verdict = self.judge.guarded(verdict, event.tool_id, event.input)
-            if verdict.fault is not None:
-                self._refuse(event, verdict.fault, now, rule=verdict.rule, chain=chain.callers)
-                return
-        asks = verdict.decision is ASK
-        if asks and mac is None:
-            mac = self.fingerprints.input_mac(event.tool_id, event.input)
-        has_slot = len(agent.running) < agent.max_inflight
-        problem = None
-        if asks or not has_slot:
-            problem = self._no_place(caller, chain.callers, mac if asks else None, tool, agent)
-        if problem is None:
-            problem = self.loads.try_take(caller, size, self.house.limits)
-        if problem is not None:
-            self._refuse(event, problem, now, rule=verdict.rule, chain=chain.callers)
-            return
+        refusal = self.judging.refusal(case, now)
+        if refusal is None:
+            self._take_on(case, now)
+        else:
+            self._refuse(event, refusal, now)
 
-        number = self.state.last + 1
-        # By position, in the order of the fields: by keyword it takes a microsecond more, a tenth of the whole way.
-        self.book.write(
-            entries.CallAccepted(
+    def _take_on(self, case: Case, now: Now) -> None:
+        """Write down a call that nothing speaks against, and set it on its way."""
+        tool, chain, verdict = case.tool, case.chain, case.verdict
+        is_sent = case.has_slot and not case.asks
+        provider = None if case.provider is tool else case.provider.definition.tool_id
+        terms = Terms(
+            case.caller,
+            chain.callers,
+            verdict.decision,
+            verdict.rule,
+            self.in_force.settings.policy.version,
+            tool.fingerprint,
+            tool.definition.side_effects,
+            case.provider.dedupes if is_sent else tool.dedupes,
+        )
+        number = self.journal.next
+        self.journal.write(
+            accepted_entry(
                 number,
                 now.ms,
                 f"{self._call_prefix}{number:012x}",
-                caller,
-                event.tool_id,
-                event.input,
-                verdict.decision,
-                verdict.rule,
-                self.judge.rules.version,
-                tool.fingerprint,
-                has_slot and not asks,
-                tool.definition.side_effects,
-                tool.dedupes,
-                chain.callers,
+                case.event,
+                terms,
                 None if chain.cause is None else chain.cause.entry.n,
-                event.key,
-                key_id,
-                mac,
-                correlation_id,
-                event.causation_id,
-                directive,
-                event.timeout_ms,
-                event.expires_ms,
-                untrusted,
-                warning,
                 chain.depth,
+                case.correlation_id,
+                is_sent,
+                case.key_id,
+                case.input_mac,
+                case.directive_id,
+                tuple(sorted(case.circumstances)) if case.circumstances else (),
+                case.warning,
+                provider if is_sent else None,
             )
         )
         call = self.state.by_number[number]
-        self._set_out(call, event, agent, verdict.reason, now)
-        if self._is_ordinary(call, chain, tool, agent):
-            self.lanes.open(event, call.entry, tool, agent, self.house.limits)
+        if provider is not None and not is_sent and not case.asks:
+            call.route = Route(provider)
+        self._set_out(call, case.event, case.agent, verdict.reason, now)
+        if is_sent:
+            self.lanes.open(case, terms)
 
     def _set_out(self, call: Call, event: CallRequested, agent: Agent, reason: str, now: Now) -> None:
         """Send a call that was taken on, or let it wait for a person or for a slot."""
@@ -299,9 +270,9 @@ class Hub:
         if event.expires_ms is not None:
             call.expires_at = now.mono + (event.expires_ms / 1000 - now.wall)
         if entry.decision is ASK:
-            question = self.approvals.ask_call(call, self.judge.rules.version, reason, now)
+            question = self.approvals.ask_call(call, self.in_force.settings.policy.version, reason, now)
             self.approvals.say_waiting(call, question, call.waiters)
-            self.calls.rearm(call)
+            self.alarms.set(call)
             return
         if event.announce:
             self._announce(call, event, entry.n if waits_for_disk(call) else 0)
@@ -310,32 +281,16 @@ class Hub:
         else:
             self.calls.enqueue(call, agent)
 
-    def _is_ordinary(self, call: Call, chain: chains.Chain, tool: Tool, agent: Agent) -> bool:
-        """Whether nothing about this call needs to be judged again for the next one like it."""
-        entry = call.entry
-        return (
-            entry.sent
-            and entry.key is None
-            and entry.warning is None
-            and not entry.untrusted
-            and (chain is chains.NO_CHAIN or chain.cause is not None)
-            and agent.breaker is None
-            and agent.agent_id not in self.judge.guards
-            and not tool.definition.requires_directive
-            and not self.state.tainted
-            and not self.calls.untrusted_agents
-            and not self.house.limits.calls_per_s
-        )
-
     def _joined(self, event: CallRequested, key_id: str, mac: str, now: Now) -> bool:
         """Whether this key names an earlier call; if so, the one who asks now is answered with that one."""
         call_id = self.state.keys.get(key_id)
         call = self.state.calls.get(call_id) if call_id is not None else None
         if call is not None:
             if call.entry.input_mac != mac:
-                self._refuse(event, fault("idempotency.conflict"), now)
+                self._refuse(event, Refusal(fault("idempotency.conflict")), now)
             elif len(call.waiters) >= MAX_WAITERS:
-                self._refuse(event, fault("limit.inflight", f"{MAX_WAITERS} requests wait for this call"), now)
+                problem = fault("limit.inflight", f"{MAX_WAITERS} requests wait for this call")
+                self._refuse(event, Refusal(problem), now)
             else:
                 self._wait_too(call, event)
             return True
@@ -344,9 +299,9 @@ class Hub:
             return False
         accepted, outcome = settled.accepted, settled.settled
         if accepted.input_mac != mac:
-            self._refuse(event, fault("idempotency.conflict"), now)
+            self._refuse(event, Refusal(fault("idempotency.conflict")), now)
             return True
-        self.book.say(
+        self.journal.say(
             effects.Answer(
                 event.session,
                 outcome.n,
@@ -375,23 +330,22 @@ class Hub:
 
     def _announce(self, call: Call, event: CallRequested, after: int) -> None:
         entry = call.entry
-        self.book.say(
+        self.journal.say(
             effects.Wait(
                 event.session, after, event.ref, entry.call_id, call.status, correlation_id=entry.correlation_id
             )
         )
 
-    def _refuse(
-        self, event: CallRequested, problem: Fault, now: Now, *, rule: str = "", chain: tuple[str, ...] = ()
-    ) -> None:
+    def _refuse(self, event: CallRequested, refusal: Refusal, now: Now) -> None:
         """Say no before anything was taken on. A flood is counted, not written: it must not fill the disk."""
+        problem = refusal.fault
         self.refused[problem.code] = self.refused.get(problem.code, 0) + 1
         if problem.code.startswith(("limit.", "hub.")):
             call_id = self._new_id()
         else:
-            number = self.book.next
+            number = self.journal.next
             call_id = f"{self._call_prefix}{number:012x}"
-            self.book.write(
+            self.journal.write(
                 entries.CallRefused(
                     n=number,
                     at=now.ms,
@@ -399,12 +353,12 @@ class Hub:
                     caller=event.caller.identity,
                     tool_id=event.tool_id[:256],
                     code=problem.code,
-                    rule=rule,
-                    chain=chain,
+                    rule=refusal.rule,
+                    chain=refusal.chain,
                     correlation_id=event.correlation_id,
                 )
             )
-        self.book.say(
+        self.journal.say(
             effects.Answer(
                 event.session,
                 0,
@@ -417,53 +371,6 @@ class Hub:
                 refused=True,
             )
         )
-
-    def _not_offered(self, tool_id: str) -> Fault:
-        """A tool that was pinned once belongs to an agent that is away; any other does not exist."""
-        pinned = tool_id in self.state.pins and tool_id.partition("/")[0] not in self.registry.agents
-        return _unavailable() if pinned else fault("tool.not_found")
-
-    def _chain(self, event: CallRequested, now: Now) -> chains.Chain:
-        agent = self.registry.by_session.get(event.session)
-        if agent is None or not (agent.running or agent.abandoned):
-            return chains.NO_CHAIN
-        working = list(self.calls.worked_on(agent, now))
-        named = next((call for call in working if call.entry.call_id == event.causation_id), None)
-        return chains.chain_of(named, working)
-
-    def _is_untrusted(self, correlation_id: str | None, chain: chains.Chain, now: Now) -> bool:
-        """Whether what strangers wrote may be behind this call (decision 14).
-
-        The calls it was made for count as well: an agent does not shake it off by naming another correlation.
-        """
-        tainted = self.state.is_tainted
-        if correlation_id is not None and tainted(correlation_id, now.ms):
-            return True
-        return any(cause.entry.untrusted or tainted(cause.correlation_id, now.ms) for cause in chain.causes)
-
-    def _unfit(self, event: CallRequested, tool: Tool, size: int, now: Now) -> Fault | None:
-        """Why this tool cannot be called with this now, whoever asks."""
-        agent = tool.agent
-        if tool.suspended:
-            return fault("tool.suspended")
-        if agent is None or not agent.is_usable:  # OS-132
-            return _unavailable()
-        if tool.quarantined_until > now.mono:
-            return _unavailable("the tool rests after it cost its agent three times")
-        if size > tool.definition.max_input_bytes:  # OS-019, OS-021
-            return fault("tool.invalid_input", f"{size} bytes; the limit is {tool.definition.max_input_bytes}")
-        if event.expires_ms is not None and event.expires_ms <= now.ms:
-            return fault("call.expired")
-        return None
-
-    def _no_place(self, caller: str, chain: tuple[str, ...], mac: str | None, tool: Tool, agent: Agent) -> Fault | None:
-        """Why a call cannot wait: for a person's answer, if ``mac`` is given, or for a slot of its agent."""
-        if mac is not None:
-            same = self.approvals.same_question(caller, chain, mac, self.judge.rules.version, tool.fingerprint)
-            return None if same is not None else self.approvals.refusal(caller)
-        if len(agent.queue) >= MAX_QUEUED:  # OS-018
-            return fault("limit.inflight", "the agent's queue is full")
-        return None
 
     def _own_call(self, session: int, call_id: str, what: str, now: Now) -> Call | None:
         """The running call that this session may speak about; anything else is noted and goes nowhere."""
@@ -479,9 +386,9 @@ class Hub:
                 return None
             agent.last_ignored = call_id
             agent.ignored += 1
-        self.book.write(
+        self.journal.write(
             entries.CallNoted(
-                n=self.book.next,
+                n=self.journal.next,
                 at=now.ms,
                 call_id=call_id[:128],
                 note=f"{what}.ignored",
@@ -513,14 +420,14 @@ class Hub:
             settled = self.state.recent.get(event.call_id or "")
             if settled is not None and _may_cancel(event.by, settled.accepted):
                 after = settled.settled.n
-                self.book.reply(event.session, event.ref, after, named=event.call_id, status="settled")
+                self.journal.reply(event.session, event.ref, after, named=event.call_id, status="settled")
             else:
                 problem = fault("not_found", "there is no such open call of yours")
-                self.book.reply(event.session, event.ref, 0, problem=problem)
+                self.journal.reply(event.session, event.ref, 0, problem=problem)
             return
-        self.book.write(
+        self.journal.write(
             entries.CallNoted(
-                n=self.book.next,
+                n=self.journal.next,
                 at=now.ms,
                 call_id=call.entry.call_id,
                 note="cancel.requested",
@@ -528,8 +435,9 @@ class Hub:
                 detail=event.reason[:256],
             )
         )
+        self.lanes.leave(call.entry.call_id)
         self.calls.cancel(call, event.reason or "canceled by the caller", now)
-        self.book.reply(event.session, event.ref, self.state.last, named=call.entry.call_id, status="canceling")
+        self.journal.reply(event.session, event.ref, self.state.last, named=call.entry.call_id, status="canceling")
 
     def _find_call(self, event: events.CancelRequested) -> Call | None:
         """The open call that a cancel names, if the one who asks may cancel it (a stranger may not)."""
@@ -542,9 +450,9 @@ class Hub:
     def _cancel_acknowledged(self, event: events.CancelAcknowledged, now: Now) -> None:
         call = self._own_call(event.session, event.call_id, "cancel_ack", now)
         if call is not None:
-            self.book.write(
+            self.journal.write(
                 entries.CallNoted(
-                    n=self.book.next,
+                    n=self.journal.next,
                     at=now.ms,
                     call_id=event.call_id,
                     note="cancel.accepted" if event.accepted else "cancel.declined",
@@ -558,7 +466,7 @@ class Hub:
 
     def _woke(self, _event: events.Woke, now: Now) -> None:
         due = self.timers.due(now.mono)
-        for number in self.calls.due(due, now):
+        for number in self.alarms.due(due, now):
             self.calls.woke(number, now)
         for key in due:
             if isinstance(key, int) or key.startswith(WATCH_KEY):
@@ -566,11 +474,7 @@ class Hub:
             if key.startswith(BREAKER_KEY):
                 self.agents.breaker_due(key.removeprefix(BREAKER_KEY), now)
             else:
-                self.people.question_due(key, now)
-
-
-def _unavailable(text: str = "") -> Fault:
-    return fault("tool.unavailable", text, details={"retry_after_ms": RETRY_UNAVAILABLE_MS})
+                self.control.question_due(key, now)
 
 
 def _may_cancel(who: Principal, entry: entries.CallAccepted) -> bool:

@@ -6,7 +6,7 @@ from trunkline.errors import InvariantBroken
 from trunkline.hub.hub import Hub
 from trunkline.hub.registry import MAX_QUEUED, Agent
 from trunkline.hub.state import Call, body_size
-from trunkline.model import Status
+from trunkline.model import Status, tool_agent
 
 
 def check(hub: Hub) -> None:
@@ -49,11 +49,13 @@ def _check_call(hub: Hub, call: Call) -> None:
 def _check_place(hub: Hub, call: Call) -> None:
     """A call is in the one place that its state names, and what may end it has an alarm."""
     call_id, number = call.entry.call_id, call.entry.n
-    tool = hub.registry.tools.get(call.entry.tool_id)
+    tool = hub.registry.tools.get(call.served_by)
     agent = hub.registry.by_session.get(call.session)
     runs = agent is not None and number in agent.running
     waits_for_slot = tool is not None and tool.agent is not None and number in tool.agent.queue
     waits_for_tool = hub.calls.is_parked(call)
+    if agent is not None and runs and agent.agent_id != tool_agent(call.served_by):
+        raise InvariantBroken(f"{call_id} runs at {agent.agent_id}, and is served by {call.served_by}")
     if call.status is Status.RUNNING and (not runs or waits_for_slot or waits_for_tool):
         raise InvariantBroken(f"{call_id} runs nowhere, or waits as well")
     if call.status is Status.QUEUED and (runs or waits_for_slot is waits_for_tool):

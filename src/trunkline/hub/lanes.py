@@ -1,13 +1,14 @@
 """The ordinary call in one straight line: what was judged once for a caller and a tool holds until something changes.
 
 Fast accept, slow judge. After ``hub`` took on a call the careful way and found nothing unusual about it, a lane
-remembers what that rested on: the rule, the agent, the limits. While the lane is open the next call of the same caller
+remembers what that rested on: the terms, the agent, the limits. While the lane is open the next call of the same caller
 to the same tool, for the same callers before him, is checked for what can differ between two calls (its input, free
 slots, what the caller uses, which call it is part of) and goes. Whatever is not ordinary gives None here and changes
 nothing: then the careful way decides.
 
-Owns no rule of its own. Invariant: a lane leads to the same entries, effects and state as the careful way. All lanes
-close with each event that is not part of a call, so none outlives what it rests on.
+Owns no rule of its own; nothing but ``hub``'s dispatch knows that there are lanes. Invariant: a lane leads to the same
+entries, effects and state as the careful way. All lanes close with each event that is not part of a call, so none
+outlives what it rests on.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from typing import Any, Final
 from msgspec import Struct
 
 from trunkline.effects import Answer, Deliver, Effect
-from trunkline.entries import CallAccepted, CallSettled
+from trunkline.entries import CallSettled
 from trunkline.events import CallFinished, CallRequested
+from trunkline.hub.accepting import Terms, accepted_entry
+from trunkline.hub.alarms import Alarms
 from trunkline.hub.calls import Calls
-from trunkline.hub.chains import MAX_DEPTH
+from trunkline.hub.chains import MAX_DEPTH, NO_CHAIN
+from trunkline.hub.in_force import InForce
+from trunkline.hub.judging import Case, Judging
 from trunkline.hub.limits import Load, Loads
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.state import Call, State
-from trunkline.model import INLINE_OUTPUT_BYTES, Decision, Limits, Now, Status
+from trunkline.model import INLINE_OUTPUT_BYTES, Now, Status
 from trunkline.schemas import value_of
 
-ALLOW: Final = Decision.ALLOW
 RUNNING: Final = Status.RUNNING
 SUCCEEDED: Final = Status.SUCCEEDED
 # Every tool of a large exchange for a few busy callers; then all begin anew.
@@ -37,18 +41,12 @@ MAX_LANES: Final = 4_096
 
 
 class Lane(Struct):
-    """One caller, the callers he works for, and one tool."""
+    """What all calls of one caller, for the callers he works for, to one tool have in common."""
 
-    epoch: int
-    caller: str
+    terms: Terms
     tool: Tool
     agent: Agent
     load: Load
-    rule: str
-    policy: str
-    fingerprint: str
-    side_effects: bool
-    dedupes: bool
     timeout_ms: int | None
     timeout_s: float
     # What is larger than this is not quickly told to be valid.
@@ -61,39 +59,54 @@ class Lane(Struct):
 
 
 class Lanes:
-    """The open lanes, by session, tool and callers."""
+    """The open lanes, by caller, tool and the callers before him; and the calls that came by one."""
 
-    def __init__(self, state: State, registry: Registry, loads: Loads, calls: Calls, call_prefix: str) -> None:
+    def __init__(
+        self,
+        state: State,
+        registry: Registry,
+        loads: Loads,
+        calls: Calls,
+        alarms: Alarms,
+        judging: Judging,
+        in_force: InForce,
+        call_prefix: str,
+    ) -> None:
         self._state = state
         self._registry = registry
         self._loads = loads
         self._calls = calls
+        self._alarms = alarms
+        self._judging = judging
+        self._in_force = in_force
         self._call_prefix = call_prefix
-        self._lanes: dict[tuple[int, str, tuple[str, ...]], Lane] = {}
-        self._epoch = 0
+        self._lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
+        # Open calls that came by a lane, by their id.
+        self.under_way: dict[str, Lane] = {}
 
     def close(self) -> None:
-        """Something changed: judge everything anew."""
+        """Something changed: judge everything anew, and look at every result with care."""
         self._lanes.clear()
-        self._epoch += 1
+        self.under_way.clear()
 
-    def open(self, event: CallRequested, entry: CallAccepted, tool: Tool, agent: Agent, limits: Limits) -> None:
-        """Remember what a call that was allowed without any condition rested on."""
+    def leave(self, call_id: str) -> None:
+        """Something happens to this call that is not ordinary."""
+        self.under_way.pop(call_id, None)
+
+    def open(self, case: Case, terms: Terms) -> None:
+        """Remember what a call rested on that was just sent, if the next one like it can be taken on by that alone."""
+        if not self._is_ordinary(case):
+            return
         if len(self._lanes) >= MAX_LANES:
             self.close()
+        tool, agent, limits = case.tool, case.agent, self._in_force.settings.limits
         definition, output = tool.definition, tool.output_validator
         timeout_ms = None if agent.timeout_s is None else int(agent.timeout_s * 1000)
-        self._lanes[event.session, event.tool_id, entry.chain] = Lane(
-            self._epoch,
-            entry.caller,
+        self._lanes[case.caller, case.event.tool_id, terms.chain] = Lane(
+            terms,
             tool,
             agent,
-            self._loads.of(entry.caller),
-            entry.rule,
-            entry.policy,
-            entry.fingerprint,
-            entry.side_effects,
-            entry.dedupes,
+            self._loads.of(case.caller),
             timeout_ms,
             0.0 if timeout_ms is None else timeout_ms / 1000,
             min(definition.max_input_bytes, tool.validator.quick_bytes),
@@ -102,6 +115,18 @@ class Lanes:
             None if output is None else output.is_valid,
             limits.open_calls or sys.maxsize,
             limits.open_bytes or sys.maxsize,
+        )
+
+    def _is_ordinary(self, case: Case) -> bool:
+        """Whether nothing about this call needs to be judged again for the next one like it."""
+        return (
+            case.event.key is None
+            and case.warning is None
+            and (case.chain is NO_CHAIN or case.chain.cause is not None)
+            and case.agent.breaker is None
+            and not case.tool.definition.requires_directive
+            and not self._in_force.settings.limits.calls_per_s
+            and not self._judging.next_may_differ(case)
         )
 
     def try_accept(self, event: CallRequested, now: Now) -> tuple[Effect, ...] | None:
@@ -116,14 +141,13 @@ class Lanes:
             if cause is None or cause.session != event.session or cause.status is not RUNNING:
                 return None
             chain = (*cause.entry.chain, cause.entry.caller)
-        lane = self._lanes.get((event.session, event.tool_id, chain))
+        lane = self._lanes.get((event.caller.identity, event.tool_id, chain))
         if (
             lane is None
             or event.key is not None
             or event.timeout_ms is not None
             or event.expires_ms is not None
             or event.announce
-            or event.caller.identity != lane.caller
         ):
             return None
         agent, load, body = lane.agent, lane.load, event.input
@@ -138,53 +162,52 @@ class Lanes:
         ):
             return None
 
-        correlation_id, causation_id = event.correlation_id, event.causation_id
+        correlation_id = event.correlation_id
         part_of, depth = None, 1
         if cause is not None:
             part_of, depth = cause.entry.n, cause.entry.depth + 1
-            if depth > MAX_DEPTH or cause.entry.untrusted:
+            if depth > MAX_DEPTH or cause.entry.circumstances:
                 return None
             if correlation_id is None:
                 correlation_id = cause.correlation_id
+        terms = lane.terms
         number = state.last + 1
         mono, ms = now.mono, int(now.wall * 1000)
-        session, tool_id = agent.session, event.tool_id
+        session = agent.session
         call_id = f"{self._call_prefix}{number:012x}"
-        entry = CallAccepted(
-            number, ms, call_id, lane.caller, tool_id, body, ALLOW, lane.rule, lane.policy, lane.fingerprint, True,
-            lane.side_effects, lane.dedupes, chain, part_of, None, None, None, correlation_id, causation_id, None, None,
-            None, False, None, depth,
-        )  # fmt: skip
+        entry = accepted_entry(number, ms, call_id, event, terms, part_of, depth, correlation_id)
         timeout_ms = lane.timeout_ms
         deadline = 0.0 if timeout_ms is None else mono + lane.timeout_s
         call = Call(
-            entry, RUNNING, 1, None, (), size, session, ((event.session, event.ref),), ms, deadline, mono, lane,
-            event.actor, event.context,
+            entry, RUNNING, 1, None, (), size, session, ((event.session, event.ref),), ms, deadline, mono, event.actor,
+            event.context,
         )  # fmt: skip
         state.open(call)
+        self.under_way[call_id] = lane
         running[number] = None
         load.calls += 1
         load.bytes += size
         if deadline and not agent.alarm_at:
-            self._calls.watch(agent, deadline)
+            self._alarms.watch(agent, deadline)
         return (
             entry,
             Deliver(
-                session, number if lane.side_effects else 0, call_id, tool_id, body, lane.caller,
-                correlation_id or call_id, timeout_ms, call_id if lane.dedupes else None, causation_id, event.actor,
-                event.context,
+                session, number if terms.side_effects else 0, call_id, event.tool_id, body, terms.caller,
+                correlation_id or call_id, timeout_ms, call_id if terms.dedupes else None, event.causation_id,
+                event.actor, event.context, 1, chain,
             ),
         )  # fmt: skip
 
     def try_settle(self, event: CallFinished, now: Now) -> tuple[Effect, ...] | None:
         """Settle an ordinary call that succeeded."""
-        call = self._state.calls.get(event.call_id)
-        if call is None:
+        call_id, output = event.call_id, event.output
+        lane = self.under_way.pop(call_id, None)
+        if lane is None:
             return None
-        lane, output = call.lane, event.output
+        state = self._state
+        call = state.calls.get(call_id)
         if (
-            lane is None
-            or lane.epoch != self._epoch
+            call is None
             or event.status is not SUCCEEDED
             or output is None
             or event.metrics is not None
@@ -203,9 +226,9 @@ class Lanes:
         ):
             return None
 
-        state, agent, load, accepted = self._state, lane.agent, lane.load, call.entry
+        agent, load, accepted = lane.agent, lane.load, call.entry
         number = state.last + 1
-        ms, started_ms, call_id = int(now.wall * 1000), call.started_ms, accepted.call_id
+        ms, started_ms = int(now.wall * 1000), call.started_ms
         settled = CallSettled(number, ms, accepted.n, call_id, SUCCEEDED, output, None, started_ms, ms)
         state.settle(call, settled)
         del agent.running[accepted.n]
@@ -218,7 +241,7 @@ class Lanes:
         return (
             settled,
             Answer(
-                session, number if lane.side_effects else 0, ref, call_id, SUCCEEDED, output, None, started_ms, ms,
+                session, number if accepted.side_effects else 0, ref, call_id, SUCCEEDED, output, None, started_ms, ms,
                 accepted.correlation_id,
             ),
         )  # fmt: skip

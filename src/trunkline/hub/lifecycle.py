@@ -2,8 +2,9 @@
 
 Theory of operation. A call is *accepted* once, with one entry. Then it is queued (its agent has its hands full, is away
 for a moment, or a repeat waits for its delay), waits for a person, or runs. It leaves for good with one of four
-outcomes. Two things can happen more than once: a call that was lost in flight and may be sent again goes back to the
-queue, and a question whose terms changed is asked anew. Everything else moves forward.
+outcomes. Two things can happen more than once: a call that was lost in flight and may be sent again, or that its
+provider did not take on, goes back to the queue, and a question whose terms changed is asked anew. Everything else
+moves forward.
 
 ``STEPS`` is that paragraph as a table; ``step`` refuses what is not in it. The hub calls ``step`` for each change, so a
 second outcome is not a case to be handled but a thing that cannot be written.
@@ -24,7 +25,7 @@ STEPS: Final[dict[Status, frozenset[Status]]] = {
     _WAITING: frozenset({_QUEUED, _WAITING, _FAILED, _CANCELED}),
     # sent; gave up waiting for its agent; canceled; lost on its last allowed delivery
     _QUEUED: frozenset({_RUNNING, _FAILED, _CANCELED, _UNKNOWN}),
-    # finished; lost and to be sent again; lost and not known
+    # finished; lost, or not taken on, and to be sent again; lost and not known
     _RUNNING: frozenset({_SUCCEEDED, _FAILED, _CANCELED, _UNKNOWN, _QUEUED}),
     _SUCCEEDED: frozenset(),
     _FAILED: frozenset(),

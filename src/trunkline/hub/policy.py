@@ -2,7 +2,7 @@
 
 The whole chain is judged: each caller in it must be allowed, and the strictest answer wins, so nobody gets through
 another what they may not do themselves. Permissions that a tool requires are judged before the rules. Policy reads who
-calls, which tool, whether it has side effects and where the conversation has been; never the text of a body.
+calls, which tool, whether it has side effects and under which circumstances; never the text of a body.
 
 Does not own approvals (``approvals``) or directives: a decision says *ask*, others do the asking. The functions are the
 rules; ``Judge`` remembers their answers until something they depend on changes.
@@ -16,8 +16,20 @@ from typing import Final
 from msgspec import Raw
 
 from trunkline.hub.credentials import Credentials
+from trunkline.hub.in_force import InForce
 from trunkline.hub.registry import Registry, Tool
-from trunkline.model import OPERATOR, Decision, Guard, Policy, Rule, ToolDefinition, Verdict, fault, tool_agent
+from trunkline.model import (
+    OPERATOR,
+    Circumstances,
+    Decision,
+    Guard,
+    Policy,
+    Rule,
+    ToolDefinition,
+    Verdict,
+    fault,
+    tool_agent,
+)
 
 _STRICTNESS: Final = {Decision.ALLOW: 0, Decision.ASK: 1, Decision.DENY: 2}
 # Verdicts remembered for one tool. Callers are few, but the chains that agents make of them are not.
@@ -55,14 +67,14 @@ def only_itself(caller: str) -> tuple[str, ...]:
 
 
 def first_match(
-    policy: Policy, caller: str, definition: ToolDefinition, *, untrusted: bool, names: Names = only_itself
+    policy: Policy, caller: str, definition: ToolDefinition, circumstances: Circumstances, names: Names = only_itself
 ) -> Rule | None:
     """The first rule that speaks of this caller and tool."""
     known_as = names(caller)
     for rule in policy.rules:
         if rule.side_effects is not None and rule.side_effects is not definition.side_effects:
             continue
-        if rule.when == "untrusted" and not untrusted:
+        if rule.when is not None and rule.when not in circumstances:
             continue
         if any(matches(rule.caller, name) for name in known_as) and matches(rule.tool, definition.tool_id):
             return rule
@@ -82,7 +94,7 @@ def judge_one(
     caller: str,
     definition: ToolDefinition,
     *,
-    untrusted: bool,
+    circumstances: Circumstances,
     permissions: Permissions,
     names: Names = only_itself,
 ) -> Verdict:
@@ -91,7 +103,7 @@ def judge_one(
     if lacking is not None:
         reason = f"{caller} does not hold the permission {lacking}"
         return Verdict(Decision.DENY, "permissions", reason, caller, fault("policy.denied", reason))
-    rule = first_match(policy, caller, definition, untrusted=untrusted, names=names)
+    rule = first_match(policy, caller, definition, circumstances, names)
     if rule is None:
         reason = "no rule allows it"
         return Verdict(Decision.DENY, "default", reason, caller, fault("policy.denied", f"{reason} ({caller})"))
@@ -106,14 +118,16 @@ def judge(
     callers: tuple[str, ...],
     definition: ToolDefinition,
     *,
-    untrusted: bool,
+    circumstances: Circumstances,
     permissions: Permissions,
     names: Names = only_itself,
 ) -> Verdict:
     """What policy says to a chain of callers: the strictest answer to any of them. ``callers`` is never empty."""
     strictest: Verdict | None = None
     for caller in callers:
-        verdict = judge_one(policy, caller, definition, untrusted=untrusted, permissions=permissions, names=names)
+        verdict = judge_one(
+            policy, caller, definition, circumstances=circumstances, permissions=permissions, names=names
+        )
         if strictest is None or _STRICTNESS[verdict.decision] > _STRICTNESS[strictest.decision]:
             strictest = verdict
     assert strictest is not None
@@ -123,8 +137,8 @@ def judge(
 class Judge:
     """The rules in force, applied to live agents and tools."""
 
-    def __init__(self, rules: Policy, registry: Registry, credentials: Credentials) -> None:
-        self.rules = rules
+    def __init__(self, in_force: InForce, registry: Registry, credentials: Credentials) -> None:
+        self._in_force = in_force
         self._registry = registry
         self._credentials = credentials
         self._epoch = 0
@@ -141,26 +155,26 @@ class Judge:
         """Rules, permissions or agents changed: judge everything anew."""
         self._epoch += 1
 
-    def verdict(self, tool: Tool, callers: tuple[str, ...], untrusted: bool) -> Verdict:
+    def verdict(self, tool: Tool, callers: tuple[str, ...], circumstances: Circumstances) -> Verdict:
         """Policy's answer to a chain of callers about an offered tool."""
         if tool.verdicts_epoch != self._epoch:
             tool.verdicts = {}
             tool.verdicts_epoch = self._epoch
-        key = (callers, untrusted)
+        key = (callers, circumstances)
         verdict = tool.verdicts.get(key)
         if verdict is None:
             if len(tool.verdicts) >= MAX_VERDICTS:
                 tool.verdicts.clear()
-            verdict = tool.verdicts[key] = self.judge(tool.definition, callers, untrusted=untrusted)
+            verdict = tool.verdicts[key] = self.judge(tool.definition, callers, circumstances)
         return verdict
 
-    def judge(self, definition: ToolDefinition, callers: tuple[str, ...], *, untrusted: bool) -> Verdict:
+    def judge(self, definition: ToolDefinition, callers: tuple[str, ...], circumstances: Circumstances) -> Verdict:
         """The same about any definition, offered now or not."""
         return judge(
-            self.rules,
+            self._in_force.settings.policy,
             callers,
             definition,
-            untrusted=untrusted,
+            circumstances=circumstances,
             permissions=self.permissions_of,
             names=self._credentials.names_of,
         )

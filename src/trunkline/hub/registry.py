@@ -25,6 +25,7 @@ from trunkline.hub.state import Call
 from trunkline.model import (
     MAX_INPUT_BYTES,
     MAX_OUTPUT_BYTES,
+    Circumstances,
     Health,
     ProcessIdentity,
     RetryPolicy,
@@ -48,8 +49,6 @@ Abandoned = OrderedDict[str, tuple[Call, float]]
 
 
 def _remember(abandoned: Abandoned, call: Call, now: float) -> None:
-    # The lane knows the agent, and the agent this call: a circle that nobody collects, as calls are not looked through.
-    call.lane = None
     abandoned[call.entry.call_id] = (call, now + ABANDONED_S)
     if len(abandoned) > MAX_ABANDONED:
         abandoned.popitem(last=False)
@@ -120,7 +119,7 @@ class Tool(Struct):
     agent: Agent | None
     suspended: bool = False
     quarantined_until: float = 0.0
-    verdicts: dict[tuple[tuple[str, ...], bool], Verdict] = {}
+    verdicts: dict[tuple[tuple[str, ...], Circumstances], Verdict] = {}
     verdicts_epoch: int = -1
     succeeded: int = 0
     failed: int = 0
@@ -130,6 +129,11 @@ class Tool(Struct):
         """What the expressions in its schemas have at most."""
         output = self.output_validator
         return self.validator.pattern_bytes + (0 if output is None else output.pattern_bytes)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether calls can be sent to it: somebody offers it, in a definition that is in force, and is well."""
+        return self.agent is not None and not self.suspended and self.agent.is_usable
 
     @property
     def is_cancelable(self) -> bool:
@@ -144,7 +148,7 @@ class Tool(Struct):
         return "idempotency" in self.definition.capabilities or (self.agent is not None and self.agent.dedupes)
 
     def status(self, now: float) -> str:
-        """In one word, for a person."""
+        """``available``, ``unavailable``, ``suspended`` or ``quarantined``, as a person is shown it."""
         if self.suspended:
             return "suspended"
         if self.agent is None or not self.agent.is_usable:

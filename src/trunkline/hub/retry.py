@@ -15,11 +15,18 @@ from trunkline.model import Fault, RetryPolicy
 QUARANTINE_S: Final = 60.0
 # How long an accepted call waits for an agent that is away. Restarts take under a second, reconnects under five.
 PATIENCE_S: Final = 10.0
+# Nothing of the call was begun: nobody was reached, or the answer was that there are no means for it.
+NOT_TAKEN_ON: Final = frozenset({"tool.unavailable", "limit.resource", "limit.inflight"})
 
 
 def may_resend(call: Call) -> bool:
     """Whether running it twice would do no harm."""
-    return not call.entry.side_effects or call.entry.dedupes
+    return not call.entry.side_effects or call.dedupes
+
+
+def may_move(problem: Fault) -> bool:
+    """Whether a routed call whose attempts ended with this may go to another provider: this one took nothing on."""
+    return problem.code in NOT_TAKEN_ON
 
 
 def next_delay_s(call: Call, policy: RetryPolicy) -> float | None:

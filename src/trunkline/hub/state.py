@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Raw, Struct
 
@@ -21,9 +21,6 @@ from trunkline.entries import CallAccepted, CallSettled, Entry, QuestionOpened, 
 from trunkline.hub.lifecycle import step
 from trunkline.hub.streams import Stream
 from trunkline.model import Actor, Decision, Status
-
-if TYPE_CHECKING:
-    from trunkline.hub.lanes import Lane
 
 # A look into an enum takes 70 ns.
 ASK: Final = Decision.ASK
@@ -37,6 +34,17 @@ RECENT_BYTES: Final = 33_554_432
 # How long a correlation counts as touched by untrusted text, and how many are remembered.
 TAINT_MS: Final = 86_400_000
 TAINTED: Final = 10_000
+
+
+class Route(Struct, frozen=True, gc=False):
+    """Who serves a call of a tool that stands for others (``routing``)."""
+
+    # The tool that it was last sent to or, before that, the one for whose slot it waits; "" is nobody yet.
+    provider: str = ""
+    # Whether that one promised not to run the same call twice.
+    dedupes: bool = False
+    # Those that did not take it on.
+    tried: tuple[str, ...] = ()
 
 
 class Call(Struct, gc=False):
@@ -57,8 +65,6 @@ class Call(Struct, gc=False):
     # While it runs: when it has to be done. While it is queued: not before, and not after.
     deadline: float = 0.0
     sent_at: float = 0.0
-    # The lane it came by, if any.
-    lane: Lane | None = None
     actor: Actor | None = None
     context: Raw | None = None
     # Somebody else than the one who asked first waits, or waited, for it.
@@ -75,6 +81,25 @@ class Call(Struct, gc=False):
     # Why it should end, once its agent was asked to stop.
     ending: Literal["timeout", "canceled"] | None = None
     stream: Stream | None = None
+    # Of a routed tool's call, once somebody was found to serve it.
+    route: Route | None = None
+
+    @property
+    def served_by(self) -> str:
+        """The tool that serves it: the one that was asked for, unless that one stands for others."""
+        return self.entry.tool_id if self.route is None else self.route.provider or self.entry.tool_id
+
+    @property
+    def provider(self) -> str | None:
+        """The tool that it was sent to, as the record names it: None if to nobody yet, or to the one asked for."""
+        if self.route is None or not self.attempt or self.route.provider == self.entry.tool_id:
+            return None
+        return self.route.provider or None
+
+    @property
+    def dedupes(self) -> bool:
+        """Whether the one it was sent to promised not to run the same call twice (decision 1b)."""
+        return self.entry.dedupes if self.route is None else self.route.dedupes
 
     @property
     def correlation_id(self) -> str:
@@ -124,6 +149,7 @@ class State:
         self._appliers: dict[type[Entry], Callable[[Any], None]] = {
             entries.CallAccepted: self._call_accepted,
             entries.CallSent: self._call_sent,
+            entries.CallReturned: self._call_returned,
             entries.CallSettled: self._call_settled,
             entries.QuestionOpened: self._question_opened,
             entries.QuestionJoined: self._question_joined,
@@ -226,6 +252,8 @@ class State:
         else:
             call = Call(entry, WAITING_APPROVAL if entry.decision is ASK else QUEUED)
         call.size = body_size(entry.input)
+        if entry.provider is not None:
+            call.route = Route(entry.provider, entry.dedupes)
         self.open(call)
         if entry.key_id is not None:
             self.keys[entry.key_id] = entry.call_id
@@ -239,6 +267,18 @@ class State:
         call.status = step(QUEUED if call.status is RUNNING else call.status, RUNNING)
         call.attempt = entry.attempt
         call.trail = (*call.trail, entry.n)
+        if entry.provider is not None or call.route is not None:
+            tried = () if call.route is None else call.route.tried
+            call.route = Route(entry.provider or "", entry.dedupes, tried)
+
+    def _call_returned(self, entry: entries.CallReturned) -> None:
+        call = self.by_number.get(entry.call)
+        if call is None:
+            return
+        call.status = step(call.status, QUEUED)
+        call.attempt = 0
+        call.trail = (*call.trail, entry.n)
+        call.route = Route(tried=(*(() if call.route is None else call.route.tried), entry.provider))
 
     def _call_settled(self, entry: CallSettled) -> None:
         for correlation_id in entry.taints:

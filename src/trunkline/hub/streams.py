@@ -21,7 +21,7 @@ _NOT_SPACE: Final = bytes(set(range(256)) - set(b" \t\r\n"))
 
 
 class Stream(Struct, gc=False):
-    """One call's."""
+    """What one running call has shown so far: counted, hashed, and its last bytes. Settled with the call."""
 
     hasher: Any = field(default_factory=hashlib.sha256)
     chunks: int = 0
@@ -40,7 +40,7 @@ class Stream(Struct, gc=False):
         self.tail = (self.tail + _shown(data))[-TAIL_BYTES:]
 
     def summary(self) -> StreamSummary:
-        """For the record."""
+        """What ``call.settled`` says of it."""
         tail = self.tail
         if len(tail) == TAIL_BYTES:
             # It begins in the middle of something: half a secret is one that no rule recognises any more.

@@ -8,15 +8,20 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from trunkline.entries import CallAccepted, CallSettled
+from trunkline.events import CallRequested
+from trunkline.hub.calls import waits_for_disk
 from trunkline.hub.hub import Hub
+from trunkline.hub.judging import Case
 from trunkline.hub.registry import Agent, Tool
 from trunkline.hub.state import Call, Settled
 from trunkline.model import (
+    EMPTY_OBJECT,
     AgentView,
     CallView,
     Decision,
     LargeOutput,
     Now,
+    Principal,
     Status,
     TokenView,
     ToolView,
@@ -41,6 +46,7 @@ def open_call(call: Call) -> CallView:
         entry.correlation_id,
         call.approval_id,
         started_at=None if call.started_ms is None else stamp(call.started_ms),
+        provider=call.provider,
     )
 
 
@@ -59,6 +65,7 @@ def settled_call(accepted: CallAccepted, settled: CallSettled) -> CallView:
         started_at=None if settled.started_ms is None else stamp(settled.started_ms),
         finished_at=None if settled.finished_ms is None else stamp(settled.finished_ms),
         large=LargeOutput.of(output),
+        provider=settled.provider,
     )
 
 
@@ -72,9 +79,13 @@ def call(hub: Hub, call_id: str) -> CallView | None:
 
 
 def awaited(hub: Hub, session: int, ref: str) -> CallView | None:
-    """The open call whose outcome is waited for in this conversation under ``ref``."""
+    """The open call whose outcome is waited for in this conversation under ``ref``, once it may be told of."""
     waiter = (session, ref)
-    return next((open_call(call) for call in hub.state.calls.values() if waiter in call.waiters), None)
+    found = next((call for call in hub.state.calls.values() if waiter in call.waiters), None)
+    # A call that nobody can be promised yet is not there (decision 26).
+    if found is None or (found.entry.n > hub.state.stored and waits_for_disk(found)):
+        return None
+    return open_call(found)
 
 
 def _held_up(view: CallView, call: Call, questions: dict[int, str]) -> CallView:
@@ -159,28 +170,26 @@ def tokens(hub: Hub) -> list[TokenView]:
 
 
 def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now) -> Verdict:
-    """What would happen to such a call, by which rule. The same code judges as in a real call."""
-    tool = hub.registry.tools.get(tool_id)
-    pin = hub.state.pins.get(tool_id)
-    if tool is not None:
-        definition, status = tool.definition, tool.status(now.mono)
-    elif pin is not None:
-        definition, status = pin.definition, "unavailable"
-    else:
+    """What would happen to such a call, by which rule: the steps of ``judging`` that say so without making it."""
+    case = Case(CallRequested(0, "", Principal(caller), tool_id, EMPTY_OBJECT if body is None else body))
+    tool, pin = hub.registry.tools.get(tool_id), hub.state.pins.get(tool_id)
+    if tool is None and pin is not None:
+        tool = hub.registry.tool(pin.definition, pin.fingerprint)
+    if tool is None:
         return Verdict(Decision.DENY, "registry", "no such tool", caller, fault("tool.not_found"))
-    verdict = hub.judge.judge(definition, (caller,), untrusted=False)
+    case.tool = tool
+    judging = hub.judging
+    refusal = judging.refusal(case, now, judging.dry_steps_of_any_input if body is None else judging.dry_steps)
+    verdict, status = case.verdict, tool.status(now.mono)
     if verdict.fault is not None:
         return verdict
-    problem = tool.validator.error(body) if tool is not None and body is not None else None
-    if problem is not None:
-        return Verdict(Decision.DENY, "schema", problem, caller, fault("tool.invalid_input", problem))
-    if body is not None:
-        verdict = hub.judge.guarded(verdict, tool_id, body)
-        if verdict.fault is not None:
-            return verdict
+    if refusal is not None:
+        return Verdict(Decision.DENY, "schema", refusal.fault.message, caller, refusal.fault)
     remarks = [verdict.reason] if verdict.reason else []
-    if definition.requires_directive:
+    if tool.definition.requires_directive:
         remarks.append("besides, the tool needs a directive")
+    if body is not None and status == "available" and judging.provider_is_there(case, now) is not None:
+        remarks.append("nobody can serve it now")
     if status != "available":
         remarks.append(f"the tool is {status} now")
     return Verdict(verdict.decision, verdict.rule, "; ".join(remarks), caller)
@@ -203,7 +212,7 @@ def figures(hub: Hub) -> dict[str, object]:
             1 for agent in hub.registry.agents.values() if agent.breaker is not None and agent.breaker.is_open
         ),
         "questions": len(state.questions),
-        "policy": hub.judge.rules.version,
+        "policy": hub.in_force.settings.policy.version,
     }
 
 

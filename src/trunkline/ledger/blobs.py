@@ -1,7 +1,7 @@
 """Large bodies on their way to the writer: each is sent once, and only its number when it comes again soon.
 
-The exchange's side. It alone decides what the writer keeps, and tells it with each group, so that both always know the
-same numbers; neither outlives the other. What a repeated body needs there, masked or not, is the writer's affair.
+The exchange's side. It alone decides which bodies the writer keeps, and tells it with each commit group, so that both
+always know the same numbers. What happens to a body there, masked or not, is decided by ``writer``.
 
 Invariant: a number means one body, for ever. Two bodies have one number only if all their bytes are equal.
 """
@@ -24,7 +24,7 @@ SAMPLES: Final = 16
 
 
 class SentBlobs:
-    """What was sent and is still kept, the least recently used first."""
+    """The large bodies that were sent and that the writer still keeps, the least recently used first."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, bytes], tuple[int, Raw]] = {}

@@ -1,4 +1,4 @@
-"""The record, handed out: the story of a call or a correlation, its replay, and a bundle that proves itself.
+"""Parts of the record for others: all about a call or a correlation, as values, JSON lines, or as a bundle with proof.
 
 Everything here is the masked form. It does not own the order or the content: entries come as they are stored.
 
@@ -113,7 +113,7 @@ def bundle(reader: Reader, correlation: str, out: IO[bytes] | Path) -> int:
 
 
 class Bundle(Struct, frozen=True):
-    """What a verified bundle holds."""
+    """The content of a bundle that was verified."""
 
     correlation: str
     entries: tuple[dict[str, Any], ...]

@@ -31,7 +31,10 @@ def derived(secret: bytes, purpose: bytes) -> bytes:
 
 
 class LedgerKeys:
-    """What the secret is good for. ``entropy`` gives nonces; a simulation hands in its own."""
+    """The keys made of the secret, and what they do: MACs, sealing and opening of held originals.
+
+    ``entropy`` gives nonces; a simulation hands in its own.
+    """
 
     def __init__(self, secret: bytes, entropy: Callable[[int], bytes] = os.urandom) -> None:
         self.mac_key: Final = derived(secret, b"trunkline ledger mac 1")

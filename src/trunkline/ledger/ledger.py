@@ -1,4 +1,4 @@
-"""The exchange's hand on the record: ``append`` what happened, ``need`` what somebody waits for, hear what is durable.
+"""How the exchange writes the record: ``append`` what happened, ``need`` what somebody waits for, hear what is durable.
 
 Owns the gathering of entries into commit groups: one is on its way to the writer, one gathers. It decides nothing about
 their content and never blocks but in ``open`` and ``close``.
@@ -21,28 +21,22 @@ from msgspec.structs import replace
 
 from trunkline.entries import (
     CallAccepted,
-    CallNoted,
-    CallRefused,
-    CallSent,
     CallSettled,
     Entry,
     PartClosed,
-    ProcessStep,
-    QuestionClosed,
-    QuestionJoined,
-    QuestionOpened,
     SnapshotTaken,
     encode,
 )
 from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.events import PartClosed as PartClosing
 from trunkline.ledger.blobs import SentBlobs
+from trunkline.ledger.indexes import rows_of
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.link import InlineLink, Link, ProcessLink
 from trunkline.ledger.masking import Masker
-from trunkline.ledger.reader import Reader, call_number
+from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import Lock
-from trunkline.ledger.writer import INLINE_BODY_BYTES, Group, Writer, packed
+from trunkline.ledger.writer import INLINE_BODY_BYTES, CommitGroup, Writer, packed
 from trunkline.model import INLINE_OUTPUT_BYTES
 
 __all__ = ["Ledger"]
@@ -57,7 +51,7 @@ _NOTHING: Final = Raw(b"")
 
 
 class Ledger:
-    """One open record. Make it with ``Ledger.open``."""
+    """The record, open for writing: what the host appends to. Make it with ``Ledger.open``."""
 
     def __init__(
         self,
@@ -153,7 +147,7 @@ class Ledger:
 
     @property
     def backlog_bytes(self) -> int:
-        """How much that is."""
+        """How many bytes they have."""
         return self._bytes + self._sent_bytes
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -204,23 +198,10 @@ class Ledger:
 
     def _note(self, entry: Entry, number: int) -> None:
         """What the rarer kinds leave in the indexes, or ask of the writer."""
+        for table, looked_up, _ in rows_of(entry):
+            rows = self._steps if table == "steps" else self._correlations
+            rows.append((str(looked_up), number))
         match entry:
-            case CallSent() | QuestionJoined():
-                self._steps.append((str(entry.call), number))
-            case CallNoted():
-                call = call_number(entry.call_id)
-                if call is not None:
-                    self._steps.append((str(call), number))
-            case QuestionOpened():
-                self._steps.append((entry.approval_id, number))
-                if entry.call is not None:
-                    self._steps.append((str(entry.call), number))
-            case QuestionClosed():
-                self._steps.append((entry.approval_id, number))
-            case ProcessStep():
-                self._steps.append((entry.subject, number))
-            case CallRefused() if entry.correlation_id is not None:
-                self._correlations.append((entry.correlation_id, number))
             case SnapshotTaken():
                 if entry.sha256 not in self._made:
                     raise InvariantBroken(f"entry {number} names a snapshot that was not made")
@@ -287,10 +268,20 @@ class Ledger:
     def _send(self) -> None:
         blobs, forgotten = self._blobs.take()
         entries = self._entries
-        group = Group(
-            self._sent + 1, self._at, [*map(len, entries)], self._outlined, self._settled, self._keyed,
-            self._correlations, self._steps, self._snapshot, self._part, self._outputs, forgotten,
-        )  # fmt: skip
+        group = CommitGroup(
+            first=self._sent + 1,
+            at=self._at,
+            sizes=[*map(len, entries)],
+            outlined=self._outlined,
+            settled=self._settled,
+            keys=self._keyed,
+            correlations=self._correlations,
+            steps=self._steps,
+            snapshot=self._snapshot,
+            part=self._part,
+            outputs=self._outputs,
+            forgotten=forgotten,
+        )
         self._entries, self._outlined, self._settled = [], {}, []
         self._keyed, self._correlations, self._steps = [], [], []
         self._outputs, self._snapshot, self._part = [], None, None

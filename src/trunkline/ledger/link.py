@@ -1,4 +1,4 @@
-"""The way from the exchange to the writer: another process at the end of a socket pair, or the writer itself.
+"""How commit groups get from the exchange to the writer: to a child process over a socket pair, or by a plain call.
 
 Owns the child process and the bytes between; ``ledger`` decides what is sent when. Plain ``add_reader`` and
 ``add_writer``, so any asyncio loop will do.
@@ -42,15 +42,18 @@ Blob = tuple[int, Raw]
 
 
 class Link(Protocol):
-    """Where groups go. Each is answered by one call of the two that ``listen`` was given."""
+    """What ``Ledger`` needs of the way to its writer.
+
+    Each group that is sent is answered by one call of the two functions that ``listen`` was given.
+    """
 
     last: int
 
     def listen(self, on_durable: Callable[[int], None], on_failure: Callable[[LedgerError], None]) -> None:
-        """Who hears the answers."""
+        """Say who is told of each answer."""
 
     def send(self, group: bytes, blobs: Sequence[Blob]) -> None:
-        """Commit this."""
+        """Commit this group, whose entries may name these bodies."""
 
     def send_secret(self, name: str, secret: str) -> None:
         """Mask this from here on."""
@@ -76,12 +79,12 @@ class InlineLink:
         self.last = writer.last
 
     def listen(self, on_durable: Callable[[int], None], on_failure: Callable[[LedgerError], None]) -> None:
-        """Who hears the answers."""
+        """Say who is told of each answer."""
         self._on_durable = on_durable
         self._on_failure = on_failure
 
     def send(self, group: bytes, blobs: Sequence[Blob]) -> None:
-        """Commit this, now."""
+        """Commit this group, now."""
         try:
             last = self._writer.commit(group, blobs)
             self._writer.rest()
@@ -152,7 +155,7 @@ class ProcessLink:
         return LedgerFailed(f"the ledger's writer ended by itself: {how}")
 
     def listen(self, on_durable: Callable[[int], None], on_failure: Callable[[LedgerError], None]) -> None:
-        """Who hears the answers."""
+        """Say who is told of each answer."""
         self._on_durable = on_durable
         self._on_failure = on_failure
         self._loop.add_reader(self._channel, self._read)

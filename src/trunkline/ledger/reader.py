@@ -1,4 +1,4 @@
-"""The record, read: single entries and calls, what a key or a correlation names, and everything that recovery folds.
+"""Reading the record: single entries and calls, what a key or a correlation names, and everything that recovery folds.
 
 Opens its own read-only connection, in the exchange or in any other process, whether or not an exchange runs. Nothing is
 repaired or deleted here. What was masked comes back masked unless the original is asked for and still held.
@@ -24,6 +24,7 @@ from trunkline.entries import AnyEntry, CallAccepted, CallSettled, PartClosed, S
 from trunkline.errors import LedgerCorrupt
 from trunkline.events import PartClosed as PartClosing
 from trunkline.ledger.chain import GENESIS, Row, link, verified
+from trunkline.ledger.indexes import call_number
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.store import as_ledger_error, open_for_reading
 
@@ -40,19 +41,12 @@ _LINES: Final = "SELECT n, iif(typeof(data) = 'blob', data, NULL) FROM entries W
 _HASH: Final = "SELECT iif(typeof(hash) = 'blob', hash, NULL) FROM entries WHERE n = ?"
 _ACCEPTED: Final = b'{"kind":"call.accepted"'
 _AT: Final = re.compile(rb'"at":([0-9]+)')
-_CALL_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[0-9a-f]{4}-([0-9a-f]{12})")
 
 Call = tuple[CallAccepted, CallSettled | None]
 
 
-def call_number(call_id: str) -> int | None:
-    """The number of the ``call.accepted`` entry that a call id names, if it has the form of one."""
-    match = _CALL_ID.fullmatch(call_id)
-    return int(match[1], 16) if match else None
-
-
 class Reader:
-    """One read-only view. Without ``keys`` originals stay closed."""
+    """A read-only view of one ledger. Without ``keys`` the originals of what was masked stay closed."""
 
     def __init__(self, path: Path, keys: LedgerKeys | None = None, *, vfs: str | None = None) -> None:
         self._keys = keys

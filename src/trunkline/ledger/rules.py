@@ -1,4 +1,4 @@
-r"""What a secret looks like: the rules behind ``masking``, as data, and the one judgement that is not a pattern.
+r"""What a secret looks like: the rules that ``masking`` applies, as data, and the judgement of named values.
 
 Each rule has a *seed*, which one Hyperscan scan over everything looks for, and a ``find`` that is asked only where a
 seed was seen: it says which bytes to replace, or that this is none. Patterns are written for JSON as it stands on the
@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-__all__ = ["RULES", "TOKEN_PREFIX", "Finding", "Rule", "inside_escape"]
+__all__ = ["RULES", "TOKEN_PREFIX", "Finding", "MaskingRule", "inside_escape"]
 
 # Our own credentials, launch and standing: this and 43 characters of URL-safe base64, 256 bits.
 TOKEN_PREFIX: Final = "tlk_"  # noqa: S105 - the form, not a token
@@ -35,8 +35,8 @@ class Finding(NamedTuple):
 Find = Callable[[bytes, int, int], Finding | None]
 
 
-class Rule(NamedTuple):
-    """``find(data, start, end)`` is asked about each place where ``seed``, a Hyperscan expression, was seen."""
+class MaskingRule(NamedTuple):
+    """One kind of secret: where ``seed``, a Hyperscan expression, was seen, ``find(data, start, end)`` is asked."""
 
     name: str
     seed: bytes
@@ -79,12 +79,12 @@ _LEFT: Final = rb"(?:\\[bfnrt]|\\u[0-9a-fA-F]{4}|\b)"
 
 def _token(
     name: str, seed: bytes, more: bytes = b"", *, left: bool = False, check: Callable[[bytes], bool] | None = None
-) -> Rule:
+) -> MaskingRule:
     """A token that begins with ``seed`` and goes on with ``more``: one character class, or an expression."""
     before = _LEFT if left else b""
     # Longer than 1,024 characters is no token. Without the bound, a body of one long run would be read again and again.
     tail = more + b"{0,1024}+" if more.endswith(b"]") else more
-    return Rule(name, before + seed, _by(re.compile(before + b"(?P<secret>" + seed + tail + b")"), check))
+    return MaskingRule(name, before + seed, _by(re.compile(before + b"(?P<secret>" + seed + tail + b")"), check))
 
 
 def _base64_of(text: bytes) -> bytes:
@@ -387,13 +387,13 @@ def _is_argument(value: bytes) -> bool:
     return len(value) >= 4 and not _is_stand_in("", value) and _LETTER.search(value) is not None
 
 
-def _command(start: bytes, program: bytes) -> Rule:
+def _command(start: bytes, program: bytes) -> MaskingRule:
     find = _by(re.compile(start + rb"(?P<secret>" + _SHELL_WORD + rb"{1,256}+)"), _is_argument)
 
     def find_after(data: bytes, at: int, end: int) -> Finding | None:
         return find(data, at, end) if program in data[max(0, at - _LINE_BYTES) : at] else None
 
-    return Rule("command-line", start + _SHELL_WORD, find_after)
+    return MaskingRule("command-line", start + _SHELL_WORD, find_after)
 
 
 _TAG: Final = rb"(?i:<[a-z0-9_.:-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key)>)"
@@ -401,27 +401,27 @@ _TAG: Final = rb"(?i:<[a-z0-9_.:-]{0,40}(?:password|passwd|passphrase|secret|tok
 
 RULES: Final = (
     *_TOKENS,
-    Rule("jwt", rb"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_.-]{4}", _by(_JWT)),
-    Rule("auth-header", rb"(?i:(?:bearer|basic)(?:[ \t+]|%20){1,3})[A-Za-z0-9+/_.~-]{8}", _find_auth),
-    Rule(
+    MaskingRule("jwt", rb"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_.-]{4}", _by(_JWT)),
+    MaskingRule("auth-header", rb"(?i:(?:bearer|basic)(?:[ \t+]|%20){1,3})[A-Za-z0-9+/_.~-]{8}", _find_auth),
+    MaskingRule(
         "url-password",
         rb'://[^/\s:@"\\?#]{0,64}:[^/\s@"\\]{1,128}@',
         _by(_URL, lambda value: not _is_stand_in("", value)),
     ),
-    Rule(
+    MaskingRule(
         "signed-url",
         rb"(?i:[?&](?:x-amz-signature|x-goog-signature|signature|sig)=)[A-Za-z0-9%/+=_-]{32}",
         _by(_SIGNED),
     ),
     *(_command(start, program) for start, program in _COMMANDS),
-    Rule(
+    MaskingRule(
         "named",
         _TAG + rb"[^<\s]",
         _by(re.compile(_TAG + rb"""(?P<secret>[^<\s"\\]{4,1024}+)(?=<)"""), _is_flag_value),
     ),
-    Rule("jwk", rb'"d"\s{0,4}:\s{0,4}"[A-Za-z0-9_-]{40}', _by(_JWK)),
-    Rule("named", _SEED, _find_named),
-    Rule(
+    MaskingRule("jwk", rb'"d"\s{0,4}:\s{0,4}"[A-Za-z0-9_-]{40}', _by(_JWK)),
+    MaskingRule("named", _SEED, _find_named),
+    MaskingRule(
         "named",
         _FLAG + rb"[^\s-]",
         _by(

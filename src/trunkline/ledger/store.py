@@ -1,4 +1,4 @@
-"""The file: its tables, how it is opened, who may open it, and the room kept for a full disk.
+"""The ledger's files: the tables, how they are opened, who may open them, and the room kept for a full disk.
 
 It does not know what an entry means. ``ledger.sqlite`` is the record, ``ledger.lock`` says who writes it,
 ``ledger.head`` how far it was written, and ``ledger.reserve`` is 16 MiB that are given back to the file system when
@@ -148,7 +148,10 @@ def as_ledger_error(exc: apsw.Error) -> LedgerError:
 
 
 class Lock:
-    """Held by the exchange and, by the inherited descriptor, its writer: no second exchange while either lives."""
+    """``ledger.lock``: held by the exchange and, by the inherited descriptor, its writer.
+
+    No second exchange opens the ledger while either lives.
+    """
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -191,10 +194,10 @@ def _is_alive(process: int) -> bool:
 
 
 class HeadNote:
-    """The last acknowledged entry and its hash, beside the file: so that a log cut off or taken away is missed.
+    """``ledger.head``: the last acknowledged entry and its hash, so that a log cut off or taken away is noticed.
 
-    SQLite itself takes a shorter log for a shorter story. Written after each commit without a sync: a power loss may
-    leave it behind the record, nothing leaves it ahead.
+    SQLite itself cannot tell a log that was cut off from one that was never longer. Written after each commit without a
+    sync: a power loss may leave it behind the record, nothing leaves it ahead.
     """
 
     def __init__(self, path: Path) -> None:
@@ -228,7 +231,10 @@ _HEAD: Final = re.compile(rb"([0-9]{20}):([0-9a-f]{64})\n")
 
 
 class Reserve:
-    """Disk space that nobody else can take. ``is_there`` is False once it was given back, or could not be had."""
+    """``ledger.reserve``: disk space that nobody else can take.
+
+    ``is_there`` is False once it was given back, or could not be had.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -18,19 +18,22 @@ from typing import Final
 import apsw
 from msgspec import Struct
 
+from trunkline.entries import decode
 from trunkline.errors import LedgerCorrupt
 from trunkline.ledger.chain import GENESIS, Row, link, verified
+from trunkline.ledger.indexes import INDEXES, counted, recorded, rows_of
 from trunkline.ledger.store import as_ledger_error, noted_head, open_for_reading
 
 __all__ = ["Report", "verify"]
 
-_SETTLED: Final = b'{"kind":"call.settled"'
+# The beginnings of entries that leave something in an index.
+_INDEXED: Final = tuple(b'{"kind":"%b' % kind for kind in (b"call.", b"question.", b"process."))
 _SNAPSHOT: Final = b'{"kind":"ledger.snapshot"'
 _REFERENCE: Final = re.compile(rb'"(?:input|output)":\{"\$blob":"sha256:([0-9a-f]{64})"')
 
 
 class Report(Struct, frozen=True):
-    """What was found whole. ``last`` and ``head``, kept elsewhere, prove the end of the record later."""
+    """The figures of a record that is whole. ``last`` and ``head``, kept elsewhere, prove its end later."""
 
     entries: int
     last: int
@@ -77,6 +80,8 @@ def _first_unreadable(path: Path, vfs: str | None) -> int:
 
 
 class _Walk:
+    """One walk over all tables, within one read transaction."""
+
     def __init__(self, connection: apsw.Connection) -> None:
         self._db = connection
         self._number = 0
@@ -96,7 +101,15 @@ class _Walk:
         snapshots = self._snapshots()
         self._structure()
         held = self._db.execute("SELECT count(*) FROM held").get
-        return Report(entries + kept, last, head.hex(), removed - kept, snapshots, blobs, int(held))
+        return Report(
+            entries=entries + kept,
+            last=last,
+            head=head.hex(),
+            removed=removed - kept,
+            snapshots=snapshots,
+            blobs=blobs,
+            held=int(held),
+        )
 
     def _closed_part(self) -> tuple[int, int, bytes]:
         """How many entries were kept of the removed ones, the last of those, and its hash."""
@@ -139,19 +152,18 @@ class _Walk:
         head = before
         if self._db.execute("SELECT 1 FROM entries WHERE n < 1").get is not None:
             raise LedgerCorrupt(1, "an entry stands before the first")
-        settled = iter(self._db.execute("SELECT n, call FROM settled WHERE n > ? ORDER BY n", (removed,)).fetchall())
+        index = _IndexWalk(self._db, removed)
         rows: Iterator[Row] = self._db.execute("SELECT n, data, hash FROM entries WHERE n > ? ORDER BY n", (removed,))
         for n, data, head in verified(rows, removed + 1, before):
             self._number = n
             for number, digest in anchors:
                 if n == number and head.hex() != digest:
                     raise LedgerCorrupt(n, "is not the entry that was last seen there")
-            if data.startswith(_SETTLED) and next(settled, None) != (n, _call_of(data)):
-                raise LedgerCorrupt(n, "is not what the index says settled its call")
+            if data.startswith(_INDEXED):
+                index.compare(n, data)
             if len(data) < 65_536 and b'"moved":[' in data:
                 self._moved(n, data)
-        if next(settled, None) is not None:
-            raise LedgerCorrupt(self._number, "the index of settled calls names an entry that is not there")
+        index.end(self._number)
         return self._number - removed, self._number, head
 
     def _moved(self, number: int, data: bytes) -> None:
@@ -189,6 +201,46 @@ class _Walk:
             raise LedgerCorrupt(0, f"the file itself is damaged: {problem}")
 
 
-def _call_of(data: bytes) -> int:
-    match = re.search(rb'"call":([0-9]+)', data)
-    return int(match[1]) if match else 0
+class _IndexWalk:
+    """The rows of all indexes in the order of their entries, beside the entries: neither has more than the other."""
+
+    def __init__(self, connection: apsw.Connection, removed: int) -> None:
+        self._db = connection
+        self._rows = {
+            table: connection.execute(f"SELECT * FROM {table} WHERE {column} > ? ORDER BY {column}", (removed,))  # noqa: S608
+            for table, column in INDEXES.items()
+        }
+        self._next = {table: self._row(table) for table in INDEXES}
+
+    def _row(self, table: str) -> tuple[object, int] | None:
+        """What is looked up, and the entry's number."""
+        row = next(self._rows[table], None)
+        return None if row is None else (row[0], row[1])
+
+    def compare(self, number: int, data: bytes) -> None:
+        """What this entry should have left there is what it did leave."""
+        wanted: dict[str, list[object]] = {}
+        for table, looked_up, _ in rows_of(decode(data)):
+            wanted.setdefault(table, []).append(looked_up)
+        for table, texts in wanted.items():
+            found = []
+            while (row := self._next[table]) is not None and row[1] == number:
+                found.append(row[0])
+                self._next[table] = self._row(table)
+            if table == "keys" and not found:
+                newer = self._db.execute("SELECT call FROM keys WHERE key_id = ?", (texts[0],)).get
+                if isinstance(newer, int) and newer > number:
+                    continue
+            # Masking judges a text by itself otherwise than inside its entry.
+            same = len(found) == len(texts) if table == "correlations" else set(found) == set(texts)
+            if not same:
+                raise LedgerCorrupt(number, f"is not what the index of {table} says of it")
+
+    def end(self, last: int) -> None:
+        """Nothing is left that no entry stands behind, and all adds up."""
+        for table, row in self._next.items():
+            if row is not None:
+                raise LedgerCorrupt(min(row[1], last), f"the index of {table} names an entry that says nothing of it")
+        if (sums := recorded(self._db)) is not None and sums != (found := counted(self._db)):
+            damaged = ", ".join(table for table in INDEXES if sums.get(table) != found[table])
+            raise LedgerCorrupt(0, f"the index of {damaged} is damaged; the next start makes it anew")

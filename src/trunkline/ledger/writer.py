@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import marshal
 import os
 import re
@@ -27,8 +28,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import apsw
 
 from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError, LedgerFull
+from trunkline.ledger import indexes
 from trunkline.ledger.chain import GENESIS
 from trunkline.ledger.keys import LedgerKeys
+from trunkline.ledger.masked_whole import masked_whole
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.store import (
     CHECKPOINT_PAGES,
@@ -43,15 +46,27 @@ from trunkline.ledger.store import (
 if TYPE_CHECKING:
     from msgspec import Raw
 
-__all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "Group", "Writer", "packed"]
+__all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "CommitGroup", "Writer", "packed"]
 
 # A body above this is stored once, in `blobs` (decision 27).
 INLINE_BODY_BYTES: Final = 65_536
-# How long the original of a masked outcome can still be fetched (decisions 3 and 5), and how long it taints (14).
+log = logging.getLogger("trunkline")
+
+# How long the original of a masked outcome can be fetched (decisions 3 and 5), and how long it taints (decision 14).
 OUTCOME_KEPT_MS: Final = 24 * 3600 * 1000
-# What the fold needs whole: such an entry's original is held while the entry is open.
+# What the fold needs whole: such an entry's original is held while the entry is open. Outcomes have their own rule.
 FOLDED_KINDS: Final = frozenset(
-    {"call.accepted", "question.opened", "tool.pinned", "directive.stated", "policy.changed", "process.step"}
+    {
+        "call.accepted",
+        "call.sent",
+        "call.returned",
+        "question.opened",
+        "tool.pinned",
+        "directive.stated",
+        "token.issued",
+        "agent.permissions",
+        "process.step",
+    }
 )
 # Renamed references are used by the entry that follows; this many never pile up between the two.
 MOST_RENAMED: Final = 64
@@ -68,8 +83,11 @@ GROUP, BLOB, SECRET = b"g", b"b", b"s"
 DURABLE, FAILED, FULL, CORRUPT = b"d", b"f", b"n", b"c"
 
 
-class Group(NamedTuple):
-    """What is committed together. Plain values only: it travels by ``marshal``, between two runs of one interpreter."""
+class CommitGroup(NamedTuple):
+    """The entries that are committed together, and what goes into the indexes with them.
+
+    Plain values only: it travels by ``marshal``, between two runs of one interpreter.
+    """
 
     first: int
     # The newest entry's time.
@@ -92,7 +110,7 @@ class Group(NamedTuple):
     forgotten: list[int]
 
 
-def packed(group: Group, entries: Iterable[bytes]) -> bytes:
+def packed(group: CommitGroup, entries: Iterable[bytes]) -> bytes:
     """A group as it travels. Version 2: without the search for repeated objects, which costs more than it saves.
 
     Joined, since ``marshal`` finds out the size by and by: new memory for each group, 0.5 µs for a call.
@@ -101,7 +119,10 @@ def packed(group: Group, entries: Iterable[bytes]) -> bytes:
 
 
 class Writer:
-    """The end of the line. ``commit`` returns the last durable number, or raises: then only ``abandon`` is left."""
+    """Puts commit groups on the disk; the only one that changes the record.
+
+    ``commit`` returns the last durable number, or raises: then only ``abandon`` is left.
+    """
 
     def __init__(self, path: Path, keys: LedgerKeys, masker: Masker, *, vfs: str | None = None) -> None:
         self._keys = keys
@@ -123,6 +144,7 @@ class Writer:
         self._db.set_wal_hook(self._count_pages)
         try:
             self._begin_where_it_ended(path)
+            self._sums = self._checked_indexes()
             if vfs is None:
                 self._compare_head(noted_head(path))
         except apsw.Error as exc:
@@ -146,6 +168,17 @@ class Writer:
         elif check != self._keys.check:
             raise LedgerError(f"the key does not belong to {path}: put back the one it was written with")
         self._read_held()
+
+    def _checked_indexes(self) -> indexes.Sums:
+        """What the indexes sum up to. One that was damaged is made anew from the entries (``indexes``)."""
+        there, written = indexes.counted(self._db), indexes.recorded(self._db)
+        if written is None:
+            indexes.record(self._db, there)
+        elif written != there:
+            damaged = ", ".join(table for table in indexes.INDEXES if written.get(table) != there[table])
+            log.warning("the index of %s was damaged and is made anew from the entries", damaged)
+            return indexes.rebuild(self._db)
+        return there
 
     def _compare_head(self, noted: tuple[int, str] | None) -> None:
         if noted is None:
@@ -178,7 +211,7 @@ class Writer:
 
     def commit(self, payload: bytes, blobs: Iterable[tuple[int, bytes | Raw]] = ()) -> int:
         """Store a packed group, whose entries may name these blobs and those of before. The last durable number."""
-        group = Group(*marshal.loads(payload))  # noqa: S302 - from our own parent, over a private socket
+        group = CommitGroup(*marshal.loads(payload))  # noqa: S302 - from our own parent, over a private socket
         if group.first != self.last + 1:
             raise InvariantBroken(f"entry {group.first} does not follow {self.last}")
         for blob, data in blobs:
@@ -202,7 +235,7 @@ class Writer:
             self._references.pop(blob, None)
         return last
 
-    def _transact(self, group: Group, payload: bytes) -> int:
+    def _transact(self, group: CommitGroup, payload: bytes) -> int:
         self._execute("BEGIN IMMEDIATE")
         self._uses = {}
         rows = self._rows = []
@@ -223,18 +256,10 @@ class Writer:
             rows += (number, stored, head)
             number += 1
         self._insert("entries", 3, rows)
-        self._insert("settled", 2, group.settled)
-        many = self._db.executemany
-        if group.keys:
-            # After 24 hours a key may name another call.
-            many("INSERT OR REPLACE INTO keys VALUES (?, ?)", self._shown(group.keys, clean))
-        if group.correlations:
-            many("INSERT INTO correlations VALUES (?, ?)", self._shown(group.correlations, clean))
-        if group.steps:
-            many("INSERT INTO steps VALUES (?, ?)", group.steps)
+        sums = self._index(group, clean)
         if self._uses:
             uses = self._uses.items()
-            many("INSERT INTO uses VALUES (?, ?) ON CONFLICT DO UPDATE SET last = excluded.last", uses)
+            self._db.executemany("INSERT INTO uses VALUES (?, ?) ON CONFLICT DO UPDATE SET last = excluded.last", uses)
         last = number - 1
         if group.sizes:
             self._execute(
@@ -245,12 +270,41 @@ class Writer:
             self._store_snapshot(*group.snapshot)
         if group.part is not None:
             self._close_part(*group.part)
+            sums = indexes.counted(self._db)
+            indexes.record(self._db, sums)
         self._execute("COMMIT")
         self.last = last
         self._head = head
+        self._sums = sums
         if self._note is not None:
             self._note.write(last, head)
         return last
+
+    def _index(self, group: CommitGroup, clean: bool) -> indexes.Sums:
+        """Add the group's rows to the indexes; what these sum up to then."""
+        sums = dict(self._sums)
+        self._insert("settled", 2, group.settled)
+        sums["settled"] += indexes.sum_of_settled(group.settled)
+        many = self._db.executemany
+        if group.keys:
+            keys = self._shown(group.keys, clean)
+            for key_id, call in keys:
+                # After 24 hours a key may name another call.
+                earlier = self._execute("SELECT call FROM keys WHERE key_id = ?", (key_id,)).get
+                if earlier is not None:
+                    sums["keys"] -= indexes.sum_of_texts([(key_id, earlier)])
+                self._execute("INSERT OR REPLACE INTO keys VALUES (?, ?)", (key_id, call))
+            sums["keys"] += indexes.sum_of_texts(keys)
+        if group.correlations:
+            correlations = self._shown(group.correlations, clean)
+            many("INSERT INTO correlations VALUES (?, ?)", correlations)
+            sums["correlations"] += indexes.sum_of_texts(correlations)
+        if group.steps:
+            many("INSERT INTO steps VALUES (?, ?)", group.steps)
+            sums["steps"] += indexes.sum_of_texts(group.steps)
+        if sums != self._sums:
+            indexes.record(self._db, sums)
+        return sums
 
     def _insert(self, table: str, columns: int, values: Sequence[int | bytes]) -> None:
         """Add rows, given as the values of one after the other."""
@@ -263,7 +317,7 @@ class Writer:
                 self._db.executemany(_insertion(table, columns, rows), several)
                 done = upto
 
-    def _shown(self, pairs: list[tuple[str, int]], clean: bool) -> Iterable[tuple[str, int]]:
+    def _shown(self, pairs: list[tuple[str, int]], clean: bool) -> list[tuple[str, int]]:
         return pairs if clean else [(self._masker.mask_text(text), number) for text, number in pairs]
 
     # --- masking and what is held -------------------------------------------------------------------------------------
@@ -299,9 +353,14 @@ class Writer:
                 masked = masked.replace(original, renamed)
         if masked is data:
             return data
-        # Stops here, before anything is written, if masking ever broke an entry.
-        entry: dict[str, object] = json.loads(masked)
-        kind = entry["kind"]
+        try:
+            entry: dict[str, object] = json.loads(masked)
+            kind = entry["kind"]
+        except (ValueError, TypeError, RecursionError):
+            # An entry is never lost because of what somebody wrote into it.
+            masked = masked_whole(data, self._masker)
+            entry = json.loads(masked)
+            kind = entry["kind"]
         if kind == "call.settled":
             call = entry["call"]
             assert isinstance(call, int)
@@ -331,7 +390,7 @@ class Writer:
         elif call:
             self._held_calls.add(call)
 
-    def _erase_settled(self, group: Group) -> None:
+    def _erase_settled(self, group: CommitGroup) -> None:
         if self._held_calls:
             for call in group.settled[::2]:
                 if call in self._held_calls:
@@ -390,7 +449,7 @@ class Writer:
     def _store_blob(self, digest: bytes, data: bytes) -> None:
         self._execute("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", (digest, data))
 
-    def _store_output(self, blob: int, group: Group) -> None:
+    def _store_output(self, blob: int, group: CommitGroup) -> None:
         """An output that travels by reference. Masked it has another hash, which the entries that name it then say."""
         reference = self._reference(blob)
         if reference is not None:

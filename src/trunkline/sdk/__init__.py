@@ -1,6 +1,7 @@
 """What an agent's author imports: ``from trunkline import Agent``, or ``from trunkline.sdk import ChiffonAgent``.
 
-Start reading at ``agent.py``, for Chiffon at ``chiffon.py``. Names are loaded when they are first used.
+Start reading at ``agent.py`` (OpenSentience) or at ``chiffon.py`` (Chiffon); the other modules serve these two. Names
+are loaded when they are first used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``Agent``: what an agent's author writes against. ``connect``: the same for a program that only calls.
 
-Owns the declaration of tools and the verbs that work inside one. The work is elsewhere: ``line`` keeps the connection,
-``running`` runs the tools, ``launch`` is ``agent.run()``.
+Owns the declaration of tools, and the methods that a tool uses while it runs. The work is elsewhere:
+``exchange_connection`` keeps the agent connected, ``running_calls`` runs the tools, ``launch`` is ``agent.run()``.
 
 Invariant: a decorated function stays the function it was. Outside a call ``progress``, ``partial`` and ``log`` do
 nothing and ``canceled`` is False, so that a tool can be tested like any function.
@@ -29,29 +29,32 @@ from trunkline.edges.opensentience.agent_session import AgentSession, HealthWord
 from trunkline.edges.opensentience.messages import is_semver
 from trunkline.errors import ExchangeUnreachable, ToolFailed
 from trunkline.model import AGENT_ID, MAX_INPUT_BYTES, RESERVED_PREFIXES, Channel, Now, Status, fault
-from trunkline.sdk.line import Identity, Line, Token
-from trunkline.sdk.running import RunningCalls, current
-from trunkline.sdk.tool import Tool, make_tool
+from trunkline.sdk.exchange_connection import ExchangeConnection, Identity, Token
+from trunkline.sdk.running_calls import RunningCalls, current
+from trunkline.sdk.tool import DeclaredTool, make_tool
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 # How long running calls get to end when the agent is stopped, before they are cancelled. With what follows it stays
 # below the 5 s after which an exchange kills an agent that it stops.
 GRACE_S: Final = 2.5
-HANG_UP_S: Final = 1.0
+CLOSE_S: Final = 1.0
 # An input stands two levels deep in its message.
 MAX_INPUT_DEPTH: Final = strictjson.MAX_DEPTH - 2
 
 
-class Progress(Struct, frozen=True):
-    """What a called tool shows: ``data`` is ``{"text": …}`` or, on the channel ``partial_result``, ``{"json": …}``."""
+class CallProgress(Struct, frozen=True):
+    """Something that a called tool showed before its result; ``on_progress`` of ``Agent.call`` gets it.
+
+    ``data`` is ``{"text": …}`` or, on the channel ``partial_result``, ``{"json": …}``.
+    """
 
     channel: str
     data: dict[str, Any]
 
 
 class Agent:
-    """Somebody who offers tools, calls those of others, or both.
+    """One agent, over OpenSentience: it offers functions as tools, calls those of others, or both.
 
     ``manifest`` is the path of its ``opensentience.agent.json``; the exchange is told the hash of it.
     """
@@ -65,9 +68,9 @@ class Agent:
             raise ValueError(f"{version!r} is no version of the form 1.2.3")
         self.agent_id = agent_id
         self.version = version
-        self.tools: dict[str, Tool] = {}
+        self.tools: dict[str, DeclaredTool] = {}
         self._manifest = None if manifest is None else Path(manifest)
-        self._line: Line | None = None
+        self._connection: ExchangeConnection | None = None
         self._calls: RunningCalls | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -100,7 +103,7 @@ class Agent:
         """
 
         def declare(function: F) -> F:
-            if self._line is not None:
+            if self._connection is not None:
                 raise RuntimeError(f"{self.agent_id} is attached already; declare tools before agent.run()")
             tool = make_tool(
                 self.agent_id,
@@ -152,9 +155,9 @@ class Agent:
 
     def health(self, status: HealthWord, **details: Any) -> None:
         """Say how the agent is: calls stop while it is ``unhealthy``. ``details`` must hold no secret."""
-        line = self._attached()
+        connection = self._attached()
         encoded = msgspec.json.encode(details) if details else None
-        self._on_loop(line.report, status, encoded)
+        self._on_loop(connection.report, status, encoded)
 
     # -- calling others ------------------------------------------------------------------------------------------------
 
@@ -166,7 +169,7 @@ class Agent:
         key: str | None = None,
         timeout_s: float | None = None,
         directive: str | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CallProgress], None] | None = None,
     ) -> dict[str, Any]:
         """Call a tool through the exchange and return its output; ``ToolFailed`` carries why there is none.
 
@@ -191,7 +194,7 @@ class Agent:
 
         def progressed(event: Progressed) -> None:
             assert on_progress is not None
-            on_progress(Progress(event.channel, msgspec.json.decode(event.data)))
+            on_progress(CallProgress(event.channel, msgspec.json.decode(event.data)))
 
         answer = await self._attached().ask(
             send, keyed=key is not None, progressed=None if on_progress is None else progressed
@@ -210,7 +213,7 @@ class Agent:
         key: str | None = None,
         timeout_s: float | None = None,
         directive: str | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CallProgress], None] | None = None,
     ) -> dict[str, Any]:
         """``call`` for plain functions: waits in their thread, and ends when the running call is asked to stop."""
         if self._loop is None or threading.get_ident() == self._thread:
@@ -251,39 +254,40 @@ class Agent:
         self, *, socket: str | Path, token: str, home: str | Path | None = None, grace_s: float = GRACE_S
     ) -> bool:
         """Stay attached until ``stop()``; ``NotAdmitted`` when the exchange refuses. False if a tool would not end."""
-        if self._line is not None:
+        if self._connection is not None:
             raise RuntimeError(f"{self.agent_id} is attached already")
+        manifest = self._manifest
         identity = Identity(
-            self.agent_id,
-            self.version,
-            str(socket),
-            Token(token),
-            None if self._manifest is None else hashlib.sha256(self._manifest.read_bytes()).hexdigest(),
-            trunkline.__version__,
+            agent_id=self.agent_id,
+            version=self.version,
+            address=str(socket),
+            token=Token(token),
+            manifest_hash=None if manifest is None else hashlib.sha256(manifest.read_bytes()).hexdigest(),
+            sdk_version=trunkline.__version__,
         )
         offers = [tool.offer for tool in self.tools.values()]
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._stopping = asyncio.Event()
-        line = self._line = Line(identity, offers, None if home is None else Path(home))
-        calls = self._calls = line.calls = RunningCalls(self.tools, line)
-        holding = asyncio.create_task(line.hold())
+        connection = self._connection = ExchangeConnection(identity, offers, None if home is None else Path(home))
+        calls = self._calls = connection.calls = RunningCalls(self.tools, connection)
+        connection_task = asyncio.create_task(connection.run())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait({holding, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if len(calls) and line.ready.is_set():
+            await asyncio.wait({connection_task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if len(calls) and connection.ready.is_set():
                 # The exchange sends nothing more, and what is under way may end.
-                line.report("unhealthy", b'{"reason":"stopping"}')
+                connection.report("unhealthy", b'{"reason":"stopping"}')
             ended = await calls.drain(grace_s)
-            line.hang_up()
+            connection.close()
             # An exchange that does not read keeps a socket from closing in order.
-            await asyncio.wait({holding}, timeout=HANG_UP_S)
-            if holding.done():
-                await holding
+            await asyncio.wait({connection_task}, timeout=CLOSE_S)
+            if connection_task.done():
+                await connection_task
         finally:
             stopping.cancel()
-            holding.cancel()
+            connection_task.cancel()
             calls.abandon()
-            self._line = self._calls = self._loop = self._stopping = None
+            self._connection = self._calls = self._loop = self._stopping = None
         return ended
 
     def stop(self) -> None:
@@ -297,9 +301,9 @@ class Agent:
     ) -> AsyncIterator[Agent]:
         """``async with agent.connected(…)``: attached, tools registered, inside the block."""
         serving = asyncio.create_task(self.serve(socket=socket, token=token, home=home, grace_s=grace_s))
-        # One turn, so that serve() has made the line.
+        # One turn, so that serve() has made the connection.
         await asyncio.sleep(0)
-        waiting = None if self._line is None else asyncio.create_task(self._line.ready.wait())
+        waiting = None if self._connection is None else asyncio.create_task(self._connection.ready.wait())
         try:
             await asyncio.wait({serving, waiting} if waiting else {serving}, return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
@@ -325,12 +329,12 @@ class Agent:
         if run is not None:
             run.calls.say(run, channel, msgspec.json.encode(data))
 
-    def _attached(self) -> Line:
-        if self._line is None:
+    def _attached(self) -> ExchangeConnection:
+        if self._connection is None:
             raise ExchangeUnreachable(
                 f"{self.agent_id} is not attached; this works inside run(), serve() or connected()"
             )
-        return self._line
+        return self._connection
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         assert self._loop is not None

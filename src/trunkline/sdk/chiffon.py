@@ -13,8 +13,8 @@
     agent.run()
 
 Done for the author: registration, a first status at once and one every 10 s, chunks, resources used, the cache of
-requests on disk, reconnecting. Owns the declaration and the life of a job; rules are in ``chiffon_desk``, transports
-in ``chiffon_lines``.
+requests on disk, reconnecting. Owns the declaration and the life of a job; the rules are in ``chiffon_jobs``, the
+transports in ``chiffon_connections``.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from trunkline.edges.chiffon import messages
 from trunkline.edges.chiffon.messages import AGENT_TYPES, ORCHESTRATOR, Envelope, Resources, WorkResult
 from trunkline.errors import ConfigError, ToolError, TrunklineError
 from trunkline.model import AGENT_ID, TOOL_NAME
-from trunkline.sdk.chiffon_cache import Cache
-from trunkline.sdk.chiffon_desk import Desk, Job, Outcome, exit_code
-from trunkline.sdk.chiffon_lines import HttpLine, Line, NatsLine
+from trunkline.sdk.chiffon_cache import RequestCache
+from trunkline.sdk.chiffon_connections import HttpConnection, NatsConnection, OrchestratorConnection
+from trunkline.sdk.chiffon_jobs import AcceptedJob, AcceptedJobs, JobOutcome, exit_code
 
 log = logging.getLogger("trunkline.sdk")
 
@@ -51,12 +51,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 # CH-030; contradiction 5: a third of the time after which an orchestrator takes an agent as hung.
 STATUS_S: Final = 10.0
 TOKEN_CHARS: Final = 32
-# Sixteen chunks are 4 MiB.
-MAX_UNSAID: Final = 16
+# Messages of one job that wait to be sent. Sixteen chunks are 4 MiB.
+MAX_UNSENT: Final = 16
 
 
-class Declared(Struct, frozen=True):
-    """One kind of work."""
+class DeclaredWork(Struct, frozen=True):
+    """A function declared with ``@agent.work``, and whether it may run again after it was interrupted."""
 
     function: Callable[..., Any]
     is_repeatable: bool
@@ -93,11 +93,11 @@ class ChiffonAgent:
         self._cache_path = cache
         self._capacity = {"memory_mb": memory_mb, "gpu_vram_mb": gpu_vram_mb, "cpu": cpu}
         self._status_s = status_s
-        self._declared: dict[str, Declared] = {}
-        self._line: Line | None = None
-        self._desk: Desk | None = None
-        self._jobs: set[asyncio.Task[None]] = set()
-        self._ended: dict[str, asyncio.Event] = {}
+        self._declared: dict[str, DeclaredWork] = {}
+        self._connection: OrchestratorConnection | None = None
+        self._jobs: AcceptedJobs | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._job_ended: dict[str, asyncio.Event] = {}
 
     def __repr__(self) -> str:
         return f"ChiffonAgent({self.agent_id!r}, {self.agent_type!r})"
@@ -114,7 +114,7 @@ class ChiffonAgent:
             raise ValueError(f"{work_type!r} is no name for work: {TOOL_NAME.pattern}")
 
         def declare(function: F) -> F:
-            self._declared[work_type] = Declared(function, repeatable)
+            self._declared[work_type] = DeclaredWork(function, repeatable)
             return function
 
         return declare
@@ -129,29 +129,31 @@ class ChiffonAgent:
     async def serve(self) -> None:
         """Work until cancelled; ``NotAdmitted`` if the orchestrator does not know the token."""
         url, token = self.settings()
-        cache = Cache(self._cache_path if self._cache_path is not None else _default_cache(self.agent_id))
+        cache = RequestCache(self._cache_path if self._cache_path is not None else _default_cache(self.agent_id))
         names = {name: declared.is_repeatable for name, declared in self._declared.items()}
         memory = self._capacity["memory_mb"]
-        desk = self._desk = Desk(self.agent_type, names, cache, memory_mb=None if memory is None else int(memory))
+        jobs = self._jobs = AcceptedJobs(
+            self.agent_type, names, cache, memory_mb=None if memory is None else int(memory)
+        )
         by_queue = url.startswith(("nats://", "tls://"))
         if by_queue:
 
             def admitted(shown: str) -> None:
-                desk.orchestrator_token = shown
+                jobs.orchestrator_token = shown
 
-            self._line = NatsLine(url, token, self._registration(), admitted)
+            self._connection = NatsConnection(url, token, self._registration(), admitted)
         else:
-            self._line = HttpLine(url, token, self._registration())
+            self._connection = HttpConnection(url, token, self._registration())
 
-        async def take(data: bytes) -> asyncio.Event | None:
-            return await self._take(data, with_token=by_queue)
+        async def on_message(data: bytes) -> asyncio.Event | None:
+            return await self._receive(data, with_token=by_queue)
 
         try:
-            await self._line.run(take)
+            await self._connection.run(on_message)
         finally:
-            for job in self._jobs:
-                job.cancel()
-            await asyncio.gather(*self._jobs, return_exceptions=True)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             cache.close()
 
     def settings(self) -> tuple[str, str]:
@@ -176,39 +178,39 @@ class ChiffonAgent:
             "capacity": {name: value for name, value in self._capacity.items() if value is not None},
         }
 
-    async def _take(self, data: bytes, *, with_token: bool) -> asyncio.Event | None:
-        assert self._desk is not None
-        replies, job = self._desk.receive(data, time.time(), with_token=with_token)
+    async def _receive(self, data: bytes, *, with_token: bool) -> asyncio.Event | None:
+        assert self._jobs is not None
+        replies, job = self._jobs.receive(data, time.time(), with_token=with_token)
         if job is not None:
             request_id = job.envelope.request_id.lower()
-            self._ended[request_id] = asyncio.Event()
+            self._job_ended[request_id] = asyncio.Event()
             running = asyncio.get_running_loop().create_task(self._run(job, replies))
-            self._jobs.add(running)
-            running.add_done_callback(self._jobs.discard)
-            return self._ended[request_id]
+            self._tasks.add(running)
+            running.add_done_callback(self._tasks.discard)
+            return self._job_ended[request_id]
         for reply in replies:
-            self._later(self._say(reply))
+            self._send_later(self._send(reply))
         request_id = replies[0].request_id.lower() if replies else ""
-        return self._ended.get(request_id)
+        return self._job_ended.get(request_id)
 
-    def _later(self, sending: Awaitable[None]) -> None:
+    def _send_later(self, sending: Awaitable[None]) -> None:
         task = asyncio.ensure_future(sending)
-        self._jobs.add(task)
-        task.add_done_callback(self._jobs.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _say(self, envelope: Envelope) -> None:
-        assert self._line is not None
-        await self._line.send(envelope)
+    async def _send(self, envelope: Envelope) -> None:
+        assert self._connection is not None
+        await self._connection.send(envelope)
 
-    async def _run(self, job: Job, first: list[Envelope]) -> None:
+    async def _run(self, job: AcceptedJob, first: list[Envelope]) -> None:
         """One request, from its first status to its result."""
-        assert self._desk is not None
-        desk, voice = self._desk, Voice(self._say)
-        task = Task(desk, job, voice)
-        beat = asyncio.get_running_loop().create_task(self._beat(job, voice))
+        assert self._jobs is not None
+        jobs, reporter = self._jobs, JobReporter(self._send)
+        task = Task(jobs, job, reporter)
+        status_task = asyncio.get_running_loop().create_task(self._report_status(job, reporter))
         started, used = time.monotonic(), _cpu_ms()
         try:
-            await voice.say(first)
+            await reporter.send(first)
             given: dict[str, Any] = msgspec.json.decode(job.request.parameters)
             try:
                 returned = await _call(self._declared[job.request.work_type].function, task, given)
@@ -216,8 +218,8 @@ class ChiffonAgent:
             except WorkFailed as failed:
                 code, output = exit_code(failed.exit_code) or 1, failed.output or task.text
             except ResourceLimit as limit:
-                await voice.say(desk.gave_up(job, limit.error, time.time()))
-                await voice.end()
+                await reporter.send(jobs.gave_up(job, limit.error, time.time()))
+                await reporter.wait_sent()
                 return
             except ToolError as failed:
                 code, output = 1, f"{task.text}{failed}"
@@ -227,54 +229,54 @@ class ChiffonAgent:
                 code, output = 1, f"{task.text}{type(defect).__name__} in the agent"
             resources = Resources(int(time.monotonic() - started), task.gpu_vram_mb, max(0, _cpu_ms() - used))
             result = WorkResult(job.request.task_id, "failed" if code else "success", code, output, resources)
-            await voice.say(desk.finished(job, Outcome(result), time.time()))
-            await voice.end()
+            await reporter.send(jobs.finished(job, JobOutcome(result), time.time()))
+            await reporter.wait_sent()
         finally:
-            beat.cancel()
-            voice.stop()
-            ended = self._ended.pop(job.envelope.request_id.lower(), None)
+            status_task.cancel()
+            reporter.stop()
+            ended = self._job_ended.pop(job.envelope.request_id.lower(), None)
             if ended is not None:
                 ended.set()
 
-    async def _beat(self, job: Job, voice: Voice) -> None:
+    async def _report_status(self, job: AcceptedJob, reporter: JobReporter) -> None:
         """A status every 10 s, whatever the author's code does."""
-        assert self._desk is not None
+        assert self._jobs is not None
         while True:
             await asyncio.sleep(self._status_s)
-            await voice.say([self._desk.status(job, time.time())])
+            await reporter.send([self._jobs.status(job, time.time())])
 
 
-class Voice:
-    """What is said about one job, in order, while the work goes on."""
+class JobReporter:
+    """Sends the messages about one job, in their order, while the author's function goes on."""
 
     def __init__(self, send: Callable[[Envelope], Awaitable[None]]) -> None:
         self._send = send
         # A full one makes the work wait: chunks of a large output are not all in memory twice.
-        self._waiting: asyncio.Queue[Envelope] = asyncio.Queue(MAX_UNSAID)
-        self._speaker = asyncio.get_running_loop().create_task(self._speak())
+        self._unsent: asyncio.Queue[Envelope] = asyncio.Queue(MAX_UNSENT)
+        self._sender = asyncio.get_running_loop().create_task(self._send_all())
 
-    async def say(self, envelopes: list[Envelope]) -> None:
-        """These, after all that was said before."""
+    async def send(self, envelopes: list[Envelope]) -> None:
+        """Send these, after all that was given before."""
         for envelope in envelopes:
-            await self._waiting.put(envelope)
+            await self._unsent.put(envelope)
 
-    async def _speak(self) -> None:
+    async def _send_all(self) -> None:
         while True:
-            envelope = await self._waiting.get()
+            envelope = await self._unsent.get()
             await self._send(envelope)
-            self._waiting.task_done()
+            self._unsent.task_done()
 
-    async def end(self) -> None:
-        """Everything has arrived; or, if the line is closed for us, nothing more will."""
-        said = asyncio.ensure_future(self._waiting.join())
-        await asyncio.wait({said, self._speaker}, return_when=asyncio.FIRST_COMPLETED)
-        said.cancel()
+    async def wait_sent(self) -> None:
+        """Until everything has arrived; or, if the orchestrator refuses us, nothing more will."""
+        sent = asyncio.ensure_future(self._unsent.join())
+        await asyncio.wait({sent, self._sender}, return_when=asyncio.FIRST_COMPLETED)
+        sent.cancel()
 
     def stop(self) -> None:
-        """Nothing more. What ended it early is told by the line itself."""
-        if self._speaker.done() and not self._speaker.cancelled():
-            self._speaker.exception()
-        self._speaker.cancel()
+        """Send nothing more. What ended it early is told by the connection itself."""
+        if self._sender.done() and not self._sender.cancelled():
+            self._sender.exception()
+        self._sender.cancel()
 
 
 class WorkFailed(TrunklineError):
@@ -296,12 +298,12 @@ class ResourceLimit(TrunklineError):
 
 
 class Task:
-    """What an author's function is given: where to say how far it is."""
+    """What an author's function is given: the ids and hints of its task, and where to say how far it is."""
 
-    def __init__(self, desk: Desk, job: Job, voice: Voice) -> None:
-        self._desk = desk
+    def __init__(self, jobs: AcceptedJobs, job: AcceptedJob, reporter: JobReporter) -> None:
+        self._jobs = jobs
         self._job = job
-        self._voice = voice
+        self._reporter = reporter
         self._parts: list[str] = []
         self._step_parts: list[str] = []
         self.task_id = job.request.task_id
@@ -320,7 +322,7 @@ class Task:
         self._job.percent = max(0, min(100, percent))
 
     def write(self, text: str) -> None:
-        """Output of this step."""
+        """Add to the output of this step."""
         self._parts.append(text)
         self._step_parts.append(text)
 
@@ -340,7 +342,7 @@ class Task:
                 self.progress(percent)
         finally:
             output, self._step_parts = "".join(self._step_parts), []
-            await self._voice.say(self._desk.step_completed(self._job, output, time.time()))
+            await self._reporter.send(self._jobs.step_completed(self._job, output, time.time()))
 
 
 async def _call(function: Callable[..., Any], task: Task, given: dict[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 Keyed by (sender, request_id), 24 hours or 10,000 entries (silent point 11). A request is written down before its work
 starts; one that is found so after a restart was interrupted, and nobody knows how far it came.
 
-Owns the file. Does not own what is done about a repeat (``chiffon_desk``).
+Owns the file. Does not own what is done about a repeat (``chiffon_jobs``).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ LIFE_S: Final = 86_400.0
 MAX_ENTRIES: Final = 10_000
 
 
-class Seen(Struct, frozen=True):
-    """A request that was taken. ``final`` is how it ended, as JSON; None while it runs."""
+class SeenRequest(Struct, frozen=True):
+    """What is known of a request that was taken. ``final`` is how it ended, as JSON; None while it runs."""
 
     fingerprint: str
     final: bytes | None
 
 
-class Cache:
-    """The file. ``:memory:`` for an agent that forgets everything with its process."""
+class RequestCache:
+    """The requests of the last day, in a file; in ``:memory:`` for an agent that forgets them with its process."""
 
     def __init__(self, path: str | Path) -> None:
         if str(path) != ":memory:":
@@ -41,16 +41,16 @@ class Cache:
             " primary key (sender, request_id)) without rowid"
         )
 
-    def get(self, sender: str, request_id: str, now: float) -> Seen | None:
+    def get(self, sender: str, request_id: str, now: float) -> SeenRequest | None:
         """What is known of a request."""
         row = self._db.execute(
             "select fingerprint, final from seen where sender = ? and request_id = ? and at > ?",
             (sender, request_id, now - LIFE_S),
         ).fetchone()
-        return None if row is None else Seen(row[0], row[1])
+        return None if row is None else SeenRequest(row[0], row[1])
 
     def start(self, sender: str, request_id: str, fingerprint: str, now: float) -> None:
-        """It is about to run (CH-079)."""
+        """Write down that a request is about to run (CH-079)."""
         self._db.execute(
             "insert or replace into seen values (?, ?, ?, null, ?)", (sender, request_id, fingerprint, now)
         )
@@ -62,14 +62,14 @@ class Cache:
         )
 
     def finish(self, sender: str, request_id: str, final: object) -> None:
-        """How it ended."""
+        """Write down how a request ended."""
         self._db.execute(
             "update seen set final = ? where sender = ? and request_id = ?",
             (msgspec.json.encode(final), sender, request_id),
         )
 
     def forget(self, sender: str, request_id: str) -> None:
-        """It may run again: it never started, or failed in a way that is tried again."""
+        """Let a request run again: it never started, or failed in a way that is tried again."""
         self._db.execute("delete from seen where sender = ? and request_id = ?", (sender, request_id))
 
     def __len__(self) -> int:

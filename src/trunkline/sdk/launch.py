@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from trunkline.errors import ExchangeUnreachable, NotAdmitted
-from trunkline.sdk.connection import loopback_address
+from trunkline.sdk.agent_socket import loopback_address
 
 if TYPE_CHECKING:
     from trunkline.sdk.agent import Agent

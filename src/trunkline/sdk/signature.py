@@ -1,7 +1,7 @@
 """A function's annotations as a tool's schemas, and the reader and writer that go with them.
 
 Owns what a signature means: the parameters become one ``msgspec`` struct, and that same struct makes the input schema
-*and* reads each input, so the two cannot disagree. Does not own the tool's flags or its name (``agent.py``).
+*and* reads each input, so the two cannot disagree. Does not own the tool's flags or its name (``tool``).
 
 Invariant: what ``Signature.read`` returns can be passed to the function; a fault names the parameter, never a value.
 """
@@ -43,7 +43,7 @@ _IMMUTABLE: Final = (str, bytes, int, float, bool, tuple, frozenset, type(None))
 
 
 class Signature(Struct, frozen=True):
-    """What a function says about itself."""
+    """What a function's annotations and docstring say, made once: schemas, and how to read inputs and write results."""
 
     description: str
     input_schema: dict[str, Any]

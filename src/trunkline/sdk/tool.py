@@ -1,6 +1,6 @@
 """One tool of an agent: a function, what the exchange is told of it, and how it wants to be run.
 
-Owns the flags and their defaults; the schemas come from ``signature``.
+Owns the flags of ``@agent.tool`` and their defaults: a new flag is added here. The schemas come from ``signature``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ CAPABILITIES: Final = ("streaming", "cancellation")
 IDEMPOTENCY: Final = "idempotency"
 
 
-class Tool(Struct, frozen=True):
-    """A function that others may call."""
+class DeclaredTool(Struct, frozen=True):
+    """A function declared with ``@agent.tool``, and all that is known of it."""
 
     definition: ToolDefinition
     signature: Signature
@@ -54,7 +54,7 @@ def make_tool(
     tags: Iterable[str],
     permissions: Iterable[str],
     timeout_s: float | None,
-) -> Tool:
+) -> DeclaredTool:
     """A tool from a function and its flags; ``TypeError`` or ``ValueError`` says what the author has to change."""
     name = function.__name__ if name is None else name
     if not TOOL_NAME.fullmatch(name):
@@ -64,7 +64,7 @@ def make_tool(
     signature = signature_of(function, name)
     schema, output_schema = signature.input_schema, signature.output_schema
     declared = dict.fromkeys((*CAPABILITIES, *((IDEMPOTENCY,) if idempotent else ()), *capabilities))
-    return Tool(
+    return DeclaredTool(
         ToolDefinition(
             tool_id=f"{agent_id}/{name}",
             description=signature.description if description is None else description,

@@ -1,4 +1,7 @@
-"""``python -m trunkline.testing SEED``: run a simulation again and tell its story; ``FIRST-LAST``: run many."""
+"""``python -m trunkline.testing SEED``: run a simulation again and print its story; ``FIRST-LAST``: run many.
+
+For looking at a seed that failed: a failing test prints the command. What happens in a simulation is ``simulation``.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ FORGED: Final = b'{"forged":true}'
 
 
 class Deed(enum.Enum):
-    """What an agent does with a call once its time has come."""
+    """What a scripted agent does with a call once its time has come: answer, or one of the ways to misbehave."""
 
     ANSWER = "answers"
     FAIL = "says that it failed"
@@ -70,7 +70,7 @@ class Deed(enum.Enum):
 
 
 class Job(Struct, frozen=True):
-    """How one call is treated: after how long, what, showing how much on the way."""
+    """How a scripted agent treats one call: what it does, after how long, and what it shows on the way."""
 
     deed: Deed
     after_s: float
@@ -95,7 +95,7 @@ Script = Callable[["ScriptedAgent", Called], Job]
 
 
 class ScriptedAgent:
-    """One agent: its processes come and go, what it promised to remember stays."""
+    """One agent of a simulation: its processes come and go, what it promised to remember stays."""
 
     def __init__(
         self,
@@ -512,10 +512,10 @@ class Thief:
                 self._witness.defect(f"somebody came in with the token of {self._session.agent_id}")
 
     def lost(self) -> None:
-        """Shown the door."""
+        """The exchange closed the connection, as it should."""
 
 
 def _arguments(body: Raw) -> dict[str, object]:
-    """Any object will do."""
+    """The arguments in an input: any object will do."""
     found: dict[str, object] = msgspec.json.decode(body)
     return found

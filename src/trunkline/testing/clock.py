@@ -23,14 +23,14 @@ TICK_S: Final = 1e-6
 
 
 class ManualClock:
-    """Both clocks, in seconds."""
+    """A monotonic and a wall clock, in seconds, moved by a test."""
 
     def __init__(self, mono: float = 1000.0, wall: float = SOME_DAY) -> None:
         self.mono = mono
         self.wall = wall
 
     def now(self) -> Now:
-        """One reading of both."""
+        """One reading of both clocks."""
         return Now(self.mono, self.wall)
 
     def advance(self, seconds: float) -> None:
@@ -46,7 +46,7 @@ class ManualClock:
 
 
 class Timer:
-    """Something that will be done; what asyncio calls a handle."""
+    """A callback that will be called at a moment; what asyncio calls a handle."""
 
     __slots__ = ("_args", "_callback", "at")
 
@@ -56,7 +56,7 @@ class Timer:
         self._args = args
 
     def cancel(self) -> None:
-        """Do not do it."""
+        """Call it off."""
         self._callback = None
         self._args = ()
 
@@ -65,7 +65,7 @@ class Timer:
         return self._callback is None
 
     def run(self) -> bool:
-        """Do it, if it was not called off."""
+        """Call back, if it was not called off; whether it was not."""
         callback, args = self._callback, self._args
         if callback is None:
             return False

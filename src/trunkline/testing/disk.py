@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import apsw
 
-__all__ = ["SECTOR_BYTES", "Failure", "FaultyDisk", "Image", "Step", "write_image"]
+__all__ = ["SECTOR_BYTES", "DiskStep", "Failure", "FaultyDisk", "Image", "write_image"]
 
 # The unit a disk writes whole. SQLite relies on less: bytes beside those that are written stay (powersafe overwrite).
 SECTOR_BYTES: Final = 512
@@ -34,7 +34,7 @@ Image = dict[str, bytes]
 
 
 class Failure(enum.StrEnum):
-    """How an operation can fail."""
+    """The ways in which a disk operation can be made to fail."""
 
     EIO = "EIO"  # any operation
     ENOSPC = "ENOSPC"  # a write, or a file made anew
@@ -60,7 +60,7 @@ _IOERR: Final = {
 _JOURNALS: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL
 
 
-class Step(NamedTuple):
+class DiskStep(NamedTuple):
     """One operation that changes a disk, or promises that changes last. ``file`` outlives names, as an inode does."""
 
     kind: str  # create, delete, write, truncate, sync, sync names
@@ -79,7 +79,7 @@ class FaultyDisk:
     def __init__(self, seed: int = 0, image: Mapping[str, bytes] | None = None) -> None:
         self.folder: Final = Path(tempfile.mkdtemp(prefix="disk-", dir=_FAST if _FAST.is_dir() else None))
         self.vfs: Final = f"faulty-{self.folder.name}"
-        self.steps: list[Step] = []
+        self.steps: list[DiskStep] = []
         # Operations that failed, as (kind of operation, file name).
         self.failures: list[tuple[str, str]] = []
         self._rng = Random(seed)
@@ -134,8 +134,8 @@ class FaultyDisk:
             elif step.kind == "sync names":
                 names_synced = number
         durable = _State(self._before)
-        pending: dict[int, list[Step]] = {}
-        names: list[Step] = []
+        pending: dict[int, list[DiskStep]] = {}
+        names: list[DiskStep] = []
         for number, step in enumerate(done):
             if step.kind in {"create", "delete"}:
                 if number < names_synced:
@@ -185,14 +185,14 @@ class FaultyDisk:
         """The number of a file; made, if it is not there and shall be."""
         if name not in self._files and create:
             self._files[name] = next(self._numbers)
-            self.steps.append(Step("create", name, self._files[name]))
+            self.steps.append(DiskStep("create", name, self._files[name]))
         return self._files.get(name, 0)
 
     def deleted(self, name: str) -> None:
         """A name is gone."""
         file = self._files.pop(name, None)
         if file is not None:
-            self.steps.append(Step("delete", name, file))
+            self.steps.append(DiskStep("delete", name, file))
 
 
 def write_image(image: Mapping[str, bytes], folder: Path) -> None:
@@ -205,13 +205,13 @@ def write_image(image: Mapping[str, bytes], folder: Path) -> None:
 
 
 class _State:
-    """Names and contents, changed step by step."""
+    """What is on a disk, names and contents, changed step by step."""
 
     def __init__(self, before: Mapping[str, bytes]) -> None:
         self._names = {name: number for number, name in enumerate(before, start=1)}
         self._data = {number: bytearray(data) for number, data in enumerate(before.values(), start=1)}
 
-    def do(self, step: Step) -> None:
+    def do(self, step: DiskStep) -> None:
         match step.kind:
             case "create":
                 self._names[step.name] = step.file
@@ -230,12 +230,12 @@ class _State:
         return {name: bytes(self._data.get(file, b"")) for name, file in self._names.items()}
 
 
-def _some_names(steps: list[Step], rng: Random) -> Iterable[Step]:
+def _some_names(steps: list[DiskStep], rng: Random) -> Iterable[DiskStep]:
     """Which changes of names were lasting though nobody asked for it: a journalling file system keeps their order."""
     return steps[: rng.randint(0, len(steps))]
 
 
-def _some_writes(steps: list[Step], rng: Random) -> Iterable[Step]:
+def _some_writes(steps: list[DiskStep], rng: Random) -> Iterable[DiskStep]:
     """What of a file's unsynced changes reached the disk."""
     way = rng.randrange(4)
     if way == 0:
@@ -252,7 +252,7 @@ def _some_writes(steps: list[Step], rng: Random) -> Iterable[Step]:
     return [_torn(piece, rng) if rng.random() < 0.05 else piece for piece in candidates if rng.random() < share]
 
 
-def _pieces(steps: Iterable[Step]) -> Iterator[Step]:
+def _pieces(steps: Iterable[DiskStep]) -> Iterator[DiskStep]:
     """The same changes, no write beyond one sector."""
     for step in steps:
         if step.kind != "write":
@@ -265,7 +265,7 @@ def _pieces(steps: Iterable[Step]) -> Iterator[Step]:
             start = end
 
 
-def _torn(step: Step, rng: Random) -> Step:
+def _torn(step: DiskStep, rng: Random) -> DiskStep:
     """The beginning of a write. What follows it is as it was before."""
     return step._replace(data=step.data[: rng.randint(0, len(step.data))]) if step.kind == "write" else step
 
@@ -283,6 +283,8 @@ def _failed(kind: Failure, operation: str) -> apsw.Error:
 
 
 class _Watch(apsw.VFS):
+    """The VFS that SQLite sees: real files, each operation noted or made to fail."""
+
     def __init__(self, disk: FaultyDisk) -> None:
         self._disk = disk
         super().__init__(disk.vfs, "")
@@ -297,10 +299,12 @@ class _Watch(apsw.VFS):
         super().xDelete(filename, syncdir)
         self._disk.deleted(name)
         if syncdir:
-            self._disk.steps.append(Step("sync names", name))
+            self._disk.steps.append(DiskStep("sync names", name))
 
 
 class _WatchedFile(apsw.VFSFile):
+    """One open file of that VFS."""
+
     def __init__(self, disk: FaultyDisk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         full = name.filename() if isinstance(name, apsw.URIFilename) else name
         self._disk = disk
@@ -329,19 +333,19 @@ class _WatchedFile(apsw.VFSFile):
     def _write(self, data: bytes, offset: int) -> None:
         super().xWrite(data, offset)
         if self._file:
-            self._disk.steps.append(Step("write", self._name, self._file, offset, bytes(data)))
+            self._disk.steps.append(DiskStep("write", self._name, self._file, offset, bytes(data)))
 
     def xTruncate(self, newsize: int) -> None:  # noqa: N802
         self._check("truncate")
         super().xTruncate(newsize)
         if self._file:
-            self._disk.steps.append(Step("truncate", self._name, self._file, newsize))
+            self._disk.steps.append(DiskStep("truncate", self._name, self._file, newsize))
 
     def xSync(self, flags: int) -> None:  # noqa: N802
         self._check("sync")
         super().xSync(flags)
         if self._file:
-            self._disk.steps.append(Step("sync", self._name, self._file))
+            self._disk.steps.append(DiskStep("sync", self._name, self._file))
             if self._syncs_names:
                 self._syncs_names = False
-                self._disk.steps.append(Step("sync names", self._name))
+                self._disk.steps.append(DiskStep("sync names", self._name))

@@ -1,4 +1,8 @@
-"""The end of a simulation: everything that can be found out about it, once nothing happens any more."""
+"""The end of a simulation, once nothing happens any more: everything is checked, counted and hashed.
+
+Owns ``findings`` (promises, secrets, the fold of the record), ``forgetting`` (the same after retention removed what is
+old) and the hash of the ledger. Does not own what each promise means: that is ``promises``.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +98,9 @@ def _folded(setup: Setup, remembered: Iterable[Entry], now_ms: int) -> dict[str,
         call_prefix="",
         new_id=setup.new_id,
         operator_sha256="",
-        rules=setup.in_force.policy,
+        launch_edge="opensentience",
+        operator_edge="http",
+        settings=setup.settings,
     )
     hub.fold(remembered)
     return dump(hub.state, now_ms)

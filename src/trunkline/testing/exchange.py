@@ -30,7 +30,7 @@ from trunkline.ledger.link import Blob
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.writer import Writer
-from trunkline.model import Now, Status
+from trunkline.model import HubSettings, Now, Status
 from trunkline.testing.clock import ManualLoop, ProcessLoop, Timer
 from trunkline.testing.disk import FaultyDisk
 from trunkline.testing.network import Network
@@ -63,7 +63,7 @@ class Setup:
         self.operator_sha256 = ""
         self.max_inflight = 256
         self.backlog = (2048, 8192)
-        self.in_force: events.PolicyChanged
+        self.settings: HubSettings
         self.disk = FaultyDisk(rng.getrandbits(32))
         self.runs = 0
         # Between the machine's clock and that of the loop: another one after each boot.
@@ -207,7 +207,9 @@ class SimulatedExchange:
             call_prefix=f"{setup.runs:08x}-0000-8000-a000-",
             new_id=setup.new_id,
             operator_sha256=setup.operator_sha256,
-            rules=setup.in_force.policy,
+            launch_edge="opensentience",
+            operator_edge="http",
+            settings=setup.settings,
         )
         try:
             self.hub.fold(reader.recovery())
@@ -235,7 +237,7 @@ class SimulatedExchange:
         self._listener.loop = self._loop.as_asyncio
         self._connections: list[Connection] = []
         setup.network.listener = self._accept
-        self.runner.feed([setup.in_force, events.ExchangeStarted("0.0.0", instance)])
+        self.runner.feed([events.ExchangeStarted("0.0.0", instance)])
 
     def _accept(self) -> Connection:
         connection = Connection(self._listener, is_local=True)

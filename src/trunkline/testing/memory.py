@@ -38,6 +38,7 @@ from trunkline.model import (
     AgentView,
     Decision,
     Fault,
+    HubSettings,
     Limits,
     Now,
     Peer,
@@ -132,7 +133,9 @@ class MemoryExchange:
             call_prefix=f"{run:08x}-0000-8000-a000-",
             new_id=lambda: f"{run:08x}-0000-4000-8000-{next(self._ids):012x}",
             operator_sha256=hashlib.sha256(OPERATOR_TOKEN.encode()).hexdigest(),
-            rules=policy,
+            launch_edge="opensentience",
+            operator_edge="http",
+            settings=HubSettings(policy, Limits()),
         )
         self.hub.fold(self.ledger.reader.recovery())
         self.hub.stored(self.ledger.durable)
@@ -163,7 +166,9 @@ class MemoryExchange:
         self._refs = itertools.count(1)
         self.edges.make(self.surroundings())
         self.edges.prepare()
-        self.feed.feed([events.PolicyChanged(policy, Limits()), events.ExchangeStarted("0.0.0", f"run-{run}")])
+        self.feed.feed(
+            [events.SettingsChanged(HubSettings(policy, Limits())), events.ExchangeStarted("0.0.0", f"run-{run}")]
+        )
 
     def _fatal(self, why: str) -> None:
         self.died = why

@@ -33,7 +33,7 @@ _PEERCRED: Final = struct.Struct("3i")
 
 
 class Client(Protocol):
-    """The other end of a wire."""
+    """What a peer of the exchange has to offer to be at the other end of a wire."""
 
     def received(self, data: bytes) -> None:
         """Bytes arrived."""
@@ -42,8 +42,8 @@ class Client(Protocol):
         """The connection is over."""
 
 
-class Lane:
-    """One direction of a wire."""
+class Direction:
+    """One direction of a wire: bytes go in at one end and come out later, in order, or never."""
 
     def __init__(self, loop: ManualLoop, rng: Random, deliver: Callable[[bytes], None]) -> None:
         self._loop = loop
@@ -93,15 +93,18 @@ class Lane:
 
 
 class Wire:
-    """One connection. The client's end are this object's own methods; the exchange's end is ``transport``."""
+    """One connection between a client and the exchange.
+
+    The client's end are this object's own methods; the exchange's end is ``transport``.
+    """
 
     def __init__(self, network: Network, client: Client, protocol: asyncio.Protocol, pid: int) -> None:
         self.is_open = True
         self._loop = network.loop
         self._client: Client | None = client
         self._protocol: asyncio.Protocol | None = protocol
-        self.up = Lane(network.loop, network.rng, self._to_server)
-        self.down = Lane(network.loop, network.rng, self._to_client)
+        self.up = Direction(network.loop, network.rng, self._to_server)
+        self.down = Direction(network.loop, network.rng, self._to_client)
         self.transport = Transport(network, self, pid)
         protocol.connection_made(self.transport)
 
@@ -192,7 +195,7 @@ class Transport(asyncio.Transport):
         return self.is_lost
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """Send."""
+        """Send bytes to the client."""
         self._wire.down.send(bytes(data))
         self._network.wrote()
 
@@ -240,7 +243,10 @@ class _Socket:
 
 
 class Network:
-    """All wires between clients and one listening exchange at a time. ``wrote`` is told of each write of its."""
+    """All wires between clients and the one exchange that listens at the time.
+
+    ``wrote`` is called at each write of the exchange.
+    """
 
     def __init__(self, loop: ManualLoop, rng: Random, wrote: Callable[[], None] = lambda: None) -> None:
         self.loop = loop

@@ -1,13 +1,13 @@
-"""What must hold in the end: the record against what was seen from outside, one function for each promise.
+"""What must hold after a simulation: the record against what was seen from outside, one function for each promise.
 
 Everything here is judged from the ledger as it is on the disk and from ``witness``; nothing from the exchange's memory.
-Each function gives the breaches it found, with the calls they are about.
+Each function gives the breaches it found, with the calls they are about. ``P-…`` are the ids of docs/promises.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +16,9 @@ from msgspec import Struct
 from trunkline import entries
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.ledger.reader import Reader, call_number
-from trunkline.model import RESEND, Decision, Policy, Rule, Status, ToolDefinition
+from trunkline.model import RESEND, Circumstance, Decision, Policy, Rule, Status, ToolDefinition
 from trunkline.testing.agents import FORGED
-from trunkline.testing.witness import Outcome, Witness, digest, run_of
+from trunkline.testing.witness import ToldOutcome, Witness, digest, run_of
 
 _STRICTNESS: Final = (Decision.ALLOW, Decision.ASK, Decision.DENY)
 
@@ -31,7 +31,7 @@ class Breach(Struct, frozen=True):
 
 
 class Record:
-    """Everything on record, read from the disk and ordered."""
+    """Everything in the ledger, read from the disk and ordered for the promises."""
 
     def __init__(self, reader: Reader) -> None:
         self.last = reader.head()[0]
@@ -103,7 +103,7 @@ class Record:
 
 
 class Promises:
-    """All promises about one simulation."""
+    """The promises, checked for one simulation: ``breaches`` gives what was not kept."""
 
     def __init__(
         self, witness: Witness, record: Record, policies: dict[str, Policy], tools: dict[str, ToolDefinition]
@@ -145,7 +145,7 @@ class Promises:
             if self._is_bound(outcome.call_id, outcome.tool_id):
                 yield Breach(f"somebody was told {outcome.status.value}, {problem}", (outcome.call_id,))
 
-    def _contradiction(self, outcome: Outcome) -> str | None:
+    def _contradiction(self, outcome: ToldOutcome) -> str | None:
         accepted = self._record.call(outcome.call_id)
         if accepted is None:
             # This may have been a refusal, which is told without waiting.
@@ -286,7 +286,7 @@ class Promises:
             tool = self._tools[accepted.tool_id]
             policy = self._policies[accepted.policy]
             said = max(
-                (_says(policy.rules, caller, tool, untrusted=accepted.untrusted) for caller in _callers(accepted)),
+                (_says(policy.rules, caller, tool, accepted.circumstances) for caller in _callers(accepted)),
                 key=_STRICTNESS.index,
             )
             if said is not accepted.decision:
@@ -342,11 +342,11 @@ def _callers(accepted: CallAccepted) -> tuple[str, ...]:
     return (*accepted.chain, accepted.caller)
 
 
-def _says(rules: tuple[Rule, ...], caller: str, tool: ToolDefinition, *, untrusted: bool) -> Decision:
+def _says(rules: tuple[Rule, ...], caller: str, tool: ToolDefinition, under: Container[Circumstance]) -> Decision:
     for rule in rules:
         if rule.side_effects is not None and rule.side_effects is not tool.side_effects:
             continue
-        if rule.when == "untrusted" and not untrusted:
+        if rule.when is not None and rule.when not in under:
             continue
         if _fits(rule.caller, caller) and _fits(rule.tool, tool.tool_id):
             return rule.decision

@@ -20,7 +20,7 @@ from trunkline import events
 from trunkline.edges.opensentience.agent_events import Called
 from trunkline.effects import Reply
 from trunkline.errors import InvariantBroken, LedgerError
-from trunkline.model import Limits, Principal, Status
+from trunkline.model import HubSettings, Principal, Status
 from trunkline.testing.agents import Deed, Job, ScriptedAgent, Thief
 from trunkline.testing.disk import Failure
 from trunkline.testing.ending import figures, findings, forgetting, ledger_sha256, on_record
@@ -178,8 +178,8 @@ class Simulation:
         """Whatever happened is over: everybody is there, and every tool can be called."""
         world = self.world
         world.witness.note("exchange", "calls the roll")
-        world.setup.in_force = events.PolicyChanged(OPEN, Limits(), approval_expire_s=APPROVAL_S)
-        exchange.runner.feed([world.setup.in_force])
+        world.setup.settings = HubSettings(OPEN, approval_expire_s=APPROVAL_S)
+        exchange.runner.feed([events.SettingsChanged(world.setup.settings)])
         for agent in world.agents.values():
             agent.report("ok")
             agent.offer(tools_of(agent.agent_id), replace=True)
@@ -408,9 +408,9 @@ class Simulation:
         world = self.world
         policy = self.rng.choice(POLICIES)
         world.witness.note("exchange", f"has other rules: {policy.version}")
-        world.setup.in_force = world.in_force(policy)
+        world.setup.settings = world.settings(policy)
         if world.exchange is not None:
-            world.exchange.runner.feed([world.setup.in_force])
+            world.exchange.runner.feed([events.SettingsChanged(world.setup.settings)])
 
     def _token_is_revoked(self) -> None:
         self.world.revoke_token()

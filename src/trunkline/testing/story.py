@@ -1,4 +1,7 @@
-"""A simulation told to a person: what happened to each call, in order, and how to see it again."""
+"""A simulation as text for a person: what happened to each call, in order, and the command that runs it again.
+
+Owns the form of it, and ``SimulationFailed``, whose text it is. What happened is collected by ``witness``.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from trunkline.testing.promises import Breach
-from trunkline.testing.witness import Line, short
+from trunkline.testing.witness import StoryLine, short
 
 # The end of a story without calls to tell of.
 LAST_LINES = 60
 
 
 class Story(Struct):
-    """One simulation. ``sha256`` covers every row of the ledger: equal for equal seeds, steps and code.
+    """One simulation, as it happened. ``sha256`` covers every row of the ledger: equal for equal seeds, steps and code.
 
     It is empty for one that ended in the middle.
     """
@@ -24,9 +27,9 @@ class Story(Struct):
     sha256: str
     # How much happened, by what.
     figures: dict[str, int]
-    lines: list[Line]
+    lines: list[StoryLine]
 
-    def of(self, calls: Sequence[str]) -> list[Line]:
+    def of(self, calls: Sequence[str]) -> list[StoryLine]:
         """What happened to these calls, and to the exchange meanwhile."""
         return [line for line in self.lines if line.call_id in calls or (not line.call_id and line.who == "exchange")]
 

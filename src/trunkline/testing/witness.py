@@ -15,8 +15,8 @@ from trunkline.model import Status, ToolDefinition
 from trunkline.testing.clock import ManualClock
 
 
-class Line(Struct, frozen=True):
-    """Something that happened, for the story."""
+class StoryLine(Struct, frozen=True):
+    """One thing that happened, as a line of the story."""
 
     at: float
     who: str
@@ -28,7 +28,7 @@ class Line(Struct, frozen=True):
         return f"{self.at:10.4f}  {self.who:<22} {self.what}{about}"
 
 
-class Outcome(Struct, frozen=True):
+class ToldOutcome(Struct, frozen=True):
     """The end of a call as somebody was told it.
 
     ``refused`` is None where the wire does not tell a refusal from a failure.
@@ -52,7 +52,7 @@ class Request(Struct, eq=False):
     input: bytes
     key: str | None = None
     call_id: str = ""
-    outcome: Outcome | None = None
+    outcome: ToldOutcome | None = None
     is_waiting: bool = True
     # The call that the caller worked on, if it named one.
     cause: str = ""
@@ -72,13 +72,13 @@ class Execution(Struct, frozen=True):
 
 
 class Witness:
-    """Everything seen in one simulation."""
+    """Collects everything that callers and agents see in one simulation."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
-        self.lines: list[Line] = []
+        self.lines: list[StoryLine] = []
         self.requests: list[Request] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[ToldOutcome] = []
         self.executions: list[Execution] = []
         # Calls that agents were given, each time, executed or recognised as a repeat.
         self.deliveries: dict[str, int] = {}
@@ -98,8 +98,8 @@ class Witness:
         self.defects: list[str] = []
 
     def note(self, who: str, what: str, call_id: str = "") -> None:
-        """Something for the story."""
-        self.lines.append(Line(self._clock.mono, who, what, call_id))
+        """Add a line to the story."""
+        self.lines.append(StoryLine(self._clock.mono, who, what, call_id))
 
     def defect(self, what: str) -> None:
         """Something that must never happen, wherever it is seen."""
@@ -124,7 +124,7 @@ class Witness:
         refused: bool | None,
     ) -> None:
         """Somebody is told how a call ended."""
-        outcome = Outcome(call_id, request.tool_id, status, digest(output), refused)
+        outcome = ToldOutcome(call_id, request.tool_id, status, digest(output), refused)
         how = f"{'refused' if refused else status.value}{f' {code}' if code else ''}"
         self.note(request.caller, f"hears of {request.ref}: {how}", call_id)
         if request.outcome is not None:
@@ -138,7 +138,7 @@ class Witness:
     def read(self, who: str, call_id: str, tool_id: str, status: Status, output: bytes | None) -> None:
         """Somebody looks a call up and reads its outcome: that is being told as well."""
         self.note(who, f"reads {status.value}", call_id)
-        self.outcomes.append(Outcome(call_id, tool_id, status, digest(output), is_view=True))
+        self.outcomes.append(ToldOutcome(call_id, tool_id, status, digest(output), is_view=True))
 
     def waits_for(self, request: Request, call_id: str, approval_id: str) -> None:
         """Somebody is told that a call waits for a person."""
@@ -166,7 +166,17 @@ class Witness:
     def executed(self, by: str, call_id: str, tool: ToolDefinition, caller: str, key: str | None, body: bytes) -> None:
         """A tool runs."""
         self.note(by, f"runs {tool.name}", call_id)
-        self.executions.append(Execution(call_id, tool.tool_id, by, caller, key, digest(body), tool.side_effects))
+        self.executions.append(
+            Execution(
+                call_id=call_id,
+                tool_id=tool.tool_id,
+                by=by,
+                caller=caller,
+                key=key,
+                input_sha256=digest(body),
+                side_effects=tool.side_effects,
+            )
+        )
 
     def welcomed(self, agent_id: str) -> None:
         """An agent is let in."""
@@ -180,7 +190,7 @@ def run_of(call_id: str) -> int:
 
 
 def digest(output: bytes | None) -> str:
-    """A body in short."""
+    """The SHA-256 of a body; empty if there is none."""
     return "" if output is None else hashlib.sha256(output).hexdigest()
 
 

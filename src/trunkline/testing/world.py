@@ -21,7 +21,9 @@ from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.model import (
     OPERATOR,
     AgentView,
+    Circumstance,
     Decision,
+    HubSettings,
     Limits,
     Manifest,
     Peer,
@@ -80,7 +82,7 @@ def _policy(version: str, *lines: tuple[str, str, str] | Rule) -> Policy:
 POLICIES: Final = (
     _policy(
         "builtin",
-        Rule("builtin-untrusted", "*", "*", Decision.ASK, side_effects=True, when="untrusted"),
+        Rule("builtin-untrusted", "*", "*", Decision.ASK, side_effects=True, when=Circumstance.UNTRUSTED),
         ("operator", "*", "allow"),
         Rule("builtin-read-only", "*", "*", Decision.ALLOW, side_effects=False),
         Rule("builtin-side-effects", "*", "*", Decision.ASK, side_effects=True),
@@ -99,7 +101,7 @@ POLICIES: Final = (
     ),
     _policy(
         "distrust",
-        Rule("distrust-1", "*", "*", Decision.DENY, when="untrusted"),
+        Rule("distrust-1", "*", "*", Decision.DENY, when=Circumstance.UNTRUSTED),
         ("opensentience:*", "*/once", "deny"),
         ("http:checker", "*/make", "ask"),
         ("*", "*", "allow"),
@@ -136,7 +138,7 @@ class World:
         self.setup.max_inflight = self.rng.choice([1, 2, 8, 256])
         # With so little room reading stops whenever the disk is slow.
         self.setup.backlog = self.rng.choice([(2048, 8192), (3, 8)])
-        self.setup.in_force = self.in_force(POLICIES[0])
+        self.setup.settings = self.settings(POLICIES[0])
         self.exchange: SimulatedExchange | None = None
         self.canaries: list[str] = []
         # The latest time the wall clock ever showed before it was set.
@@ -172,10 +174,10 @@ class World:
             can_cancel=self.rng.random() < 0.7,
         )
 
-    def in_force(self, policy: Policy) -> events.PolicyChanged:
+    def settings(self, policy: Policy) -> HubSettings:
         """A configuration with this policy."""
         strict = Limits(calls_per_s=5.0, open_calls=4, open_bytes=100_000)
-        return events.PolicyChanged(
+        return HubSettings(
             policy,
             strict if self.rng.random() < 0.15 else Limits(),
             untrusted_agents=frozenset({UNTRUSTED}),

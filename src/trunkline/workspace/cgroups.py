@@ -20,14 +20,14 @@ _PREFIX: Final = "trunkline-"
 _numbers = itertools.count(1)
 
 
-class Group(Struct, frozen=True):
-    """One group, which in version 1 is a folder for each kind of limit."""
+class ControlGroup(Struct, frozen=True):
+    """The control group of one command, which in version 1 is a folder for each kind of limit."""
 
     folders: tuple[Path, ...]
 
     @property
     def entrances(self) -> list[str]:
-        """Where a process writes itself in."""
+        """The files into which a process writes itself to join the group."""
         return [str(folder / "cgroup.procs") for folder in self.folders]
 
     def try_remove(self) -> bool:
@@ -42,11 +42,11 @@ class Group(Struct, frozen=True):
         return True
 
 
-def make_group(memory_bytes: int, processes: int) -> Group | None:
+def make_group(memory_bytes: int, processes: int) -> ControlGroup | None:
     """A group with these limits, or None where we may not."""
     name = f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
     for limits in _places(memory_bytes, processes):
-        group = Group(tuple(parent / name for parent in limits))
+        group = ControlGroup(tuple(parent / name for parent in limits))
         try:
             for parent, values in limits.items():
                 _sweep(parent)

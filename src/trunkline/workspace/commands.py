@@ -22,8 +22,11 @@ MAX_COMMANDS: Final = 2_000
 MAX_WORDS: Final = 32_768
 
 
-class Runner(Struct, frozen=True):
-    """How a command that runs another is written: which of its options take a value, how many words come before."""
+class WrapperCommand(Struct, frozen=True):
+    """How a command that runs another (``timeout 5 make``) is written.
+
+    Which of its options take a value, and how many words of its own come before the other command.
+    """
 
     short: str = ""
     long: tuple[str, ...] = ()
@@ -32,25 +35,25 @@ class Runner(Struct, frozen=True):
     appends: bool = False  # adds words that nobody can see here
 
 
-RUNNERS: Final = {
-    "env": Runner("uC", ("--unset", "--chdir"), assignments=True),
-    "nohup": Runner(),
-    "nice": Runner("n", ("--adjustment",)),
-    "timeout": Runner("ks", ("--kill-after", "--signal"), operands=1),
-    "command": Runner(),
-    "builtin": Runner(),
-    "exec": Runner("a"),
-    "setsid": Runner(),
-    "stdbuf": Runner("ioe", ("--input", "--output", "--error")),
-    "ionice": Runner("cn", ("--class", "--classdata")),
-    "taskset": Runner(operands=1),
-    "chrt": Runner("TPD", operands=1),
-    "time": Runner("fo", ("--format", "--output")),
-    "busybox": Runner(),
-    "toybox": Runner(),
-    "sudo": Runner("ugCDhprRtTU", ("--user", "--group", "--chdir", "--host", "--prompt"), assignments=True),
-    "doas": Runner("uC"),
-    "xargs": Runner(
+WRAPPERS: Final = {
+    "env": WrapperCommand("uC", ("--unset", "--chdir"), assignments=True),
+    "nohup": WrapperCommand(),
+    "nice": WrapperCommand("n", ("--adjustment",)),
+    "timeout": WrapperCommand("ks", ("--kill-after", "--signal"), operands=1),
+    "command": WrapperCommand(),
+    "builtin": WrapperCommand(),
+    "exec": WrapperCommand("a"),
+    "setsid": WrapperCommand(),
+    "stdbuf": WrapperCommand("ioe", ("--input", "--output", "--error")),
+    "ionice": WrapperCommand("cn", ("--class", "--classdata")),
+    "taskset": WrapperCommand(operands=1),
+    "chrt": WrapperCommand("TPD", operands=1),
+    "time": WrapperCommand("fo", ("--format", "--output")),
+    "busybox": WrapperCommand(),
+    "toybox": WrapperCommand(),
+    "sudo": WrapperCommand("ugCDhprRtTU", ("--user", "--group", "--chdir", "--host", "--prompt"), assignments=True),
+    "doas": WrapperCommand("uC"),
+    "xargs": WrapperCommand(
         "adEILnPs",
         ("--arg-file", "--delimiter", "--max-args", "--max-procs", "--max-chars", "--max-lines"),
         appends=True,
@@ -72,8 +75,11 @@ _FIND_RUNS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _STANDARD_INPUT: Final = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 
 
-class Reading(Struct, frozen=True):
-    """What a command line may run. ``plain``: simple commands only, none of which runs another."""
+class FoundCommands(Struct, frozen=True):
+    """What a command line may run, and in ``unclear`` why some of it cannot be seen.
+
+    ``plain``: simple commands only, none of which runs another.
+    """
 
     commands: tuple[Command, ...]
     unclear: tuple[str, ...]
@@ -86,15 +92,17 @@ def name_of(command: Command) -> str | None:
     return first.text.rsplit("/", 1)[-1] if first.kind is Kind.LITERAL else None
 
 
-def read_commands(text: str) -> Reading:
+def read_commands(text: str) -> FoundCommands:
     """Every command the text may run, as written and as run by another one."""
     reader = _Reader()
     reader.text(text)
     reader.work()
-    return Reading(tuple(reader.found), tuple(dict.fromkeys(reader.unclear)), plain=reader.plain)
+    return FoundCommands(tuple(reader.found), tuple(dict.fromkeys(reader.unclear)), plain=reader.plain)
 
 
 class _Reader:
+    """Looks into one command after the other, until none is left that may run another."""
+
     def __init__(self) -> None:
         self.found: list[Command] = []
         self.unclear: list[str] = []
@@ -132,8 +140,8 @@ class _Reader:
             self.unclear.append("the name of a command is not written out")
         elif name == "env" and self.env_splits(words):
             self.unclear.append("'env -S' is not read")
-        elif runner := RUNNERS.get(name):
-            self.run_by(name, runner, words)
+        elif wrapper := WRAPPERS.get(name):
+            self.run_by(name, wrapper, words)
         elif name in SHELLS:
             self.shell(name, words)
         elif name in {".", "source"}:
@@ -157,9 +165,9 @@ class _Reader:
     def env_splits(words: tuple[Word, ...]) -> bool:
         return any(re.match(r"-[A-Za-z]*S|--s", word.text) for word in words)
 
-    def run_by(self, name: str, runner: Runner, words: tuple[Word, ...]) -> None:
-        """The command that begins after the runner's own options and operands."""
-        operands = runner.operands
+    def run_by(self, name: str, wrapper: WrapperCommand, words: tuple[Word, ...]) -> None:
+        """The command that begins after the wrapper's own options and operands."""
+        operands = wrapper.operands
         at = 0
         while at < len(words):
             word = words[at]
@@ -171,18 +179,18 @@ class _Reader:
             if text == "--":
                 continue
             if text.startswith("-") and len(text) > 1:
-                if text in runner.long or (not text.startswith("--") and _value_follows(text[1:], runner.short)):
+                if text in wrapper.long or (not text.startswith("--") and _value_follows(text[1:], wrapper.short)):
                     at += 1
                 continue
             if text == "!" and name == "time":  # a word of the grammar to some shells
                 continue
-            if runner.assignments and _ASSIGNMENT.match(text):
+            if wrapper.assignments and _ASSIGNMENT.match(text):
                 continue
             if operands:
                 operands -= 1
                 continue
             inner = words[at - 1 :]
-            if runner.appends:
+            if wrapper.appends:
                 inner = (*inner, Word("", Kind.UNKNOWN))
             self.waiting.append(Command(inner))
             return

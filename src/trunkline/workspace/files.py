@@ -35,15 +35,15 @@ NEW_FILE_MODE: Final = 0o644
 NOT_UTF8: Final = "File is not valid UTF-8"
 
 
-class Created(Struct, frozen=True):
-    """A file was written."""
+class FileCreated(Struct, frozen=True):
+    """The result of ``create_file``."""
 
     bytes_written: int
     sha256: str
 
 
-class ReadBack(Struct, frozen=True):
-    """What a file holds."""
+class FileContent(Struct, frozen=True):
+    """The result of ``read_file``: what the file holds."""
 
     data: bytes
     size: int
@@ -57,8 +57,8 @@ class ReadBack(Struct, frozen=True):
             raise WorkspaceError("execution", f"{NOT_UTF8}: read it with encoding base64") from None
 
 
-class Edited(Struct, frozen=True):
-    """All edits were applied; size and hash are those of the new content."""
+class FileEdited(Struct, frozen=True):
+    """The result of ``edit_file``: all edits were applied; size and hash are those of the new content."""
 
     edits_applied: int
     size: int
@@ -67,7 +67,7 @@ class Edited(Struct, frozen=True):
 
 def create_file(
     workspace: Workspace, path: str, data: bytes, *, overwrite: bool = False, quota: Quota = QUOTA
-) -> Created:
+) -> FileCreated:
     """Write a new file, making its missing folders; with ``overwrite`` it may replace a file of that name."""
     *folders, name = check_path(path)
     if len(data) > WRITE_LIMIT_BYTES:
@@ -87,18 +87,18 @@ def create_file(
             case "file":
                 raise WorkspaceError("execution", "File already exists")  # SP-048
         _put(folder, name, data, mode, replace=overwrite)
-    return Created(len(data), hashlib.sha256(data).hexdigest())
+    return FileCreated(len(data), hashlib.sha256(data).hexdigest())
 
 
-def read_file(workspace: Workspace, path: str) -> ReadBack:
+def read_file(workspace: Workspace, path: str) -> FileContent:
     """The whole content of a regular file."""
     *folders, name = check_path(path)
     with _acting(workspace), open_folder(workspace.fd, tuple(folders)) as folder:
         data, _ = _content(folder, name)
-    return ReadBack(data, len(data), hashlib.sha256(data).hexdigest())
+    return FileContent(data, len(data), hashlib.sha256(data).hexdigest())
 
 
-def edit_file(workspace: Workspace, path: str, edits: Sequence[Edit], *, quota: Quota = QUOTA) -> Edited:
+def edit_file(workspace: Workspace, path: str, edits: Sequence[Edit], *, quota: Quota = QUOTA) -> FileEdited:
     """Apply all edits to a text file, or none. Line endings are matched as they are, mode bits are kept."""
     *folders, name = check_path(path)
     with _acting(workspace), open_folder(workspace.fd, tuple(folders)) as folder:
@@ -114,7 +114,7 @@ def edit_file(workspace: Workspace, path: str, edits: Sequence[Edit], *, quota: 
         if len(data) > len(before):
             workspace.check_room(len(data) - len(before), 0, quota)
         _put(folder, name, data, mode, replace=True)
-    return Edited(len(edits), len(data), hashlib.sha256(data).hexdigest())
+    return FileEdited(len(edits), len(data), hashlib.sha256(data).hexdigest())
 
 
 def delete_file(workspace: Workspace, path: str) -> None:

@@ -46,19 +46,19 @@ status_fd = -1
 
 
 class Int(Simple):  # type: ignore[type-arg] # it has none at run time
-    """``int``."""
+    """C's ``int``: what ``ctypes.c_int`` is, without importing ``ctypes``."""
 
     _type_ = "i"
 
 
 class Short(Simple):  # type: ignore[type-arg] # it has none at run time
-    """``unsigned short``."""
+    """C's ``unsigned short``, in the same way."""
 
     _type_ = "H"
 
 
 class Bytes(Simple):  # type: ignore[type-arg] # it has none at run time
-    """``char *``."""
+    """C's ``char *``, in the same way: a pointer to bytes."""
 
     _type_ = "z"
 
@@ -197,7 +197,7 @@ def restrict_files(readable: list[str], writable: list[str]) -> None:
 
 
 class Filter(_ctypes.Structure):
-    """``struct sock_fprog``."""
+    """C's ``struct sock_fprog``: the filter of system calls as the kernel takes it."""
 
     _fields_ = (("length", Short), ("code", Bytes))
 

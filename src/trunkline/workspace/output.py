@@ -1,6 +1,8 @@
 """What a command prints: a bounded beginning, and the size and hash of all of it.
 
-Owns the bound and the way from bytes to text. Memory stays the same however much is printed.
+Owns the bound and the way from bytes to text. Does not own the pipes (``sandbox``).
+
+Invariant: memory stays the same however much is printed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ KEPT_BYTES: Final = 1_048_576
 
 
 class Output(Struct, frozen=True):
-    """``text`` is of the first KEPT_BYTES, with U+FFFD for what is no UTF-8; ``size`` and ``sha256`` are of all."""
+    """What a command printed on one stream.
+
+    ``text`` is of the first KEPT_BYTES, with U+FFFD for what is no UTF-8; ``size`` and ``sha256`` are of all.
+    """
 
     text: str
     truncated: bool
@@ -25,7 +30,7 @@ class Output(Struct, frozen=True):
 
 
 class Capture:
-    """Takes in one stream."""
+    """Takes in what a command prints on one stream, as it comes."""
 
     def __init__(self) -> None:
         self.size = 0

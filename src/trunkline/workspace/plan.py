@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trunkline.workspace.folder import Workspace
-    from trunkline.workspace.policy import Limits, Policy
+    from trunkline.workspace.policy import CommandLimits, Policy
 
 # Where the launcher, as root, shows the workspace to the user it becomes. In a mount namespace of its own.
 PLACE: Final = "/tmp/workspace"  # noqa: S108 — nothing is written there, and nobody else sees it
@@ -107,7 +107,7 @@ def landlock_plan(
     }  # fmt: skip
 
 
-def _plan(workspace: Workspace, limits: Limits, *, is_root: bool) -> dict[str, Any]:
+def _plan(workspace: Workspace, limits: CommandLimits, *, is_root: bool) -> dict[str, Any]:
     info = os.fstat(workspace.fd)
     return {
         "parent": os.getpid(),

@@ -81,7 +81,7 @@ class NetworkPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     allowed: bool = False
 
 
-class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+class CommandLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """What one command may use. A compiler and its linker fit; a fork bomb and a runaway do not hurt the machine."""
 
     memory_bytes: int = 2_147_483_648
@@ -93,12 +93,12 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
-    """All rules of one space."""
+    """All rules and limits of one workspace."""
 
     filesystem: FilesystemPolicy = FilesystemPolicy()
     shell: ShellPolicy = ShellPolicy()
     network: NetworkPolicy = NetworkPolicy()
-    limits: Limits = Limits()
+    limits: CommandLimits = CommandLimits()
     quota: Quota = Quota()
 
 
@@ -185,22 +185,22 @@ def judge_command(policy: Policy, command: str, env: Mapping[str, str] | None = 
     for key in env or {}:
         if refused := _judge_variable(key):
             return refused
-    reading = read_commands(command)
-    for found in reading.commands:
-        if denied := _first_match(found, rules.denied, certain=True):
+    found = read_commands(command)
+    for one in found.commands:
+        if denied := _first_match(one, rules.denied, certain=True):
             name = denied.split(" ", 1)[0]
             return Verdict(Decision.DENY, "shell.denied", f"Command '{name}' is blocked", f"Remove {name} from command")
-    for found in reading.commands:
-        if _first_match(found, rules.asked, certain=False):
+    for one in found.commands:
+        if _first_match(one, rules.asked, certain=False):
             return Verdict(Decision.ASK, "shell.approvalRequired", "Destructive command requires approval")
-    if reading.unclear and (rules.unclear is not Decision.ALLOW or _names_denied(command, rules.denied)):
-        reason = f"Command cannot be parsed and requires approval: {reading.unclear[0]}"
+    if found.unclear and (rules.unclear is not Decision.ALLOW or _names_denied(command, rules.denied)):
+        reason = f"Command cannot be parsed and requires approval: {found.unclear[0]}"
         decision = Decision.ASK if rules.unclear is Decision.ALLOW else rules.unclear
         rule = "shell.denied" if decision is Decision.DENY else "shell.approvalRequired"
         return Verdict(decision, rule, reason, "Write the command out plainly")
     if rules.allowed is None:
         return Verdict(Decision.ALLOW, "default")
-    return _judge_allowed(reading.commands, rules.allowed, plain=reading.plain and not env)
+    return _judge_allowed(found.commands, rules.allowed, plain=found.plain and not env)
 
 
 def _judge_variable(key: str) -> Verdict | None:

@@ -1,4 +1,4 @@
-"""Commands in a sandbox: finding out which one holds on this machine, and running one command in it.
+"""Commands in a sandbox: finding out which kind works on this machine, and running one command in it.
 
 Owns the life of a command from its start to the end of its last process. What the command sees is in ``plan``, the
 steps that give rights away are in ``launch``; whether it may run at all is ``policy``'s to say, before.
@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from trunkline.errors import WorkspaceError
 from trunkline.workspace import tree
-from trunkline.workspace.cgroups import Group, make_group
+from trunkline.workspace.cgroups import ControlGroup, make_group
 from trunkline.workspace.folder import Quota, Workspace
 from trunkline.workspace.output import Capture, Output
 from trunkline.workspace.paths import check_cwd, open_folder, system_calls
@@ -68,7 +68,7 @@ ADVICE: Final = "install bubblewrap (apt-get install bubblewrap, dnf install bub
 Stream = Literal["stdout", "stderr"]
 
 
-class Ran(Struct, frozen=True):
+class CommandResult(Struct, frozen=True):
     """How a command ended. ``ended_by`` is None if it did so itself, else ``timeout``, ``memory`` or ``disk``."""
 
     exit_code: int
@@ -80,7 +80,7 @@ class Ran(Struct, frozen=True):
 
 
 class Sandbox(Struct, frozen=True):
-    """A sandbox that was seen to hold. ``program`` is bubblewrap's path, or empty for Landlock."""
+    """The kind of sandbox that ``probe`` saw to hold here. ``program`` is bubblewrap's path, or empty for Landlock."""
 
     kind: Literal["bubblewrap", "landlock"]
     program: str = ""
@@ -95,7 +95,7 @@ class Sandbox(Struct, frozen=True):
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         env: Mapping[str, str] | None = None,
         on_output: Callable[[Stream, str], None] | None = None,
-    ) -> Ran:
+    ) -> CommandResult:
         """Run ``/bin/sh -c command``. One at a time for each workspace; others wait."""
         _check(command, env or {})
         names = check_cwd(cwd) if cwd is not None else ()
@@ -135,7 +135,7 @@ def _check(command: str, env: Mapping[str, str]) -> None:
 
 
 class _Running(asyncio.SubprocessProtocol):
-    """One command on its way."""
+    """One command in its sandbox, from its start to its end."""
 
     def __init__(self, plan: dict[str, Any], on_output: Callable[[Stream, str], None] | None) -> None:
         self.plan = plan
@@ -181,7 +181,9 @@ class _Running(asyncio.SubprocessProtocol):
 
     # --- from start to end
 
-    async def to_end(self, workspace: Workspace, policy: Policy, timeout_s: float, *, watch_memory: bool) -> Ran:
+    async def to_end(
+        self, workspace: Workspace, policy: Policy, timeout_s: float, *, watch_memory: bool
+    ) -> CommandResult:
         loop = asyncio.get_running_loop()
         began = time.monotonic()
         transport = await self.start(loop)
@@ -283,7 +285,7 @@ class _Running(asyncio.SubprocessProtocol):
             await asyncio.wait_for(self.closed.wait(), GONE_S)
         await watching
 
-    def result(self, returncode: int | None, began: float) -> Ran:
+    def result(self, returncode: int | None, began: float) -> CommandResult:
         if b"launch: " in self.status or (b'"child-pid"' not in self.status and self.ended_by is None):
             error = WorkspaceError("execution", "The sandbox could not be set up, so the command was not run")
             error.add_note(self.status.decode(errors="replace") + self.captures[2][1].finish().text[:500])
@@ -296,7 +298,7 @@ class _Running(asyncio.SubprocessProtocol):
             code = int(found.group(1))
         else:  # the first process itself was killed, by the kernel for want of memory
             code = 128 - returncode if returncode is not None and returncode < 0 else returncode or 1
-        return Ran(
+        return CommandResult(
             exit_code=code,
             timed_out=self.ended_by == "timeout",
             ended_by=self.ended_by,
@@ -339,7 +341,7 @@ async def _uninterrupted(waiting: Any) -> None:
         raise asyncio.CancelledError
 
 
-async def _remove(group: Group | None) -> None:
+async def _remove(group: ControlGroup | None) -> None:
     if group is not None and not group.try_remove():
         for exponent in range(10):  # the kernel lets go of a group a moment after its last process; 1 s in all
             await asyncio.sleep(0.001 * 2**exponent)

@@ -2,7 +2,7 @@
 
 Pure: builds the bytes; loading them is the launcher's part. A list of what is refused, not of what is allowed:
 compilers and interpreters of all kinds must run. Namespaces and the missing rights already refuse most of it; this
-takes the kernel's less-tried doors away as well.
+takes away the less-tried parts of the kernel as well.
 
 Invariant: one machine, one set of numbers. A call made in another way (32-bit, x32) ends the process or does not exist.
 """

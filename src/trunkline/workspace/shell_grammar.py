@@ -38,7 +38,7 @@ class NotUnderstood(Exception):
 
 
 class Kind(enum.Enum):
-    """How much of a word is known."""
+    """How much is known of a word before a shell expands it."""
 
     LITERAL = "literal"
     OPERAND = "operand"  # its beginning is known and is no dash: it cannot become an option
@@ -59,7 +59,7 @@ class Command(Struct, frozen=True):
 
 
 class Script(Struct, frozen=True):
-    """What a text may run. ``plain``: simple commands in lists and pipelines, with nothing expanded but file names."""
+    """The simple commands of a text. ``plain``: in lists and pipelines, with nothing expanded but file names."""
 
     commands: tuple[Command, ...]
     plain: bool
@@ -79,6 +79,8 @@ def parse(text: str) -> Script:
 
 
 class _Parser:
+    """Reads a text from left to right: one method for each construct of the grammar."""
+
     def __init__(self, text: str, depth: int = 0) -> None:
         self.text = text
         self.at = 0

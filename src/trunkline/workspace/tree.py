@@ -1,4 +1,4 @@
-"""The processes that came from one, seen from outside.
+"""The tree of processes below one: which they are, asking them to end, the memory they use.
 
 Owns reading ``/proc`` for that. It is for courtesy (a signal before the kill) and for watching memory where there is no
 control group; ending a tree for certain is the work of its namespace or its group.

@@ -12,11 +12,11 @@ import pytest
 from trunkline.errors import WorkspaceError
 from trunkline.workspace.folder import Workspace
 from trunkline.workspace.policy import Policy, make_policy
-from trunkline.workspace.sandbox import Ran, Sandbox, probe
+from trunkline.workspace.sandbox import CommandResult, Sandbox, probe
 
 SECRET = "outside-7f3a"
 
-Run = Callable[..., Ran]
+Run = Callable[..., CommandResult]
 
 # Not installed; no system call numbers; an old kernel; user namespaces that the machine does not give to us.
 MISSING = (
@@ -99,7 +99,7 @@ STANDARD = make_policy("standard")
 
 
 def runner(sandbox: Sandbox, workspace: Workspace) -> Run:
-    def run(command: str, policy: Policy = STANDARD, timeout_ms: int = 20_000, **more: object) -> Ran:
+    def run(command: str, policy: Policy = STANDARD, timeout_ms: int = 20_000, **more: object) -> CommandResult:
         return asyncio.run(sandbox.run(workspace, command, policy=policy, timeout_ms=timeout_ms, **more))  # type: ignore[arg-type]
 
     return run

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from bench.__main__ import ON_REQUEST, SECTIONS, arguments, main, sections
-from bench.plan import LOADS, STANDARD
+from bench.plan import HTTP_LOADS, LOADS, STANDARD
 from tests.unit.bench.made import results
 
 ROOT = Path(__file__).parents[3]
@@ -45,12 +45,13 @@ def test_the_standard_run_has_at_least_five_rounds_of_every_load() -> None:
     assert STANDARD.rounds >= 5
     assert {(load.in_flight, load.text_bytes) for load in LOADS} == {(1, 200), (64, 200), (1, 65536), (64, 65536)}
     assert {load.fresh for load in LOADS if load.text_bytes == 65536} == {True, False}
+    assert [(load.in_flight, load.text_bytes) for load in HTTP_LOADS] == [(1, 200), (64, 200)]
 
 
 def test_nothing_but_the_peers_ends_needs_what_only_make_bench_installs() -> None:
     code = (
         "import sys; sys.modules.update(dict.fromkeys(('grpc', 'mcp', 'mcp_types', 'nats'))); "
-        "import bench.__main__, bench.ends, bench.relay"
+        "import bench.__main__, bench.bare_answer, bench.ends, bench.http_caller, bench.relay"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=50)
 

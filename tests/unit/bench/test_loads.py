@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from bench.loads import LARGE, SMALL, Load, Measured, Meter, Run, Texts, closed_loop
+from bench.loads import LARGE, SMALL, Load, Measured, Meter, Run, Texts, closed_loop, percentile
 
 TOOLS = ("bench.provider/echo",)
 
@@ -52,6 +52,22 @@ def test_what_ends_after_the_window_is_not_counted() -> None:
     assert meter.measured(total=3) == Measured(1, 1.0, 3)
 
 
+def test_calls_are_timed_within_the_window_where_the_caller_says_when_they_began() -> None:
+    meter = Meter(Run(Load(1, SMALL), warm_s=1.0, measure_s=4.0, tools=TOOLS), now=10.0)
+    # The first two are the warm-up: the window opens with the end of the second.
+    for began, ended in ((10.0, 10.5), (10.5, 11.0), (11.0, 12.0), (12.0, 12.25), (12.25, 14.25)):
+        assert meter.count(ended, began)
+    assert not meter.count(15.0, began=14.25)
+    measured = meter.measured(total=6)
+    assert (measured.calls, measured.median_us, measured.p99_us) == (4, 1_000_000.0, 2_000_000.0)
+
+
+def test_so_many_of_a_hundred_ended_within_the_percentile() -> None:
+    times = [float(number) for number in range(1000, 0, -1)]
+    assert [percentile(times, percent) for percent in (0, 50, 99, 100)] == [1.0, 501.0, 991.0, 1000.0]
+    assert (percentile([7.0], 99), percentile([], 99)) == (7.0, 0.0)
+
+
 async def test_a_closed_loop_keeps_so_many_calls_in_flight_and_waits_for_the_last() -> None:
     in_flight = most = ended = 0
 
@@ -68,3 +84,4 @@ async def test_a_closed_loop_keeps_so_many_calls_in_flight_and_waits_for_the_las
     assert (most, in_flight, ended) == (7, 0, measured.total)
     assert 0 < measured.calls < measured.total
     assert measured.rate == measured.calls / measured.seconds
+    assert 0 < measured.median_us <= measured.p99_us < 20_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.contenders import CONTENDERS
+from bench.contenders import CONTENDERS, HTTP_CONTENDERS
 from bench.report import FIGURES, lines, page
 from bench.results import Results
 from tests.unit.bench.made import results
@@ -24,7 +24,8 @@ def test_the_figures_on_the_page_are_those_of_the_run_it_names() -> None:
 
 
 def test_the_page_says_what_stands_behind_each_row() -> None:
-    assert re.findall(r"^\| ([^|`]+?) \| [^|]*(?:→|the same)", PAGE, re.MULTILINE) == [one.title for one in CONTENDERS]
+    titles = [one.title for one in (*CONTENDERS, *HTTP_CONTENDERS)]
+    assert re.findall(r"^\| ([^|`]+?) \| [^|]*(?:→|the same)", PAGE, re.MULTILINE) == titles
 
 
 def test_new_figures_replace_the_old_ones_and_nothing_else() -> None:

@@ -4,9 +4,10 @@ import re
 
 import msgspec
 
-from bench.contenders import CONTENDERS
-from bench.report import GOALS, lines, ratio, table
-from bench.results import Flat, Herd, Memory, Pieces, Printed, Results, Spread, Start, Starts, Step
+from bench.contenders import CONTENDERS, HTTP_CONTENDERS
+from bench.loads import Load
+from bench.report import GOALS, HTTP_GOALS, TAILS, lines, ratio, table
+from bench.results import Cell, Flat, Herd, Memory, Pieces, Printed, Results, Spread, Start, Starts, Step
 from tests.unit.bench.made import MACHINE, SMALL_64, SPACES, results
 
 
@@ -73,8 +74,49 @@ def test_a_goal_is_reached_by_its_median() -> None:
 
 
 def test_each_goal_names_contenders_that_exist() -> None:
-    names = {contender.name for contender in CONTENDERS}
-    assert {goal.contender for goal in GOALS} | {goal.to for goal in GOALS} <= names
+    for goals, contenders in ((GOALS, CONTENDERS), (HTTP_GOALS, HTTP_CONTENDERS)):
+        names = {contender.name for contender in contenders}
+        assert {goal.contender for goal in goals} | {goal.to for goal in goals} <= names
+    assert {name for name, _ in TAILS} <= {contender.name for contender in HTTP_CONTENDERS}
+
+
+def over_http(*, calls: float, p99_us: float) -> Results:
+    """64 calls in flight and one: 20,000 bare answers a second beside this many calls, with this tail."""
+    one = Load(1, 200)
+    return Results(
+        MACHINE,
+        "standard",
+        http=(
+            Cell("http-durable", SMALL_64, (2000.0,), {"exchange": 250.0, "caller": 25.0}, (1000.0,), (5010.0,)),
+            Cell("http-read-only", SMALL_64, (calls,), {"exchange": 230.4, "caller": 24.0}, (1000.0,), (p99_us,)),
+            Cell("bare-answer", SMALL_64, (20_000.0,), {"server": 30.0, "caller": 15.0}, (1850.0,), (3694.0,)),
+            Cell("bare-answer", one, (10_000.0,), {"server": 67.0, "caller": 30.0}, (90.0,), (140.0,)),
+            Cell("mcp-http", one, (700.0,)),
+        ),
+    )
+
+
+def test_calls_over_http_stand_beside_the_bare_answer_with_their_times_and_cpu() -> None:
+    assert rows(over_http(calls=10_000.0, p99_us=5000.0), "Over HTTP/1.1") == [
+        ["Bare answer over HTTP", "1", "10,000", "1.00", "0.09", "0.14", "67", "30", "97"],
+        ["Bare answer over HTTP", "64", "20,000", "1.00", "1.85", "3.69", "30", "15", "45"],
+        ["Trunkline over HTTP, read-only call", "64", "10,000", "0.50", "1.00", "5.00", "230", "24", "254"],
+        ["Trunkline over HTTP, call with side effects", "64", "2,000", "0.10", "1.00", "5.01", "250", "25", "275"],
+        ["MCP SDK, streamable HTTP", "1", "700", "0.070", "–", "–", "–", "–", "–"],
+    ]
+
+
+def test_over_http_half_of_the_bare_answer_and_a_tail_of_five_medians_are_the_goals() -> None:
+    assert [row[1:] for row in rows(over_http(calls=10_000.0, p99_us=5000.0), "The goals")] == [
+        ["≥ 0.50", "0.50", "yes"],
+        ["≤ 5.00", "5.00", "yes"],
+        ["≤ 5.00", "5.01", "no"],
+    ]
+    found = rows(over_http(calls=9990.0, p99_us=5100.0), "The goals")
+    assert [(row[0], row[3]) for row in found[:2]] == [
+        ("Trunkline over HTTP, read-only call, 64 × 200 B, of Bare answer over HTTP", "no"),
+        ("Trunkline over HTTP, read-only call, 64 × 200 B, 99 of 100 calls, of their median", "no"),
+    ]
 
 
 def test_spaces_have_their_tables_and_their_goals() -> None:

@@ -1,4 +1,4 @@
-"""The command line against the real HTTP edge in front of a scripted exchange, in a thread of its own."""
+"""The command line against the real HTTP edge in front of an exchange in memory, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.unit.edges.http.scripted import OPERATOR_TOKEN, ScriptedExchange
+from tests.inhabited import Inhabited, Script
 from trunkline.cli.main import main
-from trunkline.edges.http.serve import HttpListener
+from trunkline.edges.http.edge import HttpEdge
+from trunkline.events import Event
+from trunkline.testing.memory import OPERATOR_TOKEN
 
 
 class Said(NamedTuple):
@@ -54,19 +56,19 @@ class Running:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.exchange = ScriptedExchange()
+        self.exchange = Inhabited()
         self.loop = asyncio.new_event_loop()
-        self.listener = HttpListener(self.exchange, "127.0.0.1", 0)
+        self.edge = HttpEdge(self.exchange.surroundings())
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
-        self.do(self.listener.start())
+        self.do(self.edge.start())
         (home / "operator.token").write_text(OPERATOR_TOKEN + "\n")
         self.write_ready(pid=os.getpid())
 
     def write_ready(self, **change: Any) -> None:
         ready = {
             "pid": os.getpid(),
-            "http": self.listener.url,
+            **self.edge.ready(),
             "socket": "/x/agents.sock",
             "pylon": None,
             "relay": None,
@@ -80,11 +82,26 @@ class Running:
         """Do something on the exchange's loop."""
         self.loop.call_soon_threadsafe(function, *arguments)
 
+    @property
+    def script(self) -> dict[type[Event], Script]:
+        """What is answered instead of the hub."""
+        return self.exchange.answering.script
+
+    @property
+    def fed(self) -> list[Event]:
+        """What was asked of the exchange."""
+        return self.exchange.answering.fed
+
+    @property
+    def watchers(self) -> list[Any]:
+        """Who looks on."""
+        return self.exchange.feed._watchers
+
     def run(self, *arguments: str, stdin: bytes = b"") -> Said:
         return trunkline("--home", str(self.home), *arguments, stdin=stdin)
 
     def stop(self) -> None:
-        self.do(self.listener.stop())
+        self.do(self.edge.stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
         self.loop.close()

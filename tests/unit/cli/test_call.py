@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from tests.inhabited import CALL_ID, accepted, answered, asks, progressed, refused, view
 from tests.unit.cli.conftest import Running
-from tests.unit.edges.http.scripted import CALL_ID, accepted, answered, asks, progressed, refused, view
 from trunkline.cli import call as call_module
-from trunkline.cli.connection import Connection
+from trunkline.cli.client import ExchangeClient
+from trunkline.entries import CallSettled
 from trunkline.errors import ExchangeUnreachable
 from trunkline.events import CallRequested, CancelRequested
 from trunkline.model import FAULTS, Question, Status, fault
@@ -33,7 +35,7 @@ def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settle(running: Running, status: Status, **more: Any) -> None:
-    running.exchange.script[CallRequested] = lambda event: [accepted(event), answered(event, status, **more)]
+    running.script[CallRequested] = lambda event: [accepted(event), answered(event, status, **more)]
 
 
 def test_the_output_is_printed_as_it_came(running: Running) -> None:
@@ -75,13 +77,13 @@ def test_bad_json_is_shown_where_it_is_bad(running: Running, text: str, says: st
     assert says in said.err
     assert mark in said.err
     assert max(map(len, said.err.splitlines())) < 120
-    assert not running.exchange.fed
+    assert not running.fed
 
 
 def test_all_options_reach_the_exchange(running: Running) -> None:
     options = ("--timeout", "1.5", "--key", "k", "--correlation", "c", "--directive", "d-1")
     assert running.run("call", TOOL, "{}", *options).code == 0
-    [asked] = running.exchange.fed
+    [asked] = running.fed
     assert isinstance(asked, CallRequested)
     assert (asked.timeout_ms, asked.key, asked.correlation_id, asked.causation_id) == (1500, "k", "c", "d-1")
 
@@ -115,7 +117,7 @@ def test_the_exit_code_says_how_the_call_ended(running: Running, status: Status,
 
 @pytest.mark.parametrize("code", [code for code, row in FAULTS.items() if row.http != 200])
 def test_a_refusal_ends_with_the_code_of_the_table(running: Running, code: str) -> None:
-    running.exchange.script[CallRequested] = lambda event: [refused(event, code)]
+    running.script[CallRequested] = lambda event: [refused(event, code)]
     said = running.run("call", TOOL)
     assert said.code == FAULTS[code].exit_code
     # A missing tool is named, with what was perhaps meant.
@@ -125,7 +127,7 @@ def test_a_refusal_ends_with_the_code_of_the_table(running: Running, code: str) 
 
 
 def test_an_unknown_tool_gets_suggestions(running: Running) -> None:
-    running.exchange.script[CallRequested] = lambda event: [refused(event, "tool.not_found")]
+    running.script[CallRequested] = lambda event: [refused(event, "tool.not_found")]
     for name in ("com.example.echo/sya", "say", "other/say"):
         said = running.run("call", name)
         assert said.code == 2
@@ -137,8 +139,9 @@ def test_an_unknown_tool_gets_suggestions(running: Running) -> None:
 
 def test_json_gives_the_whole_answer(running: Running) -> None:
     shape = running.run("call", TOOL, "--json").json
-    assert (shape["call_id"], shape["status"], shape["output"]) == (CALL_ID, "succeeded", {})
-    assert shape["finished_at"] == "2026-11-15T10:00:00.250Z"
+    [settled] = [entry for entry in running.exchange.news if isinstance(entry, CallSettled)]
+    assert (shape["call_id"], shape["status"], shape["output"]) == (settled.call_id, "succeeded", {})
+    assert shape["finished_at"] == "2027-01-15T08:00:00.000Z"
     settle(running, Status.FAILED, fault=fault("tool.failed"))
     said = running.run("call", TOOL, "--json")
     assert said.code == 1
@@ -170,7 +173,7 @@ def test_progress_goes_to_stderr_as_it_comes_and_only_when_asked_for(running: Ru
             answered(event, output=Raw(b"{}")),
         ]
 
-    running.exchange.script[CallRequested] = script
+    running.script[CallRequested] = script
     said = running.run("call", TOOL, "--follow")
     assert said.out == "{}\n"
     assert said.err == 'one\nhalf line\\u001b[31m\n50 % fetching\n75 %\n{"json":{"part":1}}\n'
@@ -192,12 +195,12 @@ def test_who_waits_for_a_call_is_told_once_of_a_question_inside_it(
     def look(_: str) -> Any:
         looks.append(len(notes))
         if looks.count(1) == 2:
-            running.later(exchange.say, answered(asked[0], output=Raw(b"{}")))
+            running.later(exchange.answering.say, answered(asked[0], output=Raw(b"{}")))
         return held_up
 
-    exchange.script[CallRequested] = script
-    exchange.open_questions = [question]
-    monkeypatch.setattr(exchange, "call", look)
+    running.script[CallRequested] = script
+    exchange.pretend(questions=[question])
+    monkeypatch.setattr(exchange.views, "call", look)
     monkeypatch.setattr(call_module, "note", notes.append)
     said = running.run("call", TOOL)
     assert (said.code, said.out) == (0, "{}\n")
@@ -208,7 +211,7 @@ def test_who_waits_for_a_call_is_told_once_of_a_question_inside_it(
 
 
 def test_no_wait_ends_at_the_question_with_3(running: Running) -> None:
-    running.exchange.script[CallRequested] = lambda event: [asks(event)]
+    running.script[CallRequested] = lambda event: [asks(event)]
     said = running.run("call", TOOL, "--no-wait")
     assert (said.code, said.out) == (3, "")
     assert "trunkline approve a42" in said.err
@@ -218,29 +221,30 @@ def test_no_wait_ends_at_the_question_with_3(running: Running) -> None:
 @pytest.mark.parametrize("follow", [(), ("--follow",)], ids=["poll", "follow"])
 def test_a_question_is_waited_for_and_its_answer_brings_the_outcome(running: Running, follow: tuple[str, ...]) -> None:
     exchange = running.exchange
-    exchange.script[CallRequested] = lambda event: [asks(event)]
-    exchange.known_calls = [view(CALL_ID, "operator", Status.WAITING_APPROVAL, approval_id="a42")]
+    running.script[CallRequested] = lambda event: [asks(event)]
+    running.exchange.pretend(calls=[view(CALL_ID, "operator", Status.WAITING_APPROVAL, approval_id="a42")])
+    waits, done = exchange.views.call(CALL_ID), view(CALL_ID, "operator", output=Raw(b'{"done":true}'))
     looks = []
-    real_call = exchange.call
+    is_done = threading.Event()
 
     def look(call_id: str) -> Any:
         looks.append(call_id)
         if len(looks) == 2 and not follow:
-            exchange.known_calls = [view(CALL_ID, "operator", output=Raw(b'{"done":true}'))]
+            is_done.set()
         elif len(looks) == 1 and follow:
             running.later(finish)
-        return real_call(call_id)
+        return done if is_done.is_set() else waits
 
     def finish() -> None:
-        exchange.known_calls = [view(CALL_ID, "operator", output=Raw(b'{"done":true}'))]
+        is_done.set()
         for line in (
             {"kind": "progress", "call_id": "another", "data": {"text": "not mine\n"}},
             {"kind": "progress", "call_id": CALL_ID, "data": {"text": "mine\n"}},
             {"kind": "call.settled", "n": 1, "at": 1, "call_id": CALL_ID, "status": "succeeded"},
         ):
-            exchange.watchers[0](json.dumps(line).encode())
+            running.watchers[0](json.dumps(line).encode())
 
-    exchange.call = look  # type: ignore[method-assign]
+    exchange.views.call = look  # type: ignore[method-assign]
     said = running.run("call", TOOL, *follow)
     assert (said.code, said.out) == (0, '{"done":true}\n')
     assert said.err.startswith("waiting for approval a42 (until ")
@@ -249,22 +253,22 @@ def test_a_question_is_waited_for_and_its_answer_brings_the_outcome(running: Run
 
 
 def test_a_denied_call_ends_with_2(running: Running) -> None:
-    running.exchange.script[CallRequested] = lambda event: [asks(event)]
+    running.script[CallRequested] = lambda event: [asks(event)]
     denied = fault("policy.denied", "not today")
-    running.exchange.known_calls = [view(CALL_ID, "operator", Status.FAILED, error=denied)]
+    running.exchange.pretend(calls=[view(CALL_ID, "operator", Status.FAILED, error=denied)])
     said = running.run("call", TOOL)
     assert said.code == 2
     assert said.err.splitlines()[-1] == "policy.denied: not today"
 
 
 def test_waiting_outlives_a_restart_of_the_exchange(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    running.exchange.script[CallRequested] = lambda event: [asks(event)]
-    running.exchange.known_calls = [view(CALL_ID, "operator", output=Raw(b"1"))]
+    running.script[CallRequested] = lambda event: [asks(event)]
+    running.exchange.pretend(calls=[view(CALL_ID, "operator", output=Raw(b"1"))])
     ready = running.home / "ready.json"
     text = ready.read_text()
     look, connections = call_module._look, []
 
-    def gone_twice(exchange: Connection, call_id: str) -> Any:
+    def gone_twice(exchange: ExchangeClient, call_id: str) -> Any:
         connections.append(exchange)
         if len(connections) == 3:
             return look(exchange, call_id)
@@ -286,10 +290,10 @@ def test_an_exchange_that_stays_away_leaves_the_question_open(
 
     def script(event: CallRequested) -> list[Any]:
         ready.unlink()
-        running.later(lambda: running.loop.create_task(running.listener.stop()))
+        running.later(lambda: running.loop.create_task(running.edge.stop()))
         return [asks(event)]
 
-    running.exchange.script[CallRequested] = script
+    running.script[CallRequested] = script
     said = running.run("call", TOOL)
     assert said.code == 3
     assert "trunkline up" in said.err
@@ -299,10 +303,10 @@ def test_an_exchange_that_stays_away_leaves_the_question_open(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_a_stream_that_breaks_off_is_not_a_success(running: Running) -> None:
     def script(event: CallRequested) -> list[Any]:
-        running.later(lambda: running.loop.create_task(running.listener.stop()))
+        running.later(lambda: running.loop.create_task(running.edge.stop()))
         return [accepted(event)]
 
-    running.exchange.script[CallRequested] = script
+    running.script[CallRequested] = script
     said = running.run("call", TOOL)
     assert said.code == 3
     assert said.err.startswith("hub.unavailable: ")
@@ -339,10 +343,10 @@ def test_the_first_interrupt_cancels_and_the_outcome_is_still_told(running: Runn
         asked.append(event)
         return [accepted(event), progressed(event, 1, b'{"text":"started\\n"}')]
 
-    running.exchange.script[CallRequested] = script
-    running.exchange.known_calls = [view(CALL_ID, "operator", Status.RUNNING)]
-    running.exchange.on_fed = lambda event: (
-        running.exchange.say(answered(asked[0], Status.CANCELED, fault=fault("tool.canceled")))
+    running.script[CallRequested] = script
+    running.exchange.pretend(calls=[view(CALL_ID, "operator", Status.RUNNING)])
+    running.exchange.answering.on_fed = lambda event: (
+        running.exchange.answering.say(answered(asked[0], Status.CANCELED, fault=fault("tool.canceled")))
         if isinstance(event, CancelRequested)
         else None
     )
@@ -360,15 +364,15 @@ def test_the_second_interrupt_leaves(running: Running) -> None:
     def script(event: CallRequested) -> list[Any]:
         return [accepted(event), progressed(event, 1, b'{"text":"started\\n"}')]
 
-    running.exchange.script[CallRequested] = script
-    running.exchange.known_calls = [view(CALL_ID, "operator", Status.RUNNING)]
+    running.script[CallRequested] = script
+    running.exchange.pretend(calls=[view(CALL_ID, "operator", Status.RUNNING)])
     process = started(running, "call", TOOL, "--follow")
     wait_line(process, "started")
     process.send_signal(signal.SIGINT)
     wait_line(process, "canceling")
     # The cancellation is asked for inside the first signal's handler; the second one counts after it.
     deadline = time.monotonic() + BOUND_S
-    while not any(isinstance(event, CancelRequested) for event in running.exchange.fed) and time.monotonic() < deadline:
+    while not any(isinstance(event, CancelRequested) for event in running.fed) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=BOUND_S)
@@ -377,15 +381,15 @@ def test_the_second_interrupt_leaves(running: Running) -> None:
 
 
 def test_an_interrupt_while_a_person_is_asked_leaves_the_question_open(running: Running) -> None:
-    running.exchange.script[CallRequested] = lambda event: [asks(event)]
-    running.exchange.known_calls = [view(CALL_ID, "operator", Status.WAITING_APPROVAL, approval_id="a42")]
+    running.script[CallRequested] = lambda event: [asks(event)]
+    running.exchange.pretend(calls=[view(CALL_ID, "operator", Status.WAITING_APPROVAL, approval_id="a42")])
     process = started(running, "call", TOOL)
     wait_line(process, "waiting for approval a42")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=BOUND_S)
     assert process.returncode == 3
     assert "a42 stays open" in err
-    assert not [event for event in running.exchange.fed if isinstance(event, CancelRequested)]
+    assert not [event for event in running.fed if isinstance(event, CancelRequested)]
 
 
 # --- speed ------------------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.inhabited import accepted, refused
 from tests.unit.cli.conftest import Running, Said, trunkline
-from tests.unit.edges.http.scripted import accepted, refused
 from tests.unit.ledger.made import in_process
 from trunkline.events import CallRequested
 
@@ -55,7 +55,7 @@ def test_what_goes_wrong_without_an_exchange_is_json(
 
 def test_a_refusal_is_json_with_all_that_the_exchange_said(running: Running) -> None:
     details = {"retry_after_ms": 5}
-    running.exchange.script[CallRequested] = lambda event: [refused(event, "limit.rate", details=details)]
+    running.script[CallRequested] = lambda event: [refused(event, "limit.rate", details=details)]
     said = running.run("call", TOOL, "--json")
     assert said.code == 2
     error = error_of(said)
@@ -77,10 +77,10 @@ def test_nothing_invisible_is_in_the_json_of_an_error(running: Running) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_a_stream_that_breaks_off_is_json_and_ends_with_3(running: Running) -> None:
     def script(event: CallRequested) -> list[Any]:
-        running.later(lambda: running.loop.create_task(running.listener.stop()))
+        running.later(lambda: running.loop.create_task(running.edge.stop()))
         return [accepted(event)]
 
-    running.exchange.script[CallRequested] = script
+    running.script[CallRequested] = script
     said = running.run("call", TOOL, "--json")
     assert (said.code, error_of(said)["code"]) == (3, "hub.unavailable")
 

@@ -7,19 +7,28 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import Raw
 
+from tests.inhabited import CALL_ID, ECHO, MAIL, view
 from tests.unit.cli.conftest import Running, trunkline
-from tests.unit.edges.http.scripted import CALL_ID, view
-from trunkline.cli.connection import is_alive
+from trunkline import entries
+from trunkline.cli.client import is_alive
 from trunkline.cli.main import VERBS
-from trunkline.effects import Reply
 from trunkline.errors import ConfigError
-from trunkline.events import ApprovalAnswered, DirectiveStated, TokenIssued, TokenRevoked
-from trunkline.model import AgentView, Decision, Question, Rule, Status, TokenView, ToolView, Verdict, fault
+from trunkline.events import DirectiveStated, TokenIssued
+from trunkline.model import (
+    AgentView,
+    Circumstance,
+    Decision,
+    Question,
+    Rule,
+    Status,
+    TokenView,
+    ToolView,
+    fault,
+)
 
 NASTY = "\x1b[31m\u202eevil\u200b\n"
 
@@ -156,30 +165,34 @@ def test_a_missing_operator_token_is_named(running: Running) -> None:
 
 
 def test_status_is_one_line_for_each_thing_and_names_what_is_off(running: Running) -> None:
-    running.exchange.figures |= {"open_calls": {"running": 2}, "questions": 1, "entries": 1234, "agents": 3, "tools": 7}
+    running.exchange.advance(1.5)
     said = running.run("status")
     lines = dict(line.split(maxsplit=1) for line in said.out.splitlines())
     assert lines["running"].endswith("up 1.5 s")
     assert lines["http"].startswith("http://127.0.0.1:")
     assert lines["off"] == "pylon, relay"
-    assert lines["calls"].startswith("2 open (2 running); 4 ended")
+    assert lines["calls"] == "2 open (1 running, 1 waiting_approval); 2 ended (2 succeeded)"
+    assert lines["agents"] == "3 attached, 4 tools"
     assert "refused" not in lines
     assert "trunkline approvals" in lines["questions"]
-    assert running.run("status", "--json").json["entries"] == 1234
+    assert running.run("status", "--json").json["entries"] == len(running.exchange.log)
 
 
 @pytest.mark.parametrize(
-    ("verb", "member", "hint"),
+    ("verb", "hint"),
     [
-        ("agents", "agents", "token new opensentience"),
-        ("tools", "tools", "trunkline agents"),
-        ("calls", "known_calls", "trunkline tools"),
-        ("approvals", "open_questions", "No open questions"),
+        ("agents", "token new opensentience"),
+        ("tools", "trunkline agents"),
+        ("calls", "trunkline tools"),
+        ("approvals", "No open questions"),
     ],
 )
-def test_an_empty_table_says_what_to_do_next(running: Running, verb: str, member: str, hint: str) -> None:
-    empty: Any = [] if isinstance(getattr(running.exchange, member), list) else (list)
-    setattr(running.exchange, member, empty)
+def test_an_empty_table_says_what_to_do_next(
+    running: Running, monkeypatch: pytest.MonkeyPatch, verb: str, hint: str
+) -> None:
+    running.exchange.pretend(calls=[], questions=[])
+    for view_of in ("agents", "tools"):
+        monkeypatch.setattr(running.exchange.views, view_of, list)
     said = running.run(verb)
     assert said.code == 0
     assert hint in said.out
@@ -190,17 +203,15 @@ def test_everything_an_agent_says_is_escaped_in_every_table(running: Running, mo
     schema = Raw(json.dumps({"type": "object", "title": NASTY}).encode())
     error = fault("tool.failed", NASTY)
     stamp = "2026-11-15T10:00:00.000Z"
-    monkeypatch.setattr(exchange, "agents", lambda: [AgentView(NASTY, "e", NASTY, version=NASTY, note=NASTY)])
-    monkeypatch.setattr(exchange, "tools", lambda: [ToolView("a/b", NASTY, NASTY, schema, tags=(NASTY,))])
-    monkeypatch.setattr(exchange, "tokens", lambda: [TokenView("t1", "http", NASTY, stamp, (NASTY,))])
-    exchange.known_calls = [view(CALL_ID, NASTY, Status.FAILED, error=error)]
-    exchange.open_questions = [
-        Question(
-            "a1", "definition", NASTY, stamp, stamp, NASTY, tool_id=NASTY, chain=(NASTY,), permissions=(NASTY,),
-            input=Raw(json.dumps({"x": NASTY}, ensure_ascii=False).encode()),
-            before=Raw(b'{"a":1}'), after=Raw(json.dumps({NASTY: 1}, ensure_ascii=False).encode()),
-        )
-    ]  # fmt: skip
+    monkeypatch.setattr(exchange.views, "agents", lambda: [AgentView(NASTY, "e", NASTY, version=NASTY, note=NASTY)])
+    monkeypatch.setattr(exchange.views, "tools", lambda: [ToolView("a/b", NASTY, NASTY, schema, tags=(NASTY,))])
+    monkeypatch.setattr(exchange.operator, "tokens", lambda: [TokenView("t1", "http", NASTY, stamp, (NASTY,))])
+    question = Question(
+        "a1", "definition", NASTY, stamp, stamp, NASTY, tool_id=NASTY, chain=(NASTY,), permissions=(NASTY,),
+        input=Raw(json.dumps({"x": NASTY}, ensure_ascii=False).encode()),
+        before=Raw(b'{"a":1}'), after=Raw(json.dumps({NASTY: 1}, ensure_ascii=False).encode()),
+    )  # fmt: skip
+    exchange.pretend(calls=[view(CALL_ID, NASTY, Status.FAILED, error=error)], questions=[question])
     for verb in (("agents",), ("tools",), ("tools", "a/b"), ("calls",), ("approvals",), ("token", "list")):
         for options in ((), ("--json",)):
             said = running.run(*verb, *options)
@@ -213,7 +224,7 @@ def test_an_agent_that_does_not_run_says_why_and_where_to_read_more(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crashed = AgentView("com.x", "opensentience", "crashed", note="exit code 1; `trunkline reload` starts it again")
-    monkeypatch.setattr(running.exchange, "agents", lambda: [crashed])
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: [crashed])
     assert running.run("agents").out.endswith("exit code 1; `trunkline reload` starts it again\n")
     (running.home / "logs" / "com.x").mkdir(parents=True)
     assert running.run("agents").out.endswith("starts it again; trunkline logs com.x\n")
@@ -223,7 +234,9 @@ def test_one_tool_is_described_with_a_call_to_try(running: Running, monkeypatch:
     schema = Raw(
         b'{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city","days"]}'
     )
-    monkeypatch.setattr(running.exchange, "tools", lambda: [ToolView("a/forecast", "available", "Weather.", schema)])
+    monkeypatch.setattr(
+        running.exchange.views, "tools", lambda: [ToolView("a/forecast", "available", "Weather.", schema)]
+    )
     said = running.run("tools", "forecast")
     assert """trunkline call a/forecast '{"city":"…","days":0}'""" in said.out
     assert "changes things" in said.out
@@ -233,7 +246,7 @@ def test_one_tool_is_described_with_a_call_to_try(running: Running, monkeypatch:
 
 
 def test_calls_are_fetched_page_by_page_up_to_the_number_asked_for(running: Running) -> None:
-    running.exchange.known_calls = [view(f"{n:032x}", "operator", Status.RUNNING) for n in range(1200)]
+    running.exchange.pretend(calls=[view(f"{n:032x}", "operator", Status.RUNNING) for n in range(1200)])
     assert len(running.run("calls", "--last", "700", "--json").json["calls"]) == 700
     assert len(running.run("calls", "--last", "5000", "--json").json["calls"]) == 1200
     assert len(running.run("calls").out.splitlines()) == 21
@@ -241,7 +254,7 @@ def test_calls_are_fetched_page_by_page_up_to_the_number_asked_for(running: Runn
 
 def test_a_call_shows_how_long_it_took_and_why_it_failed(running: Running) -> None:
     times = {"started_at": "2026-11-15T10:00:00.000Z", "finished_at": "2026-11-15T10:00:00.250Z"}
-    running.exchange.known_calls = [view(CALL_ID, "operator", Status.FAILED, error=fault("tool.timeout"), **times)]
+    running.exchange.pretend(calls=[view(CALL_ID, "operator", Status.FAILED, error=fault("tool.timeout"), **times)])
     row = running.run("calls").out.splitlines()[1]
     assert "250 ms" in row
     assert CALL_ID in row
@@ -253,12 +266,11 @@ def test_a_call_shows_how_long_it_took_and_why_it_failed(running: Running) -> No
 
 def test_a_question_shows_its_arguments_whole(running: Running) -> None:
     secret_plan = "x" * 5000
-    running.exchange.open_questions = [
-        Question(
-            "a42", "call", "agent:a", "2026-11-15T10:00:00.000Z", "2099-01-01T00:00:00.000Z", "rule file:3 asks",
-            tool_id="mail/send", chain=("operator",), input=Raw(json.dumps({"to": secret_plan}).encode()), waiting=3,
-        )
-    ]  # fmt: skip
+    question = Question(
+        "a42", "call", "agent:a", "2026-11-15T10:00:00.000Z", "2099-01-01T00:00:00.000Z", "rule file:3 asks",
+        tool_id="mail/send", chain=("operator",), input=Raw(json.dumps({"to": secret_plan}).encode()), waiting=3,
+    )  # fmt: skip
+    running.exchange.pretend(questions=[question])
     out = running.run("approvals").out
     assert secret_plan in out
     assert "operator → agent:a" in out
@@ -267,13 +279,12 @@ def test_a_question_shows_its_arguments_whole(running: Running) -> None:
 
 
 def test_a_changed_definition_is_shown_as_what_changed(running: Running) -> None:
-    running.exchange.open_questions = [
-        Question(
-            "a42", "definition", "agent:a", "2026-11-15T10:00:00.000Z", "2099-01-01T00:00:00.000Z", "",
-            tool_id="mail/send", before=Raw(b'{"description":"Sends mail.","side_effects":true}'),
-            after=Raw(b'{"description":"Reads mail.","side_effects":true}'),
-        )
-    ]  # fmt: skip
+    question = Question(
+        "a42", "definition", "agent:a", "2026-11-15T10:00:00.000Z", "2099-01-01T00:00:00.000Z", "",
+        tool_id="mail/send", before=Raw(b'{"description":"Sends mail.","side_effects":true}'),
+        after=Raw(b'{"description":"Reads mail.","side_effects":true}'),
+    )  # fmt: skip
+    running.exchange.pretend(questions=[question])
     lines = [line.strip() for line in running.run("approvals").out.splitlines()]
     assert '-  "description": "Sends mail.",' in lines
     assert '+  "description": "Reads mail.",' in lines
@@ -282,12 +293,13 @@ def test_a_changed_definition_is_shown_as_what_changed(running: Running) -> None
 
 @pytest.mark.parametrize(("verb", "approved"), [("approve", True), ("deny", False)])
 def test_an_answer_is_given_with_its_reason(running: Running, verb: str, approved: bool) -> None:
-    said = running.run(verb, "a42", "--reason", "because")
+    approval_id = running.exchange.approval_id
+    said = running.run(verb, approval_id, "--reason", "because")
     assert said.code == 0
-    assert said.out.startswith("approved a42" if approved else "denied a42")
-    [given] = running.exchange.fed
-    assert isinstance(given, ApprovalAnswered)
-    assert (given.approved, given.reason, given.by.is_operator) == (approved, "because", True)
+    word = "approved" if approved else "denied"
+    assert said.out.startswith(f"{word} {approval_id}")
+    [given] = running.exchange.recorded(entries.QuestionClosed)
+    assert (given.how, given.reason, given.by) == (word, "because", "operator")
 
 
 def test_an_answer_to_no_question_is_an_error(running: Running) -> None:
@@ -297,10 +309,11 @@ def test_an_answer_to_no_question_is_an_error(running: Running) -> None:
 
 
 def test_a_directive_prints_its_id_alone_on_stdout(running: Running) -> None:
-    said = running.run("directive", "new", "a/b", '{"x": 1.10}', "--reason", "as agreed")
-    assert said.out == "d-1\n"
-    assert "--directive d-1" in said.err
-    [stated] = running.exchange.fed
+    said = running.run("directive", "new", ECHO, '{"x": 1.10}', "--reason", "as agreed")
+    [recorded] = running.exchange.recorded(entries.DirectiveStated)
+    assert said.out == f"{recorded.directive_id}\n"
+    assert f"--directive {recorded.directive_id}" in said.err
+    [stated] = running.fed
     assert isinstance(stated, DirectiveStated)
     assert stated.input == Raw(b'{"x": 1.10}')
     assert running.run("directive", "new", "a/b").code == 2
@@ -314,7 +327,7 @@ def test_a_new_token_is_alone_on_stdout_and_whole_in_json(running: Running) -> N
     assert said.code == 0
     assert said.out.startswith("tlk_")
     assert len(said.out) == 48
-    [made] = running.exchange.fed
+    [made] = running.fed
     assert isinstance(made, TokenIssued)
     assert made.permissions == ("approve", "metrics")
     shape = running.run("token", "new", "http", "--agent", "dave", "--json").json
@@ -328,12 +341,12 @@ def test_a_new_token_is_alone_on_stdout_and_whole_in_json(running: Running) -> N
 )
 def test_a_token_for_nobody_is_refused(running: Running, arguments: tuple[str, ...]) -> None:
     assert running.run(*arguments).code == 2
-    assert not running.exchange.fed
+    assert not running.fed
 
 
 def test_why_a_token_is_refused_is_said_in_words(running: Running) -> None:
     edge = running.run("token", "new", "pigeon", "--agent", "x").err
-    assert edge == "message.malformed: edge: expected http, opensentience or chiffon\n"
+    assert edge == "message.malformed: edge: expected opensentience, chiffon or http\n"
     agent = running.run("token", "new", "http", "--agent", "../x").err
     assert agent.startswith("message.malformed: agent: expected letters, digits, '.', '_' and '-'")
     kind = running.run("token", "new", "chiffon", "--agent", "x", "--type", "gardener").err
@@ -345,7 +358,7 @@ def test_why_a_token_is_refused_is_said_in_words(running: Running) -> None:
 def test_a_chiffon_token_has_a_type_and_32_characters(running: Running) -> None:
     said = running.run("token", "new", "chiffon", "--agent", "infra-1", "--type", "infra")
     assert (said.code, len(said.out)) == (0, 33)
-    [made] = running.exchange.fed
+    [made] = running.fed
     assert isinstance(made, TokenIssued)
     assert (made.edge, made.type) == ("chiffon", "infra")
     assert running.run("token", "new", "chiffon", "--agent", "infra-1").code == 2
@@ -357,30 +370,36 @@ def test_a_type_is_refused_where_there_are_none(running: Running) -> None:
 
 
 def test_tokens_are_listed_and_revoked(running: Running) -> None:
-    assert "t17" in running.run("token", "list").out
-    assert running.run("token", "revoke", "t17").out == "revoked t17\n"
-    gone = fault("not_found")
-    running.exchange.script[TokenRevoked] = lambda event: [Reply(event.session, 0, event.ref, fault=gone)]
+    token_id = running.exchange.token_id
+    assert token_id in running.run("token", "list").out
+    assert running.run("token", "revoke", token_id).out == f"revoked {token_id}\n"
+    assert [entry.token_id for entry in running.exchange.recorded(entries.TokenRevoked)] == [token_id]
     assert running.run("token", "revoke", "t1").code == 2
 
 
-def test_the_rules_are_shown_in_order_with_the_last_resort(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rules_are_shown_in_order_with_the_last_resort(running: Running) -> None:
     lines = running.run("policy").out.splitlines()
-    assert lines[1].split()[:4] == ["builtin:1", "allow", "operator", "*"]
+    assert [line.split()[0] for line in lines[1:-1]] == [rule.id for rule in running.exchange.policy.rules]
+    assert lines[3].split()[:4] == ["builtin-operator", "allow", "operator", "*"]
     assert lines[-1].split()[:2] == ["default", "deny"]
-    assert running.run("policy", "--json").json["version"] == "v1"
+    assert running.run("policy", "--json").json["version"] == running.exchange.policy.version
 
 
 def test_a_dry_run_says_what_would_happen_and_by_which_rule(running: Running) -> None:
-    said = running.run("policy", "check", "agent:x", "a/b", '{"y": 1}')
+    said = running.run("policy", "check", "agent:x", MAIL, '{"y": 1}')
     assert said.code == 0
-    assert said.out.startswith("ask by builtin:3: opensentience:x a/b"), "agent: is short for opensentience:"
-    assert running.run("policy", "check", "agent:x", "a/b", "--json").json["decision"] == "ask"
+    assert said.out.startswith("ask by builtin-side-effects: a person decides before an agent calls")
+    shape = running.run("policy", "check", "agent:x", MAIL, "--json").json
+    assert (shape["decision"], shape["caller"]) == ("ask", "opensentience:x"), "agent: is short for opensentience:"
 
 
-def test_reload_says_why_not(running: Running) -> None:
+def test_reload_says_why_not(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     assert running.run("reload").out == "reloaded\n"
-    running.exchange.reload_error = ConfigError("unknown key 'lisen'; did you mean listen?", "trunkline.toml:3")
+
+    def bad() -> None:
+        raise ConfigError("unknown key 'lisen'; did you mean listen?", "trunkline.toml:3")
+
+    monkeypatch.setattr(running.exchange.operator, "reload", bad)
     said = running.run("reload")
     assert said.code == 2
     assert said.err.startswith("config.invalid: nothing changed: trunkline.toml:3: unknown key 'lisen'")
@@ -389,8 +408,8 @@ def test_reload_says_why_not(running: Running) -> None:
 def test_a_rule_with_conditions_reads_as_words(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     from trunkline.model import Policy
 
-    rules = (Rule("file:3", "agent:*", "*", Decision.ASK, "careful", side_effects=True, when="untrusted"),)
-    monkeypatch.setattr(running.exchange, "policy", lambda: Policy(rules, "v2"))
+    rules = (Rule("file:3", "agent:*", "*", Decision.ASK, "careful", side_effects=True, when=Circumstance.UNTRUSTED),)
+    monkeypatch.setattr(running.exchange.operator, "policy", lambda: Policy(rules, "v2"))
     assert "it changes things, untrusted  careful" in running.run("policy").out
 
 
@@ -406,9 +425,13 @@ def test_a_run_without_a_message_says_what_is_missing(running: Running) -> None:
     assert "nothing on stdin" in said.err
 
 
-def test_how_many_calls_were_refused_is_said_with_where_to_look(running: Running) -> None:
+def test_how_many_calls_were_refused_is_said_with_where_to_look(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "refused" not in running.run("calls").err
-    running.exchange.figures["refused_calls"] = {"policy.denied": 2, "tool.not_found": 1}
+    figures = running.exchange.operator.status
+    refused = {"refused_calls": {"policy.denied": 2, "tool.not_found": 1}}
+    monkeypatch.setattr(running.exchange.operator, "status", lambda: {**figures(), **refused})
     assert running.run("calls").err == "3 refused since the start: trunkline calls --refused\n"
     assert running.run("calls", "--json").err == ""
     assert (
@@ -424,16 +447,12 @@ def test_a_dry_run_for_a_caller_that_cannot_be_is_refused(running: Running, call
     assert said.err.startswith("message.malformed: caller: expected operator, or an edge and an id as in agent:")
 
 
-def test_a_dry_run_of_a_missing_tool_suggests_one(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = Verdict(Decision.DENY, "registry", "no such tool", "operator", fault("tool.not_found"))
-    monkeypatch.setattr(running.exchange, "check", lambda *_: missing)
+def test_a_dry_run_of_a_missing_tool_suggests_one(running: Running) -> None:
     said = running.run("policy", "check", "operator", "com.example.echo/sya")
     assert "no tool 'com.example.echo/sya'; did you mean com.example.echo/say?" in said.out
 
 
 def test_a_directive_for_a_missing_tool_suggests_one(running: Running) -> None:
-    missing = fault("tool.not_found")
-    running.exchange.script[DirectiveStated] = lambda event: [Reply(event.session, 0, event.ref, fault=missing)]
     said = running.run("directive", "new", "com.example.echo/sya", "--reason", "r")
     assert (said.code, said.out) == (2, "")
     assert said.err == "tool.not_found: no tool 'com.example.echo/sya'; did you mean com.example.echo/say?\n"

@@ -85,11 +85,9 @@ def test_watching_prints_as_it_happens_and_ends_quietly(running: Running, option
     process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     deadline = time.monotonic() + BOUND_S
-    while not running.exchange.watchers and time.monotonic() < deadline:
+    while not running.watchers and time.monotonic() < deadline:
         time.sleep(0.01)
-    running.later(
-        running.exchange.watchers[0], b'{"kind":"agent.left","n":1,"at":0,"agent_id":"x","reason":"\\u001bbye"}'
-    )
+    running.later(running.watchers[0], b'{"kind":"agent.left","n":1,"at":0,"agent_id":"x","reason":"\\u001bbye"}')
     line = process.stdout.readline()
     assert "agent.left" in line
     assert "\\u001bbye" in line
@@ -99,7 +97,7 @@ def test_watching_prints_as_it_happens_and_ends_quietly(running: Running, option
 
 
 def test_watching_ends_when_the_exchange_does(running: Running) -> None:
-    running.later(lambda: running.loop.call_later(0.2, lambda: running.loop.create_task(running.listener.stop())))
+    running.later(lambda: running.loop.call_later(0.2, lambda: running.loop.create_task(running.edge.stop())))
     said = running.run("watch")
     assert said.code == 0
     assert said.err.endswith("the exchange has stopped\n")

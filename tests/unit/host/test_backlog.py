@@ -16,7 +16,7 @@ from trunkline.host.runner import FLUSH_EVERY, Loop, Processes, Runner
 from trunkline.hub.hub import Hub
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
-from trunkline.model import Now, Policy
+from trunkline.model import HubSettings, Now, Policy
 
 
 class Peer:
@@ -57,7 +57,15 @@ def joined(folder: Path) -> tuple[Ledger, Runner]:
         on_durable=stored,
         on_failure=fail,
     )
-    hub = Hub(mac_key=b"k" * 32, call_prefix="", new_id=str, operator_sha256="", rules=Policy((), "v1"))
+    hub = Hub(
+        mac_key=b"k" * 32,
+        call_prefix="",
+        new_id=str,
+        operator_sha256="",
+        launch_edge="",
+        operator_edge="",
+        settings=HubSettings(Policy((), "v1")),
+    )
     nobody = cast("Processes", None)
     runner = Runner(
         hub,

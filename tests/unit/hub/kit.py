@@ -29,6 +29,7 @@ from trunkline.model import (
     Fault,
     Guard,
     Health,
+    HubSettings,
     Limits,
     Manifest,
     Now,
@@ -36,6 +37,7 @@ from trunkline.model import (
     Policy,
     Principal,
     ProcessIdentity,
+    Router,
     Rule,
     Status,
     ToolDefinition,
@@ -139,8 +141,7 @@ class Kit:
         self.mono, self.wall = 1000.0, 1_800_000_000.0
         self.log: list[entries.Entry] = []
         self.snapshots: list[tuple[int, list[int], Now]] = []
-        self.policy = policy
-        self.settings: dict[str, Any] = {}
+        self.settings = HubSettings(policy)
         self.deliveries: list[effects.Deliver] = []
         self.cancels: list[effects.Cancel] = []
         self.waits: list[effects.Wait] = []
@@ -150,6 +151,9 @@ class Kit:
         self.replies: dict[tuple[int, str], list[effects.Reply]] = {}
         self.outcomes: dict[int, entries.CallSettled] = {}
         self._sendings: dict[int, int] = {}
+        # Calls whose provider promised to recognise a repeat, and the providers that took a call not on.
+        self._recognised: set[int] = set()
+        self._returned: dict[int, set[str]] = {}
         self._keyed: dict[str, int] = {}
         self._asked_about: dict[int, list[str]] = {}
         self._approved: set[str] = set()
@@ -160,6 +164,7 @@ class Kit:
         self._refs = itertools.count(1)
         self._runs = itertools.count(1)
         self._guards: dict[str, Guard] = {}
+        self._routers: dict[str, Router] = {}
         self.hub, self._careful = self._new_hub(), self._new_careful_hub()
         if start:
             self.feed(events.ExchangeStarted("1.0", "here"))
@@ -171,10 +176,14 @@ class Kit:
             call_prefix="00000000-0000-8000-8000-",
             new_id=lambda: f"id-{next(ids)}",
             operator_sha256="operator-token",
-            rules=self.policy,
+            launch_edge="opensentience",
+            operator_edge="http",
+            settings=self.settings,
         )
         for agent_id, guard in self._guards.items():
             hub.guard(agent_id, guard)
+        for agent_id, router in self._routers.items():
+            hub.route(agent_id, router)
         return hub
 
     def _new_careful_hub(self) -> Hub:
@@ -195,6 +204,14 @@ class Kit:
             self._guards[agent_id] = guard
         for hub in self.hubs:
             hub.guard(agent_id, guard)
+
+    def route(self, agent_id: str, router: Router | None) -> None:
+        """Let other tools serve calls of an agent's tools, or no longer."""
+        self._routers.pop(agent_id, None)
+        if router is not None:
+            self._routers[agent_id] = router
+        for hub in self.hubs:
+            hub.route(agent_id, router)
 
     # -- the runner's part ---------------------------------------------------------------------------------------------
 
@@ -225,6 +242,7 @@ class Kit:
         if self._is_checking:
             invariants.check(self.hub)
             assert counted(self.hub) == counted(self._careful), "a lane counts otherwise than the careful way"
+            assert self.hub.lanes.under_way.keys() <= self.state.calls.keys(), "a call that ended is still on a lane"
         return said
 
     @contextmanager
@@ -254,19 +272,31 @@ class Kit:
                 self.outcomes[entry.call] = entry
             case entries.CallSent():
                 self._sendings[entry.call] = entry.n
-            case entries.CallAccepted(key_id=str() as key_id):
-                earlier = self._keyed.get(key_id)
-                if earlier is not None and earlier in self.outcomes:
-                    assert self.outcomes[earlier].at + KEY_LIFE_MS <= entry.at, "a key names two calls"
-                else:
-                    assert earlier is None, "a key names two open calls"
-                self._keyed[key_id] = entry.n
+                if entry.provider is not None:
+                    self._recognised.discard(entry.call)
+                if entry.dedupes:
+                    self._recognised.add(entry.call)
+            case entries.CallReturned():
+                self._returned.setdefault(entry.call, set()).add(entry.provider)
+            case entries.CallAccepted():
+                self._taken_on(entry)
             case entries.QuestionOpened(call=int() as number):
                 self._asked_about.setdefault(number, []).append(entry.approval_id)
             case entries.QuestionJoined():
                 self._asked_about.setdefault(entry.call, []).append(entry.approval_id)
             case entries.QuestionClosed(how="approved"):
                 self._approved.add(entry.approval_id)
+
+    def _taken_on(self, entry: entries.CallAccepted) -> None:
+        if entry.dedupes:
+            self._recognised.add(entry.n)
+        if entry.key_id is not None:
+            earlier = self._keyed.get(entry.key_id)
+            if earlier is not None and earlier in self.outcomes:
+                assert self.outcomes[earlier].at + KEY_LIFE_MS <= entry.at, "a key names two calls"
+            else:
+                assert earlier is None, "a key names two open calls"
+            self._keyed[entry.key_id] = entry.n
 
     def _say(self, effect: effects.Effect) -> None:
         assert isinstance(effect, effects.ToSession)
@@ -275,7 +305,7 @@ class Kit:
             case effects.Deliver():
                 sent = self._sending_of(effect.call_id)
                 assert effect.after >= sent or not self._at_stake(effect.call_id), "delivered before its record"
-                self._check_delivery(self._accepted(effect.call_id))
+                self._check_delivery(effect, self._accepted(effect.call_id))
                 self.deliveries.append(effect)
             case effects.Answer():
                 name = (effect.session, effect.ref)
@@ -295,10 +325,16 @@ class Kit:
             case effects.Close():
                 self.closes.append(effect)
 
-    def _check_delivery(self, accepted: entries.CallAccepted) -> None:
-        """Once, if twice could do harm; and after an answer that let no other call through."""
-        is_first = all(d.call_id != accepted.call_id for d in self.deliveries)
-        assert is_first or not accepted.side_effects or accepted.dedupes, "sent twice"
+    def _check_delivery(self, effect: effects.Deliver, accepted: entries.CallAccepted) -> None:
+        """Once, if twice could do harm; to one provider; and after an answer that let no other call through."""
+        sent_to = {d.tool_id for d in self.deliveries if d.call_id == accepted.call_id}
+        returned_by = self._returned.get(accepted.n, set())
+        assert sent_to - returned_by <= {effect.tool_id}, "sent to two providers"
+        assert effect.tool_id not in returned_by, "sent to one who did not take it on"
+        assert effect.chain == accepted.chain
+        is_once = not sent_to - returned_by
+        assert is_once or not accepted.side_effects or accepted.n in self._recognised, "sent twice"
+        is_first = not sent_to
         if accepted.decision is Decision.ASK and is_first:
             answers = self._approved.intersection(self._asked_about.get(accepted.n, ()))
             assert answers, "sent without an answer"
@@ -369,9 +405,6 @@ class Kit:
         # Another process, another monotonic clock; nobody is connected.
         self.mono = 20.0
         self.sessions.clear()
-        if self.settings:
-            for each in self.hubs:
-                assert not each.handle(events.PolicyChanged(self.policy, **self.settings), self.now)
         self.feed(events.ExchangeStarted("1.0", "here"))
 
     def _lose(self, keep: int) -> None:
@@ -382,6 +415,8 @@ class Kit:
         self.answers = {name: answer for name, answer in self.answers.items() if answer.after <= keep}
         for known in (self.outcomes, self._sendings, self._keyed, self._asked_about, self._approved):
             known.clear()
+        self._recognised.clear()
+        self._returned.clear()
         for entry in kept:
             self._record(entry)
         for delivered in self.deliveries:
@@ -557,9 +592,8 @@ class Kit:
 
     def in_force(self, policy: Policy | None = None, limits: Limits | None = None, **terms: Any) -> None:
         """Other rules, limits or settings."""
-        self.policy = policy or self.policy
-        self.settings = {"limits": limits or Limits(), **terms}
-        self.feed(events.PolicyChanged(self.policy, **self.settings))
+        self.settings = HubSettings(policy or self.settings.policy, limits or Limits(), **terms)
+        self.feed(events.SettingsChanged(self.settings))
 
 
 def counted(hub: Hub) -> object:
@@ -583,6 +617,8 @@ def dump(state: State, now: Now) -> dict[str, object]:
             call.entry,
             "sent" if call.attempt else call.status.value,
             call.attempt,
+            (call.served_by, call.dedupes) if call.attempt else None,
+            call.route.tried if call.route is not None else (),
             call.approval_id,
             call.trail,
         )

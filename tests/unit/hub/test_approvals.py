@@ -7,7 +7,7 @@ import pytest
 from tests.unit.hub.kit import ASK, BOSS, Asked, Kit, body, rules, tool
 from trunkline import entries, events
 from trunkline.hub.approvals import MAX_OPEN_BY_ONE
-from trunkline.model import Decision, Manifest, Policy, Principal, Rule, Status
+from trunkline.model import Circumstance, Decision, Manifest, Policy, Principal, Rule, Status
 
 GUEST = Principal("http:guest")
 CLERK = Principal("http:clerk", ("approve",))
@@ -159,7 +159,7 @@ def test_rules_that_allow_one_of_two_like_calls_do_not_let_the_other_through() -
     tainted = kit.call("com.a/x", by=GUEST, correlation_id="c")
     clean = kit.call("com.a/x", by=GUEST)
     assert tainted.approval_id == clean.approval_id
-    ask_untrusted = Rule("u", "*", "*", Decision.ASK, when="untrusted")
+    ask_untrusted = Rule("u", "*", "*", Decision.ASK, when=Circumstance.UNTRUSTED)
     kit.in_force(rules(ask_untrusted, ("*", "*", "allow"), version="v2"), untrusted_agents=frozenset({"com.web"}))
     assert len(clean.deliveries) == 1
     assert tainted.deliveries == []

@@ -12,7 +12,7 @@ from trunkline import entries
 from trunkline.hub import views
 from trunkline.hub.chains import MAX_DEPTH
 from trunkline.hub.registry import ABANDONED_S, MAX_ABANDONED, Agent
-from trunkline.model import Decision, Policy, Principal, Rule, Status
+from trunkline.model import Circumstance, Decision, Policy, Principal, Rule, Status
 
 GUEST = Principal("http:guest")
 
@@ -190,7 +190,10 @@ def test_an_agent_that_left_with_calls_and_came_as_another_process_leaves_nothin
 
 def test_what_policy_allows_one_who_works_on_strangers_words_it_does_not_allow_the_next_without_them() -> None:
     """A call may outlive the mark of its correlation: a start from a snapshot that is a day old has none."""
-    asks_unless_untrusted = (Rule("careful", "*", "*", Decision.ALLOW, when="untrusted"), ("operator", "*", "allow"))
+    asks_unless_untrusted = (
+        Rule("careful", "*", "*", Decision.ALLOW, when=Circumstance.UNTRUSTED),
+        ("operator", "*", "allow"),
+    )
     kit = three(rules(*asks_unless_untrusted, ("*", "*", "ask")))
     kit.in_force(untrusted_agents=frozenset({"com.c"}))
     kit.finish(kit.call("com.c/x", correlation_id="c"), {})
@@ -204,7 +207,7 @@ def test_what_policy_allows_one_who_works_on_strangers_words_it_does_not_allow_t
 
 def test_what_policy_allows_one_who_works_for_somebody_it_asks_about_when_strangers_words_are_behind_it() -> None:
     """The other way round: a lane of trusted calls is none for a call that strangers' words may be behind."""
-    kit = three(rules(Rule("careful", "*", "*", Decision.ASK, when="untrusted"), ("*", "*", "allow")))
+    kit = three(rules(Rule("careful", "*", "*", Decision.ASK, when=Circumstance.UNTRUSTED), ("*", "*", "allow")))
     kit.in_force(untrusted_agents=frozenset({"com.c"}))
     kit.finish(kit.call("com.c/x"), {})
     other = kit.call("com.a/x")

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.hub.kit import Kit, rules, tool
 from trunkline import entries, events
 from trunkline.hub.state import TAINT_MS, TAINTED, State
-from trunkline.model import Decision, Limits, Principal, Rule, Status
+from trunkline.model import Circumstance, Decision, Limits, Principal, Rule, Status
 
 GUEST = Principal("http:guest")
 
@@ -27,7 +27,12 @@ def test_a_start_writes_itself_and_the_rules_in_force() -> None:
     started, policy = kit.log
     assert isinstance(started, entries.ExchangeStarted)
     assert isinstance(policy, entries.PolicyChanged)
-    assert (started.version, started.instance, policy.version, policy.rules) == ("1.0", "here", "v1", kit.policy.rules)
+    assert (started.version, started.instance, policy.version, policy.rules) == (
+        "1.0",
+        "here",
+        "v1",
+        kit.settings.policy.rules,
+    )
 
 
 def test_while_draining_new_calls_are_refused_open_ones_finish_and_keys_still_join(kit: Kit) -> None:
@@ -122,7 +127,7 @@ def test_limits_and_settings_hold_as_soon_as_they_are_told(kit: Kit) -> None:
 # --- provenance -------------------------------------------------------------------------------------------------------
 
 CAREFUL = rules(
-    Rule("untrusted", "*", "*", Decision.ASK, "strangers", side_effects=True, when="untrusted"),
+    Rule("untrusted", "*", "*", Decision.ASK, "strangers", side_effects=True, when=Circumstance.UNTRUSTED),
     ("*", "*", "allow"),
     version="careful",
 )
@@ -153,7 +158,7 @@ def test_after_a_result_of_an_untrusted_agent_its_correlation_is_asked_about_sid
     fetch(web, correlation_id="c")
     later = web.call("com.mail/send", correlation_id="c")
     assert later.deliveries == []
-    assert later.accepted.untrusted
+    assert later.accepted.circumstances == (Circumstance.UNTRUSTED,)
     assert later.approval_id
     assert len(web.call("com.mail/list", correlation_id="c").deliveries) == 1
     assert len(web.call("com.mail/send", correlation_id="other").deliveries) == 1
@@ -177,7 +182,7 @@ def test_an_agent_does_not_shake_the_label_off_by_what_it_says_about_its_later_c
     fetch(web, by="com.work", causation_id=cause)
     later = web.call("com.mail/send", by="com.work", causation_id=cause, correlation_id=correlation_id)
     assert later.deliveries == []
-    assert later.accepted.untrusted
+    assert later.accepted.circumstances == (Circumstance.UNTRUSTED,)
 
 
 def test_a_conversation_that_nobody_named_is_labelled_too(web: Kit) -> None:
@@ -200,7 +205,7 @@ def test_the_label_passes_down_the_chain(web: Kit) -> None:
     work = web.call("com.work/do", correlation_id="c")
     fetch(web, by="com.work", causation_id=work.call_id)
     deeper = web.call("com.deep/do", by="com.work", causation_id=work.call_id, correlation_id="renamed")
-    assert deeper.accepted.untrusted
+    assert deeper.accepted.circumstances == (Circumstance.UNTRUSTED,)
     last = web.call("com.mail/send", by="com.deep", causation_id=deeper.call_id)
     assert last.deliveries == []
 

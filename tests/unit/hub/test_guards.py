@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from tests.unit.hub.kit import BOSS, Kit, body, rules
 from trunkline.hub import views
-from trunkline.model import Decision, Principal, Status, Verdict, fault
+from trunkline.model import Decision, HubSettings, Principal, Status, Verdict, fault
 
 SCRIPT = Principal("http:script")
 
@@ -69,7 +69,7 @@ def test_after_a_restart_with_other_rules_the_guard_is_still_heard() -> None:
     asked = kit.call("com.a/shell", {"command": "rm -r data"}, by=SCRIPT)
     kit.in_force(rules(("*", "*", "allow"), version="v2"))
     assert not asked.deliveries
-    kit.policy = rules(("*", "*", "allow"), version="v3")
+    kit.settings = HubSettings(rules(("*", "*", "allow"), version="v3"))
     kit.crash()
     assert len(kit.questions("call")) == 1
     kit.attach("com.a", "shell")

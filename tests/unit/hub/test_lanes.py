@@ -21,6 +21,7 @@ from trunkline.model import (
     NO_RETRY,
     Actor,
     BreakerPolicy,
+    Circumstance,
     Decision,
     Health,
     Limits,
@@ -93,10 +94,16 @@ def test_the_first_call_is_judged_and_the_next_go_the_same_way(kit: Counting) ->
 def test_a_lane_is_for_one_caller_and_one_tool(kit: Counting) -> None:
     kit.call("com.a/x")
     assert not lane_is_open(kit, by=Principal("http:other"))
-    # Two who share a session do not share a lane.
-    assert not lane_is_open(kit, by=BOSS)
     kit.call("com.a/y")
-    assert kit.judged == 4
+    assert kit.judged == 3
+    # Two who share a session do not push each other out.
+    assert lane_is_open(kit, by=BOSS)
+    assert lane_is_open(kit, by=Principal("http:other"))
+
+
+def test_a_lane_is_its_callers_in_whichever_conversation_he_asks(kit: Counting) -> None:
+    kit.call("com.a/x", session=50)
+    assert lane_is_open(kit, session=51)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +403,7 @@ def test_where_strangers_wrote_something_no_lane_opens_even_if_nobody_reads_them
     assert kit.state.tainted
     kit.call("com.a/x")
     assert not lane_is_open(kit, correlation_id="c")
-    assert kit.log_of(entries.CallAccepted)[-1].untrusted
+    assert kit.log_of(entries.CallAccepted)[-1].circumstances == (Circumstance.UNTRUSTED,)
 
 
 def test_what_was_allowed_for_others_too_opens_no_lane_for_oneself(kit: Counting) -> None:
@@ -435,6 +442,14 @@ def test_lanes_are_bounded(kit: Counting, monkeypatch: pytest.MonkeyPatch) -> No
     kit.call("com.a/x")
     kit.call("com.a/y")
     assert not lane_is_open(kit)
+
+
+def test_a_call_that_was_canceled_is_no_longer_on_its_lane(kit: Counting) -> None:
+    ended = by_lane(kit)
+    kit.cancel(ended)
+    assert ended.status is Status.UNKNOWN
+    assert not kit.hub.lanes.under_way
+    assert lane_is_open(kit)
 
 
 def test_one_alarm_watches_over_all_calls_of_an_agent(kit: Counting) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import Raw
 
 from tests.unit.hub.kit import ALL, ASK, BOSS, DESK, Asked, Kit, body, rules, tool
 from trunkline import entries, events
@@ -18,6 +19,7 @@ from trunkline.hub.approvals import MAX_OPEN_BY_ONE
 from trunkline.model import (
     OPERATOR,
     BreakerPolicy,
+    Circumstance,
     Decision,
     Health,
     Manifest,
@@ -31,6 +33,9 @@ from trunkline.model import (
 )
 
 AGENTS = ("com.a", "com.b", "com.c")
+# Its tools stand for those of the others.
+ROUTED = "com.r"
+EVERYBODY = (*AGENTS, ROUTED)
 CHECKER = Principal("http:checker", ("approve",))
 PEOPLE = (BOSS, Principal("http:script"), CHECKER)
 POLICIES = (
@@ -38,7 +43,7 @@ POLICIES = (
     ASK,
     rules(("operator", "*", "allow"), ("opensentience:*", "com.a/*", "deny"), ("*", "*", "ask"), version="v2"),
     rules(
-        Rule("untrusted", "*", "*", Decision.ASK, when="untrusted", side_effects=True),
+        Rule("untrusted", "*", "*", Decision.ASK, when=Circumstance.UNTRUSTED, side_effects=True),
         ("*", "*", "allow"),
         version="v3",
     ),
@@ -57,7 +62,13 @@ def tools_of(agent_id: str, wording: str) -> list[ToolDefinition]:
     ]
 
 
-some_tool = st.builds("{}/{}".format, st.sampled_from(AGENTS), st.sampled_from(NAMES))
+def router(tool_id: str, given: Raw) -> list[str]:
+    """Each of the agents, beginning with another one for each input; now and then the tool itself."""
+    name, turn = tool_id.partition("/")[2], bytes(given) != b'{"value":0}'
+    return [f"{agent}/{name}" for agent in (*AGENTS[turn:], *AGENTS[:turn], *(() if turn else (ROUTED,)))]
+
+
+some_tool = st.builds("{}/{}".format, st.sampled_from(EVERYBODY), st.sampled_from(NAMES))
 terms = st.fixed_dictionaries(
     {
         "tool_id": some_tool,
@@ -83,7 +94,8 @@ class HubMachine(RuleBasedStateMachine):
     @initialize(policy=st.sampled_from(POLICIES))
     def begin(self, policy: Policy) -> None:
         self.kit.in_force(policy, untrusted_agents=frozenset({"com.c"}))
-        for agent in AGENTS:
+        self.kit.route(ROUTED, router)
+        for agent in EVERYBODY:
             self.come(agent, "first", 2, False)
 
     def _running(self) -> list[str]:
@@ -144,7 +156,7 @@ class HubMachine(RuleBasedStateMachine):
         self.kit.finish(data.draw(st.sampled_from(self._running())), {}, status=status)
 
     @precondition(lambda self: self._running())
-    @rule(data=st.data(), code=st.sampled_from(["tool.timeout", "tool.unavailable", "tool.failed"]))
+    @rule(data=st.data(), code=st.sampled_from(["tool.timeout", "tool.unavailable", "limit.resource", "tool.failed"]))
     def fail_attempt(self, data: st.DataObject, code: str) -> None:
         call = self.kit.state.calls[data.draw(st.sampled_from(self._running()))]
         problem = fault(code, retryable=code != "tool.failed")
@@ -158,7 +170,7 @@ class HubMachine(RuleBasedStateMachine):
         self.kit.feed(events.CallProgressed(call.session, call.entry.call_id, 1, "stdout", chunk))
 
     @precondition(lambda self: self.kit.deliveries)
-    @rule(data=st.data(), session=st.sampled_from([DESK, 10, 11, 12, 13, 99]))
+    @rule(data=st.data(), session=st.sampled_from([DESK, 10, 11, 12, 13, 14, 99]))
     def speak_out_of_turn(self, data: st.DataObject, session: int) -> None:
         """A result from any session about any call that was ever sent."""
         call_id = data.draw(st.sampled_from(self.kit.deliveries)).call_id
@@ -206,7 +218,7 @@ class HubMachine(RuleBasedStateMachine):
     # -- agents and the world ------------------------------------------------------------------------------------------
 
     @rule(
-        agent=st.sampled_from(AGENTS),
+        agent=st.sampled_from(EVERYBODY),
         wording=st.sampled_from(["first", "second"]),
         slots=st.integers(1, 3),
         permissions=st.booleans(),
@@ -246,12 +258,12 @@ class HubMachine(RuleBasedStateMachine):
         self.kit.wall += seconds
         self.kit.snapshot()
 
-    @rule(data=st.data(), is_partial=st.booleans(), come_back=st.sampled_from([2, 3, 3, 3]))
+    @rule(data=st.data(), is_partial=st.booleans(), come_back=st.sampled_from([2, 3, 4, 4]))
     def crash(self, data: st.DataObject, is_partial: bool, come_back: int) -> None:
         """Everything is kept, or only a part of what the last event led to."""
         self.kit.crash(data.draw(st.integers(*self.kit.step)) if is_partial else None)
         self.asked = []
-        for agent in AGENTS[:come_back]:
+        for agent in EVERYBODY[:come_back]:
             self.come(agent, "first", 2, False)
 
     # -- always --------------------------------------------------------------------------------------------------------

@@ -125,9 +125,9 @@ def test_only_what_can_do_no_harm_twice_is_sent_twice(side_effects: bool, dedupe
 
 
 def test_a_reply_is_a_problem_or_an_id_and_never_both(kit: Kit) -> None:
-    kit.hub.book.reply(1, "r", 0, problem=tool_problem(), named="x", status="done")
-    kit.hub.book.reply(1, "r", 0, named="x", status="done")
-    assert kit.hub.book.effects == [
+    kit.hub.journal.reply(1, "r", 0, problem=tool_problem(), named="x", status="done")
+    kit.hub.journal.reply(1, "r", 0, named="x", status="done")
+    assert kit.hub.journal.effects == [
         effects.Reply(1, 0, "r", fault=tool_problem()),
         effects.Reply(1, 0, "r", id="x", status="done"),
     ]

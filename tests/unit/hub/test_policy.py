@@ -10,7 +10,17 @@ from tests.requirement import requirement
 from tests.unit.hub.kit import ALL, BOSS, Kit, rules, tool
 from trunkline import entries
 from trunkline.hub.policy import MAX_VERDICTS, judge, matches, missing_permission
-from trunkline.model import OPERATOR, Decision, Manifest, Policy, Principal, Rule, ToolDefinition
+from trunkline.model import (
+    OPERATOR,
+    Circumstance,
+    Circumstances,
+    Decision,
+    Manifest,
+    Policy,
+    Principal,
+    Rule,
+    ToolDefinition,
+)
 
 GUEST = Principal("http:guest")
 
@@ -27,7 +37,9 @@ def plainly(pattern: str, text: str) -> bool:
     return text[:1] == pattern[0] and plainly(pattern[1:], text[1:])
 
 
-def reference(policy: Policy, callers: list[str], asked: ToolDefinition, untrusted: bool, held: list[str]) -> Decision:
+def reference(
+    policy: Policy, callers: list[str], asked: ToolDefinition, circumstances: Circumstances, held: list[str]
+) -> Decision:
     """What policy means, as plainly as it can be said."""
     answers = []
     for caller in callers:
@@ -35,7 +47,7 @@ def reference(policy: Policy, callers: list[str], asked: ToolDefinition, untrust
         for rule in policy.rules:
             if not plainly(rule.caller, caller) or not plainly(rule.tool, asked.tool_id):
                 continue
-            if rule.side_effects in (None, asked.side_effects) and (rule.when is None or untrusted):
+            if rule.side_effects in (None, asked.side_effects) and (rule.when is None or rule.when in circumstances):
                 answer = rule.decision
                 break
         for permission in asked.required_permissions:
@@ -59,7 +71,7 @@ random_rules = st.lists(
         tool_patterns,
         st.sampled_from(Decision),
         side_effects=st.sampled_from([None, None, True, False]),
-        when=st.sampled_from([None, None, "untrusted"]),
+        when=st.sampled_from([None, None, *Circumstance]),
     ),
     max_size=6,
 )
@@ -73,7 +85,7 @@ permissions = st.lists(st.sampled_from(["files:read", "files:write", "net:*", "*
     st.lists(st.sampled_from(CALLERS), min_size=1, max_size=3),
     st.sampled_from(TOOLS),
     st.booleans(),
-    st.booleans(),
+    st.frozensets(st.sampled_from(Circumstance)),
     permissions,
     permissions,
 )
@@ -82,14 +94,14 @@ def test_policy_agrees_with_its_plain_reading(
     callers: list[str],
     tool_id: str,
     side_effects: bool,
-    untrusted: bool,
+    circumstances: Circumstances,
     required: list[str],
     held: list[str],
 ) -> None:
     policy = Policy(tuple(lines), "v")
     asked = tool(tool_id, side_effects=side_effects, required_permissions=tuple(required))
-    verdict = judge(policy, tuple(callers), asked, untrusted=untrusted, permissions=lambda _: tuple(held))
-    assert verdict.decision is reference(policy, callers, asked, untrusted, held)
+    verdict = judge(policy, tuple(callers), asked, circumstances=circumstances, permissions=lambda _: tuple(held))
+    assert verdict.decision is reference(policy, callers, asked, circumstances, held)
     assert (verdict.fault is not None) == (verdict.decision is Decision.DENY)
 
 

@@ -29,7 +29,7 @@ from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.verify import verify
-from trunkline.ledger.writer import INLINE_BODY_BYTES, Group, Writer, packed
+from trunkline.ledger.writer import INLINE_BODY_BYTES, CommitGroup, Writer, packed
 from trunkline.model import INLINE_OUTPUT_BYTES
 
 SIZE = INLINE_BODY_BYTES + 1000
@@ -403,7 +403,9 @@ def test_the_writer_keeps_what_the_exchange_keeps(tmp_path: Path, monkeypatch: p
 
 def naming(blob: int) -> bytes:
     data = b'{"kind":"call.accepted","n":1,"at":1,"input":}'
-    return packed(Group(1, AT, [len(data)], {1: (len(data) - 1, blob)}, [], [], [], [], None, None, [], []), [data])
+    return packed(
+        CommitGroup(1, AT, [len(data)], {1: (len(data) - 1, blob)}, [], [], [], [], None, None, [], []), [data]
+    )
 
 
 def test_a_number_that_the_writer_does_not_know_is_the_end_of_it(tmp_path: Path) -> None:

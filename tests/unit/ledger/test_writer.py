@@ -504,10 +504,10 @@ def test_a_long_look_does_not_stop_the_writing(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_group_is_made_of_plain_values() -> None:
-    group = writer.Group(1, AT, [1, 2], {2: (1, 7)}, [1, 2], [("k", 1)], [("c", 1)], [("1", 2)], (1, 0, b"[]"),
+    group = writer.CommitGroup(1, AT, [1, 2], {2: (1, 7)}, [1, 2], [("k", 1)], [("c", 1)], [("1", 2)], (1, 0, b"[]"),
                          (3, 2, [1]), [7], [6])  # fmt: skip
     payload = writer.packed(group, [b"x", b"yz"])
-    assert writer.Group(*marshal.loads(payload)) == group  # noqa: S302
+    assert writer.CommitGroup(*marshal.loads(payload)) == group  # noqa: S302
     assert payload.endswith(b"xyz")
 
 

@@ -16,7 +16,7 @@ from tests.scripted_core import WAIT_S, ScriptedCore
 from tests.unit.sdk.conftest import TOKEN, A, Attach
 from trunkline import Agent, ToolFailed
 from trunkline.errors import ExchangeUnreachable
-from trunkline.sdk.agent import MAX_INPUT_DEPTH, Progress
+from trunkline.sdk.agent import MAX_INPUT_DEPTH, CallProgress
 
 # --- declaring --------------------------------------------------------------------------------------------------------
 
@@ -211,18 +211,18 @@ async def test_a_cancel_reaches_the_call_that_the_tool_waits_for(agent: Agent, a
 
 
 async def test_progress_of_a_called_tool_can_be_watched(agent: Agent, attach: Attach) -> None:
-    seen: list[Progress] = []
+    seen: list[CallProgress] = []
     async with attach(agent) as core:
         calling = asyncio.create_task(agent.call("other/tool", on_progress=seen.append))
         ref = (await core.expect("agent.tool.call"))["payload"]["call_id"]
         core.send("core.tool.stream", {"call_id": ref, "seq": 1, "channel": "status", "data": {"text": "half"}})
         core.send("core.tool.result", {"call_id": ref, "status": "succeeded"})
         assert await calling == {}
-    assert seen == [Progress("status", {"text": "half"})]
+    assert seen == [CallProgress("status", {"text": "half"})]
 
 
-async def test_a_watcher_of_progress_that_raises_does_not_end_the_line(agent: Agent, attach: Attach) -> None:
-    def broken(_progress: Progress) -> None:
+async def test_a_watcher_of_progress_that_raises_does_not_end_the_connection(agent: Agent, attach: Attach) -> None:
+    def broken(_progress: CallProgress) -> None:
         raise ValueError
 
     raised: list[dict[str, Any]] = []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.testing.disk import SECTOR_BYTES, Failure, FaultyDisk, Step
+from trunkline.testing.disk import SECTOR_BYTES, DiskStep, Failure, FaultyDisk
 
 NAME = "some.sqlite"
 
@@ -96,11 +96,11 @@ def test_the_same_seed_makes_the_same_disk(filled: FaultyDisk) -> None:
 def test_what_was_synced_stays_and_each_sector_is_old_new_or_torn(seed: int, writes: list[tuple[int, int]]) -> None:
     old = bytes(5000)
     with FaultyDisk(image={"file": old}) as disk:
-        disk.steps += [Step("write", "file", 1, 0, b"\1" * 600), Step("sync", "file", 1)]
+        disk.steps += [DiskStep("write", "file", 1, 0, b"\1" * 600), DiskStep("sync", "file", 1)]
         synced = b"\1" * 600 + old[600:]
         newest = bytearray(synced)
         for number, (offset, size) in enumerate(writes, start=2):
-            disk.steps.append(Step("write", "file", 1, offset, bytes([number]) * size))
+            disk.steps.append(DiskStep("write", "file", 1, offset, bytes([number]) * size))
             newest[offset : offset + size] = bytes([number]) * size
         found = disk.after_power_loss(Random(seed))["file"]
     assert len(found) == len(synced)
@@ -115,7 +115,7 @@ def test_what_was_synced_stays_and_each_sector_is_old_new_or_torn(seed: int, wri
 
 def test_sectors_of_one_write_may_arrive_without_each_other() -> None:
     with FaultyDisk(image={"file": b""}) as disk:
-        disk.steps.append(Step("write", "file", 1, 0, b"x" * SECTOR_BYTES * 4))
+        disk.steps.append(DiskStep("write", "file", 1, 0, b"x" * SECTOR_BYTES * 4))
         made = {disk.after_power_loss(Random(seed))["file"] for seed in range(200)}
     assert any(b"\0" * SECTOR_BYTES + b"x" * SECTOR_BYTES in data for data in made), "a later one without an earlier"
     assert any(len(data) % SECTOR_BYTES for data in made), "one in part"

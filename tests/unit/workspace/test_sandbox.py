@@ -16,7 +16,7 @@ from trunkline.errors import WorkspaceError
 from trunkline.workspace.folder import Workspace
 from trunkline.workspace.output import KEPT_BYTES
 from trunkline.workspace.policy import PRESETS
-from trunkline.workspace.sandbox import Ran, Sandbox, probe
+from trunkline.workspace.sandbox import CommandResult, Sandbox, probe
 from trunkline.workspace.seccomp import filter_program, is_known
 
 
@@ -28,7 +28,7 @@ def sandbox() -> Sandbox:
         pytest.skip(reason.message)
 
 
-async def run(sandbox: Sandbox, workspace: Workspace, command: str, **more: object) -> Ran:
+async def run(sandbox: Sandbox, workspace: Workspace, command: str, **more: object) -> CommandResult:
     return await sandbox.run(workspace, command, policy=PRESETS["standard"], **more)  # type: ignore[arg-type]
 
 

@@ -9,8 +9,6 @@ when the reader leaves, or when the edge closes.
 
 from __future__ import annotations
 
-from typing import Final
-
 from starlette.types import Receive, Scope, Send
 
 from trunkline.edges.answers import encode, refusal
@@ -19,12 +17,10 @@ from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.http import translate
 from trunkline.edges.http.messages import MAX_BODY_BYTES, CallBody
 from trunkline.edges.http.stream import PING_S, aside, event, finish_stream, start_stream, write
-from trunkline.edges.listener import when_lost
+from trunkline.edges.listener import ANSWER, when_lost
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Item, Requests, Waiting
 from trunkline.effects import Answer, Progress, Wait
 from trunkline.model import Fault, Principal, fault
-
-JSON_HEADER: Final = (b"content-type", b"application/json")
 
 
 class NewCall:
@@ -43,18 +39,20 @@ class NewCall:
             await refusal(fault("message.malformed", bad.text), bad.status)(scope, receive, send)
             return
         is_stream = any(name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"])
-        with self._requests.waiting(wants_progress=is_stream) as waiting, when_lost(scope, waiting.leave):
+        waits = self._requests.waiting(wants_progress=is_stream, wants_large=False)
+        with waits as waiting, when_lost(scope, waiting.leave):
             caller: Principal = scope["principal"]
             # Who does not wait for the end wants to know the id at once.
             announce = is_stream or body.wait is False
             asked = translate.call_requested(body, waiting.number, REF, caller, announce=announce)
             try:
-                self._feed.feed([asked])
+                self._requests.feed_soon(asked)
                 if is_stream:
                     await self._stream(waiting, body, caller, scope, receive, send)
                 else:
                     await self._answer(waiting, body, caller, scope, receive, send)
             except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
+                # Nothing was said yet: a stream that has begun ends itself.
                 self._feed.failed(waiting.number, error)
                 await refusal(fault("hub.unavailable", retryable=False), 500)(scope, receive, send)
 
@@ -69,12 +67,12 @@ class NewCall:
                 if item.refused:
                     await refusal(item.fault or fault("hub.unavailable"))(scope, receive, send)
                 else:
-                    await _say(send, 200, encode(translate.outcome(item, body.tool_id, caller.identity)))
+                    _say(scope, 200, encode(translate.outcome(item, body.tool_id, caller.identity)))
                 return
             if isinstance(item, Wait):
                 # A question holds no connection.
                 if item.approval_id is not None or body.wait is False:
-                    await _say(send, 202, encode(translate.unfinished(item, body.tool_id, caller.identity)))
+                    _say(scope, 202, encode(translate.unfinished(item, body.tool_id, caller.identity)))
                     return
             elif item is LEFT:
                 waiting.tell_left()
@@ -92,7 +90,7 @@ class NewCall:
         if view is None:
             await refusal(_not_known(body))(scope, receive, send)
         else:
-            await _say(send, 202, encode(translate.call(view)))
+            _say(scope, 202, encode(translate.call(view)))
 
     # -- a stream ------------------------------------------------------------------------------------------------------
 
@@ -108,8 +106,12 @@ class NewCall:
         else:
             await start_stream(send)
             item: Item | None = first
-            while await self._tell(item, waiting, body, caller, send):
-                item = await waiting.next(PING_S)
+            try:
+                while await self._tell(item, waiting, body, caller, send):
+                    item = await waiting.next(PING_S)
+            except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
+                self._feed.failed(waiting.number, error)
+                await write(send, aside(FAILED))
             await finish_stream(send)
 
     async def _tell(self, item: Item | None, waiting: Waiting, body: CallBody, caller: Principal, send: Send) -> bool:
@@ -138,7 +140,5 @@ def _not_known(body: CallBody) -> Fault:
     return fault("hub.unavailable", retryable=body.idempotency_key is not None)
 
 
-async def _say(send: Send, status: int, data: bytes) -> None:
-    headers = [JSON_HEADER, (b"content-length", b"%d" % len(data))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": data})
+def _say(scope: Scope, status: int, data: bytes) -> None:
+    scope["extensions"][ANSWER](status, data)

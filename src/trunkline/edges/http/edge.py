@@ -43,4 +43,6 @@ class HttpEdge(RunningEdge):
         return {"http": None if self._listener is None else self._listener.url}
 
 
-HTTP: Final = Edge(name=EDGE, make=HttpEdge, section="http", ready_keys=("http",), tokens=TokenKind())
+HTTP: Final = Edge(
+    name=EDGE, make=HttpEdge, section="http", ready_keys=("http",), tokens=TokenKind(), is_operators=True
+)

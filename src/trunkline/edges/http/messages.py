@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Raw, Struct
 
 from trunkline.edges.answers import ErrorShape
-from trunkline.model import AGENT_ID, CALLER_EDGES, MAX_INPUT_BYTES, OPERATOR
+from trunkline.model import AGENT_ID, CALLER_EDGES, MAX_INPUT_BYTES, MAX_NAME_CHARS, OPERATOR
 
 # An input of the largest size and everything that may stand around it in a body.
 MAX_BODY_BYTES: Final = MAX_INPUT_BYTES + 65_536
@@ -23,13 +23,17 @@ MAX_TIMEOUT_MS: Final = 2_592_000_000
 ToolId = Annotated[str, Meta(min_length=1, max_length=193)]  # 128 for the agent, the slash, 64 for the name
 # Names that callers make up: a UUID, a URN or a path fits; control characters would end up in tables and logs.
 CallerName = Annotated[
-    str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$", description="no control characters")
+    str,
+    # Not $, here and below: it also matches before a line end.
+    Meta(
+        min_length=1, max_length=MAX_NAME_CHARS, pattern=r"\A[^\x00-\x1f\x7f]*\Z", description="no control characters"
+    ),
 ]
 AGENT_ID_IN_WORDS: Final = "letters, digits, '.', '_' and '-', at most 128, the first a letter or digit"
 # msgspec knows no `Raw | None`: an optional body that is absent is the same as one that is null (decision 20).
 NOTHING: Final = Raw(b"null")
 Reason = Annotated[str, Meta(max_length=2000)]
-Permission = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\s]*$", description="no white space")]
+Permission = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"\A[^\s]*\Z", description="no white space")]
 
 
 class CallBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +73,7 @@ class TokenBody(Struct, frozen=True, forbid_unknown_fields=True):
     """``POST /v1/tokens``."""
 
     edge: Annotated[str, Meta(min_length=1, max_length=64)]
-    agent: Annotated[str, Meta(pattern=f"^{AGENT_ID.pattern}$", description=AGENT_ID_IN_WORDS)]
+    agent: Annotated[str, Meta(pattern=rf"\A{AGENT_ID.pattern}\Z", description=AGENT_ID_IN_WORDS)]
     permissions: tuple[Permission, ...] | None = None
     # On edges whose agents have types.
     type: Annotated[str, Meta(max_length=64)] | None = None
@@ -82,7 +86,7 @@ class CheckBody(Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             max_length=256,
-            pattern=rf"^({OPERATOR}|({'|'.join(CALLER_EDGES)}):[^*\s]+)$",
+            pattern=rf"\A({OPERATOR}|({'|'.join(CALLER_EDGES)}):[^*\s]+)\Z",
             description="operator, or an edge and an id as in agent:com.example.echo or http:NAME",
         ),
     ]

@@ -331,7 +331,12 @@ class AgentSession:
 
     def _read(self, body: bytes, now: Now, events: list[AgentEvent]) -> None:
         try:
-            strictjson.check(body, want_object=True)
+            strictjson.check(
+                body,
+                max_depth=strictjson.CARRIED_DEPTH,
+                max_containers=strictjson.CARRIED_CONTAINERS,
+                want_object=True,
+            )
         except strictjson.NotStrictJson as exc:
             raise RemoteProtocolError("protocol.invalid_message", str(exc)) from None
         message = messages.envelope(body)

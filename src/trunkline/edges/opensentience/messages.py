@@ -22,7 +22,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from trunkline.errors import RemoteProtocolError
-from trunkline.model import Actor, Channel, Now, stamp
+from trunkline.model import MAX_NAME_CHARS, Actor, Channel, Now, stamp
 
 VERSION: Final = 1
 
@@ -31,9 +31,8 @@ MAX_FRAME_BYTES: Final = 4_194_304
 # Before core.welcome nobody is known: a stranger cannot make us hold more than this.
 MAX_HELLO_FRAME_BYTES: Final = 65_536
 
-# Ids are opaque (the spec's own examples are no valid UUIDs): only their length is judged. 128 holds a UUID, a URN or
-# a `chat_session:…` name with room to spare.
-Id = Annotated[str, Meta(min_length=1, max_length=128)]
+# Ids are opaque (the spec's own examples are no valid UUIDs): only their length is judged.
+Id = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 # Long enough for 32 digits of a second. Bounded, for `is_timestamp` remembers some.
 Time = Annotated[str, Meta(max_length=64)]
 # Above 2^53 a peer that reads numbers as doubles sees another value than we do (decision 23).

@@ -211,5 +211,5 @@ def _content(given: dict[str, Any]) -> bytes:
 
 
 def _on_record(output: Output) -> dict[str, Any]:
-    """The whole of an output, by its size and its hash (silent point 18)."""
+    """The whole of an output, by its size and its hash (decision 39)."""
     return {"bytes": output.size, "sha256": output.sha256}

@@ -29,13 +29,13 @@ from trunkline.events import CallRequested, CancelRequested, Event, ProcessStepp
 from trunkline.model import Fault, Now, Principal, stamp
 
 PROCESS: Final = "spaces.run"
-# Runs of one space that wait for their turn; above it a caller is told to come again (silent point 26).
+# Runs of one space that wait for their turn; above it a caller is told to come again (decision 37).
 MAX_QUEUED: Final = 16
 # Runs of one space that are not done, most of them waiting for a person: each is held in memory.
 MAX_OPEN: Final = 256
 # The messages and events of all runs that are not done. A message is held twice, here and in the hub's state.
 MAX_OPEN_BYTES: Final = 268_435_456
-# What the exchange itself may take, besides the operations (contradiction 13).
+# What the exchange itself may take, besides the operations (decision 38).
 SLACK_MS: Final = 5000
 # A command's timeout is capped by policy; a run's time need not be longer.
 LONGEST_TIMEOUT_MS: Final = 600_000
@@ -133,7 +133,7 @@ class Reasons(Protocol):
 
 
 def time_of(operations: list[dict[str, Any]]) -> float:
-    """How many seconds a run may be active: what its operations may take, and some (contradiction 13)."""
+    """How many seconds a run may be active: what its operations may take, and some (decision 38)."""
     total = SLACK_MS
     for operation in operations:
         if operation["type"] == "shell":

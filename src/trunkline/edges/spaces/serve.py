@@ -331,5 +331,5 @@ _read_keyed: Final = msgspec.json.Decoder(_Keyed).decode
 
 
 def _new_run_id() -> str:
-    """``run_`` and 128 random bits (silent point 25)."""
+    """``run_`` and 128 random bits (SP-039)."""
     return f"run_{secrets.token_hex(16)}"

@@ -223,7 +223,7 @@ def events_message(run_id: str, status: str, events: list[dict[str, Any]], *, mo
 
 
 def invalid(error: Mapping[str, Any], at: str) -> list[dict[str, Any]]:
-    """One event for each fault of a message that was not taken on (silent point 12)."""
+    """One event for each fault of a message that was not taken on (reading "Whole message first")."""
     found = []
     for issue in error["issues"]:
         details = {key: issue[key] for key in ("index", "path") if key in issue}
@@ -261,7 +261,7 @@ def _subject(operation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def operation_id(operation: Mapping[str, Any], index: int) -> str:
-    """Its own id, or the one we give it where a person has to name it (silent point 16)."""
+    """Its own id, or the one we give it where a person has to name it (reading "Approvals")."""
     return str(operation.get("id", f"op-{index}"))
 
 

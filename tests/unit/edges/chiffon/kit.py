@@ -24,7 +24,18 @@ from trunkline.edges.chiffon.switchboard import TICK_S, Caller, Switchboard
 from trunkline.effects import Answer, Effect, Progress, ToSession, Wait
 from trunkline.hub import invariants, views
 from trunkline.hub.hub import Hub
-from trunkline.model import OPERATOR, Decision, Now, Policy, Principal, ProcessIdentity, Rule, ToolDefinition, Verdict
+from trunkline.model import (
+    OPERATOR,
+    Decision,
+    HubSettings,
+    Now,
+    Policy,
+    Principal,
+    ProcessIdentity,
+    Rule,
+    ToolDefinition,
+    Verdict,
+)
 
 ALL = Policy((Rule("all", "*", "*", Decision.ALLOW),), "all")
 BOSS = Principal(OPERATOR)
@@ -75,7 +86,9 @@ class FakeExchange:
             call_prefix="12345678-1234-8234-a234-",
             new_id=lambda: str(uuid.UUID(int=next(ids))),
             operator_sha256="operator-token",
-            rules=policy,
+            launch_edge="opensentience",
+            operator_edge="http",
+            settings=HubSettings(policy),
         )
         self.hub.fold([entries.decode(entries.encode(entry)) for entry in self.log])
         self.feed([events.ExchangeStarted("1.0", "here")])

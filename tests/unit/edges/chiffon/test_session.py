@@ -14,7 +14,8 @@ from trunkline.edges.chiffon import process, translate
 from trunkline.edges.chiffon.messages import Refused
 from trunkline.edges.chiffon.session import HEALTH_CHECK
 from trunkline.effects import Deliver
-from trunkline.model import Health, Status
+from trunkline.events import SettingsChanged
+from trunkline.model import Health, HubSettings, Status
 
 
 def health(kit: Kit, agent_id: str = "infra-1") -> Health:
@@ -138,7 +139,7 @@ async def test_a_message_that_cannot_be_handed_over_is_a_failed_attempt() -> Non
 async def test_hints_that_are_none_fail_the_call_where_schemas_are_not_enforced() -> None:
     kit = Kit()
     await kit.agent()
-    kit.exchange.hub.house.schema_strict = False
+    kit.exchange.feed([SettingsChanged(HubSettings(kit.policy, schema_strict=False))])
     called = kit.call("infra-1/run", {"$hints": {"max_memory_mb": -1}})
     assert called.code == "tool.invalid_input"
 

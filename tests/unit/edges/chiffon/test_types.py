@@ -7,8 +7,8 @@ from msgspec import Raw
 
 from tests.unit.edges.chiffon.kit import Kit
 from trunkline import entries
-from trunkline.events import ApprovalAnswered, PolicyChanged
-from trunkline.model import Decision, Limits, Policy, Principal, Rule, Status
+from trunkline.events import ApprovalAnswered, SettingsChanged
+from trunkline.model import Decision, HubSettings, Policy, Principal, Rule, Status
 
 
 async def test_work_of_a_type_goes_to_the_least_loaded_instance() -> None:
@@ -166,7 +166,7 @@ async def test_a_key_that_somebody_else_made_up_does_not_lead_the_type_astray(su
 async def test_an_input_of_another_shape_is_refused_where_schemas_only_warn(tool_id: str, given: bytes) -> None:
     kit = Kit()
     agent = await kit.agent("infra-1")
-    kit.exchange.feed([PolicyChanged(kit.policy, Limits(), schema_strict=False)])
+    kit.exchange.feed([SettingsChanged(HubSettings(kit.policy, schema_strict=False))])
     called = kit.call(tool_id, Raw(given))
     works = agent.fetch()
     if works:  # to an agent itself `$agent_id` is a parameter like any other

@@ -7,13 +7,14 @@ import asyncio
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from tests.inhabited import Inhabited
 from tests.unit.edges.http.conftest import Server
-from tests.unit.edges.http.scripted import ALICE_TOKEN, OPERATOR_TOKEN, ScriptedExchange
+from trunkline.edges import bearer
 from trunkline.edges.doors import Door
 from trunkline.edges.http import gate
-from trunkline.edges.http.gate import Failures, bearer_token, is_our_host
-from trunkline.edges.http.serve import HttpListener
-from trunkline.events import Noticed
+from trunkline.edges.http.gate import is_our_host
+from trunkline.entries import Noticed
+from trunkline.testing.memory import OPERATOR_TOKEN
 
 
 @pytest.mark.parametrize(
@@ -37,23 +38,6 @@ from trunkline.events import Noticed
 )
 def test_only_loopback_names_with_our_port_are_ours(host: str, server: tuple[str, int], ours: bool) -> None:
     assert is_our_host(host, server) is ours
-
-
-@pytest.mark.parametrize(
-    ("values", "token"),
-    [
-        ([b"Bearer abc"], b"abc"),
-        ([b"bearer  abc "], b"abc"),
-        ([b"Basic abc"], None),
-        ([b"Bearer"], None),
-        ([b"Bearer "], None),
-        ([b"abc"], None),
-        ([], None),
-        ([b"Bearer abc", b"Bearer abc"], None),
-    ],
-)
-def test_a_token_is_read_from_exactly_one_bearer_header(values: list[bytes], token: bytes | None) -> None:
-    assert bearer_token(values) == token
 
 
 @pytest.mark.parametrize(
@@ -105,24 +89,7 @@ async def test_every_bad_credential_gets_equal_bytes(server: Server, authorizati
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_failures_are_counted_for_each_address_and_forgotten_after_a_quiet_minute() -> None:
-    failures = Failures()
-    assert [failures.count("a", float(second)) for second in range(3)] == [1, 2, 3]
-    assert failures.count("b", 3.0) == 1
-    assert failures.count("a", 2.0 + gate.FORGET_AFTER_S) == 1
-
-
-def test_only_so_many_addresses_are_remembered() -> None:
-    failures = Failures()
-    for number in range(gate.MAX_ADDRESSES + 1):
-        failures.count(str(number), 0.0)
-    assert failures.count("0", 0.0) == 1
-    assert failures.count(str(gate.MAX_ADDRESSES), 0.0) == 2
-
-
-async def test_a_refusal_waits_longer_each_time_and_a_valid_token_never(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_valid_token_is_never_slowed_down_by_refusals(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     real_sleep = asyncio.sleep
 
@@ -130,27 +97,22 @@ async def test_a_refusal_waits_longer_each_time_and_a_valid_token_never(
         waits.append(seconds)
         await real_sleep(0)
 
-    monkeypatch.setattr(gate.asyncio, "sleep", note)
+    monkeypatch.setattr(bearer.asyncio, "sleep", note)
     for _ in range(12):
         assert (await server.ask("GET", "/v1/agents", token="tlk_wrong")).status_code == 401
     assert waits[:3] == [0.1, 0.2, 0.4]
-    assert waits[-1] == gate.MAX_DELAY_S
+    assert waits[-1] == bearer.MAX_DELAY_S
     waited = len(waits)
-    assert (await server.ask("GET", "/v1/agents", token=ALICE_TOKEN)).status_code == 200
+    assert (await server.ask("GET", "/v1/agents", token=server.exchange.alice)).status_code == 200
     assert len(waits) == waited
 
 
-async def test_the_record_hears_of_the_first_and_tenth_failure_but_not_of_each(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gate, "MAX_WAITING", 0)
-    for _ in range(25):
-        await server.ask("GET", "/v1/agents", token="tlk_wrong")
-    noticed = [event for event in server.exchange.fed if isinstance(event, Noticed)]
-    assert [(notice.code, notice.who, notice.detail) for notice in noticed] == [
-        ("auth.failed", "127.0.0.1", "1 in a row"),
-        ("auth.failed", "127.0.0.1", "10 in a row"),
-    ]
+async def test_the_record_says_which_address_failed(server: Server) -> None:
+    await server.ask("GET", "/v1/agents", token="tlk_wrong")
+    [notice] = server.exchange.news
+    assert isinstance(notice, Noticed)
+    assert (notice.code, notice.place, notice.who) == ("auth.failed", "http", "127.0.0.1")
+    assert notice.detail == "1 in a row"
 
 
 async def door(scope: Scope, _receive: Receive, send: Send) -> None:
@@ -173,18 +135,11 @@ async def door(scope: Scope, _receive: Receive, send: Send) -> None:
     ],
 )
 async def test_behind_a_door_another_edge_answers(path: str, token: str | None, status: int, says: str) -> None:
-    exchange = ScriptedExchange()
     doors = [Door(("/v1/spaces",), door), Door(("/api/agent",), door, own_gate=True)]
-    listener = HttpListener(exchange, "127.0.0.1", 0, doors)
-    _, port = await listener.start()
-    server = Server(exchange, listener, port)
-    try:
+    async with Server(Inhabited(), doors) as server:
         found = await server.ask("GET", path, token)
         assert found.status_code == status
         if says:
             assert found.text == says
         rebound = await server.ask("GET", path, token, headers={"host": "evil.example"})
         assert rebound.status_code == 403
-    finally:
-        await server.client.aclose()
-        await listener.stop()

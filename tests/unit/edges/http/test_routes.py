@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 import pytest
 from msgspec import Raw
 
+from tests.inhabited import ALICE, ECHO, LARGE_BYTES, MAIL, SLOW
 from tests.unit.edges.http.conftest import Server
-from tests.unit.edges.http.scripted import (
-    ALICE_TOKEN,
-    APPROVER_TOKEN,
-    BOBS_CALL_ID,
-    CALL_ID,
-    SHA256,
-    accepted,
-    answered,
-    asks,
-    refused,
-    view,
-)
-from trunkline.edges.http.messages import MAX_BODY_BYTES
+from trunkline import entries
 from trunkline.effects import Reply
 from trunkline.errors import ConfigError
 from trunkline.events import (
     ApprovalAnswered,
-    CallRequested,
     CancelRequested,
     DirectiveStated,
     TokenIssued,
-    TokenRevoked,
 )
-from trunkline.model import FAULTS, Status, fault
+from trunkline.model import FAULTS, Principal, fault
 
 A_CALL: dict[str, Any] = {"tool_id": "com.example.echo/say", "input": {"text": "hi"}}
 
 
 class Way(NamedTuple):
-    """One route and a request that succeeds on it."""
+    """One route and a request that succeeds on it; what stands in braces is in the exchange."""
 
     method: str
     path: str
@@ -53,22 +41,22 @@ WAYS = [
     Way("GET", "/v1/tools", None, 200, ""),
     Way("GET", "/v1/calls", None, 200, ""),
     Way("POST", "/v1/calls", A_CALL, 200, ""),
-    Way("GET", f"/v1/calls/{CALL_ID}", None, 200, ""),
-    Way("POST", f"/v1/calls/{CALL_ID}/cancel", {"reason": "enough"}, 200, ""),
+    Way("GET", "/v1/calls/{call_id}", None, 200, ""),
+    Way("POST", "/v1/calls/{call_id}/cancel", {"reason": "enough"}, 200, ""),
     Way("GET", "/v1/approvals", None, 200, "approve"),
-    Way("GET", "/v1/approvals/a42", None, 200, "approve"),
-    Way("POST", "/v1/approvals/a42", {"decision": "approved"}, 200, "approve"),
+    Way("GET", "/v1/approvals/{approval_id}", None, 200, "approve"),
+    Way("POST", "/v1/approvals/{approval_id}", {"decision": "approved"}, 200, "approve"),
     Way("POST", "/v1/directives", {"tool_id": "com.example.echo/say", "reason": "as agreed"}, 201, "operator"),
-    Way("GET", f"/v1/blobs/{SHA256}", None, 200, ""),
+    Way("GET", "/v1/blobs/{sha256}", None, 200, ""),
     Way("GET", "/v1/tokens", None, 200, "operator"),
     Way("POST", "/v1/tokens", {"edge": "http", "agent": "dave"}, 201, "operator"),
-    Way("DELETE", "/v1/tokens/t17", None, 200, "operator"),
+    Way("DELETE", "/v1/tokens/{token_id}", None, 200, "operator"),
     Way("GET", "/v1/policy", None, 200, "operator"),
     Way("POST", "/v1/policy/check", {"caller": "http:x", "tool_id": "com.example.echo/say"}, 200, "operator"),
     Way("POST", "/v1/reload", None, 200, "operator"),
     Way("GET", "/v1/status", None, 200, "operator"),
-    Way("GET", f"/v1/ledger?call_id={CALL_ID}", None, 200, "operator"),
-    Way("GET", "/v1/ledger/chat:1/replay.jsonl", None, 200, "operator"),
+    Way("GET", "/v1/ledger?call_id={call_id}", None, 200, "operator"),
+    Way("GET", "/v1/ledger/{correlation_id}/replay.jsonl", None, 200, "operator"),
 ]
 # Streams, so it is used in test_stream.
 WATCH = Way("GET", "/v1/watch", None, 200, "operator")
@@ -77,6 +65,11 @@ WITH_BODY = [way for way in WAYS if way.body is not None]
 
 def by_path(way: Way) -> str:
     return f"{way.method} {way.path.split('?')[0]}"
+
+
+async def use(server: Server, way: Way, **more: Any) -> Any:
+    """Ask what a way says, of what is in this exchange."""
+    return await server.ask(way.method, way.path.format(**server.exchange.known), **{"json": way.body, **more})
 
 
 def is_error(answer: Any, status: int, code: str) -> dict[str, Any]:
@@ -90,7 +83,7 @@ def is_error(answer: Any, status: int, code: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("way", WAYS, ids=by_path)
 async def test_the_operator_may_use_every_route(server: Server, way: Way) -> None:
-    answer = await server.ask(way.method, way.path, json=way.body)
+    answer = await use(server, way)
     assert answer.status_code == way.status, answer.text
     assert answer.headers["cache-control"] == "no-store"
     assert not [name for name in answer.headers if name in {"server", "date"} or name.startswith("access-control")]
@@ -99,27 +92,27 @@ async def test_the_operator_may_use_every_route(server: Server, way: Way) -> Non
 @pytest.mark.parametrize("way", [*WAYS, WATCH, Way("GET", "/v1/nothing", None, 404, "")], ids=by_path)
 async def test_without_a_valid_token_every_route_answers_equal_bytes(server: Server, way: Way) -> None:
     tokens = (None, "tlk_wrong")
-    answers = [await server.ask(way.method, way.path, token=token, json=way.body) for token in tokens]
+    answers = [await use(server, way, token=token) for token in tokens]
     is_error(answers[0], 401, "auth.failed")
     assert answers[0].content == answers[1].content
     assert answers[0].headers == answers[1].headers
-    assert not [event for event in server.exchange.fed if type(event).__name__ != "Noticed"]
+    assert {type(entry) for entry in server.exchange.news} <= {entries.Noticed}
 
 
 @pytest.mark.parametrize("way", [*WAYS, WATCH], ids=by_path)
 async def test_somebody_without_permissions_may_only_use_the_open_routes(server: Server, way: Way) -> None:
-    answer = await server.ask(way.method, way.path, token=ALICE_TOKEN, json=way.body)
+    answer = await use(server, way, token=server.exchange.alice)
     if way.needs:
         error = is_error(answer, 403, "not_allowed")
         assert way.needs in error["message"]
-        assert not server.exchange.fed
+        assert not server.exchange.news
     else:
         assert answer.status_code == way.status, answer.text
 
 
 @pytest.mark.parametrize("way", [*WAYS, WATCH], ids=by_path)
 async def test_who_holds_approve_may_answer_questions_and_nothing_else(server: Server, way: Way) -> None:
-    answer = await server.ask(way.method, way.path, token=APPROVER_TOKEN, json=way.body)
+    answer = await use(server, way, token=server.exchange.approver)
     if way.needs in {"operator", "metrics"}:
         is_error(answer, 403, "not_allowed")
     elif way.needs == "approve":
@@ -140,154 +133,53 @@ async def test_who_holds_approve_may_answer_questions_and_nothing_else(server: S
     ids=["cut", "duplicate", "nan", "utf16", "array", "unknown"],
 )
 async def test_a_bad_body_changes_nothing_and_names_the_fault(server: Server, way: Way, data: bytes, says: str) -> None:
-    answer = await server.ask(way.method, way.path, content=data, headers={"content-type": "application/json"})
+    answer = await use(server, way, json=None, content=data, headers={"content-type": "application/json"})
     error = is_error(answer, 400, "message.malformed")
     # msgspec reads fields in order, so a missing one may be named before a superfluous one.
     assert says in error["message"] or error["message"].startswith(("missing", "unknown")), error
-    assert not server.exchange.fed
+    assert not server.exchange.news
 
 
 @pytest.mark.parametrize("way", WITH_BODY, ids=by_path)
 async def test_a_body_of_another_media_type_is_415(server: Server, way: Way) -> None:
-    answer = await server.ask(way.method, way.path, content=b"{}", headers={"content-type": "text/plain"})
+    answer = await use(server, way, json=None, content=b"{}", headers={"content-type": "text/plain"})
     is_error(answer, 415, "message.malformed")
-    assert not server.exchange.fed
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"tool_id": 5}, "tool_id: expected str"),
-        ({"tool_id": ""}, "tool_id"),
-        ({"timeout_ms": "5"}, "timeout_ms: expected int"),
-        ({"timeout_ms": 0}, "timeout_ms"),
-        ({"timeout_ms": True}, "timeout_ms"),
-        ({"timeout_ms": 1.5}, "timeout_ms"),
-        ({"timeout_ms": 2**60}, "timeout_ms"),
-        ({"wait": "yes"}, "wait: expected bool"),
-        ({"idempotency_key": "k" * 257}, "idempotency_key"),
-        ({"idempotency_key": ""}, "idempotency_key"),
-        ({"correlation_id": "a\nb"}, "correlation_id"),
-        ({"causation_id": []}, "causation_id"),
-        ({"timeoutms": 5}, "unknown field 'timeoutms'; known are tool_id, input, timeout_ms"),
-    ],
-)
-async def test_a_wrong_field_of_a_call_is_named(server: Server, change: dict[str, Any], says: str) -> None:
-    answer = await server.ask("POST", "/v1/calls", json={**A_CALL, **change})
-    assert says in is_error(answer, 400, "message.malformed")["message"]
-    assert not server.exchange.fed
-
-
-@pytest.mark.parametrize("missing", ["tool_id", "input"])
-async def test_a_missing_field_of_a_call_is_named(server: Server, missing: str) -> None:
-    body = {name: value for name, value in A_CALL.items() if name != missing}
-    error = is_error(await server.ask("POST", "/v1/calls", json=body), 400, "message.malformed")
-    assert error["message"] == f"missing required field {missing}"
-
-
-async def test_null_in_an_optional_field_is_the_same_as_absent(server: Server) -> None:
-    optional = ("timeout_ms", "idempotency_key", "correlation_id", "causation_id", "wait")
-    answer = await server.ask("POST", "/v1/calls", json={**A_CALL, **dict.fromkeys(optional)})
-    assert answer.status_code == 200
-    [asked] = server.exchange.fed
-    assert isinstance(asked, CallRequested)
-    assert (asked.key, asked.timeout_ms, asked.correlation_id, asked.causation_id) == (None, None, None, None)
+    assert not server.exchange.news
 
 
 async def test_an_error_does_not_echo_more_than_a_little_of_what_was_wrong(server: Server) -> None:
-    answer = await server.ask("POST", "/v1/approvals/a42", json={"decision": "x" * 100_000})
+    path = f"/v1/approvals/{server.exchange.approval_id}"
+    answer = await server.ask("POST", path, json={"decision": "x" * 100_000})
     assert len(answer.content) < 1000
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_keeps_its_bodies_byte_for_byte_and_its_fields_in_order(server: Server) -> None:
-    body = b'{"tool_id": "com.example.echo/say", "input": {"n": 12345678901234567890, "x" : 1.10}, "timeout_ms": 900}'
-    answer = await server.ask("POST", "/v1/calls", content=body, headers={"content-type": "application/json"})
-    assert answer.status_code == 200
-    assert b'"output":{"n": 12345678901234567890, "x" : 1.10}' in answer.content
-    assert list(answer.json()) == [
-        "call_id", "status", "output", "started_at", "finished_at", "tool_id", "caller", "correlation_id",
-    ]  # fmt: skip
-    assert answer.json()["started_at"] == "2026-11-15T10:00:00.000Z"
-    assert answer.json()["finished_at"] == "2026-11-15T10:00:00.250Z"
-    [asked] = server.exchange.fed
-    assert isinstance(asked, CallRequested)
-    assert asked.caller.is_operator
-    assert asked.timeout_ms == 900
-
-
-async def test_a_failed_call_is_still_200_and_carries_the_whole_fault(server: Server) -> None:
-    def fails(event: CallRequested) -> list[Any]:
-        return [answered(event, Status.FAILED, fault=fault("tool.failed", "no such city", details={"city": "X"}))]
-
-    server.exchange.script[CallRequested] = fails
-    answer = await server.ask("POST", "/v1/calls", json=A_CALL)
-    assert answer.status_code == 200
-    error = {"code": "tool.failed", "message": "no such city", "retryable": False, "details": {"city": "X"}}
-    assert answer.json()["error"] == error
-    assert answer.json()["status"] == "failed"
-
-
-@pytest.mark.parametrize("code", [code for code, row in FAULTS.items() if row.http != 200])
-async def test_a_refused_call_has_the_status_and_retryability_of_the_table(server: Server, code: str) -> None:
-    server.exchange.script[CallRequested] = lambda event: [refused(event, code)]
-    answer = await server.ask("POST", "/v1/calls", json=A_CALL)
-    error = is_error(answer, FAULTS[code].http, code)
-    assert error["retryable"] is FAULTS[code].retryable
-    assert error["message"] == FAULTS[code].text
-    assert ("retry-after" in answer.headers) is (answer.status_code in {429, 503})
-
-
-async def test_retry_after_is_what_the_limit_says_rounded_up_to_seconds(server: Server) -> None:
-    details = {"retry_after_ms": 1200}
-    server.exchange.script[CallRequested] = lambda event: [refused(event, "limit.rate", details=details)]
-    assert (await server.ask("POST", "/v1/calls", json=A_CALL)).headers["retry-after"] == "2"
-
-
-async def test_a_call_that_needs_approval_is_202_at_once_and_holds_nothing(server: Server) -> None:
-    server.exchange.script[CallRequested] = lambda event: [asks(event)]
-    answer = await server.ask("POST", "/v1/calls", json=A_CALL)
-    assert answer.status_code == 202
-    shape = answer.json()
-    assert (shape["call_id"], shape["status"], shape["approval_id"]) == (CALL_ID, "waiting_approval", "a42")
-    assert shape["expires_at"] == "2026-11-15T11:40:00.000Z"
-    # The outcome that comes later has nobody to go to, and that is fine.
-    [asked] = server.exchange.fed
-    assert isinstance(asked, CallRequested)
-    server.exchange.say(answered(asked))
-
-
-async def test_a_call_that_nobody_waits_for_is_202_with_its_id(server: Server) -> None:
-    server.exchange.script[CallRequested] = lambda event: [accepted(event)]
-    answer = await server.ask("POST", "/v1/calls", json={**A_CALL, "wait": False})
-    assert answer.status_code == 202
-    assert (answer.json()["call_id"], answer.json()["status"]) == (CALL_ID, "running")
-    # Being content with the id is not leaving: nothing may be canceled for it.
-    assert [type(event) for event in server.exchange.fed] == [CallRequested]
-
-
 async def test_somebody_elses_call_is_not_there(server: Server) -> None:
-    for method, path in (("GET", f"/v1/calls/{BOBS_CALL_ID}"), ("POST", f"/v1/calls/{BOBS_CALL_ID}/cancel")):
-        foreign = await server.ask(method, path, token=ALICE_TOKEN)
-        unknown = await server.ask(method, path.replace(BOBS_CALL_ID, "nope"), token=ALICE_TOKEN)
+    """It runs, so that a cancel that went through would be on record."""
+    running_id = server.exchange.running_id
+    for method, path in (("GET", f"/v1/calls/{running_id}"), ("POST", f"/v1/calls/{running_id}/cancel")):
+        foreign = await server.ask(method, path, token=server.exchange.alice)
+        unknown = await server.ask(method, path.replace(running_id, "nope"), token=server.exchange.alice)
         is_error(foreign, 404, "not_found")
         assert foreign.content == unknown.content
-    assert not server.exchange.fed
+    assert not server.exchange.news
 
 
 async def test_calls_are_listed_in_pages_and_only_ones_own(server: Server) -> None:
-    server.exchange.known_calls = [
-        view(f"{n:032x}", "http:alice" if n % 3 == 0 else "http:bob", Status.RUNNING) for n in range(30)
-    ]
-    first = (await server.ask("GET", "/v1/calls?limit=4", token=ALICE_TOKEN)).json()
+    for n in range(30):
+        server.exchange.call(SLOW, by=ALICE if n % 3 == 0 else Principal("http:bob"))
+    # Beside those two that alice has from the beginning.
+    first = (await server.ask("GET", "/v1/calls?limit=4", token=server.exchange.alice)).json()
     assert [call["caller"] for call in first["calls"]] == ["http:alice"] * 4
-    second = (await server.ask("GET", f"/v1/calls?limit=100&before={first['next']}", token=ALICE_TOKEN)).json()
-    assert len(first["calls"]) + len(second["calls"]) == 10
+    path = f"/v1/calls?limit=100&before={first['next']}"
+    second = (await server.ask("GET", path, token=server.exchange.alice)).json()
+    assert [call["caller"] for call in second["calls"]] == ["http:alice"] * 8
+    assert len({call["call_id"] for call in first["calls"] + second["calls"]}) == 12
     assert second["next"] is None
     everything = (await server.ask("GET", "/v1/calls")).json()
-    assert len(everything["calls"]) == 30
+    assert len(everything["calls"]) == 34
 
 
 @pytest.mark.parametrize(
@@ -308,31 +200,37 @@ async def test_a_bad_parameter_is_named(server: Server, query: str, says: str) -
 
 
 async def test_calls_of_one_correlation_can_be_asked_for(server: Server) -> None:
+    server.exchange.call(ECHO, by=ALICE, correlation_id="chat:1")
     assert (await server.ask("GET", "/v1/calls?correlation_id=other")).json() == {"calls": [], "next": None}
-    assert len((await server.ask("GET", "/v1/calls?correlation_id=chat:1")).json()["calls"]) == 2
+    found = (await server.ask("GET", "/v1/calls?correlation_id=chat:1")).json()["calls"]
+    assert [call["correlation_id"] for call in found] == ["chat:1", "chat:1"]
 
 
 async def test_cancel_is_202_while_the_call_still_runs(server: Server) -> None:
-    server.exchange.known_calls = [view(CALL_ID, "http:alice", Status.RUNNING)]
-    answer = await server.ask("POST", f"/v1/calls/{CALL_ID}/cancel", token=ALICE_TOKEN)
+    call_id = server.exchange.call(SLOW, by=ALICE).call_id
+    answer = await server.ask("POST", f"/v1/calls/{call_id}/cancel", token=server.exchange.alice)
     assert answer.status_code == 202
     assert answer.json()["status"] == "running"
-    [asked] = server.exchange.fed
+    [asked] = server.exchange.answering.fed
     assert isinstance(asked, CancelRequested)
-    assert (asked.call_id, asked.by.identity) == (CALL_ID, "http:alice")
+    assert (asked.call_id, asked.by.identity) == (call_id, "http:alice")
+    [noted] = server.exchange.recorded(entries.CallNoted)
+    assert (noted.call_id, noted.note, noted.by) == (call_id, "cancel.requested", "http:alice")
 
 
 async def test_a_call_that_had_ended_is_not_asked_to_stop(server: Server) -> None:
-    answer = await server.ask("POST", f"/v1/calls/{CALL_ID}/cancel")
+    answer = await server.ask("POST", f"/v1/calls/{server.exchange.call_id}/cancel")
     assert (answer.status_code, answer.json()["status"]) == (200, "succeeded")
-    assert not server.exchange.fed
+    assert not server.exchange.answering.fed
 
 
 async def test_a_refused_cancel_says_why(server: Server) -> None:
-    server.exchange.known_calls = [view(CALL_ID, "http:alice", Status.RUNNING)]
+    """The call ended between the look at it and the wish to stop it."""
     refusal = fault("not_found", "there is no such open call of yours")
-    server.exchange.script[CancelRequested] = lambda event: [Reply(event.session, 0, event.ref, fault=refusal)]
-    is_error(await server.ask("POST", f"/v1/calls/{CALL_ID}/cancel"), 404, "not_found")
+    server.exchange.answering.script[CancelRequested] = lambda event: [
+        Reply(event.session, 0, event.ref, fault=refusal)
+    ]
+    is_error(await server.ask("POST", f"/v1/calls/{server.exchange.running_id}/cancel"), 404, "not_found")
 
 
 # --- people and the operator ------------------------------------------------------------------------------------------
@@ -340,31 +238,46 @@ async def test_a_refused_cancel_says_why(server: Server) -> None:
 
 async def test_an_answer_reaches_the_exchange_with_who_gave_it(server: Server) -> None:
     body = {"decision": "denied", "reason": "not today"}
-    answer = await server.ask("POST", "/v1/approvals/a42", token=APPROVER_TOKEN, json=body)
-    assert answer.json() == {"approval_id": "a42", "decision": "denied", "subject": "call"}
-    [given] = server.exchange.fed
-    assert isinstance(given, ApprovalAnswered)
-    assert (given.by.identity, given.approved, given.reason) == ("http:carol", False, "not today")
+    asked = server.exchange.views.question(server.exchange.approval_id)
+    assert asked is not None
+    path = f"/v1/approvals/{asked.approval_id}"
+    answer = await server.ask("POST", path, token=server.exchange.approver, json=body)
+    shape = {"approval_id": asked.approval_id, "decision": "denied", "subject": "call", "call_id": asked.call_id}
+    assert answer.json() == shape
+    [given] = server.exchange.recorded(entries.QuestionClosed)
+    assert (given.by, given.how, given.reason) == ("http:carol", "denied", "not today")
 
 
 async def test_a_question_that_is_gone_is_404(server: Server) -> None:
     body = {"decision": "approved"}
     is_error(await server.ask("POST", "/v1/approvals/a1", json=body), 404, "not_found")
     is_error(await server.ask("GET", "/v1/approvals/a1"), 404, "not_found")
-    assert not server.exchange.fed
+    assert not server.exchange.news
 
 
 async def test_an_answer_that_the_exchange_refuses_says_why(server: Server) -> None:
     own = fault("not_allowed", "the one who asks may not answer")
-    server.exchange.script[ApprovalAnswered] = lambda event: [Reply(event.session, 0, event.ref, fault=own)]
-    is_error(await server.ask("POST", "/v1/approvals/a42", json={"decision": "approved"}), 403, "not_allowed")
+    server.exchange.answering.script[ApprovalAnswered] = lambda event: [Reply(event.session, 0, event.ref, fault=own)]
+    path = f"/v1/approvals/{server.exchange.approval_id}"
+    is_error(await server.ask("POST", path, json={"decision": "approved"}), 403, "not_allowed")
+
+
+async def test_who_asks_may_not_answer(server: Server) -> None:
+    asker = Principal("http:eve", ("approve",))
+    eve = server.exchange.token("http", "eve", permissions=("approve",))
+    path = f"/v1/approvals/{server.exchange.call(MAIL, by=asker).approval_id}"
+    is_error(await server.ask("POST", path, token=eve, json={"decision": "approved"}), 403, "not_allowed")
+    assert not server.exchange.recorded(entries.QuestionClosed)
 
 
 async def test_a_directive_is_stated_for_a_tool_and_perhaps_an_input(server: Server) -> None:
-    body = {"tool_id": "x/y", "reason": "r", "input": {"a": 1}}
-    assert (await server.ask("POST", "/v1/directives", json=body)).json() == {"directive_id": "d-1"}
+    body = {"tool_id": ECHO, "reason": "r", "input": {"a": 1}}
+    named = (await server.ask("POST", "/v1/directives", json=body)).json()
     await server.ask("POST", "/v1/directives", json={**body, "input": None})
-    with_input, without = server.exchange.fed
+    stated = server.exchange.recorded(entries.DirectiveStated)
+    assert named == {"directive_id": stated[0].directive_id}
+    assert [(entry.tool_id, entry.reason, entry.by) for entry in stated] == [(ECHO, "r", "operator")] * 2
+    with_input, without = server.exchange.answering.fed
     assert isinstance(with_input, DirectiveStated)
     assert isinstance(without, DirectiveStated)
     assert with_input.input == Raw(b'{"a":1}')
@@ -375,10 +288,11 @@ async def test_a_new_token_is_shown_once_and_only_its_hash_goes_further(server: 
     body = {"edge": "opensentience", "agent": "com.example.x", "permissions": ["net:*"]}
     shape = (await server.ask("POST", "/v1/tokens", json=body)).json()
     assert list(shape) == ["id", "edge", "agent", "token", "permissions"]
-    assert shape["id"] == "t17"
+    [issued] = [entry for entry in server.exchange.news if isinstance(entry, entries.TokenIssued)]
+    assert shape["id"] == issued.token_id
     assert shape["token"].startswith("tlk_")
     assert len(shape["token"]) == 47
-    [made] = server.exchange.fed
+    [made] = server.exchange.answering.fed
     assert isinstance(made, TokenIssued)
     assert shape["token"] not in repr(made)
     assert made.permissions == ("net:*",)
@@ -393,14 +307,44 @@ async def test_a_token_for_nobody_is_refused(server: Server, change: dict[str, A
     assert next(iter(change)) in is_error(answer, 400, "message.malformed")["message"]
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"edge": "pigeon"}, "edge: expected opensentience, chiffon or http"),
+        ({"type": "infra"}, "type: agents of this edge have none"),
+        ({"edge": "chiffon"}, "type: expected orchestrator, infra, desktop, code or research"),
+        ({"edge": "chiffon", "type": "gardener"}, "type: expected orchestrator, infra, desktop, code or research"),
+        ({"edge": "chiffon", "type": "infra", "agent": "space.demo"}, "agent: ids of space. are the exchange's own"),
+    ],
+)
+async def test_what_a_token_of_an_edge_needs_is_said_in_words(
+    server: Server, change: dict[str, Any], says: str
+) -> None:
+    answer = await server.ask("POST", "/v1/tokens", json={"edge": "http", "agent": "dave", **change})
+    assert is_error(answer, 400, "message.malformed")["message"] == says
+    assert not server.exchange.news
+
+
+async def test_a_token_has_the_form_and_the_type_of_its_edge(server: Server) -> None:
+    body = {"edge": "chiffon", "agent": "infra-1", "type": "infra"}
+    shape = (await server.ask("POST", "/v1/tokens", json=body)).json()
+    assert (len(shape["token"]), shape["type"]) == (32, "infra")
+    [issued] = server.exchange.news
+    assert isinstance(issued, entries.TokenIssued)
+    assert (issued.edge, issued.type) == ("chiffon", "infra")
+
+
 async def test_an_unknown_token_cannot_be_revoked(server: Server) -> None:
-    gone = fault("not_found")
-    server.exchange.script[TokenRevoked] = lambda event: [Reply(event.session, 0, event.ref, fault=gone)]
     is_error(await server.ask("DELETE", "/v1/tokens/t1"), 404, "not_found")
 
 
-async def test_a_bad_configuration_says_where_and_that_nothing_changed(server: Server) -> None:
-    server.exchange.reload_error = ConfigError("unknown key 'lisen'", "trunkline.toml:3")
+async def test_a_bad_configuration_says_where_and_that_nothing_changed(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bad() -> None:
+        raise ConfigError("unknown key 'lisen'", "trunkline.toml:3")
+
+    monkeypatch.setattr(server.exchange.operator, "reload", bad)
     error = is_error(await server.ask("POST", "/v1/reload"), 400, "config.invalid")
     assert error["message"] == "nothing changed: trunkline.toml:3: unknown key 'lisen'"
 
@@ -412,21 +356,28 @@ async def test_the_ledger_wants_exactly_one_name(server: Server, query: str) -> 
 
 async def test_the_ledger_shows_entries_as_they_are_stored(server: Server) -> None:
     answer = await server.ask("GET", "/v1/ledger?correlation_id=chat:1")
-    assert [entry["n"] for entry in answer.json()["entries"]] == [42, 43]
+    stored = server.exchange.views.entries(correlation_id="chat:1")
+    assert [entry["kind"] for entry in answer.json()["entries"]] == ["call.accepted", "call.settled"]
+    assert answer.content == b'{"entries":[%b]}' % b",".join(stored)
 
 
 @pytest.mark.parametrize("correlation", ["chat:1", "a/b", "a%2Fb"])
 async def test_a_trajectory_is_one_object_a_line(server: Server, correlation: str) -> None:
     answer = await server.ask("GET", f"/v1/ledger/{correlation}/replay.jsonl")
-    assert answer.text == '{"kind":"call.accepted","n":42}\n{"kind":"call.settled","n":43}\n'
+    lines = server.exchange.views.entries(correlation_id=correlation.replace("%2F", "/"))
+    assert answer.content == b"".join(line + b"\n" for line in lines)
+    assert {json.loads(line)["call_id"] for line in answer.text.splitlines()} == {
+        server.exchange.call_id if correlation == "chat:1" else server.exchange.running_id
+    }
     is_error(await server.ask("GET", "/v1/ledger/none/replay.jsonl"), 404, "not_found")
 
 
 async def test_a_blob_is_found_by_its_hash_in_both_spellings(server: Server) -> None:
-    plain = await server.ask("GET", f"/v1/blobs/{SHA256}", token=ALICE_TOKEN)
-    assert plain.content == server.exchange.blobs[SHA256]
-    assert (await server.ask("GET", f"/v1/blobs/sha256:{SHA256}")).content == plain.content
-    for wrong in ("00" * 32, "..%2f..%2fetc", SHA256.upper(), "x"):
+    sha256 = server.exchange.blob
+    plain = await server.ask("GET", f"/v1/blobs/{sha256}", token=server.exchange.alice)
+    assert plain.content == b'"' + b"x" * LARGE_BYTES + b'"'
+    assert (await server.ask("GET", f"/v1/blobs/sha256:{sha256}")).content == plain.content
+    for wrong in ("00" * 32, "..%2f..%2fetc", sha256.upper(), "x"):
         is_error(await server.ask("GET", f"/v1/blobs/{wrong}"), 404, "not_found")
 
 
@@ -459,30 +410,20 @@ async def test_head_is_get_without_a_body(server: Server) -> None:
     assert answer.content == b""
 
 
-async def test_a_defect_of_ours_tells_nothing_of_itself(server: Server) -> None:
-    server.exchange.break_down = True
+async def test_a_defect_of_ours_tells_nothing_of_itself_and_is_on_record(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("canary-in-the-exception")
+
+    monkeypatch.setattr(server.exchange.views, "agents", broken)
     answer = await server.ask("GET", "/v1/agents")
     error = is_error(answer, 500, "hub.unavailable")
     assert error["message"] == FAULTS["hub.unavailable"].text
     assert error["retryable"] is False
     assert b"canary" not in answer.content
     assert (await server.ask("GET", "/v1/tools")).status_code == 200
-
-
-async def test_the_largest_body_passes_and_one_byte_more_does_not(server: Server) -> None:
-    head = b'{"tool_id": "com.example.echo/say", "input": {"text": "'
-    body = head + b"x" * (MAX_BODY_BYTES - len(head) - 3) + b'"}}'
-    headers = {"content-type": "application/json"}
-    assert (await server.ask("POST", "/v1/calls", content=body, headers=headers)).status_code == 200
-    is_error(await server.ask("POST", "/v1/calls", content=body + b" ", headers=headers), 413, "message.malformed")
-    assert len(server.exchange.fed) == 1
-
-
-async def test_a_chunked_body_is_judged_while_it_is_read(server: Server) -> None:
-    async def endless() -> Any:
-        for _ in range(100):
-            yield b" " * 65_536
-
-    answer = await server.ask("POST", "/v1/calls", content=endless(), headers={"content-type": "application/json"})
-    is_error(answer, 413, "message.malformed")
-    assert not server.exchange.fed
+    [noticed] = server.exchange.recorded(entries.Noticed)
+    assert (noticed.code, noticed.detail) == ("defect", "RuntimeError, 1 so far")
+    assert noticed.place.startswith("test_routes.py:")
+    assert server.exchange.operator.status()["defects"] == 1

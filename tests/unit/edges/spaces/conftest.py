@@ -24,7 +24,7 @@ from trunkline.events import CallRequested
 from trunkline.model import Principal
 from trunkline.testing.memory import ALLOW_ALL, BOSS, MemoryExchange
 from trunkline.workspace.output import Capture
-from trunkline.workspace.sandbox import Ran
+from trunkline.workspace.sandbox import CommandResult
 
 NO_SANDBOX = "no sandbox holds here: install bubblewrap"
 
@@ -53,10 +53,10 @@ class Commands:
     def __init__(self) -> None:
         self.begun: list[str] = []
         self.ended: list[str] = []
-        self._running: dict[str, asyncio.Future[Ran]] = {}
+        self._running: dict[str, asyncio.Future[CommandResult]] = {}
         self._news = asyncio.Event()
 
-    async def run(self, _workspace: object, command: str, **_: object) -> Ran:
+    async def run(self, _workspace: object, command: str, **_: object) -> CommandResult:
         self.begun.append(command)
         self._news.set()
         self._running[command] = asyncio.get_running_loop().create_future()
@@ -73,7 +73,7 @@ class Commands:
 
     def end(self, command: str, exit_code: int = 0) -> None:
         nothing = Capture().finish()
-        self._running[command].set_result(Ran(exit_code, False, None, nothing, nothing, 5))
+        self._running[command].set_result(CommandResult(exit_code, False, None, nothing, nothing, 5))
 
     def fail(self, command: str, error: Exception) -> None:
         self._running[command].set_exception(error)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.requirement import requirement
-from trunkline.sdk import spill
-from trunkline.sdk.spill import KEPT_FILES, Spill
+from trunkline.sdk import output_files
+from trunkline.sdk.output_files import KEPT_FILES, OutputFiles
 
 
 @requirement("OS-152", "OS-153")
 def test_the_newest_are_kept_and_the_oldest_forgotten(tmp_path: Path) -> None:
-    kept = Spill(tmp_path, "com.example.a")
+    kept = OutputFiles(tmp_path, "com.example.a")
     references = [kept.try_keep(f"call/../{n}", b'{"n":%d}' % n) for n in range(KEPT_FILES + 3)]
     files = [Path(str(reference["$file"])) for reference in references if reference is not None]
     assert len(files) == KEPT_FILES + 3
@@ -23,13 +23,13 @@ def test_the_newest_are_kept_and_the_oldest_forgotten(tmp_path: Path) -> None:
 
 
 def test_what_is_too_large_even_for_a_file_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "MAX_OUTPUT_BYTES", 10)
-    assert Spill(tmp_path, "a").try_keep("c", b"x" * 11) is None
+    monkeypatch.setattr(output_files, "MAX_OUTPUT_BYTES", 10)
+    assert OutputFiles(tmp_path, "a").try_keep("c", b"x" * 11) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_in_the_place_of_a_result_is_not_followed(tmp_path: Path) -> None:
-    kept = Spill(tmp_path, "a")
+    kept = OutputFiles(tmp_path, "a")
     reference = kept.try_keep("c", b"{}")
     assert reference is not None
     file, victim = Path(str(reference["$file"])), tmp_path / "victim"

@@ -14,7 +14,7 @@ from tests.scripted_core import WAIT_S, ScriptedCore
 from tests.unit.sdk.conftest import A, Attach
 from trunkline import Agent, ToolError
 from trunkline.model import Status
-from trunkline.sdk.running import MAX_OUTPUT_DEPTH, REMEMBERED_BYTES, REMEMBERED_RESULTS, Memory, Outcome
+from trunkline.sdk.running_calls import MAX_OUTPUT_DEPTH, REMEMBERED_BYTES, REMEMBERED_RESULTS, CallOutcome, ResultCache
 
 # --- a call -----------------------------------------------------------------------------------------------------------
 
@@ -359,12 +359,12 @@ async def test_an_idempotent_tool_runs_once_for_a_key_and_refuses_another_input(
 
 
 def test_what_is_remembered_is_bounded_in_number_and_in_bytes() -> None:
-    memory = Memory()
+    memory = ResultCache()
     for n in range(REMEMBERED_RESULTS + 5):
-        memory.keep((str(n),), b"", Outcome(Status.SUCCEEDED, b"x"))
+        memory.keep((str(n),), b"", CallOutcome(Status.SUCCEEDED, b"x"))
     assert memory.recall(("4",)) is None
     assert memory.recall(("5",)) is not None
-    memory.keep(("big",), b"", Outcome(Status.SUCCEEDED, b"x" * (REMEMBERED_BYTES - 2)))
+    memory.keep(("big",), b"", CallOutcome(Status.SUCCEEDED, b"x" * (REMEMBERED_BYTES - 2)))
     assert memory.recall((str(REMEMBERED_RESULTS + 2),)) is None
     assert memory.recall((str(REMEMBERED_RESULTS + 3),)) is not None
     assert memory.recall(("big",)) is not None

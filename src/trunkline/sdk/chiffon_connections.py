@@ -1,7 +1,9 @@
-"""The two ways of a Chiffon agent to its orchestrator: HTTP with a long poll, and a NATS JetStream queue.
+"""The connections of a Chiffon agent to its orchestrator: over HTTP with a long poll, or over a NATS JetStream queue.
 
-Both give messages to ``take`` and send what they are handed, again and again until it arrived or the agent stops. A
-message that came by the queue is acknowledged when its work is done; meanwhile it is kept alive.
+Both give each message to ``on_message`` and send what they are handed, again and again until it arrived or the agent
+stops. They do not read the messages: that is ``chiffon_jobs``.
+
+Invariant: a message that came by the queue is acknowledged when its work is done; meanwhile it is kept alive.
 """
 
 from __future__ import annotations
@@ -27,29 +29,29 @@ FIRST_WAIT_S: Final = 0.2
 MAX_WAIT_S: Final = 5.0
 FETCH_S: Final = 5.0
 
-# A message and, by the queue, a way to wait for the end of what it started; the answers are sent by the line.
-Take = Callable[[bytes], Awaitable["asyncio.Event | None"]]
+# Is given a message; returns, if work began with it, what is set when that work has ended. The queue waits for that.
+OnMessage = Callable[[bytes], Awaitable["asyncio.Event | None"]]
 
 
-class Registered(msgspec.Struct):
-    """What an orchestrator says to a registration."""
+class RegistrationAnswer(msgspec.Struct):
+    """What an orchestrator answers to a registration."""
 
     protocol_version: str
     orchestrator_token: str = ""
 
 
-class Line(Protocol):
-    """A way to the orchestrator."""
+class OrchestratorConnection(Protocol):
+    """What ``ChiffonAgent`` needs of its connection, whichever transport it is."""
 
-    async def run(self, take: Take) -> None:
+    async def run(self, on_message: OnMessage) -> None:
         """Bring messages until cancelled; ``NotAdmitted`` if the token is not good."""
 
     async def send(self, envelope: Envelope) -> None:
         """Say this; returns when it arrived."""
 
 
-class HttpLine:
-    """``POST /api/agent/register``, then ``GET /api/agent/messages`` for ever."""
+class HttpConnection:
+    """Over HTTP: ``POST /api/agent/register``, then ``GET /api/agent/messages`` for ever."""
 
     def __init__(self, url: str, token: str, registration: dict[str, object]) -> None:
         self._url = url.rstrip("/")
@@ -59,7 +61,7 @@ class HttpLine:
         self._registering = asyncio.Lock()
         self._times = 0
 
-    async def run(self, take: Take) -> None:
+    async def run(self, on_message: OnMessage) -> None:
         """Register, poll, hand over; begin anew whenever the orchestrator does not know us any more."""
         wait_s = FIRST_WAIT_S
         await self._register(self._times)
@@ -76,7 +78,7 @@ class HttpLine:
                 await self._refused(answer, known)
                 continue
             for raw in msgspec.json.decode(answer.body, type=dict[str, list[Raw]])["messages"]:
-                await take(bytes(raw))
+                await on_message(bytes(raw))
 
     async def send(self, envelope: Envelope) -> None:
         """Until somebody took it, or refused it for good."""
@@ -114,7 +116,7 @@ class HttpLine:
                 except client.Unreachable:
                     answer = client.Answer(503, b"")
                 if answer.status == 200:
-                    msgspec.json.decode(answer.body, type=Registered)
+                    msgspec.json.decode(answer.body, type=RegistrationAnswer)
                     self._times += 1
                 elif 400 <= answer.status < 500:
                     raise NotAdmitted(*_why(answer.body))
@@ -126,8 +128,8 @@ class HttpLine:
         return await client.request(self._url, method, path=path, body=body, token=self._token, timeout_s=timeout_s)
 
 
-class NatsLine:
-    """Work from ``chiffon.work.<type>.<agent_id>``, answers to ``chiffon.reply.orchestrator``."""
+class NatsConnection:
+    """Over NATS: work from ``chiffon.work.<type>.<agent_id>``, answers to ``chiffon.reply.orchestrator``."""
 
     def __init__(self, url: str, token: str, registration: dict[str, object], admitted: Callable[[str], None]) -> None:
         self._url = url
@@ -139,7 +141,7 @@ class NatsLine:
         self._ready = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self, take: Take) -> None:
+    async def run(self, on_message: OnMessage) -> None:
         """Connect, register, consume; a broker that is away is waited for."""
         import nats
         from nats.errors import Error as NatsError
@@ -162,7 +164,7 @@ class NatsLine:
             await self._register()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._beat())
-                group.create_task(self._consume(take))
+                group.create_task(self._consume(on_message))
         finally:
             await self._connection.close()
 
@@ -177,7 +179,7 @@ class NatsLine:
                 await asyncio.sleep(FIRST_WAIT_S)
                 continue
             try:
-                found = msgspec.json.decode(answer.data, type=Registered)
+                found = msgspec.json.decode(answer.data, type=RegistrationAnswer)
             except msgspec.ValidationError:
                 raise NotAdmitted(*_why(answer.data)) from None
             if not found.orchestrator_token:
@@ -207,7 +209,7 @@ class NatsLine:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(started.wait(), wait_s)
 
-    async def _consume(self, take: Take) -> None:
+    async def _consume(self, on_message: OnMessage) -> None:
         from nats.errors import Error as NatsError
 
         agent_type, agent_id = str(self._registration["agent_type"]), str(self._registration["agent_id"])
@@ -227,11 +229,11 @@ class NatsLine:
                     await subjects.declare(self._js)
                 continue
             for message in found:
-                task = asyncio.get_running_loop().create_task(self._work(message, take))
+                task = asyncio.get_running_loop().create_task(self._work(message, on_message))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, message: Any, take: Take) -> None:
+    async def _work(self, message: Any, on_message: OnMessage) -> None:
         """Keep the message alive until its work is done, then acknowledge it."""
         from nats.errors import Error as NatsError
 
@@ -240,7 +242,7 @@ class NatsLine:
                 await self._js.publish(subjects.dead(str(self._registration["agent_type"])), _buried(message))
                 await message.term()
                 return
-            ended = await take(message.data)
+            ended = await on_message(message.data)
             while ended is not None and not ended.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), subjects.IN_PROGRESS_S)

@@ -1,7 +1,7 @@
-"""An agent's line to the exchange: one connection at a time, made again when it is lost.
+"""The connection of an agent to the exchange: one socket at a time, opened again when it is lost.
 
-Owns the attempts and the waits between them, and the requests that this agent made and waits for. What is said on the
-line is ``AgentSession``'s business, what runs is ``RunningCalls``'s.
+Owns the attempts and the waits between them, and the requests that this agent made and waits for. It does not own the
+protocol (``AgentSession``), the socket (``agent_socket``) or the tools that run (``running_calls``).
 
 Invariant: there is at most one session; what belongs to an earlier one is answered or dropped before the next starts.
 """
@@ -38,9 +38,9 @@ from trunkline.edges.opensentience.agent_events import (
 from trunkline.edges.opensentience.agent_session import AgentSession, HealthWord, Offer
 from trunkline.errors import LocalProtocolError, NotAdmitted
 from trunkline.model import Channel, Fault, Now, Status, fault
-from trunkline.sdk.connection import Connection, End, open_connection
-from trunkline.sdk.running import Outcome, RunningCalls
-from trunkline.sdk.spill import Spill
+from trunkline.sdk.agent_socket import AgentSocket, End, open_socket
+from trunkline.sdk.output_files import OutputFiles
+from trunkline.sdk.running_calls import CallOutcome, RunningCalls
 
 # Between attempts: quick after a hiccup, polite to an exchange that is down. Each wait is cut by up to half at random,
 # so that a hundred agents do not come back in the same instant.
@@ -48,7 +48,7 @@ FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 10.0
 # An exchange may still hold our old connection when we come back and refuse the token until it notices (decision 16).
 REFUSALS_AFTER_RECONNECT: Final = 5
-# How long a call waits for a lost line before it fails.
+# How long a call waits for a lost connection before it fails.
 CALL_WAITS_S: Final = 30.0
 # Longer than any sane goodbye; a number beyond it is a mistake.
 LONGEST_RETRY_AFTER_S: Final = 300.0
@@ -57,7 +57,7 @@ log: Final = logging.getLogger("trunkline.agent")
 
 
 class Token:
-    """A secret that does not print itself."""
+    """A credential that does not print itself, so that it is in no log."""
 
     __slots__ = ("_value",)
 
@@ -73,7 +73,7 @@ class Token:
 
 
 class Identity(Struct, frozen=True):
-    """Who we are and where we go; the same for every connection."""
+    """Who the agent is and where the exchange listens; the same for every connection."""
 
     agent_id: str
     version: str
@@ -83,31 +83,34 @@ class Identity(Struct, frozen=True):
     sdk_version: str = "0.0.0"
 
 
-class Asked(Struct):
-    """A request of ours that waits for its answer."""
+class PendingRequest(Struct):
+    """A call, or a request for a directive, that this agent made and that has no answer yet."""
 
     answer: asyncio.Future[Answered | DirectiveAnswered]
     send: Callable[[AgentSession, Now], str]
-    # Whether it may be said again on the next connection: with the same key it is the same request.
+    # Whether it may be sent again on the next connection: with the same key it is the same request.
     keyed: bool = False
     progressed: Callable[[Progressed], None] | None = None
 
 
-class Line:
-    """Keeps an agent attached. ``calls`` is told what the exchange wants; set it before ``hold``."""
+class ExchangeConnection:
+    """Keeps an agent connected; calls and results travel over it.
+
+    ``calls`` is given what the exchange wants to be run or stopped; set it before ``run``.
+    """
 
     calls: RunningCalls
 
     def __init__(self, identity: Identity, offers: list[Offer], home: Path | None = None) -> None:
         self._identity = identity
         self._offers = offers
-        self._spill = None if home is None else Spill(home, identity.agent_id)
+        self._output_files = None if home is None else OutputFiles(home, identity.agent_id)
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
-        self._connection: Connection | None = None
-        self._asked: dict[str, Asked] = {}
+        self._socket: AgentSocket | None = None
+        self._pending: dict[str, PendingRequest] = {}
         self._health: tuple[HealthWord, bytes | None] = ("ok", None)
-        self._hanging_up = asyncio.Event()
+        self._closing = asyncio.Event()
         self._was_admitted = False
         self._attempt = 0
         # Set while the exchange knows us and our tools.
@@ -115,11 +118,11 @@ class Line:
 
     # -- keeping it up -------------------------------------------------------------------------------------------------
 
-    async def hold(self) -> None:
-        """Stay attached until ``hang_up``; ``NotAdmitted`` when the exchange does not want us."""
+    async def run(self) -> None:
+        """Stay attached until ``close``; ``NotAdmitted`` when the exchange does not want us."""
         refusals = 0
         try:
-            while not self._hanging_up.is_set():
+            while not self._closing.is_set():
                 end = await self._one_connection()
                 if self._attempt == 0:
                     refusals = 0
@@ -135,15 +138,15 @@ class Line:
                         wait_s = min(max(end.retry_after_ms / 1000, FIRST_WAIT_S / 2), LONGEST_RETRY_AFTER_S)
                 self._attempt += 1
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._hanging_up.wait(), wait_s)
+                    await asyncio.wait_for(self._closing.wait(), wait_s)
         finally:
             self._fail_all()
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """Close, and stay closed."""
-        self._hanging_up.set()
-        if self._connection is not None:
-            self._connection.close()
+        self._closing.set()
+        if self._socket is not None:
+            self._socket.close()
 
     async def _one_connection(self) -> End | None:
         """One conversation from hello to the end, and what was said about the end."""
@@ -159,26 +162,26 @@ class Line:
             manifest_hash=identity.manifest_hash,
             sdk=messages.Sdk("trunkline", identity.sdk_version),
         )
-        connection = Connection(session, self._happened)
+        socket = AgentSocket(session, self._on_event)
         try:
-            await open_connection(identity.address, connection)
+            await open_socket(identity.address, socket)
         except OSError as exc:
             if self._attempt == 0:
                 log.warning("%s: no exchange answers (%s); trying on", identity.address, exc.strerror or exc)
             return None
-        self._connection = connection
+        self._socket = socket
         try:
-            if self._hanging_up.is_set():
-                connection.close()
-            await connection.closed
+            if self._closing.is_set():
+                socket.close()
+            await socket.closed
         finally:
-            connection.abort()
-            self._connection = None
+            socket.abort()
+            self._socket = None
             self.ready.clear()
             self._fail_unkeyed()
-        if not self._hanging_up.is_set():
-            log.warning("the exchange is gone%s", "" if connection.end is None else f": {_reason(connection.end)}")
-        return connection.end
+        if not self._closing.is_set():
+            log.warning("the exchange is gone%s", "" if socket.end is None else f": {_reason(socket.end)}")
+        return socket.end
 
     def _wait_s(self) -> float:
         longest = min(FIRST_WAIT_S * 2.0 ** min(self._attempt, 16), LONGEST_WAIT_S)
@@ -186,7 +189,7 @@ class Line:
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
-    def _happened(self, event: AgentEvent) -> None:
+    def _on_event(self, event: AgentEvent) -> None:
         match event:
             case Called():
                 self.calls.start(event)
@@ -195,10 +198,10 @@ class Line:
             case Answered() | DirectiveAnswered():
                 self._answered(event)
             case Progressed():
-                asked = self._asked.get(event.ref)
-                if asked is not None and asked.progressed is not None:
+                request = self._pending.get(event.ref)
+                if request is not None and request.progressed is not None:
                     # Not from here: what somebody else's code raises would end the connection.
-                    self._loop.call_soon(asked.progressed, event)
+                    self._loop.call_soon(request.progressed, event)
             case Welcomed():
                 self._welcomed(event)
             case ToolsConfirmed():
@@ -214,60 +217,60 @@ class Line:
         log.info("%s: attached to exchange %s", self._identity.agent_id, event.instance_id)
         if self._health[0] != "ok":
             self.report(*self._health)
-        waiting, self._asked = self._asked, {}
-        for asked in waiting.values():
-            self._send(asked)
+        waiting, self._pending = self._pending, {}
+        for request in waiting.values():
+            self._send(request)
         if not self._offers:
             self.ready.set()
 
     def _answered(self, event: Answered | DirectiveAnswered) -> None:
-        asked = self._asked.pop(event.ref, None)
-        if asked is not None and not asked.answer.done():
-            asked.answer.set_result(event)
+        request = self._pending.pop(event.ref, None)
+        if request is not None and not request.answer.done():
+            request.answer.set_result(event)
 
-    # -- what is said --------------------------------------------------------------------------------------------------
+    # -- what is sent --------------------------------------------------------------------------------------------------
 
     def stream(self, call_id: str, channel: Channel, data: bytes) -> None:
         """Show something of a call, if the exchange still listens."""
-        connection = self._connection
-        if connection is not None and connection.session.is_open(call_id):
-            connection.session.stream(call_id, channel, data, connection.now())
-            connection.said()
+        socket = self._socket
+        if socket is not None and socket.session.is_open(call_id):
+            socket.session.stream(call_id, channel, data, socket.now())
+            socket.write_soon()
 
-    def finish(self, call_id: str, outcome: Outcome) -> None:
+    def finish(self, call_id: str, outcome: CallOutcome) -> None:
         """Say how a call ended, if the exchange still listens."""
-        connection = self._connection
-        if connection is None or not connection.session.is_open(call_id):
+        socket = self._socket
+        if socket is None or not socket.session.is_open(call_id):
             log.info("call %s ended after its connection; nobody is told", call_id)
             return
         output = outcome.output
-        if output is not None and self._spill is not None and not connection.session.fits(output):
-            outcome = self._spilled(call_id, output, outcome)
-        connection.session.finish(call_id, outcome.status, connection.now(), output=outcome.output, error=outcome.fault)
-        connection.said()
+        if output is not None and self._output_files is not None and not socket.session.fits(output):
+            outcome = self._as_file_reference(call_id, output, outcome)
+        socket.session.finish(call_id, outcome.status, socket.now(), output=outcome.output, error=outcome.fault)
+        socket.write_soon()
 
-    def _spilled(self, call_id: str, output: bytes, outcome: Outcome) -> Outcome:
+    def _as_file_reference(self, call_id: str, output: bytes, outcome: CallOutcome) -> CallOutcome:
         """A result that no frame holds: a reference to a file with it (OS-153)."""
-        assert self._spill is not None
+        assert self._output_files is not None
         try:
-            kept = self._spill.try_keep(call_id, output)
+            kept = self._output_files.try_keep(call_id, output)
         except OSError:
             log.exception("a result of %d bytes could not be kept", len(output))
             return outcome
         if kept is None:
             return outcome
         if outcome.may_be_file:
-            return Outcome(Status.SUCCEEDED, msgspec.json.encode(kept))
+            return CallOutcome(Status.SUCCEEDED, msgspec.json.encode(kept))
         text = "the result does not fit into a frame; it is in the file that the details name"
-        return Outcome(Status.FAILED, fault=fault("tool.output_too_large", text, details=kept))
+        return CallOutcome(Status.FAILED, fault=fault("tool.output_too_large", text, details=kept))
 
     def report(self, health: HealthWord, details: bytes | None) -> None:
         """Say how the agent is."""
         self._health = (health, details)
-        connection = self._connection
-        if connection is not None:
-            connection.session.report(health, connection.now(), details)
-            connection.said()
+        socket = self._socket
+        if socket is not None:
+            socket.session.report(health, socket.now(), details)
+            socket.write_soon()
 
     async def ask(
         self,
@@ -282,54 +285,56 @@ class Line:
                 await asyncio.wait_for(self.ready.wait(), CALL_WAITS_S)
             except TimeoutError:
                 return Answered("", Status.FAILED, fault=fault("hub.unavailable", "no exchange answers"))
-        asked = Asked(self._loop.create_future(), send, keyed, progressed)
-        self._send(asked)
+        request = PendingRequest(self._loop.create_future(), send, keyed, progressed)
+        self._send(request)
         try:
-            return await asked.answer
+            return await request.answer
         except asyncio.CancelledError:
-            self._give_up(asked)
+            self._give_up(request)
             raise
 
-    def _send(self, asked: Asked) -> None:
-        connection = self._connection
-        if connection is None or connection.session.is_closed():
-            asked.answer.set_result(Answered("", Status.FAILED, fault=fault("hub.unavailable", "the exchange is gone")))
+    def _send(self, request: PendingRequest) -> None:
+        socket = self._socket
+        if socket is None or socket.session.is_closed():
+            request.answer.set_result(
+                Answered("", Status.FAILED, fault=fault("hub.unavailable", "the exchange is gone"))
+            )
             return
         try:
-            ref = asked.send(connection.session, connection.now())
+            ref = request.send(socket.session, socket.now())
         except LocalProtocolError as exc:
             refusal = Answered("", Status.FAILED, fault=Fault("tool.unavailable", str(exc)))
-            asked.answer.set_result(refusal)
+            request.answer.set_result(refusal)
         else:
-            self._asked[ref] = asked
-            connection.said()
+            self._pending[ref] = request
+            socket.write_soon()
 
-    def _give_up(self, asked: Asked) -> None:
-        for ref, one in self._asked.items():
-            if one is asked:
-                del self._asked[ref]
-                if self._connection is not None:
-                    self._connection.session.cancel(ref, "the caller gave up", self._connection.now())
-                    self._connection.said()
+    def _give_up(self, request: PendingRequest) -> None:
+        for ref, one in self._pending.items():
+            if one is request:
+                del self._pending[ref]
+                if self._socket is not None:
+                    self._socket.session.cancel(ref, "the caller gave up", self._socket.now())
+                    self._socket.write_soon()
                 return
 
     def _fail_unkeyed(self) -> None:
-        for ref, asked in tuple(self._asked.items()):
-            if not asked.keyed:
-                del self._asked[ref]
-                _lost(asked)
+        for ref, request in tuple(self._pending.items()):
+            if not request.keyed:
+                del self._pending[ref]
+                _lost(request)
 
     def _fail_all(self) -> None:
-        for asked in self._asked.values():
-            _lost(asked)
-        self._asked.clear()
+        for request in self._pending.values():
+            _lost(request)
+        self._pending.clear()
 
 
-def _lost(asked: Asked) -> None:
-    if not asked.answer.done():
+def _lost(request: PendingRequest) -> None:
+    if not request.answer.done():
         text = "the exchange was lost before the outcome came; whether the tool ran is not known"
         lost = fault("agent.lost", text, details={"outcome": Status.UNKNOWN.value})
-        asked.answer.set_result(Answered("", Status.UNKNOWN, fault=lost))
+        request.answer.set_result(Answered("", Status.UNKNOWN, fault=lost))
 
 
 def _reason(end: End) -> str:

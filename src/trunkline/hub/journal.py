@@ -1,7 +1,9 @@
-"""The one pen: numbers entries, folds each into the state as it is written, and gathers the effects of a step.
+"""What the hub writes down and says: every entry and every effect of one ``handle`` goes through here, in order.
 
-Everything in the hub that wants something remembered or said goes through here, so "recorded first" is one line of
-code.
+Owns the numbers of entries. An entry is folded into the state as it is written, so what is said afterwards already
+rests on it. Does not own what an entry does to the state (``state``) or when it is on disk (the host).
+
+Invariant: entries are numbered without gaps, in the order in which they are handed out.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from trunkline.hub.state import State
 from trunkline.model import Fault
 
 
-class Book:
-    """What one step of the hub writes and says."""
+class Journal:
+    """Gathers the effects of one event; ``hub`` hands them out and begins anew."""
 
     def __init__(self, state: State) -> None:
         self.state = state

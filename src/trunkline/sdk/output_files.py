@@ -1,4 +1,4 @@
-"""Outputs that no frame holds, kept as files beneath the home folder; the caller gets a reference (OS-153).
+"""Outputs too large for one message, kept as files below the home folder; the caller gets a reference (OS-153).
 
 Owns the files of one agent and deletes the oldest. A result that was worked for is not lost because of its size.
 """
@@ -16,8 +16,8 @@ from trunkline.model import MAX_OUTPUT_BYTES
 KEPT_FILES: Final = 64
 
 
-class Spill:
-    """A folder ``<home>/outputs/<agent_id>`` of results, made when the first one needs it."""
+class OutputFiles:
+    """The results in the folder ``<home>/outputs/<agent_id>``, which is made when the first one needs it."""
 
     def __init__(self, home: Path, agent_id: str) -> None:
         self._folder = home / "outputs" / agent_id

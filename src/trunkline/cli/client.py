@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from trunkline.cli.terminal import Failure
+from trunkline.cli.terminal import CommandFailed
 from trunkline.config import Home
 from trunkline.errors import ExchangeUnreachable
 
@@ -31,8 +31,11 @@ decode: Final = msgspec.json.decode
 encode: Final = msgspec.json.encode
 
 
-class Connection:
-    """One exchange, found. Each request is a connection of its own: nothing is held while a person thinks."""
+class ExchangeClient:
+    """The running exchange of a home, asked over HTTP as the operator.
+
+    Each request is a connection of its own: nothing is held while a person thinks.
+    """
 
     def __init__(self, home: Home) -> None:
         self.ready = _ready(home)
@@ -60,11 +63,11 @@ class Connection:
             return answer.status, answer.read()
 
     def get(self, path: str) -> Any:
-        """What stands at a path."""
+        """The decoded answer to a GET."""
         return decode(self.request("GET", path))
 
     def post(self, path: str, body: dict[str, object] | None = None) -> Any:
-        """The answer to something said."""
+        """The decoded answer to a POST of ``body`` as JSON."""
         return decode(self.request("POST", path, None if body is None else encode(body)))
 
     def events(self, method: str, path: str, body: bytes | None = None) -> Iterator[tuple[str, bytes]]:
@@ -119,7 +122,7 @@ def error_of(data: bytes) -> dict[str, Any]:
 def end_with(error: dict[str, Any], below: str = "") -> NoReturn:
     """End the command with an error of the exchange."""
     retryable, details = bool(error.get("retryable")), error.get("details")
-    raise Failure(error["code"], error["message"], below=below, retryable=retryable, details=details)
+    raise CommandFailed(error["code"], error["message"], below=below, retryable=retryable, details=details)
 
 
 def _ready(home: Home) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""What a Chiffon agent does with a message: run it, say that it runs, repeat how it ended, or refuse it. No IO.
+"""What a Chiffon agent does with a message: start its work, say that it runs, repeat how it ended, or refuse it. No IO.
 
 The rules of an agent in one place: the order of checks, versions (CH-096), the cache of requests (CH-078 to CH-080),
 limits (CH-061), and the form of what it sends, chunks included. Does not own transports or the author's functions.
+
+Invariant: a request is in the cache before its job is handed out, so that a repeat is recognised, also after a crash.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from trunkline.edges.chiffon.messages import (
     WorkResult,
     WorkStatus,
 )
-from trunkline.sdk.chiffon_cache import Cache
+from trunkline.sdk.chiffon_cache import RequestCache
 
 # Silent point 11: what is worth remembering; the others are tried again.
 CACHED_ERRORS: Final = (INVALID, UNAUTHORIZED, UNSUPPORTED)
@@ -42,15 +44,15 @@ INTERRUPTED: Final = "the agent was restarted while this ran; whether it took ef
 EXIT_INTERRUPTED: Final = 137
 
 
-class Outcome(Struct, frozen=True):
-    """How a request ended, with its whole output."""
+class JobOutcome(Struct, frozen=True):
+    """How a job ended, with its whole output. ``custom`` are fields that go beside the result."""
 
     result: WorkResult
     custom: dict[str, object] = {}
 
 
-class Job(Struct):
-    """A request that is to be run, or runs."""
+class AcceptedJob(Struct):
+    """A request for work that this agent took on, and how far it is."""
 
     envelope: Envelope
     request: WorkRequest
@@ -60,14 +62,17 @@ class Job(Struct):
     is_paused: bool = False
 
 
-class Desk:
-    """One agent's judgement. ``receive`` gives what is to be sent at once, and the job if there is a new one."""
+class AcceptedJobs:
+    """The jobs of one agent, and the rules by which it takes them on and reports them.
+
+    ``receive`` gives what is to be sent at once, and the job if there is a new one.
+    """
 
     def __init__(
         self,
         agent_type: str,
         work_types: dict[str, bool],
-        cache: Cache,
+        cache: RequestCache,
         *,
         memory_mb: int | None = None,
         orchestrator_token: str | None = None,
@@ -79,9 +84,11 @@ class Desk:
         self._memory_mb = memory_mb
         # What the orchestrator shows on transports where it comes to us (silent point 6).
         self.orchestrator_token = orchestrator_token
-        self.running: dict[str, Job] = {}
+        self.running: dict[str, AcceptedJob] = {}
 
-    def receive(self, data: bytes, now: float, *, with_token: bool = False) -> tuple[list[Envelope], Job | None]:
+    def receive(
+        self, data: bytes, now: float, *, with_token: bool = False
+    ) -> tuple[list[Envelope], AcceptedJob | None]:
         """Judge one message. Nothing raises: a refusal is a message too."""
         fields: Fields | None = None
         try:
@@ -107,7 +114,7 @@ class Desk:
         if self.orchestrator_token is None or not hmac.compare_digest(shown, self.orchestrator_token.encode()):
             raise messages.unauthorized(None, "invalid")
 
-    def _work_request(self, envelope: Envelope, now: float) -> tuple[list[Envelope], Job | None]:
+    def _work_request(self, envelope: Envelope, now: float) -> tuple[list[Envelope], AcceptedJob | None]:
         names = tuple(sorted(self._work_types))
         if envelope.protocol_version != VERSION:  # CH-096
             work_type = messages.read_object(bytes(envelope.payload)).get("work_type")
@@ -127,7 +134,7 @@ class Desk:
             raise messages.invalid("was used before with another payload", "request_id")
         if job is not None:  # silent point 10
             return [self.status(job, now)], None
-        job = Job(envelope, request)
+        job = AcceptedJob(envelope, request)
         if seen is not None and seen.final is not None:  # CH-080
             return self._repeated(job, seen.final, now), None
         if request.work_type not in self._work_types:  # CH-062
@@ -145,34 +152,34 @@ class Desk:
         self.running[request_id] = job
         return [self.status(job, now)], job  # silent point 7
 
-    def _repeated(self, job: Job, stored: bytes, now: float) -> list[Envelope]:
+    def _repeated(self, job: AcceptedJob, stored: bytes, now: float) -> list[Envelope]:
         if b'"error_code"' in stored[:20]:
             return [self._envelope(job, msgspec.json.decode(stored, type=ErrorPayload), now)]
-        return self._final(job, msgspec.json.decode(stored, type=Outcome), now)
+        return self._final(job, msgspec.json.decode(stored, type=JobOutcome), now)
 
     # -- what an agent sends -------------------------------------------------------------------------------------------
 
-    def status(self, job: Job, now: float) -> Envelope:
-        """It goes on."""
+    def status(self, job: AcceptedJob, now: float) -> Envelope:
+        """The message that a job goes on, and how far it is."""
         step = Step(job.step, job.step_name) if job.step else Step()
         state = "paused" if job.is_paused else "running"
         return self._envelope(job, WorkStatus(job.request.task_id, state, job.percent, step), now)  # type: ignore[arg-type]
 
-    def step_completed(self, job: Job, output: str, now: float) -> list[Envelope]:
+    def step_completed(self, job: AcceptedJob, output: str, now: float) -> list[Envelope]:
         """A step is done, with its whole output; a large one in chunks (CH-083)."""
         return [
             self._envelope(job, WorkStatus(job.request.task_id, "step_completed", job.percent, step), now)
             for step in _steps(job.step, job.step_name, output)
         ]
 
-    def finished(self, job: Job, final: Outcome, now: float) -> list[Envelope]:
+    def finished(self, job: AcceptedJob, final: JobOutcome, now: float) -> list[Envelope]:
         """Remember how it ended, then say so: the same words for every repeat."""
         request_id = job.envelope.request_id.lower()
         self._cache.finish(job.envelope.from_agent, request_id, final)
         self.running.pop(request_id, None)
         return self._final(job, final, now)
 
-    def gave_up(self, job: Job, error: ErrorPayload, now: float) -> list[Envelope]:
+    def gave_up(self, job: AcceptedJob, error: ErrorPayload, now: float) -> list[Envelope]:
         """It cannot be done now (contradiction 14); what is tried again is not remembered."""
         sender, request_id = job.envelope.from_agent, job.envelope.request_id.lower()
         self.running.pop(request_id, None)
@@ -182,7 +189,7 @@ class Desk:
             self._cache.forget(sender, request_id)
         return [self._envelope(job, error, now)]
 
-    def _final(self, job: Job, final: Outcome, now: float) -> list[Envelope]:
+    def _final(self, job: AcceptedJob, final: JobOutcome, now: float) -> list[Envelope]:
         result, cut = translate.shortened(final.result)
         found: list[Envelope] = []
         if cut:  # silent point 19
@@ -194,7 +201,9 @@ class Desk:
         found.append(self._envelope(job, result, now, {**final.custom, **cut}))
         return found
 
-    def _envelope(self, job: Job, payload: Payload, now: float, custom: dict[str, object] | None = None) -> Envelope:
+    def _envelope(
+        self, job: AcceptedJob, payload: Payload, now: float, custom: dict[str, object] | None = None
+    ) -> Envelope:
         """Silent point 13: the ids of the request; its custom fields unchanged (silent point 29)."""
         asked = job.envelope
         fields: Raw | None = asked.x_custom_fields
@@ -219,9 +228,9 @@ def _steps(number: int, name: str, output: str) -> list[Step]:
     return [Step(number, name, chunk.text, chunk.label) for chunk in chunks.split(output)]
 
 
-def _interrupted(request: WorkRequest) -> Outcome:
+def _interrupted(request: WorkRequest) -> JobOutcome:
     result = WorkResult(request.task_id, "failed", EXIT_INTERRUPTED, INTERRUPTED, Resources())
-    return Outcome(result, {"outcome": "unknown"})
+    return JobOutcome(result, {"outcome": "unknown"})
 
 
 def exit_code(code: int) -> int:

@@ -1,4 +1,4 @@
-"""``hub.people``: manifests and permissions, directives (decisions 13, 15, 18)."""
+"""``hub.control``: manifests and permissions, directives (decisions 13, 15)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from tests.requirement import requirement
 from tests.unit.hub.kit import ALL, ASK, BOSS, Kit, rules, tool
 from trunkline import entries, events
-from trunkline.hub.people import DIRECTIVE_LIFE_S
-from trunkline.model import Manifest, Policy, Principal, Status
+from trunkline.hub.control import DIRECTIVE_LIFE_S
+from trunkline.model import HubSettings, Manifest, Policy, Principal, Status
 
 NEEDS = tool("com.x/do", required_permissions=("files:write:/tmp",), side_effects=False)
 FIRST = Manifest("1" * 64, ("files:*", "net:get"))
@@ -267,7 +267,7 @@ def test_after_a_crash_waiting_calls_are_judged_by_the_rules_of_the_new_start() 
     kit = Kit(ASK)
     kit.attach("com.a", "x")
     asked = kit.call("com.a/x", by=Principal("http:guest"))
-    kit.policy = Policy(ALL.rules, "v2")
+    kit.settings = HubSettings(Policy(ALL.rules, "v2"))
     kit.crash()
     kit.attach("com.a", "x")
     assert len(asked.deliveries) == 1

@@ -1,70 +1,65 @@
-"""The exchange itself: started, draining, short of room, under other rules; and what others want on record.
+"""The exchange itself: started, draining, short of room, under other settings; and what others want on record.
 
-Owns whether new calls are taken on, and by which limits. Does not judge a call (``hub``) or a question (``people``).
+Owns changes of what is in force: the settings, and whether new calls are taken on. Does not judge a call (``judging``)
+or a question (``control``).
 """
 
 from __future__ import annotations
 
 from trunkline import entries, events
-from trunkline.hub.agents import Agents
-from trunkline.hub.approvals import Approvals
-from trunkline.hub.book import Book
+from trunkline.hub.alarms import Alarms
 from trunkline.hub.calls import Calls
+from trunkline.hub.control import Control
+from trunkline.hub.in_force import InForce
+from trunkline.hub.journal import Journal
 from trunkline.hub.limits import Loads
-from trunkline.hub.people import People
-from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Registry
-from trunkline.model import Fault, Limits, Now, Status, fault, tool_agent
+from trunkline.model import Now, Status, fault, tool_agent
 
 
-class House:
-    """One method for each event about the exchange as a whole."""
+class ExchangeEvents:
+    """One method for each event about the exchange as a whole: where to look when it starts, stops or is set anew."""
 
     def __init__(
         self,
-        book: Book,
+        journal: Journal,
         registry: Registry,
         loads: Loads,
         calls: Calls,
-        approvals: Approvals,
-        agents: Agents,
-        people: People,
-        judge: Judge,
+        alarms: Alarms,
+        control: Control,
+        in_force: InForce,
     ) -> None:
-        self._book = book
-        self._state = book.state
+        self._journal = journal
+        self._state = journal.state
         self._registry = registry
         self._loads = loads
         self._calls = calls
-        self._approvals = approvals
-        self._agents = agents
-        self._people = people
-        self._judge = judge
-        self.limits = Limits()
-        self.schema_strict = True
-        # Why no new calls are taken on, now; and the facts it follows from, of which only the last can change back.
-        self.closed: Fault | None = None
+        self._alarms = alarms
+        self._control = control
+        self._in_force = in_force
+        # Why no new calls are taken on follows from these, of which only the last can change back.
         self._storage_failed = self._is_draining = self._storage_low = False
 
     def exchange_started(self, event: events.ExchangeStarted, now: Now) -> None:
         """Take up what was open: what ran is lost, what was not sent waits for its tool, questions go on."""
-        self._book.write(
-            entries.ExchangeStarted(n=self._book.next, at=now.ms, version=event.version, instance=event.instance)
+        self._journal.write(
+            entries.ExchangeStarted(n=self._journal.next, at=now.ms, version=event.version, instance=event.instance)
         )
-        self._people.policy_in_force(now)
+        self._control.policy_in_force(now)
         for call in self._state.calls.values():
             self._loads.take(call.entry.caller, call.size)
             if call.entry.expires_ms is not None:
                 call.expires_at = now.mono + (call.entry.expires_ms / 1000 - now.wall)
-        self._people.take_up(now)
+        self._control.take_up(now)
         for call in list(self._state.calls.values()):
             if call.status is Status.RUNNING:
-                self._registry.left_behind(tool_agent(call.entry.tool_id), call, now.mono)
+                self._registry.left_behind(tool_agent(call.served_by), call, now.mono)
                 self._calls.lost(call, now)
             elif call.status is Status.QUEUED:
                 self._calls.send_or_wait(call, now)
             else:
-                self._calls.rearm(call)
+                self._alarms.set(call)
 
     def drain_started(self, _event: events.DrainStarted, _now: Now) -> None:
         """No new calls from here on."""
@@ -72,20 +67,15 @@ class House:
         self._close_or_open()
 
     def exchange_stopped(self, _event: events.ExchangeStopped, now: Now) -> None:
-        """The last entry."""
-        self._book.write(entries.ExchangeStopped(n=self._book.next, at=now.ms, open_calls=len(self._state.calls)))
+        """Write the last entry: how many calls are left for the next start."""
+        self._journal.write(entries.ExchangeStopped(n=self._journal.next, at=now.ms, open_calls=len(self._state.calls)))
 
-    def policy_changed(self, event: events.PolicyChanged, now: Now) -> None:
+    def settings_changed(self, event: events.SettingsChanged, now: Now) -> None:
         """Other rules, limits or settings are in force."""
-        self.limits = event.limits
-        self.schema_strict = event.schema_strict
-        self._approvals.expire_s = event.approval_expire_s
-        self._calls.untrusted_agents = event.untrusted_agents
-        self._agents.unpinned = event.unpinned_agents
-        if event.policy.version != self._judge.rules.version:
-            self._judge.rules = event.policy
-            self._people.policy_in_force(now)
-            self._people.judge_questions_anew(now)
+        before, self._in_force.settings = self._in_force.settings, event.settings
+        if event.settings.policy.version != before.policy.version:
+            self._control.policy_in_force(now)
+            self._control.judge_questions_anew(now)
 
     def storage_changed(self, event: events.StorageChanged, _now: Now) -> None:
         """Short of room, new calls are refused and open ones may finish; a failed disk ends it."""
@@ -95,17 +85,18 @@ class House:
 
     def _close_or_open(self) -> None:
         if self._storage_failed:
-            self.closed = fault("hub.unavailable", "the record cannot be written")
+            self._in_force.closed = fault("hub.unavailable", "the record cannot be written")
         elif self._is_draining:
-            self.closed = fault("hub.unavailable", "the exchange is stopping")
+            self._in_force.closed = fault("hub.unavailable", "the exchange is stopping")
         else:
-            self.closed = fault("limit.resource", "the disk is nearly full") if self._storage_low else None
+            low = fault("limit.resource", "the disk is nearly full")
+            self._in_force.closed = low if self._storage_low else None
 
     def noticed(self, event: events.Noticed, now: Now) -> None:
         """An edge or the host saw something that should be on record."""
-        self._book.write(
+        self._journal.write(
             entries.Noticed(
-                n=self._book.next,
+                n=self._journal.next,
                 at=now.ms,
                 code=event.code,
                 place=event.place,
@@ -116,9 +107,9 @@ class House:
 
     def process_stepped(self, event: events.ProcessStepped, now: Now) -> None:
         """What an edge keeps of a run or task; its reply comes when it is on disk."""
-        number = self._book.write(
+        number = self._journal.write(
             entries.ProcessStep(
-                n=self._book.next,
+                n=self._journal.next,
                 at=now.ms,
                 process=event.process,
                 subject=event.subject,
@@ -127,18 +118,18 @@ class House:
                 done=event.done,
             )
         )
-        self._book.reply(event.session, event.ref, number, named=event.subject, status=event.step)
+        self._journal.reply(event.session, event.ref, number, named=event.subject, status=event.step)
 
     def snapshot_taken(self, event: events.SnapshotTaken, now: Now) -> None:
         """The open state is about to be stored."""
-        self._book.write(
-            entries.SnapshotTaken(n=self._book.next, at=now.ms, through=event.through, sha256=event.sha256)
+        self._journal.write(
+            entries.SnapshotTaken(n=self._journal.next, at=now.ms, through=event.through, sha256=event.sha256)
         )
 
     def part_closed(self, event: events.PartClosed, now: Now) -> None:
         """Old entries are about to be removed."""
-        self._book.write(
+        self._journal.write(
             entries.PartClosed(
-                n=self._book.next, at=now.ms, first=event.first, last=event.last, head=event.head, kept=event.kept
+                n=self._journal.next, at=now.ms, first=event.first, last=event.last, head=event.head, kept=event.kept
             )
         )

@@ -1,4 +1,4 @@
-"""What people do: answer questions, state intents, give and take credentials, change the rules.
+"""What people decide: answers to questions, directives, tokens, rules.
 
 Owns what follows from an answer: the call goes on or ends, the definition is in force or stays held back. Does not own
 the questions themselves (``approvals``).
@@ -13,10 +13,11 @@ from trunkline import entries, events
 from trunkline.effects import Close
 from trunkline.entries import QuestionOpened
 from trunkline.hub.approvals import Approvals
-from trunkline.hub.book import Book
 from trunkline.hub.calls import Calls
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.idempotency import Fingerprints
+from trunkline.hub.in_force import InForce
+from trunkline.hub.journal import Journal
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Registry
 from trunkline.hub.state import Call, OpenQuestion
@@ -27,28 +28,30 @@ from trunkline.model import Decision, Fault, Manifest, Now, Status, fault
 DIRECTIVE_LIFE_S: Final = 3600.0
 
 
-class People:
-    """Everything that needs a person's word."""
+class Control:
+    """One method for each event that a person causes; and what a change of the rules means for open questions."""
 
     def __init__(
         self,
-        book: Book,
+        journal: Journal,
         registry: Registry,
         calls: Calls,
         approvals: Approvals,
         credentials: Credentials,
         fingerprints: Fingerprints,
         judge: Judge,
+        in_force: InForce,
         new_id: Callable[[], str],
     ) -> None:
-        self._book = book
-        self._state = book.state
+        self._journal = journal
+        self._state = journal.state
         self._registry = registry
         self._calls = calls
         self._approvals = approvals
         self._credentials = credentials
         self._fingerprints = fingerprints
         self._judge = judge
+        self._in_force = in_force
         self._new_id = new_id
         # The monotonic moment each directive expires.
         self._directives_until: dict[str, float] = {}
@@ -68,17 +71,17 @@ class People:
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def approval_answered(self, event: events.ApprovalAnswered, now: Now) -> None:
-        """A person answers."""
+        """A person answers a question."""
         question = self._approvals.try_answer(event, now)
         if isinstance(question, Fault):
-            self._book.reply(event.session, event.ref, 0, problem=question)
+            self._journal.reply(event.session, event.ref, 0, problem=question)
             return
         if event.approved:
             self._approved(question, now)
         else:
             self._turned_down(question, fault("policy.denied", event.reason or "a person said no"), now)
         # Told only when what follows from the answer is on disk as well: a crash between the two asks again.
-        self._book.reply(
+        self._journal.reply(
             event.session,
             event.ref,
             self._state.last,
@@ -113,7 +116,7 @@ class People:
                 first, *rest = [self._state.by_number[number] for number in question.calls]
                 # The answer covered one call; the identical ones behind it are asked about anew.
                 for call in rest:
-                    self._ask(call, self._judge.rules.version, entry.reason, now)
+                    self._ask(call, self._in_force.settings.policy.version, entry.reason, now)
                 self._calls.send_or_wait(first, now)
             case "definition":
                 self._definition_approved(entry, now)
@@ -138,15 +141,15 @@ class People:
     def _tell_waiter(self, approval_id: str, *, directive_id: str | None = None, problem: Fault | None = None) -> None:
         waiter = self._approvals.take_waiter(approval_id)
         if waiter is not None:
-            self._book.reply(*waiter, self._state.last, problem=problem, named=directive_id, status="stated")
+            self._journal.reply(*waiter, self._state.last, problem=problem, named=directive_id, status="stated")
 
     def _definition_approved(self, entry: QuestionOpened, now: Now) -> None:
         definition, fingerprint = entry.definition, entry.fingerprint
         assert definition is not None
         assert fingerprint is not None
-        self._book.write(
+        self._journal.write(
             entries.ToolPinned(
-                n=self._book.next,
+                n=self._journal.next,
                 at=now.ms,
                 definition=definition,
                 fingerprint=fingerprint,
@@ -162,9 +165,9 @@ class People:
     def _permissions_approved(self, entry: QuestionOpened, now: Now) -> None:
         assert entry.agent_id is not None
         assert entry.manifest_sha256 is not None
-        self._book.write(
+        self._journal.write(
             entries.PermissionsGranted(
-                n=self._book.next,
+                n=self._journal.next,
                 at=now.ms,
                 agent_id=entry.agent_id,
                 manifest_sha256=entry.manifest_sha256,
@@ -181,12 +184,14 @@ class People:
     def policy_in_force(self, now: Now) -> None:
         """Write down the rules that hold from here on."""
         self._judge.forget()
-        rules = self._judge.rules
-        self._book.write(entries.PolicyChanged(n=self._book.next, at=now.ms, version=rules.version, rules=rules.rules))
+        rules = self._in_force.settings.policy
+        self._journal.write(
+            entries.PolicyChanged(n=self._journal.next, at=now.ms, version=rules.version, rules=rules.rules)
+        )
 
     def judge_questions_anew(self, now: Now) -> None:
         """An answer is bound to the rules it was asked under; with other rules each waiting call is judged again."""
-        version = self._judge.rules.version
+        version = self._in_force.settings.policy.version
         for question in list(self._state.questions.values()):
             if question.entry.subject != "call" or question.entry.policy == version:
                 continue
@@ -201,14 +206,15 @@ class People:
         if pin is None or pin.fingerprint != entry.fingerprint:
             self._calls.settle(call, Status.FAILED, now, fault=fault("policy.denied", "the tool's definition changed"))
             return
-        verdict = self._judge.judge(pin.definition, (*entry.chain, entry.caller), untrusted=entry.untrusted)
+        callers, circumstances = (*entry.chain, entry.caller), frozenset(entry.circumstances)
+        verdict = self._judge.judge(pin.definition, callers, circumstances)
         verdict = self._judge.guarded(verdict, entry.tool_id, entry.input)
         if verdict.fault is not None:
             self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)
         elif verdict.decision is Decision.ASK:
-            self._ask(call, self._judge.rules.version, verdict.reason, now)
+            self._ask(call, self._in_force.settings.policy.version, verdict.reason, now)
         else:
-            self._approvals.answer_by_policy(call, self._judge.rules.version, verdict.rule, now)
+            self._approvals.answer_by_policy(call, self._in_force.settings.policy.version, verdict.rule, now)
             self._calls.send_or_wait(call, now)
 
     # -- intents and credentials ---------------------------------------------------------------------------------------
@@ -227,20 +233,20 @@ class People:
         """A person states an intent for one call."""
         if not event.by.is_operator:
             problem = fault("not_allowed", "only the operator states directives")
-            self._book.reply(event.session, event.ref, 0, problem=problem)
+            self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
         if event.tool_id not in self._registry.tools and event.tool_id not in self._state.pins:
-            self._book.reply(event.session, event.ref, 0, problem=fault("tool.not_found"))
+            self._journal.reply(event.session, event.ref, 0, problem=fault("tool.not_found"))
             return
         mac = None if event.input is None else self._fingerprints.input_mac(event.tool_id, event.input)
         directive_id = self._write_directive(event.tool_id, event.by.identity, event.reason, mac, now)
-        self._book.reply(event.session, event.ref, self._state.last, named=directive_id, status="stated")
+        self._journal.reply(event.session, event.ref, self._state.last, named=directive_id, status="stated")
 
     def directive_requested(self, event: events.DirectiveRequested, now: Now) -> None:
         """An agent would like one; a person decides (OS-158)."""
         problem = self._approvals.refusal(event.by.identity)
         if problem is not None:
-            self._book.reply(event.session, event.ref, 0, problem=problem)
+            self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
         mac = None if event.input is None else self._fingerprints.input_mac(event.tool_id, event.input)
         question = self._approvals.ask_directive(event.by.identity, event.tool_id, event.input, mac, event.reason, now)
@@ -248,9 +254,9 @@ class People:
 
     def _write_directive(self, tool_id: str, by: str, reason: str, mac: str | None, now: Now) -> str:
         directive_id = f"d-{self._new_id()}"
-        self._book.write(
+        self._journal.write(
             entries.DirectiveStated(
-                n=self._book.next,
+                n=self._journal.next,
                 at=now.ms,
                 directive_id=directive_id,
                 by=by,
@@ -269,12 +275,12 @@ class People:
         """The operator makes a standing credential."""
         if not event.by.is_operator:
             problem = fault("not_allowed", "only the operator makes tokens")
-            self._book.reply(event.session, event.ref, 0, problem=problem)
+            self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
-        token_id = f"t{self._book.next}"
-        number = self._book.write(
+        token_id = f"t{self._journal.next}"
+        number = self._journal.write(
             entries.TokenIssued(
-                n=self._book.next,
+                n=self._journal.next,
                 at=now.ms,
                 token_id=token_id,
                 edge=event.edge,
@@ -286,22 +292,22 @@ class People:
         )
         self._credentials.index()
         self._judge.forget()
-        self._book.reply(event.session, event.ref, number, named=token_id, status="issued")
+        self._journal.reply(event.session, event.ref, number, named=token_id, status="issued")
 
     def token_revoked(self, event: events.TokenRevoked, now: Now) -> None:
         """The operator takes one back; a session that came in with it ends."""
         if not event.by.is_operator:
             problem = fault("not_allowed", "only the operator revokes tokens")
-            self._book.reply(event.session, event.ref, 0, problem=problem)
+            self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
         if event.token_id not in self._state.tokens or event.token_id in self._state.revoked:
             problem = fault("not_found", "there is no such token; `trunkline token list` shows them")
-            self._book.reply(event.session, event.ref, 0, problem=problem)
+            self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
-        number = self._book.write(entries.TokenRevoked(n=self._book.next, at=now.ms, token_id=event.token_id))
+        number = self._journal.write(entries.TokenRevoked(n=self._journal.next, at=now.ms, token_id=event.token_id))
         self._credentials.index()
         self._judge.forget()
         for agent in self._registry.agents.values():
             if agent.credential == event.token_id:
-                self._book.say(Close(agent.session, number, "protocol.unauthorized"))
-        self._book.reply(event.session, event.ref, number, named=event.token_id, status="revoked")
+                self._journal.say(Close(agent.session, number, "protocol.unauthorized"))
+        self._journal.reply(event.session, event.ref, number, named=event.token_id, status="revoked")

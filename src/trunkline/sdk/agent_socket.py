@@ -1,6 +1,7 @@
-"""One socket of an agent and the session on it: bytes, one timer, and when to write.
+"""One socket of an agent and the session on it: bytes in, bytes out, one timer.
 
-The thin rim below ``AgentSession``; decides nothing. No task for frames: asyncio calls in, events go out.
+Owns when to write, when to wake the session and when to close. Does not own the protocol: ``AgentSession`` reads and
+makes the messages. No task reads: asyncio calls in, and events go to ``on_event``.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ FLUSH_FRAMES: Final = 8
 End = Refused | Dismissed | Broken
 
 
-class Connection(asyncio.Protocol):
-    """One socket and the session on it."""
+class AgentSocket(asyncio.Protocol):
+    """One socket and the session on it, as asyncio wants it. Each attempt to connect makes a new one."""
 
-    def __init__(self, session: AgentSession, happened: Callable[[AgentEvent], None]) -> None:
+    def __init__(self, session: AgentSession, on_event: Callable[[AgentEvent], None]) -> None:
         self.session = session
         # What was said about the end, before or instead of it.
         self.end: End | None = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._happened = happened
+        self._on_event = on_event
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -58,8 +59,8 @@ class Connection(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
-    def said(self) -> None:
-        """Something was put into the session: write it soon."""
+    def write_soon(self) -> None:
+        """Write what was just put into the session, soon: several messages go together."""
         if self.session.waiting_frames >= FLUSH_FRAMES:
             self.flush()
         elif not self._flush_due:
@@ -109,18 +110,18 @@ class Connection(asyncio.Protocol):
             if isinstance(event, End):
                 self.end = event
             else:
-                self._happened(event)
+                self._on_event(event)
         self.flush()
 
 
-async def open_connection(address: str, connection: Connection) -> None:
+async def open_socket(address: str, socket: AgentSocket) -> None:
     """Connect to a socket's path, or to ``tcp://HOST:PORT`` on this machine (spec §1.2)."""
     loop = asyncio.get_running_loop()
     if not address.startswith("tcp://"):
-        await loop.create_unix_connection(lambda: connection, address)
+        await loop.create_unix_connection(lambda: socket, address)
         return
     host, port = loopback_address(address)
-    await loop.create_connection(lambda: connection, host, port)
+    await loop.create_connection(lambda: socket, host, port)
 
 
 def loopback_address(address: str) -> tuple[str, int]:

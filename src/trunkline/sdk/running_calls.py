@@ -1,8 +1,8 @@
 """The calls that run in this process, from the moment a connection brings them to their one outcome.
 
-Owns tasks and threads, cancellation, time limits, and the memory that keeps a call from running twice. Outlives a
-connection: a call that is sent again after a reconnect joins the run that is still going on. Does not own sockets; what
-is to be said goes to an ``Outlet``.
+Owns tasks and threads, cancellation, time limits, and the cache of results that keeps a call from running twice.
+Outlives a connection: a call that is sent again after a reconnect joins the run that is still going on. Does not own
+sockets; what is to be said goes to a ``CallReporter``.
 
 Invariant: everything but ``say`` and ``is_stopping`` happens on the event loop's thread.
 """
@@ -26,7 +26,7 @@ from trunkline import strictjson
 from trunkline.edges.opensentience.agent_events import Called
 from trunkline.errors import ToolError, ToolFailed
 from trunkline.model import Channel, Fault, Status, fault
-from trunkline.sdk.tool import Tool
+from trunkline.sdk.tool import DeclaredTool
 
 # Plain functions run in threads. As many as an exchange sends calls at once, so that none waits for a thread while
 # another waits for its answer.
@@ -42,18 +42,18 @@ MAX_OUTPUT_DEPTH: Final = strictjson.MAX_DEPTH - 2
 log: Final = logging.getLogger("trunkline.agent")
 
 
-class Outlet(Protocol):
-    """Where a call's messages go: the connection that has it open now, if any."""
+class CallReporter(Protocol):
+    """Where the messages about a call go: the connection that has it open now, if any."""
 
     def stream(self, call_id: str, channel: Channel, data: bytes) -> None:
         """Show something of a call."""
 
-    def finish(self, call_id: str, outcome: Outcome) -> None:
+    def finish(self, call_id: str, outcome: CallOutcome) -> None:
         """Say how it ended."""
 
 
-class Outcome(Struct, frozen=True):
-    """How a call ended."""
+class CallOutcome(Struct, frozen=True):
+    """How a call ended: its status, and the output or the fault."""
 
     status: Status
     output: bytes | None = None
@@ -62,12 +62,12 @@ class Outcome(Struct, frozen=True):
     may_be_file: bool = False
 
 
-class Run:
-    """One run of a tool. Several deliveries may wait for it: ``call_ids``."""
+class ToolRun:
+    """One run of a tool. Calls that repeat it, under the same key, wait for this run too: ``call_ids``."""
 
     __slots__ = ("blocked", "call_ids", "called", "calls", "has_started", "stop", "stop_seen", "task", "timer", "tool")
 
-    def __init__(self, called: Called, tool: Tool, calls: RunningCalls) -> None:
+    def __init__(self, called: Called, tool: DeclaredTool, calls: RunningCalls) -> None:
         self.called = called
         self.tool = tool
         # Where it runs: a process may hold several agents.
@@ -77,27 +77,27 @@ class Run:
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         # How it will end if it heeds the request to stop.
-        self.stop: Outcome | None = None
+        self.stop: CallOutcome | None = None
         self.stop_seen = False
         # What plain functions wait for in their threads, to be let go by a stop.
         self.blocked: set[concurrent.futures.Future[Any]] = set()
 
 
-current: Final[contextvars.ContextVar[Run | None]] = contextvars.ContextVar("trunkline_run", default=None)
+current: Final[contextvars.ContextVar[ToolRun | None]] = contextvars.ContextVar("trunkline_run", default=None)
 
 
-class Memory:
-    """The results of idempotent tools, the oldest forgotten first."""
+class ResultCache:
+    """The results of idempotent tools, with which a repeated call is answered; the oldest forgotten first."""
 
     def __init__(self) -> None:
-        self._results: OrderedDict[tuple[str, ...], tuple[bytes, Outcome]] = OrderedDict()
+        self._results: OrderedDict[tuple[str, ...], tuple[bytes, CallOutcome]] = OrderedDict()
         self._bytes = 0
 
-    def recall(self, key: tuple[str, ...]) -> tuple[bytes, Outcome] | None:
+    def recall(self, key: tuple[str, ...]) -> tuple[bytes, CallOutcome] | None:
         """The hash of the input it was for, and the outcome."""
         return self._results.get(key)
 
-    def keep(self, key: tuple[str, ...], digest: bytes, outcome: Outcome) -> None:
+    def keep(self, key: tuple[str, ...], digest: bytes, outcome: CallOutcome) -> None:
         """Remember an outcome."""
         self._results[key] = (digest, outcome)
         self._bytes += len(outcome.output or b"")
@@ -107,16 +107,16 @@ class Memory:
 
 
 class RunningCalls:
-    """Runs tools, and says how they go."""
+    """Runs the tools of one agent, and tells its ``CallReporter`` how they go."""
 
-    def __init__(self, tools: Mapping[str, Tool], outlet: Outlet) -> None:
+    def __init__(self, tools: Mapping[str, DeclaredTool], reporter: CallReporter) -> None:
         self._tools = tools
-        self._outlet = outlet
+        self._reporter = reporter
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._runs: dict[str, Run] = {}
-        self._by_key: dict[tuple[str, ...], Run] = {}
-        self._memory = Memory()
+        self._runs: dict[str, ToolRun] = {}
+        self._by_key: dict[tuple[str, ...], ToolRun] = {}
+        self._memory = ResultCache()
         self._threads: concurrent.futures.ThreadPoolExecutor | None = None
         self._draining = False
 
@@ -126,7 +126,7 @@ class RunningCalls:
     # -- what the connection brings ------------------------------------------------------------------------------------
 
     def start(self, called: Called) -> None:
-        """Run this, or join what already runs or ran."""
+        """ToolRun this, or join what already runs or ran."""
         if called.call_id in self._runs:
             return
         tool = self._tools[called.tool_id]
@@ -134,15 +134,15 @@ class RunningCalls:
             return
         if self._draining:
             unavailable = fault("tool.unavailable", "the agent is stopping")
-            self._outlet.finish(called.call_id, Outcome(Status.FAILED, fault=unavailable))
+            self._reporter.finish(called.call_id, CallOutcome(Status.FAILED, fault=unavailable))
             return
-        run = Run(called, tool, self)
+        run = ToolRun(called, tool, self)
         self._runs[called.call_id] = run
         if tool.is_idempotent:
             self._by_key[_key(called)] = run
         if tool.timeout_s is not None:  # OS-098: the stricter limit wins
             limit = fault("tool.timeout", retryable=not tool.definition.side_effects)
-            outcome = Outcome(Status.FAILED, fault=limit)
+            outcome = CallOutcome(Status.FAILED, fault=limit)
             run.timer = self._loop.call_later(tool.timeout_s, self._stop, run, outcome)
         context = contextvars.copy_context()
         context.run(current.set, run)
@@ -153,14 +153,14 @@ class RunningCalls:
         run = self._runs.get(call_id)
         if run is None:
             return
-        canceled = Outcome(Status.CANCELED, fault=fault("tool.canceled"))  # OS-123
+        canceled = CallOutcome(Status.CANCELED, fault=fault("tool.canceled"))  # OS-123
         if len(run.call_ids) == 1:
             self._stop(run, canceled)
         else:
             # Somebody else waits for the same run.
             run.call_ids.remove(call_id)
             del self._runs[call_id]
-            self._outlet.finish(call_id, canceled)
+            self._reporter.finish(call_id, canceled)
 
     async def drain(self, grace_s: float) -> bool:
         """Take no more calls; let the running ones end, then cancel them. False if some would not end."""
@@ -176,13 +176,13 @@ class RunningCalls:
         """Ask everything to stop and wait for nothing."""
         self._draining = True
         for run in tuple(self._runs.values()):
-            self._stop(run, Outcome(Status.CANCELED, fault=fault("tool.canceled", "the agent stopped")))
+            self._stop(run, CallOutcome(Status.CANCELED, fault=fault("tool.canceled", "the agent stopped")))
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     # -- what a tool says ----------------------------------------------------------------------------------------------
 
-    def say(self, run: Run, channel: Channel, data: bytes) -> None:
+    def say(self, run: ToolRun, channel: Channel, data: bytes) -> None:
         """Show something of a running call, from its own task or from a thread."""
         if threading.get_ident() == self._thread:
             self._say(run, channel, data)
@@ -190,7 +190,7 @@ class RunningCalls:
             self._loop.call_soon_threadsafe(self._say, run, channel, data)
 
     @staticmethod
-    def is_stopping(run: Run) -> bool:
+    def is_stopping(run: ToolRun) -> bool:
         """Whether a call was asked to stop; one that has seen it and returns has stopped."""
         if run.stop is None:
             return False
@@ -199,7 +199,7 @@ class RunningCalls:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _perform(self, run: Run) -> None:
+    async def _perform(self, run: ToolRun) -> None:
         tool = run.tool
         run.has_started = True
         try:
@@ -209,10 +209,10 @@ class RunningCalls:
                 value = await self._in_thread(tool, run.called.arguments)
             outcome = run.stop if run.stop is not None and run.stop_seen else self._success(tool, value)
         except asyncio.CancelledError:
-            interrupted = Outcome(Status.FAILED, fault=fault("tool.failed", "the tool was interrupted"))
+            interrupted = CallOutcome(Status.FAILED, fault=fault("tool.failed", "the tool was interrupted"))
             outcome = run.stop or interrupted
         except ToolError as exc:
-            outcome = Outcome(Status.FAILED, fault=exc.fault)
+            outcome = CallOutcome(Status.FAILED, fault=exc.fault)
         except ToolFailed as exc:
             outcome = run.stop if run.stop and exc.status is Status.CANCELED else _passed_on(exc, tool)
         # The boundary to somebody else's code: whatever it raises is a failed call, never the end of the agent.
@@ -221,26 +221,26 @@ class RunningCalls:
             log.exception("tool %s failed (call %s)", tool.definition.name, run.called.call_id)
             name = type(exc).__name__
             failed = fault("tool.failed", f"the tool raised {name}; its log says more", details={"exception": name})
-            outcome = Outcome(Status.FAILED, fault=failed)
+            outcome = CallOutcome(Status.FAILED, fault=failed)
         self._settle(run, outcome)
 
-    async def _in_thread(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+    async def _in_thread(self, tool: DeclaredTool, arguments: dict[str, Any]) -> Any:
         if self._threads is None:
             self._threads = concurrent.futures.ThreadPoolExecutor(MAX_THREADS, "tool")
         context = contextvars.copy_context()
         return await self._loop.run_in_executor(self._threads, context.run, _run_plain, tool.function, arguments)
 
     @staticmethod
-    def _success(tool: Tool, value: object) -> Outcome:
+    def _success(tool: DeclaredTool, value: object) -> CallOutcome:
         try:
             output = tool.signature.write(value)
             strictjson.check(output, max_depth=MAX_OUTPUT_DEPTH, want_object=True)
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
             log.exception("tool %s returned what has no JSON form", tool.definition.name)
-            return Outcome(Status.FAILED, fault=fault("tool.invalid_output", "the tool's result has no JSON form"))
-        return Outcome(Status.SUCCEEDED, output, may_be_file=tool.signature.output_schema is None)
+            return CallOutcome(Status.FAILED, fault=fault("tool.invalid_output", "the tool's result has no JSON form"))
+        return CallOutcome(Status.SUCCEEDED, output, may_be_file=tool.signature.output_schema is None)
 
-    def _settle(self, run: Run, outcome: Outcome) -> None:
+    def _settle(self, run: ToolRun, outcome: CallOutcome) -> None:
         if run.timer is not None:
             run.timer.cancel()
         for call_id in run.call_ids:
@@ -252,9 +252,9 @@ class RunningCalls:
             if outcome.fault is None or not outcome.fault.retryable:
                 self._memory.keep(key, _digest(run.called), outcome)
         for call_id in run.call_ids:
-            self._outlet.finish(call_id, outcome)
+            self._reporter.finish(call_id, outcome)
 
-    def _joined(self, called: Called, tool: Tool) -> bool:
+    def _joined(self, called: Called, tool: DeclaredTool) -> bool:
         key = _key(called)
         running, earlier = self._by_key.get(key), self._memory.recall(key)
         if running is not None:
@@ -264,16 +264,16 @@ class RunningCalls:
         else:
             return False
         if first != _digest(called):
-            self._outlet.finish(called.call_id, Outcome(Status.FAILED, fault=fault("idempotency.conflict")))
+            self._reporter.finish(called.call_id, CallOutcome(Status.FAILED, fault=fault("idempotency.conflict")))
         elif running is not None:
             running.call_ids.append(called.call_id)
             self._runs[called.call_id] = running
         elif earlier is not None:
             log.info("call %s of %s is answered from memory", called.call_id, tool.definition.name)
-            self._outlet.finish(called.call_id, earlier[1])
+            self._reporter.finish(called.call_id, earlier[1])
         return True
 
-    def _stop(self, run: Run, outcome: Outcome) -> None:
+    def _stop(self, run: ToolRun, outcome: CallOutcome) -> None:
         if run.stop is not None:
             return
         run.stop = outcome
@@ -285,9 +285,9 @@ class RunningCalls:
         for future in tuple(run.blocked):
             future.cancel()
 
-    def _say(self, run: Run, channel: Channel, data: bytes) -> None:
+    def _say(self, run: ToolRun, channel: Channel, data: bytes) -> None:
         for call_id in run.call_ids:
-            self._outlet.stream(call_id, channel, data)
+            self._reporter.stream(call_id, channel, data)
 
     def _tasks(self) -> set[asyncio.Task[None]]:
         return {run.task for run in self._runs.values() if run.task is not None}
@@ -311,10 +311,10 @@ def _digest(called: Called) -> bytes:
     return hashlib.sha256(called.input).digest()
 
 
-def _passed_on(exc: ToolFailed, tool: Tool) -> Outcome:
+def _passed_on(exc: ToolFailed, tool: DeclaredTool) -> CallOutcome:
     """A tool let the failure of a tool that it called pass through."""
     details: dict[str, object] = {"tool_id": exc.tool_id, "code": exc.fault.code}
     text = f"a call of {exc.tool_id} ended with {exc.fault.code}: {exc.fault.message}"
     # What this tool did before the failure would be done twice by a retry.
     retryable = exc.fault.retryable and not tool.definition.side_effects
-    return Outcome(Status.FAILED, fault=fault("tool.failed", text, retryable=retryable, details=details))
+    return CallOutcome(Status.FAILED, fault=fault("tool.failed", text, retryable=retryable, details=details))

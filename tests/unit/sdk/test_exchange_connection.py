@@ -259,7 +259,7 @@ async def test_the_token_is_in_no_log_line_no_repr_and_no_frame_but_the_hello(
     async with attach(agent) as core:
         core.call(f"{A}/fail")
         await core.result()
-        assert TOKEN not in repr(agent) + repr(vars(agent)) + repr(vars(agent._line))
+        assert TOKEN not in repr(agent) + repr(vars(agent)) + repr(vars(agent._connection))
         heard = core.heard
     assert TOKEN in json.dumps(heard[0])
     assert TOKEN not in json.dumps(heard[1:])

@@ -1,0 +1,17 @@
+"""What holds now: the settings, and whether new calls are taken on. One object that every room of the hub reads.
+
+Owns nothing else. Invariant: only events about the exchange itself (``exchange``) change it, and the settings only as
+a whole, so no two rooms ever go by different ones.
+"""
+
+from __future__ import annotations
+
+from trunkline.model import Fault, HubSettings
+
+
+class InForce:
+    """The settings in force, and why the exchange takes no new calls on, if it does not."""
+
+    def __init__(self, settings: HubSettings) -> None:
+        self.settings = settings
+        self.closed: Fault | None = None

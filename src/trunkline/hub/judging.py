@@ -1,0 +1,329 @@
+"""Judging a requested call: every reason to say no, in one order, before anything is taken on.
+
+A ``Case`` is one request on its way through the steps. Each step looks at one thing, writes into the case what it found
+out, and gives a ``Refusal`` or None. ``Judging.steps`` is the order; somebody who wants to know why a call is refused,
+or who adds a reason, reads that list from top to bottom. A dry run goes through ``Judging.dry_steps``, which are some
+of the same.
+
+Does not own repeats of a key (they are joined before, in ``hub``), the rules themselves (``policy``), who is told, or
+what happens to a call that was taken on (``calls``).
+
+Invariant: only the last step, and the one about the pace, count anything: a refused call leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline.events import CallRequested
+from trunkline.hub import chains
+from trunkline.hub.approvals import Approvals
+from trunkline.hub.calls import Calls
+from trunkline.hub.chains import NO_CHAIN, Chain
+from trunkline.hub.control import Control
+from trunkline.hub.idempotency import Fingerprints
+from trunkline.hub.in_force import InForce
+from trunkline.hub.limits import Loads
+from trunkline.hub.policy import Judge
+from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
+from trunkline.hub.routing import Routing
+from trunkline.hub.state import State, body_size
+from trunkline.model import Circumstance, Circumstances, Decision, Fault, Now, Verdict, fault
+
+# A look into an enum takes 70 ns.
+ASK: Final = Decision.ASK
+NONE: Final[Circumstances] = frozenset()
+# An agent restarted by its supervisor is usually back within this time.
+RETRY_UNAVAILABLE_MS: Final = 1000
+
+
+class Refusal(Struct, frozen=True):
+    """Why a call is not taken on; and the rule and the callers that the record names with it, where they matter."""
+
+    fault: Fault
+    rule: str = ""
+    chain: tuple[str, ...] = ()
+
+
+class Case:
+    """One requested call while it is judged, and all that was found out about it so far."""
+
+    __slots__ = (
+        "agent",
+        "caller",
+        "chain",
+        "circumstances",
+        "correlation_id",
+        "directive_id",
+        "event",
+        "has_slot",
+        "input_mac",
+        "key_id",
+        "provider",
+        "size",
+        "tool",
+        "verdict",
+        "warning",
+    )
+    # Each of these is there once the step that finds it out has been taken.
+    tool: Tool
+    # The tool that serves the call: ``tool`` itself, unless that one stands for others.
+    provider: Tool
+    # The provider's.
+    agent: Agent
+    correlation_id: str | None
+    circumstances: Circumstances
+    verdict: Verdict
+    has_slot: bool
+
+    def __init__(self, event: CallRequested) -> None:
+        self.event = event
+        self.caller = event.caller.identity
+        # Of its input, in bytes.
+        self.size = body_size(event.input)
+        self.chain: Chain = NO_CHAIN
+        self.key_id: str | None = None
+        self.input_mac: str | None = None
+        self.directive_id: str | None = None
+        # What is wrong with the input, where the exchange only warns of it.
+        self.warning: str | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether a person is asked first."""
+        return self.verdict.decision is ASK
+
+    def refused(self, problem: Fault) -> Refusal:
+        """Refused to these callers, by the rule that spoke of them."""
+        return Refusal(problem, self.verdict.rule, self.chain.callers)
+
+
+Step = Callable[[Case, Now], Refusal | None]
+
+
+class Judging:
+    """The steps by which a call is judged."""
+
+    def __init__(
+        self,
+        state: State,
+        registry: Registry,
+        loads: Loads,
+        calls: Calls,
+        approvals: Approvals,
+        fingerprints: Fingerprints,
+        judge: Judge,
+        control: Control,
+        routing: Routing,
+        in_force: InForce,
+    ) -> None:
+        self._state = state
+        self._registry = registry
+        self._loads = loads
+        self._calls = calls
+        self._approvals = approvals
+        self._fingerprints = fingerprints
+        self._judge = judge
+        self._control = control
+        self._routing = routing
+        self._in_force = in_force
+        self.steps: tuple[Step, ...] = (
+            self.exchange_is_open,
+            self.caller_keeps_the_pace,
+            self.tool_is_known,
+            self.chain_may_go_on,
+            self.find_circumstances,
+            self.policy_agrees,
+            self.directive_is_stated,
+            self.tool_is_fit,
+            self.input_is_valid,
+            self.guard_agrees,
+            self.provider_is_there,
+            self.place_is_free,
+            self.caller_has_room,
+        )
+        self.dry_steps: tuple[Step, ...] = (
+            self.find_circumstances,
+            self.policy_agrees,
+            self.input_is_valid,
+            self.guard_agrees,
+        )
+        # Of a dry run without an input.
+        self.dry_steps_of_any_input: tuple[Step, ...] = (self.find_circumstances, self.policy_agrees)
+
+    def refusal(self, case: Case, now: Now, steps: Sequence[Step] | None = None) -> Refusal | None:
+        """What the first step says that says no; None: the call may be taken on, and is counted for its caller."""
+        for step in self.steps if steps is None else steps:
+            refusal = step(case, now)
+            if refusal is not None:
+                return refusal
+        return None
+
+    # -- the exchange, and what the caller does to it ------------------------------------------------------------------
+
+    def exchange_is_open(self, _case: Case, _now: Now) -> Refusal | None:
+        """The exchange takes new calls on."""
+        closed = self._in_force.closed
+        return None if closed is None else Refusal(closed)
+
+    def caller_keeps_the_pace(self, case: Case, now: Now) -> Refusal | None:
+        """Counted whatever comes of the call: a flood of calls that are refused is a flood."""
+        problem = self._loads.try_pace(case.caller, self._in_force.settings.limits, now.mono)
+        return None if problem is None else Refusal(problem)
+
+    # -- who calls what, and for whom ----------------------------------------------------------------------------------
+
+    def tool_is_known(self, case: Case, _now: Now) -> Refusal | None:
+        """A tool that was pinned once belongs to an agent that is away; any other does not exist."""
+        tool_id = case.event.tool_id
+        tool = self._registry.tools.get(tool_id)
+        if tool is not None:
+            case.tool = tool
+            return None
+        is_away = tool_id in self._state.pins and tool_id.partition("/")[0] not in self._registry.agents
+        return Refusal(_unavailable() if is_away else fault("tool.not_found"))
+
+    def chain_may_go_on(self, case: Case, now: Now) -> Refusal | None:
+        """Those whom the caller works for stand behind the call; nobody is called in a circle, or too deep."""
+        event, agent = case.event, case.tool.agent
+        asking = self._registry.by_session.get(event.session)
+        if asking is not None and (asking.running or asking.abandoned):
+            working = list(self._calls.worked_on(asking, now))
+            named = next((call for call in working if call.entry.call_id == event.causation_id), None)
+            case.chain = chains.chain_of(named, working)
+        if agent is not None and (case.chain.causes or case.caller == agent.identity):
+            problem = chains.refusal(case.chain, case.caller, agent.identity)
+            if problem is not None:
+                return Refusal(problem, chain=case.chain.callers)
+        return None
+
+    def find_circumstances(self, case: Case, now: Now) -> None:
+        """Find out under which circumstances the call is made: the one place that does. It refuses nothing itself."""
+        cause = case.chain.cause
+        case.correlation_id = case.event.correlation_id
+        if case.correlation_id is None and cause is not None:
+            case.correlation_id = cause.correlation_id
+        case.circumstances = NONE
+        if (self._state.tainted or case.chain.causes) and self._is_untrusted(case, now):
+            case.circumstances |= {Circumstance.UNTRUSTED}
+
+    def next_may_differ(self, case: Case) -> bool:
+        """Whether a later call like this one may have to be judged otherwise, though nothing else happened meanwhile:
+        it may be made under other circumstances, or its tool has a guard or a router, who look at each input.
+        """
+        agent_id = case.agent.agent_id
+        return bool(
+            case.circumstances
+            or self._state.tainted
+            or self._in_force.settings.untrusted_agents
+            or agent_id in self._judge.guards
+            or self._routing.is_routed(case.event.tool_id)
+        )
+
+    def _is_untrusted(self, case: Case, now: Now) -> bool:
+        """Whether what strangers wrote may be behind this call (decision 14).
+
+        The calls it was made for count as well: an agent does not shake it off by naming another correlation.
+        """
+        tainted = self._state.is_tainted
+        if case.correlation_id is not None and tainted(case.correlation_id, now.ms):
+            return True
+        return any(
+            Circumstance.UNTRUSTED in cause.entry.circumstances or tainted(cause.correlation_id, now.ms)
+            for cause in case.chain.causes
+        )
+
+    def policy_agrees(self, case: Case, _now: Now) -> Refusal | None:
+        """No rule denies the call to anybody in the chain."""
+        case.verdict = self._judge.verdict(case.tool, (*case.chain.callers, case.caller), case.circumstances)
+        problem = case.verdict.fault  # OS-103, OS-104
+        return None if problem is None else case.refused(problem)
+
+    def directive_is_stated(self, case: Case, now: Now) -> Refusal | None:
+        """The call names an intent that was stated for it, if its tool needs one."""
+        if not case.tool.definition.requires_directive:
+            return None
+        directive = self._control.directive_for(case.event, now)
+        if isinstance(directive, Fault):  # OS-085
+            return case.refused(directive)
+        case.directive_id = directive
+        return None
+
+    # -- the tool and the input, whoever asks --------------------------------------------------------------------------
+
+    def tool_is_fit(self, case: Case, now: Now) -> Refusal | None:
+        """The tool can be called now, with an input of this size."""
+        tool, event = case.tool, case.event
+        agent, definition = tool.agent, tool.definition
+        if tool.suspended:
+            return Refusal(fault("tool.suspended"))
+        if agent is None or not agent.is_usable:  # OS-132
+            return Refusal(_unavailable())
+        if tool.quarantined_until > now.mono:
+            return Refusal(_unavailable("the tool rests after it cost its agent three times"))
+        if case.size > definition.max_input_bytes:  # OS-019, OS-021
+            text = f"{case.size} bytes; the limit is {definition.max_input_bytes}"
+            return Refusal(fault("tool.invalid_input", text))
+        if event.expires_ms is not None and event.expires_ms <= now.ms:
+            return Refusal(fault("call.expired"))
+        case.provider, case.agent = tool, agent
+        return None
+
+    def input_is_valid(self, case: Case, _now: Now) -> Refusal | None:
+        """The input is what the tool's schema says. Where the exchange only warns, the warning goes on record."""
+        case.warning = case.tool.validator.error(case.event.input, case.event.value)
+        if case.warning is None or not self._in_force.settings.schema_strict:  # OS-159
+            return None
+        return Refusal(fault("tool.invalid_input", case.warning))
+
+    def guard_agrees(self, case: Case, _now: Now) -> Refusal | None:
+        """The agent behind the tool, where it is part of the exchange, has nothing against this input."""
+        if not self._judge.guards:
+            return None
+        case.verdict = self._judge.guarded(case.verdict, case.event.tool_id, case.event.input)
+        problem = case.verdict.fault
+        return None if problem is None else case.refused(problem)
+
+    def provider_is_there(self, case: Case, now: Now) -> Refusal | None:
+        """If the tool stands for others, one of them can serve this call now, and may for everybody in the chain."""
+        event = case.event
+        if not self._routing.is_routed(event.tool_id):
+            return None
+        callers = (*case.chain.callers, case.caller)
+        provider = self._routing.provider(event.tool_id, event.input, callers, case.circumstances, now)
+        if provider is None or provider.agent is None:
+            return Refusal(_unavailable("nobody that the callers may call can serve this now"))
+        case.provider, case.agent = provider, provider.agent
+        return None
+
+    # -- room ----------------------------------------------------------------------------------------------------------
+
+    def place_is_free(self, case: Case, _now: Now) -> Refusal | None:
+        """The call can be sent, or wait: for a person's answer, or for a slot of its agent."""
+        agent = case.agent
+        case.has_slot = len(agent.running) < agent.max_inflight
+        if case.asks:
+            return self._may_ask(case)
+        if not case.has_slot and len(agent.queue) >= MAX_QUEUED:  # OS-018
+            return case.refused(fault("limit.inflight", "the agent's queue is full"))
+        return None
+
+    def _may_ask(self, case: Case) -> Refusal | None:
+        if case.input_mac is None:
+            case.input_mac = self._fingerprints.input_mac(case.event.tool_id, case.event.input)
+        version, fingerprint = self._in_force.settings.policy.version, case.tool.fingerprint
+        same = self._approvals.same_question(case.caller, case.chain.callers, case.input_mac, version, fingerprint)
+        problem = None if same is not None else self._approvals.refusal(case.caller)
+        return None if problem is None else case.refused(problem)
+
+    def caller_has_room(self, case: Case, _now: Now) -> Refusal | None:
+        """The last step: from here on the call counts among the caller's open ones."""
+        problem = self._loads.try_take(case.caller, case.size, self._in_force.settings.limits)
+        return None if problem is None else case.refused(problem)
+
+
+def _unavailable(text: str = "") -> Fault:
+    return fault("tool.unavailable", text, details={"retry_after_ms": RETRY_UNAVAILABLE_MS})

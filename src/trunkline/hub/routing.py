@@ -1,0 +1,77 @@
+"""Tools that stand for others: which tool serves a call of one.
+
+An edge that is part of the exchange gives a *router* for an agent of its own. A call of a tool of that agent is then
+served by the first of the router's candidates that can take it: it is offered, its agent is well, and policy does not
+deny it to anybody who stands behind the call. It stays one call, of the tool that was asked for; the one who serves it
+is its *provider*.
+
+Owns the choice. Does not own whether the call may be made at all (``judging``), the provider's slots (``calls``), or
+whether a call may go from one provider to another (``retry``).
+
+Invariant: through a routed tool nobody reaches a tool that they may not call themselves, and nobody is called in a
+circle.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from trunkline.hub.policy import Judge
+from trunkline.hub.registry import Registry, Tool
+from trunkline.hub.state import Call
+from trunkline.model import Circumstances, Decision, Now, Router, tool_agent
+
+
+class Routing:
+    """The routers, by the agent whose tools they are for."""
+
+    def __init__(self, registry: Registry, judge: Judge) -> None:
+        self._registry = registry
+        self._judge = judge
+        self.routers: dict[str, Router] = {}
+
+    def is_routed(self, tool_id: str) -> bool:
+        """Whether a tool stands for others."""
+        return bool(self.routers) and tool_agent(tool_id) in self.routers
+
+    def provider(
+        self,
+        tool_id: str,
+        body: Raw,
+        callers: tuple[str, ...],
+        circumstances: Circumstances,
+        now: Now,
+        *,
+        waits_for: str = "",
+        tried: tuple[str, ...] = (),
+    ) -> Tool | None:
+        """Who serves a call of a routed tool. One that it ``waits_for`` keeps its turn; those it ``tried`` are out."""
+        found = None
+        for candidate in self.routers[tool_agent(tool_id)](tool_id, body):
+            if candidate in tried or (found is not None and candidate != waits_for):
+                continue
+            tool = self._registry.tools.get(candidate)
+            is_leaf = candidate == tool_id or not self.is_routed(candidate)
+            if tool is not None and is_leaf and self._can_serve(tool, body, callers, circumstances, now):
+                found = tool
+        return found
+
+    def provider_of(self, call: Call, now: Now, *, is_other: bool = False) -> Tool | None:
+        """Who serves a call that was taken on and is at nobody; or, of one that is, who else could."""
+        entry, route = call.entry, call.route
+        waits_for, tried = ("", ()) if route is None else (route.provider, route.tried)
+        if is_other:
+            waits_for, tried = "", (*tried, call.served_by)
+        callers, circumstances = (*entry.chain, entry.caller), frozenset(entry.circumstances)
+        return self.provider(entry.tool_id, entry.input, callers, circumstances, now, waits_for=waits_for, tried=tried)
+
+    def _can_serve(
+        self, tool: Tool, body: Raw, callers: tuple[str, ...], circumstances: Circumstances, now: Now
+    ) -> bool:
+        agent = tool.agent
+        if agent is None or not tool.is_usable or tool.quarantined_until > now.mono or agent.identity in callers:
+            return False
+        # Whether a person is asked was decided for the tool that was asked for.
+        verdict = self._judge.verdict(tool, callers, circumstances)
+        verdict = self._judge.guarded(verdict, tool.definition.tool_id, body)
+        return verdict.decision is not Decision.DENY

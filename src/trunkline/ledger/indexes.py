@@ -1,0 +1,132 @@
+"""The small indexes beside the entries: what goes into them, and how damage to one is found before it is trusted.
+
+``keys`` and ``settled`` answer "was this done before?": a row that is lost there would run a call a second time. All
+of it can be read from the entries, so an index that does not add up is made anew from them. That it adds up is told by
+a sum over its rows, kept beside them in the same transaction and compared when the record is opened.
+
+Against damage, not against somebody who changes the file on purpose: that is what the chain is for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import apsw
+
+from trunkline.entries import (
+    CallAccepted,
+    CallNoted,
+    CallRefused,
+    CallReturned,
+    CallSent,
+    CallSettled,
+    Entry,
+    ProcessStep,
+    QuestionClosed,
+    QuestionJoined,
+    QuestionOpened,
+    decode,
+)
+
+__all__ = ["INDEXES", "IndexRow", "Sums", "call_number", "rows_of", "sum_of_settled", "sum_of_texts"]
+
+# Each with the column of its entry's number.
+INDEXES: Final = {"settled": "n", "keys": "call", "correlations": "n", "steps": "n"}
+_CALL_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[0-9a-f]{4}-([0-9a-f]{12})")
+# Keeps the two numbers of a row apart.
+_APART: Final = 1_000_003
+# An index, the text or call that is looked up, and the number of the entry.
+IndexRow = tuple[str, str | int, int]
+Sums = dict[str, int]
+
+
+def call_number(call_id: str) -> int | None:
+    """The number of the entry that accepted a call, which its id ends with, if it has the form of one."""
+    match = _CALL_ID.fullmatch(call_id)
+    return int(match[1], 16) if match else None
+
+
+def rows_of(entry: Entry) -> Iterator[IndexRow]:
+    """What an entry leaves in the indexes."""
+    number = entry.n
+    match entry:
+        case CallSettled():
+            yield "settled", entry.call, number
+        case CallAccepted():
+            if entry.key_id is not None:
+                yield "keys", entry.key_id, number
+            if entry.correlation_id is not None and entry.correlation_id != entry.call_id:
+                yield "correlations", entry.correlation_id, number
+        case CallRefused() if entry.correlation_id is not None:
+            yield "correlations", entry.correlation_id, number
+        case CallSent() | CallReturned() | QuestionJoined():
+            yield "steps", str(entry.call), number
+        case CallNoted():
+            call = call_number(entry.call_id)
+            if call is not None:
+                yield "steps", str(call), number
+        case QuestionOpened():
+            yield "steps", entry.approval_id, number
+            if entry.call is not None:
+                yield "steps", str(entry.call), number
+        case QuestionClosed():
+            yield "steps", entry.approval_id, number
+        case ProcessStep():
+            yield "steps", entry.subject, number
+        case _:
+            pass
+
+
+def sum_of_settled(flat: list[int]) -> int:
+    """Of rows of ``settled``, given as the values of one after the other."""
+    return sum(flat[::2]) * _APART + sum(flat[1::2])
+
+
+def sum_of_texts(rows: Iterable[tuple[str, int]]) -> int:
+    """Of rows of one of the others."""
+    return sum(zlib.crc32(text.encode("utf-8", "surrogatepass")) * _APART + number for text, number in rows)
+
+
+def counted(db: apsw.Connection) -> Sums:
+    """The sums of the rows that are there."""
+    calls, numbers = db.execute("SELECT ifnull(sum(call), 0), ifnull(sum(n), 0) FROM settled").get
+    found: Sums = {"settled": calls * _APART + numbers}
+    for table in ("keys", "correlations", "steps"):
+        try:
+            found[table] = sum_of_texts(db.execute(f"SELECT * FROM {table}"))  # noqa: S608  (a name of ours)
+        except (AttributeError, TypeError):
+            found[table] = -1  # something that is no text, or no number: damaged
+    return found
+
+
+def recorded(db: apsw.Connection) -> Sums | None:
+    """The sums that were written with the rows; None in a record of an earlier release."""
+    text = db.execute("SELECT value FROM meta WHERE name = 'indexes'").get
+    try:
+        return None if text is None else json.loads(text)
+    except (TypeError, ValueError):
+        return {}
+
+
+def record(db: apsw.Connection, sums: Sums) -> None:
+    """Write the sums, in the transaction that writes the rows."""
+    db.execute(
+        "INSERT INTO meta VALUES ('indexes', ?) ON CONFLICT DO UPDATE SET value = excluded.value", (json.dumps(sums),)
+    )
+
+
+def rebuild(db: apsw.Connection) -> Sums:
+    """Make all indexes anew from the entries, in a transaction of its own; their sums."""
+    with db:
+        for table in INDEXES:
+            db.execute(f"DELETE FROM {table}")  # noqa: S608  (a name of ours)
+        for (data,) in db.execute("SELECT data FROM entries WHERE data IS NOT NULL ORDER BY n"):
+            for table, looked_up, number in rows_of(decode(data)):
+                db.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (looked_up, number))  # noqa: S608
+        sums = counted(db)
+        record(db, sums)
+    return sums
