@@ -181,10 +181,6 @@ class Operator(Protocol):
         """Stop handing them over."""
 
 
-class Exchange(Feed, Views, Operator, Protocol):
-    """All three at once."""
-
-
 class Watcher(Protocol):
     """Somebody who looks on. Must not block; a slow one drops lines and says how many."""
 
