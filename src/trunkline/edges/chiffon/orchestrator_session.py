@@ -190,6 +190,8 @@ class OrchestratorSession:
 
     def wake_at(self) -> float | None:
         """When time alone changes something (monotonic)."""
+        if self.state is State.CLOSED:
+            return None
         if self._works:
             return min(work.told_at for work in self._works.values()) + STATUS_S
         return self._heard_at + FORGET_S

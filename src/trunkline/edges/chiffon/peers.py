@@ -126,6 +126,8 @@ class Peers:
         """A peer gives a sign of life; its conversation."""
         found = self.conversation_of(caller)
         found.step(found.session.heard)
+        if found.is_over:
+            raise messages.defect()
         return found
 
     def _orchestrator(self, caller: Caller) -> Conversation[OrchestratorSession]:
@@ -251,6 +253,8 @@ class Peers:
             raise unauthorized(caller.agent_id, "mismatch")
         conversation = self.heard(caller)
         conversation.step(lambda now: conversation.session.receive(envelope, now))
+        if conversation.is_over:
+            raise messages.defect()
         return envelope, conversation
 
     def _other_version(self, envelope: Envelope) -> Refused:

@@ -171,6 +171,45 @@ async def test_other_orchestrators_are_answered_on_subjects_of_their_own(tmp_pat
         assert json.loads(message.data)["payload"]["error_code"] == 5003
 
 
+async def test_work_is_acknowledged_when_its_last_answer_is_with_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = Kit()
+    worker = kit.offer("com.a", tool("com.a/deploy"))
+    async with joined(tmp_path, kit) as (queue, connection):
+        js = connection.jetstream()
+        signed = {**request("deploy"), "auth_token": kit.token("boss", "orchestrator").decode()}
+        await js.publish(subjects.work("infra", "trunkline"), json.dumps(signed).encode())
+        await until(lambda: worker.delivered)
+        tries = []
+
+        async def refuse(subject: str, *_: Any, **__: Any) -> None:
+            tries.append(subject)
+            raise nats.errors.TimeoutError
+
+        with monkeypatch.context() as away:
+            away.setattr(queue._js, "publish", refuse)
+            worker.finish({"ok": True})
+            await until(lambda: len(tries) > 1)
+            assert await unacknowledged(js) == 1, "its outcome is on record, and nobody has it"
+        inbox = await subjects.consumer(js, subjects.reply("boss"), "boss")
+        heard: list[str] = []
+        while "work_result" not in heard:
+            for message in await inbox.fetch(1, timeout=10):
+                heard.append(json.loads(message.data)["type"])
+                await message.ack()
+        async with asyncio.timeout(20):
+            while await unacknowledged(js):  # noqa: ASYNC110  (a consumer rings no bell)
+                await asyncio.sleep(0.02)
+    assert kit.notices() == []
+
+
+async def unacknowledged(js: Any) -> int:
+    """How many messages we were given and have not acknowledged."""
+    found: int = (await js.consumer_info(subjects.STREAM, "trunkline-agent")).num_ack_pending
+    return found
+
+
 async def test_a_broker_that_is_away_is_a_failed_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trunkline.edges.chiffon.queue.PUBLISH_TIMEOUT_S", 0.3)
     kit = Kit()
