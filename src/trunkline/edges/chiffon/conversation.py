@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Generic, TypeVar
 
 from trunkline.edges.alarm import Alarm
-from trunkline.edges.chiffon import messages
 from trunkline.edges.chiffon.messages import Refused
 from trunkline.edges.chiffon.orchestrator_session import OrchestratorSession
 from trunkline.edges.chiffon.outbox import Outgoing
@@ -48,7 +47,10 @@ class Conversation(BaseSink, Generic[S]):
         self.is_over = False
 
     def step(self, act: Callable[[Now], list[Event]]) -> None:
-        """Let the session do something: a method of it that takes the time. ``Refused`` is for the peer."""
+        """Let the session do something: a method of it that takes the time. ``Refused`` is for the peer.
+
+        After a defect, which is on record, the conversation ``is_over``.
+        """
         if self.is_over:
             return
         try:
@@ -57,14 +59,13 @@ class Conversation(BaseSink, Generic[S]):
             raise
         except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
             self._feed.failed(self.number, error)
-            raise messages.defect() from None
+            return
         if events:
             self._feed.feed(events)
         self.flush()
 
     def _wake(self) -> None:
-        with suppress(Refused):  # a defect, and on record
-            self.step(self.session.wake)
+        self.step(self.session.wake)
 
     # -- the exchange's side -------------------------------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ class Conversation(BaseSink, Generic[S]):
     def flush(self) -> None:
         """Something may be different: let messages leave, look at the agent, wake up in time."""
         session = self.session
-        if session.state is State.CLOSED:
+        if self.is_over or session.state is State.CLOSED:
             self._close()
             return
         if len(session.outbox):
@@ -106,6 +107,7 @@ class Conversation(BaseSink, Generic[S]):
         if self.is_over:
             return
         self.is_over = True
+        self.session.state = State.CLOSED
         self._alarm.cancel()
         self._feed.close_session(self.number)
         self.carry(None)

@@ -143,6 +143,7 @@ class ErrorPayload(Struct, frozen=True):
 
 
 Payload = WorkRequest | WorkStatus | WorkResult | ErrorPayload
+_TYPES: Final = dict(zip((WorkRequest, WorkStatus, WorkResult, ErrorPayload), MESSAGE_TYPES, strict=True))
 
 
 class Refused(RemoteProtocolError):
@@ -259,16 +260,7 @@ class _Named(Struct):
 
 def read_payload(envelope: Envelope) -> Payload:
     """The payload as its type says, every rule checked."""
-    fields = _decode_fields(bytes(envelope.payload))
-    match envelope.type:
-        case "work_request":
-            return _work_request(fields)
-        case "work_status":
-            return _work_status(fields)
-        case "work_result":
-            return _work_result(fields)
-        case _:
-            return _error(fields)
+    return _READERS[envelope.type](_decode_fields(bytes(envelope.payload)))
 
 
 def _work_request(fields: Fields) -> WorkRequest:
@@ -362,6 +354,14 @@ def _error(fields: Fields) -> ErrorPayload:
     return ErrorPayload(code, message, context)
 
 
+_READERS: Final[dict[str, Callable[[Fields], Payload]]] = {
+    "work_request": _work_request,
+    "work_status": _work_status,
+    "work_result": _work_result,
+    "error": _error,
+}
+
+
 def _task_id(fields: Fields) -> str:
     task_id = _required(fields, "task_id", str)
     _check_uuid(task_id, "payload.task_id")  # CH-021, CH-041
@@ -434,19 +434,6 @@ def raw(value: object) -> Raw:
     return Raw(_encode(value))
 
 
-def type_of(payload: Payload) -> str:
-    """The message type that a payload belongs to."""
-    match payload:
-        case WorkRequest():
-            return "work_request"
-        case WorkStatus():
-            return "work_status"
-        case WorkResult():
-            return "work_result"
-        case _:
-            return "error"
-
-
 def build(
     payload: Payload,
     *,
@@ -468,7 +455,7 @@ def build(
         timestamp=stamp(now_ms),
         trace_id=trace_id,
         request_id=request_id,
-        type=type_of(payload),
+        type=_TYPES[type(payload)],
         payload=raw(payload),
         x_custom_fields=custom,
     )
@@ -497,19 +484,6 @@ def error_reply(
         message_id=new_id(),
         custom=None if named is None else raw({"in_reply_to": named}),
     )
-
-
-class _Coded(Struct):
-    error_code: int
-
-
-class _Error(Struct):
-    payload: _Coded
-
-
-def http_status(error: bytes) -> int:
-    """The status of an answer that is this error, one of ours."""
-    return CODES[msgspec.json.decode(error, type=_Error).payload.error_code].http
 
 
 def sender_type(fields: Fields | None) -> str:

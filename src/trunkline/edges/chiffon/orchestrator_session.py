@@ -18,18 +18,7 @@ from msgspec import Raw, Struct
 
 from trunkline.canonical import canonical
 from trunkline.edges.chiffon import chunks, messages, translate
-from trunkline.edges.chiffon.messages import (
-    MAX_DURATION_S,
-    ORCHESTRATOR,
-    Envelope,
-    ErrorPayload,
-    Payload,
-    Step,
-    WorkRequest,
-    WorkStatus,
-    build,
-    invalid,
-)
+from trunkline.edges.chiffon.messages import MAX_DURATION_S, Envelope, Payload, Step, WorkRequest, WorkStatus, invalid
 from trunkline.edges.chiffon.outbox import Outbox
 from trunkline.edges.chiffon.session import State
 from trunkline.effects import Answer, Progress, ToSession, Wait
@@ -98,10 +87,10 @@ class OrchestratorSession:
             raise invalid(f"an orchestrator does not send {envelope.type}", "type")
         if envelope.type == "error":  # CH-050
             payload = messages.read_payload(envelope)
-            assert isinstance(payload, ErrorPayload)
+            assert isinstance(payload, messages.ErrorPayload)
             self._errors += 1
             return translate.error_noticed(self.agent_id, payload, self._errors)
-        if envelope.to_agent == ORCHESTRATOR:
+        if envelope.to_agent == messages.ORCHESTRATOR:
             raise invalid("work goes to an agent", "to_agent")
         request = messages.read_payload(envelope)
         assert isinstance(request, WorkRequest)
@@ -166,16 +155,10 @@ class OrchestratorSession:
         body = b"{}" if answer.output is None else bytes(answer.output)
         whole, custom = translate.work_result(answer, body, work.request.task_id)
         result, cut = translate.shortened(whole)
-        if cut:
-            self._tell_output(work, whole.output, now)
+        if cut:  # silent point 19: an output that is too large for a result goes before it, in chunks
+            for step in _steps(work.step + 1, "output", whole.output):
+                self._tell(work, WorkStatus(work.request.task_id, "running", work.percent, step), now)
         self._tell(work, result, now, {**custom, **cut}, answers=asked_in)
-
-    def _tell_output(self, work: Work, output: str, now: Now) -> None:
-        """Silent point 19: an output that is too large for a result goes before it, in chunks."""
-        work.step += 1
-        for chunk in chunks.split(output):
-            step = Step(work.step, "output", chunk.text, chunk.label)
-            self._tell(work, WorkStatus(work.request.task_id, "running", work.percent, step), now)
 
     def _status(self, work: Work) -> WorkStatus:
         step = Step(work.step or 1, "waiting for a person's approval") if work.is_paused else Step()
@@ -191,7 +174,7 @@ class OrchestratorSession:
         if custom:
             given: dict[str, Any] = {} if fields is None else msgspec.json.decode(fields)
             fields = messages.raw({**given, **custom})
-        envelope = build(
+        envelope = messages.build(
             payload,
             sender=asked.to_agent,
             to=asked.from_agent,
@@ -207,6 +190,8 @@ class OrchestratorSession:
 
     def wake_at(self) -> float | None:
         """When time alone changes something (monotonic)."""
+        if self.state is State.CLOSED:
+            return None
         if self._works:
             return min(work.told_at for work in self._works.values()) + STATUS_S
         return self._heard_at + FORGET_S
@@ -238,7 +223,7 @@ def _custom_text(custom: Raw | None, name: str) -> str | None:
 
 
 def _shown(work: Work, effect: Progress) -> list[WorkStatus]:
-    """A piece of a call's stream as work_status; what is too large for one goes in chunks (CH-083)."""
+    """A piece of a call's stream as work_status."""
     data: dict[str, Any] = msgspec.json.decode(effect.data)
     told = data.get("json")
     facts: dict[str, Any] = told if isinstance(told, dict) else data
@@ -254,16 +239,15 @@ def _shown(work: Work, effect: Progress) -> list[WorkStatus]:
     output = text if isinstance(text, str) else None
     if told is not None and effect.channel == "partial_result":
         output = msgspec.json.encode(told).decode()
-    status = "paused" if facts.get("status") == "paused" else "running"
-    if facts.get("status") == "step_completed":
-        status = "step_completed"
+    # Whatever an agent shows: it need not be a text.
+    status: Any = next((word for word in ("paused", "step_completed") if facts.get("status") == word), "running")
     work.is_paused = status == "paused"
-    shown_name = name if isinstance(name, str) else effect.channel
-    if output is not None and len(output.encode()) > messages.MAX_OUTPUT_BYTES:
-        pieces = [Step(work.step, shown_name, chunk.text, chunk.label) for chunk in chunks.split(output)]
-    else:
-        pieces = [Step(work.step, shown_name, output)]
-    return [
-        WorkStatus(work.request.task_id, status, work.percent, piece)  # type: ignore[arg-type]  # one of the three
-        for piece in pieces
-    ]
+    steps = _steps(work.step, name if isinstance(name, str) else effect.channel, output)
+    return [WorkStatus(work.request.task_id, status, work.percent, step) for step in steps]
+
+
+def _steps(number: int, name: str, output: str | None) -> list[Step]:
+    """A step with its output, in chunks if that is too large for one message (CH-083)."""
+    if output is None or len(output.encode()) <= messages.MAX_OUTPUT_BYTES:
+        return [Step(number, name, output)]
+    return [Step(number, name, chunk.text, chunk.label) for chunk in chunks.split(output)]

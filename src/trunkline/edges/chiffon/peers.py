@@ -24,18 +24,7 @@ from trunkline.edges.bearer import token_sha256
 from trunkline.edges.chiffon import client, messages
 from trunkline.edges.chiffon.agent_types import AgentType
 from trunkline.edges.chiffon.conversation import Conversation
-from trunkline.edges.chiffon.messages import (
-    AGENT_TYPES,
-    ORCHESTRATOR,
-    VERSION,
-    Envelope,
-    Fields,
-    Refused,
-    Registration,
-    invalid,
-    unauthorized,
-    unavailable,
-)
+from trunkline.edges.chiffon.messages import ORCHESTRATOR, Envelope, Fields, Refused, Registration, unauthorized
 from trunkline.edges.chiffon.orchestrator_session import OrchestratorSession
 from trunkline.edges.chiffon.session import AgentSession
 from trunkline.edges.chiffon.translate import EDGE
@@ -95,7 +84,7 @@ class Peers:
         self.orchestrators: dict[str, Conversation[OrchestratorSession]] = {}
         self._types = {
             agent_type: AgentType(feed, views, agent_type, self._sessions, process)
-            for agent_type in AGENT_TYPES
+            for agent_type in messages.AGENT_TYPES
             if agent_type != ORCHESTRATOR
         }
         self._refs = itertools.count(1)
@@ -130,13 +119,15 @@ class Peers:
             return self._orchestrator(caller)
         found = self.agents.get(caller.agent_id)
         if found is None or found.session.token_sha256 != caller.token_sha256:
-            raise unavailable(caller.agent_id, None, "not registered: POST /api/agent/register first")
+            raise messages.unavailable(caller.agent_id, None, "not registered: POST /api/agent/register first")
         return found
 
     def heard(self, caller: Caller) -> AnyConversation:
         """A peer gives a sign of life; its conversation."""
         found = self.conversation_of(caller)
         found.step(found.session.heard)
+        if found.is_over:
+            raise messages.defect()
         return found
 
     def _orchestrator(self, caller: Caller) -> Conversation[OrchestratorSession]:
@@ -196,12 +187,12 @@ class Peers:
             try:
                 client.place_of(registration.callback_url)
             except ValueError as error:
-                raise invalid(str(error), "callback_url") from None
+                raise messages.invalid(str(error), "callback_url") from None
         if len(registration.work_types) > MAX_WORK_TYPES:
-            raise invalid(f"at most {MAX_WORK_TYPES}", "work_types")
+            raise messages.invalid(f"at most {MAX_WORK_TYPES}", "work_types")
         for work_type in registration.work_types:
             if TOOL_NAME.fullmatch(work_type) is None:
-                raise invalid(f"expected names like run_playbook: {TOOL_NAME.pattern}", "work_types")
+                raise messages.invalid(f"expected names like run_playbook: {TOOL_NAME.pattern}", "work_types")
         return registration, version
 
     async def _admit(self, caller: Caller, registration: Registration, version: str, origin: str) -> dict[str, str]:
@@ -219,7 +210,7 @@ class Peers:
         if isinstance(told, Refuse):
             raise unauthorized(caller.agent_id, "invalid")
         if not isinstance(told, ConfirmTools):
-            raise unavailable(caller.agent_id, None, "the exchange cannot admit anybody now")
+            raise messages.unavailable(caller.agent_id, None, "the exchange cannot admit anybody now")
         self._types[registration.agent_type].refresh()
         return {tool_id.partition("/")[2]: problem.code for tool_id, problem in told.rejected}
 
@@ -256,12 +247,14 @@ class Peers:
     def receive(self, caller: Caller, fields: Fields) -> tuple[Envelope, AnyConversation]:
         """Judge a message and hand it on; it, and the conversation that it was for. ``Refused`` if it is not taken."""
         envelope = messages.read_envelope(fields)
-        if envelope.protocol_version != VERSION:  # CH-096
+        if envelope.protocol_version != messages.VERSION:  # CH-096
             raise self._other_version(envelope)
         if envelope.from_agent != caller.principal.type:  # silent point 5
             raise unauthorized(caller.agent_id, "mismatch")
         conversation = self.heard(caller)
         conversation.step(lambda now: conversation.session.receive(envelope, now))
+        if conversation.is_over:
+            raise messages.defect()
         return envelope, conversation
 
     def _other_version(self, envelope: Envelope) -> Refused:

@@ -10,7 +10,6 @@ from typing import Final
 
 from trunkline.edges.background import Background
 from trunkline.edges.chiffon import client
-from trunkline.edges.chiffon.outbox import Outgoing
 from trunkline.edges.chiffon.peers import AnyConversation
 from trunkline.edges.chiffon.session import Probe
 
@@ -36,32 +35,25 @@ class Callback:
     async def _run(self) -> None:
         conversation = self._conversation
         async for message in conversation.outgoing():
-            problem = await self._post(message)
+            problem = await self._ask("POST", message.data)
             if problem is None:
                 conversation.step(conversation.session.heard)
             else:
                 conversation.not_sent(message, problem)
-
-    async def _post(self, message: Outgoing) -> str | None:
-        """Why it did not arrive, if it did not."""
-        try:
-            answer = await client.request(
-                self._url, "POST", body=message.data, token=self._token, timeout_s=PUSH_TIMEOUT_S
-            )
-        except client.Unreachable as error:
-            return f"the callback did not answer: {error}"
-        return f"the callback answered {answer.status}" if answer.status >= 300 else None
 
     def _look(self) -> None:
         self._background.spawn(self._get_health(), self._conversation.number)
 
     async def _get_health(self) -> None:
         """``GET /health`` beside the callback (silent point 15)."""
+        self._conversation.looked(is_well=await self._ask("GET", path=HEALTH_PATH) is None)
+
+    async def _ask(self, method: str, body: bytes = b"", path: str | None = None) -> str | None:
+        """What is wrong with the callback, if something is."""
         try:
             answer = await client.request(
-                self._url, "GET", path=HEALTH_PATH, token=self._token, timeout_s=PUSH_TIMEOUT_S
+                self._url, method, path=path, body=body, token=self._token, timeout_s=PUSH_TIMEOUT_S
             )
-            is_well = answer.status < 300
-        except client.Unreachable:
-            is_well = False
-        self._conversation.looked(is_well=is_well)
+        except client.Unreachable as error:
+            return f"the callback did not answer: {error}"
+        return f"the callback answered {answer.status}" if answer.status >= 300 else None

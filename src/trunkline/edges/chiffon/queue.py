@@ -163,13 +163,15 @@ class Queue:
         session = conversation.session
         assert isinstance(session, OrchestratorSession)
         answered = self._unanswered.setdefault((conversation.number, request_id), asyncio.Event())
-        while session.is_working_on(request_id) and not conversation.is_over:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(subjects.IN_PROGRESS_S):
-                    await answered.wait()
-                    break
-            await message.in_progress()
-        self._unanswered.pop((conversation.number, request_id), None)
+        try:
+            while session.is_working_on(request_id) and not conversation.is_over:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(subjects.IN_PROGRESS_S):
+                        await answered.wait()
+                        break
+                await message.in_progress()
+        finally:
+            self._unanswered.pop((conversation.number, request_id), None)
         return answered.is_set()
 
     def _open(self, data: bytes) -> tuple[Caller, Fields]:

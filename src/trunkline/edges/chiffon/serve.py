@@ -12,7 +12,6 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-import msgspec
 from msgspec import Raw
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from trunkline.edges.answers import json_answer
 from trunkline.edges.background import Background
 from trunkline.edges.bearer import Throttle, bearer_token
 from trunkline.edges.bodies import BadRequest, read_body
@@ -68,8 +68,9 @@ class ChiffonDoor:
         envelope, conversation = self._peers.receive(caller, fields)
         reply = conversation.session.outbox.take_answer(envelope.message_id)
         if reply is None:
-            return _json({"accepted": True, "message_id": envelope.message_id}, 202)
-        status = messages.http_status(reply.data) if reply.type == "error" else 200
+            return json_answer({"accepted": True, "message_id": envelope.message_id}, 202)
+        said = messages.read_payload(messages.read_envelope(messages.read_object(reply.data)))
+        status = messages.CODES[said.error_code].http if isinstance(said, messages.ErrorPayload) else 200
         return Response(reply.data, status, media_type="application/json")
 
     async def register(self, request: Request) -> Response:
@@ -83,7 +84,7 @@ class ChiffonDoor:
             conversation.probe_by(Probe.NONE)
         else:
             Callback(self._background, conversation, url, caller.orchestrator_token).start()
-        return _json(answer)
+        return json_answer(answer)
 
     async def messages(self, request: Request) -> Response:
         """``GET /api/agent/messages?wait=S``: what there is, or the first that comes within the time."""
@@ -98,7 +99,7 @@ class ChiffonDoor:
             conversation = self._peers.heard(caller)
         if await request.is_disconnected():
             return Response()  # nobody reads it: what is there stays for the next poll
-        return _json({"messages": [Raw(message.data) for message in conversation.session.outbox.take()]})
+        return json_answer({"messages": [Raw(message.data) for message in conversation.session.outbox.take()]})
 
     async def socket(self, websocket: WebSocket) -> None:
         """``/api/agent/ws``: the same messages, one in each frame, both ways."""
@@ -170,7 +171,3 @@ async def _read(request: Request) -> Fields:
     except BadRequest as refused:
         raise invalid(refused.text, "Content-Type" if refused.status == 415 else None, refused.status) from None
     return messages.read_object(data)
-
-
-def _json(shape: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(shape), status, media_type="application/json")

@@ -28,20 +28,7 @@ import msgspec
 from msgspec import Raw
 
 from trunkline.edges.chiffon import messages, translate
-from trunkline.edges.chiffon.messages import (
-    ORCHESTRATOR,
-    VERSION,
-    Capacity,
-    Envelope,
-    ErrorPayload,
-    Hints,
-    Registration,
-    WorkRequest,
-    WorkResult,
-    WorkStatus,
-    build,
-    invalid,
-)
+from trunkline.edges.chiffon.messages import ORCHESTRATOR, VERSION, Envelope, ErrorPayload, Registration, invalid
 from trunkline.edges.chiffon.outbox import Outbox
 from trunkline.edges.chiffon.tasks import RETRY, Task, Tasks
 from trunkline.edges.chiffon.translate import EDGE
@@ -97,7 +84,7 @@ class AgentSession:
         self.token_sha256 = token_sha256
         self.version = VERSION
         self.work_types: tuple[str, ...] = ()
-        self.capacity = Capacity()
+        self.capacity = messages.Capacity()
         self.outbox = Outbox()
         self.tasks = Tasks(number, f"{EDGE}:{agent_id}", timeout_s, self._is_open)
         self.probe = Probe.NONE
@@ -123,8 +110,8 @@ class AgentSession:
         What it still works on is sent once more: it may have lost it.
         """
         self.work_types, self.capacity, self.version = registration.work_types, registration.capacity, version
-        for task in self.tasks.all():
-            self.tasks.sent_again(task, now)
+        for task in self.tasks.all():  # not another attempt: only the hub counts those (decision 24)
+            self.tasks.restart_idle(task, now)
             self._post(task, now)
         if self.state is not State.ARRIVING:
             return [*self.heard(now), self._offer(ref)]
@@ -194,7 +181,7 @@ class AgentSession:
         self._post(task, now)
         return []
 
-    def _beyond_capacity(self, hints: Hints) -> ErrorPayload | None:
+    def _beyond_capacity(self, hints: messages.Hints) -> ErrorPayload | None:
         needed, there = hints.max_memory_mb, self.capacity.memory_mb
         if needed is None or there is None or needed <= there:
             return None
@@ -204,10 +191,10 @@ class AgentSession:
         self.outbox.put(self._envelope(task.request, task.trace_id, task.call_id, now, task.custom))
 
     def _envelope(
-        self, request: WorkRequest, trace_id: str, request_id: str, now: Now, custom: Raw | None = None
+        self, request: messages.WorkRequest, trace_id: str, request_id: str, now: Now, custom: Raw | None = None
     ) -> Envelope:
         """Silent point 12: a new message_id for each attempt, everything else the same."""
-        return build(
+        return messages.build(
             request,
             sender=ORCHESTRATOR,
             to=self.agent_type,
@@ -245,11 +232,11 @@ class AgentSession:
         if task is None and task_id is not None and self._own_call(task_id) is None:  # CH-031
             raise invalid("no such task of this agent", "payload.task_id")
         payload = messages.read_payload(envelope)
-        if isinstance(payload, WorkStatus):
+        if isinstance(payload, messages.WorkStatus):
             if task is None:  # CH-040
                 raise invalid("the task has ended", "payload.task_id")
             return self.tasks.status(task, payload, now)
-        assert isinstance(payload, WorkResult)
+        assert isinstance(payload, messages.WorkResult)
         if task is None:  # CH-039, silent point 9: the hub records it, and it goes nowhere
             status = Status.SUCCEEDED if payload.status == "success" else Status.FAILED
             return [CallFinished(self._number, payload.task_id.lower(), status)]
@@ -301,13 +288,8 @@ class AgentSession:
             self._is_probe_due = True
         else:
             self._check, self._check_by = self._new_id(), now.mono + self._timeout_s
-            request = WorkRequest(self._new_id(), HEALTH_CHECK)
+            request = messages.WorkRequest(self._new_id(), HEALTH_CHECK)
             self.outbox.put(self._envelope(request, self._new_id(), self._check, now))
-
-    @property
-    def is_checking(self) -> bool:
-        """Whether a health check that was sent as work is without an answer."""
-        return bool(self._check_by)
 
     def take_probe(self) -> bool:
         """Whether the transport has to look now if the agent lives. Said once."""

@@ -43,12 +43,12 @@ class Task(Struct):
     request: WorkRequest
     trace_id: str
     custom: Raw | None
-    attempt: int
-    sent_ms: int
     # Moments are monotonic seconds, 0.0 is none.
-    idle_at: float
     total_at: float
     has_total: bool
+    idle_at: float = 0.0
+    attempt: int = 0
+    sent_ms: int = 0
     # This attempt led to nothing, and the next one has not left.
     is_failed: bool = False
     has_fallen: bool = False
@@ -97,21 +97,15 @@ class Tasks:
                 request,
                 translate.trace_id_of(effect.correlation_id),
                 effect.context,
-                effect.attempt,
-                now.ms,
-                0.0,
                 now.mono + limit_s if limit_s is not None and effect.timeout_ms is None else 0.0,
                 limit_s is not None,
             )
         task.attempt, task.sent_ms, task.is_failed = effect.attempt, now.ms, False
-        self._restart_idle(task, now)
+        self.restart_idle(task, now)
         return task
 
-    def sent_again(self, task: Task, now: Now) -> None:
-        """The same attempt once more, to an agent that came back (decision 24: only the hub counts attempts)."""
-        self._restart_idle(task, now)
-
-    def _restart_idle(self, task: Task, now: Now) -> None:
+    def restart_idle(self, task: Task, now: Now) -> None:
+        """It was sent, or heard of: from here on the agent may be silent about it for so long."""
         task.idle_at = now.mono + self._timeout_s
 
     # -- what the agent says -------------------------------------------------------------------------------------------
@@ -125,7 +119,7 @@ class Tasks:
             text = self._add_chunk(task, step.number, step.name, chunks.read(step.output_chunk, text))
         elif text and step.number is not None:
             self._note_step(task, step.number, step.name or "", text)
-        self._restart_idle(task, now)
+        self.restart_idle(task, now)
         if status.status == "paused":
             task.idle_at = 0.0
         events: list[Event] = []

@@ -15,19 +15,7 @@ from msgspec import Raw
 
 from trunkline.edges.chiffon import messages
 from trunkline.edges.chiffon.chunks import sha256
-from trunkline.edges.chiffon.messages import (
-    INVALID,
-    LIMIT,
-    TIMEOUT,
-    UNAUTHORIZED,
-    UNAVAILABLE,
-    UNSUPPORTED,
-    ErrorPayload,
-    Hints,
-    Resources,
-    WorkRequest,
-    WorkResult,
-)
+from trunkline.edges.chiffon.messages import ErrorPayload, Hints, Resources, WorkRequest, WorkResult
 from trunkline.effects import Answer, Deliver
 from trunkline.events import Event, Noticed
 from trunkline.model import FAULTS, Fault, Status, ToolDefinition, fault, stamp
@@ -129,11 +117,11 @@ def wishes(body: Raw) -> Wishes:
 
 # Our code for each of theirs. 5003 and 5006 of an agent are about what the caller gave.
 _OUR_CODE: Final = {
-    TIMEOUT: "tool.timeout",
-    UNAVAILABLE: "tool.unavailable",
-    INVALID: "tool.invalid_input",
-    LIMIT: "limit.resource",
-    UNSUPPORTED: "tool.not_found",
+    messages.TIMEOUT: "tool.timeout",
+    messages.UNAVAILABLE: "tool.unavailable",
+    messages.INVALID: "tool.invalid_input",
+    messages.LIMIT: "limit.resource",
+    messages.UNSUPPORTED: "tool.not_found",
 }
 MAX_TEXT_CHARS: Final = 2000
 
@@ -158,7 +146,7 @@ def error_noticed(agent_id: str, error: ErrorPayload, count: int) -> list[Event]
 def timeout_fault(attempt: int, last_attempt_ms: int) -> Fault:
     """Nothing came in time (CH-057)."""
     context: dict[str, object] = {"attempted_retries": attempt - 1, "last_attempt": stamp(last_attempt_ms)}
-    details: dict[str, object] = {"error_code": TIMEOUT, "error_context": context}
+    details: dict[str, object] = {"error_code": messages.TIMEOUT, "error_context": context}
     return fault("tool.timeout", retryable=True, details=details)
 
 
@@ -188,17 +176,17 @@ def outcome(
 # --- our outcomes as an agent's answers -------------------------------------------------------------------------------
 
 _THEIR_CODE: Final = {
-    "tool.not_found": UNSUPPORTED,
-    "tool.unavailable": UNAVAILABLE,
-    "hub.unavailable": UNAVAILABLE,
-    "tool.invalid_input": INVALID,
-    "message.malformed": INVALID,
-    "idempotency.conflict": INVALID,
-    "auth.failed": UNAUTHORIZED,
-    "limit.rate": LIMIT,
-    "limit.inflight": LIMIT,
-    "limit.resource": LIMIT,
-    "call.expired": TIMEOUT,
+    "tool.not_found": messages.UNSUPPORTED,
+    "tool.unavailable": messages.UNAVAILABLE,
+    "hub.unavailable": messages.UNAVAILABLE,
+    "tool.invalid_input": messages.INVALID,
+    "message.malformed": messages.INVALID,
+    "idempotency.conflict": messages.INVALID,
+    "auth.failed": messages.UNAUTHORIZED,
+    "limit.rate": messages.LIMIT,
+    "limit.inflight": messages.LIMIT,
+    "limit.resource": messages.LIMIT,
+    "call.expired": messages.TIMEOUT,
 }
 _FIELD_OF: Final = {"idempotency.conflict": "request_id", "tool.invalid_input": "payload.parameters"}
 

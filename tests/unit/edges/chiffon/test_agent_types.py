@@ -87,6 +87,13 @@ async def test_an_input_may_pin_the_instance() -> None:
     assert [work["payload"]["parameters"] for work in works] == [{"x": 1}] * 3
 
 
+async def test_to_an_agent_itself_the_pin_is_a_parameter_like_any_other() -> None:
+    kit = Kit()
+    agent = await kit.agent("infra-1")
+    kit.call("infra-1/run", {"$agent_id": "infra-1"})
+    assert agent.fetch_one()["payload"]["parameters"] == {"$agent_id": "infra-1"}
+
+
 async def test_an_instance_without_the_memory_is_the_last_choice() -> None:
     kit = Kit()
     small, large = await kit.agent("a-small", capacity={"memory_mb": 64}), await kit.agent("b-large")
@@ -213,11 +220,13 @@ async def test_an_instance_that_gave_a_call_away_has_nothing_more_to_say_about_i
     assert called.output["output"] == "two"
 
 
-async def test_late_words_about_work_of_a_type_are_known_to_be_late() -> None:
+@pytest.mark.parametrize("disk_rests", [False, True])
+async def test_late_words_about_work_of_a_type_are_known_to_be_late(disk_rests: bool) -> None:
     kit = Kit()
     one, two = await kit.agent("infra-1"), await kit.agent("infra-2")
     kit.call("chiffon.infra/run")
     work = one.fetch_one()
+    kit.exchange.disk_rests = disk_rests
     one.result(work, "first")
     one.result(work, "second")
     assert kit.notes() == ["result.ignored"]

@@ -100,6 +100,16 @@ async def test_progress_becomes_status() -> None:
     ]
 
 
+@pytest.mark.parametrize("shown", [{"status": []}, {"step": {"number": {}}}, {"percent": "x"}, {"step": 7}, [], 5])
+async def test_what_an_agent_shows_may_be_anything(shown: object) -> None:
+    kit = Kit()
+    worker, boss = kit.offer("com.a", tool("com.a/deploy")), kit.orchestrator()
+    boss.say(request("deploy"))
+    worker.show("status", {"json": shown})
+    assert [message["payload"]["status"] for message in boss.fetch()] == ["running", "running"]
+    assert kit.notices() == []
+
+
 def test_an_output_in_too_many_pieces_is_refused() -> None:
     assembly = chunks.Assembly()
     for start in range(chunks.MAX_PIECES):

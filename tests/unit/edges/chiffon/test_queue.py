@@ -59,6 +59,14 @@ async def register(kit: Kit, connection: Any, agent: str = "infra-1") -> dict[st
                 return found
 
 
+async def empty(connection: Any) -> None:
+    """Bounded wait until everything is acknowledged."""
+    js = connection.jetstream()
+    async with asyncio.timeout(20):
+        while (await js.stream_info(subjects.STREAM)).state.messages:  # noqa: ASYNC110  (a stream rings no bell)
+            await asyncio.sleep(0.02)
+
+
 async def beat(kit: Kit, connection: Any) -> Any:
     """A sign of life."""
     body = json.dumps({"auth_token": kit.token("infra-1", "infra").decode()}).encode()
@@ -89,10 +97,7 @@ async def test_work_goes_out_and_its_result_comes_in_and_is_acknowledged(tmp_pat
         await publish(kit, connection, reply_to(work, "work_result", result, "infra"))
         await until(lambda: called.answer)
         assert called.outcome.status is Status.SUCCEEDED
-        js = connection.jetstream()
-        async with asyncio.timeout(20):
-            while (await js.stream_info(subjects.STREAM)).state.messages:  # noqa: ASYNC110  (a stream rings no bell)
-                await asyncio.sleep(0.02)
+        await empty(connection)
         assert await beat(kit, connection) == {"registered": True}
 
 
@@ -139,7 +144,7 @@ async def test_a_health_check_goes_by_the_queue_and_silence_is_an_answer_too(tmp
         context = {"work_type_requested": "health_check", "supported_types": []}
         error = {"error_code": 5006, "error_message": "x", "error_context": context}
         await publish(kit, connection, reply_to(check, "error", error, "infra"))
-        await until(lambda: not kit.peers.agents["infra-1"].session.is_checking)
+        await empty(connection)
         kit.advance(0.3)
         assert agent.health is Health.OK
 
@@ -164,6 +169,45 @@ async def test_other_orchestrators_are_answered_on_subjects_of_their_own(tmp_pat
         await js.publish(subjects.work("infra", "trunkline"), json.dumps(nothing).encode())
         (message,) = await inbox.fetch(1, timeout=10)
         assert json.loads(message.data)["payload"]["error_code"] == 5003
+
+
+async def test_work_is_acknowledged_when_its_last_answer_is_with_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = Kit()
+    worker = kit.offer("com.a", tool("com.a/deploy"))
+    async with joined(tmp_path, kit) as (queue, connection):
+        js = connection.jetstream()
+        signed = {**request("deploy"), "auth_token": kit.token("boss", "orchestrator").decode()}
+        await js.publish(subjects.work("infra", "trunkline"), json.dumps(signed).encode())
+        await until(lambda: worker.delivered)
+        tries = []
+
+        async def refuse(subject: str, *_: Any, **__: Any) -> None:
+            tries.append(subject)
+            raise nats.errors.TimeoutError
+
+        with monkeypatch.context() as away:
+            away.setattr(queue._js, "publish", refuse)
+            worker.finish({"ok": True})
+            await until(lambda: len(tries) > 1)
+            assert await unacknowledged(js) == 1, "its outcome is on record, and nobody has it"
+        inbox = await subjects.consumer(js, subjects.reply("boss"), "boss")
+        heard: list[str] = []
+        while "work_result" not in heard:
+            for message in await inbox.fetch(1, timeout=10):
+                heard.append(json.loads(message.data)["type"])
+                await message.ack()
+        async with asyncio.timeout(20):
+            while await unacknowledged(js):  # noqa: ASYNC110  (a consumer rings no bell)
+                await asyncio.sleep(0.02)
+    assert kit.notices() == []
+
+
+async def unacknowledged(js: Any) -> int:
+    """How many messages we were given and have not acknowledged."""
+    found: int = (await js.consumer_info(subjects.STREAM, "trunkline-agent")).num_ack_pending
+    return found
 
 
 async def test_a_broker_that_is_away_is_a_failed_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

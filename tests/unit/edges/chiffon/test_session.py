@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
 
@@ -10,11 +11,12 @@ from msgspec import Raw
 
 from tests.unit.edges.chiffon.kit import Kit, as_fields, envelope, reply_to
 from trunkline.edges.chiffon import tasks, translate
-from trunkline.edges.chiffon.messages import Refused
+from trunkline.edges.chiffon.messages import Refused, Registration
 from trunkline.edges.chiffon.outbox import Outgoing
-from trunkline.edges.chiffon.session import HEALTH_CHECK, Probe
-from trunkline.effects import Deliver
-from trunkline.model import Health, Status
+from trunkline.edges.chiffon.session import HEALTH_CHECK, AgentSession, Probe
+from trunkline.effects import Admit, Deliver
+from trunkline.events import Event
+from trunkline.model import CallView, Health, Now, Status
 
 
 def health(kit: Kit, agent_id: str = "infra-1") -> Health:
@@ -259,6 +261,44 @@ async def test_each_fault_of_a_registration_is_named(fields: dict[str, object], 
     with pytest.raises(Refused) as caught:
         await kit.agent(**fields)  # type: ignore[arg-type]
     assert caught.value.error.error_context["field_name"] == name
+
+
+def talked() -> tuple[list[Event], list[Outgoing]]:
+    """A conversation with nobody around it: what it led to, and what was said."""
+    ids = itertools.count(1)
+    calls = {"c-1": CallView("c-1", "infra-1/run", "operator", Status.RUNNING, "")}
+    session = AgentSession(
+        7,
+        "infra-1",
+        "infra",
+        "hash",
+        30.0,
+        find_call=calls.get,
+        new_id=lambda: f"{next(ids):08}-0000-4000-8000-000000000000",
+        now=Now(0.0, 0.0),
+    )
+    registration = Registration("infra-1", "infra", ("1.0",), ("run",))
+    found = session.register("r1", registration, "1.0", "here", Now(0.0, 0.0))
+    found += session.send(Admit(7, 0, "r1"), Now(1.0, 1.0))
+    found += session.send(Deliver(7, 0, "c-1", "infra-1/run", Raw(b"{}"), "operator", "c-1"), Now(2.0, 2.0))
+    while (at := session.wake_at()) is not None:
+        if at > 60.0:
+            calls.clear()
+        found += session.wake(Now(at, at))
+    return found, session.outbox.take()
+
+
+def test_a_session_needs_nothing_around_it_and_the_same_course_gives_the_same_events_and_messages() -> None:
+    events, messages = talked()
+    assert [type(event).__name__ for event in events] == [
+        "AgentArrived",
+        "ToolsOffered",
+        "HealthReported",
+        "AttemptFailed",
+        "AgentLeft",
+    ]
+    assert [message.type for message in messages] == ["work_request"]
+    assert (events, messages) == talked()
 
 
 def test_an_input_without_hints_passes_as_it_was_written() -> None:
