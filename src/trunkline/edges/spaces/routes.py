@@ -83,8 +83,6 @@ class SpacesApi:
         body = decode(NewSpace, await _body(request))
         if not NAME.fullmatch(body.name):
             raise BadRequest(400, f"name: a space's name is {NAME_IN_WORDS}")
-        if body.name in self._spaces.agents:
-            raise Refused(fault("state.conflict", f"there is a space {body.name} already"))
         try:
             agent = await self._spaces.create(body.name, body.preset, body.policy)
         except ConfigError as error:

@@ -66,6 +66,8 @@ class Spaces:
         self._is_probed = False
         self.no_shell = ""
         self.agents: dict[str, SpaceAgent] = {}
+        # One space is made or removed at a time: it may be the same one.
+        self._changing = asyncio.Lock()
         self.runs = Runs(self)
         self._alarm = Alarm(feed, self.runs.wake_at, self._wake)
         self._requests = Requests(feed)
@@ -116,19 +118,24 @@ class Spaces:
 
     async def create(self, name: str, preset: str, overrides: Mapping[str, Any]) -> SpaceAgent:
         """Make a space and attach it; ``ConfigError`` if it cannot be made of this."""
-        agent = self._put(self._store.create(name, preset, overrides))
-        await self._attach(agent)
-        return agent
+        async with self._changing:
+            if name in self.agents:
+                raise Refused(fault("state.conflict", f"there is a space {name} already"))
+            agent = self._put(self._store.create(name, preset, overrides))
+            await self._attach(agent)
+            return agent
 
     async def remove(self, name: str) -> None:
         """Take a space away, with its files."""
-        if any(run.space == name for run in self.runs.open.values()):
-            text = "runs of this space are not done: answer what they ask, or wait for them"
-            raise Refused(fault("state.conflict", text))
-        agent = self.agents.pop(name)
-        await agent.detach("removed")
-        self._feed.guard(agent.agent_id, None)
-        await asyncio.to_thread(self._store.remove, agent.space)
+        async with self._changing:
+            agent = self.agent(name)
+            if any(run.space == name for run in self.runs.open.values()):
+                text = "runs of this space are not done: answer what they ask, or wait for them"
+                raise Refused(fault("state.conflict", text))
+            del self.agents[name]
+            await agent.detach("removed")
+            self._feed.guard(agent.agent_id, None)
+            await asyncio.to_thread(self._store.remove, agent.space)
 
     async def stop(self) -> None:
         """End what still runs, and tell whoever follows a run that it goes on after the next start."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
 from tests.requirement import requirement
-from tests.unit.edges.spaces.conftest import Case
+from tests.unit.edges.spaces.conftest import Case, Commands
 from trunkline.edges.answers import Refused
+from trunkline.edges.spaces import serve
+from trunkline.edges.spaces.agent import SpaceAgent
 from trunkline.edges.spaces.process import PROCESS
 from trunkline.edges.spaces.serve import KEPT_RUNS, NEWS, NotTaken
 from trunkline.edges.waiting import CLOSING
@@ -61,6 +64,45 @@ async def test_a_space_with_open_runs_is_not_removed(shell: Case) -> None:
     shell.exchange.answer(run.asked.approval_id, approved=False)
     await shell.spaces.remove("demo")
     assert shell.spaces.agents == {}
+
+
+async def test_spaces_that_are_made_at_once_all_have_the_sandbox_that_is_still_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = asyncio.Event()
+
+    async def probe() -> Commands:
+        await found.wait()
+        return Commands()
+
+    monkeypatch.setattr(serve, "probe", probe)
+    case = Case(tmp_path, None)
+    await case.start()
+    making = [asyncio.ensure_future(case.spaces.create(name, "standard", {})) for name in ("one", "two", "one")]
+    await asyncio.sleep(0)
+    found.set()
+    async with asyncio.timeout(10):
+        one, two, again = await asyncio.gather(*making, return_exceptions=True)
+    assert isinstance(one, SpaceAgent)
+    assert isinstance(two, SpaceAgent)
+    assert None not in (one.sandbox, two.sandbox)
+    assert isinstance(again, Refused)
+    assert again.fault.message == "there is a space one already"
+    await case.stop()
+
+
+async def test_a_space_that_is_removed_twice_at_once_is_removed_once_and_can_be_made_again(shell: Case) -> None:
+    assert shell.commands is not None
+    calling = asyncio.ensure_future(shell.call("shell", {"command": "long"}))
+    await shell.commands.wait_begun("long")
+    removing = [asyncio.ensure_future(shell.spaces.remove("demo")) for _ in range(2)]
+    making = asyncio.ensure_future(shell.spaces.create("demo", "permissive", {}))
+    async with asyncio.timeout(10):
+        first, second, made = await asyncio.gather(*removing, making, return_exceptions=True)
+    assert (first, isinstance(second, Refused)) == (None, True)
+    assert isinstance(made, SpaceAgent)
+    assert (await calling).status is Status.CANCELED
+    assert kinds(await shell.run(PROTECTED, WRITE)) == ["policyDenied", "createFile"]
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
