@@ -293,18 +293,18 @@ class Agents:
         """The tool of one announced definition, or why it is not taken."""
         tool_id = definition.tool_id
         if definition.agent_id != agent.agent_id or TOOL_NAME.fullmatch(definition.name) is None:  # OS-078
-            return Fault("tool.invalid_tool_id", f"must be {agent.agent_id}/NAME")
+            return fault("tool.invalid_tool_id", f"must be {agent.agent_id}/NAME")
         fingerprint = fingerprint_of(definition)
         old = self._registry.tools.get(tool_id)
         conflicts = tool_id in agent.tools and not replace and old is not None and old.fingerprint != fingerprint
         if tool_id in taken or conflicts:  # OS-092
-            return Fault("tool.name_conflict", "another tool of this agent has this name")
+            return fault("tool.name_conflict")
         if len(known) >= MAX_TOOLS and tool_id not in known:
             return fault("limit.resource", f"an agent may have {MAX_TOOLS} tools")
         try:
             return self._registry.tool(definition, fingerprint)
         except schemas.BadSchema as exc:  # OS-091
-            return Fault("tool.schema_invalid", str(exc))
+            return fault("tool.schema_invalid", str(exc))
 
     def _take_tool(self, agent: Agent, tool: Tool, now: Now) -> None:
         """Pin a definition at its first use; hold back one that differs from its pin."""

@@ -49,7 +49,7 @@ __all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "Group", "Writer", "
 INLINE_BODY_BYTES: Final = 65_536
 # How long the original of a masked outcome can still be fetched (decisions 3 and 5), and how long it taints (14).
 OUTCOME_KEPT_MS: Final = 24 * 3600 * 1000
-# What the fold needs whole: such an entry's original is held while the entry is open.
+# What the fold needs whole: such an entry's original is held while the entry is open. Outcomes have their own rule.
 FOLDED_KINDS: Final = frozenset(
     {
         "call.accepted",
@@ -58,7 +58,8 @@ FOLDED_KINDS: Final = frozenset(
         "question.opened",
         "tool.pinned",
         "directive.stated",
-        "policy.changed",
+        "token.issued",
+        "agent.permissions",
         "process.step",
     }
 )
