@@ -1,8 +1,9 @@
 """A whole exchange in memory, for tests of an edge: the real hub, runner, views and ledger; a clock that stands still.
 
 Everything that is recorded is on disk at once, unless ``disk_rests``: then ``store`` puts it there. Time passes by
-``advance``. ``call`` and ``attach`` are a caller and an agent of no particular protocol, so that a test of one edge
-needs no other. Give ``surroundings`` to an edge, or ``feed`` and ``views`` to its parts.
+``advance``, or by itself on a ``live`` loop, for tests on real sockets. ``call`` and ``attach`` are a caller and an
+agent of no particular protocol, so that a test of one edge needs no other. Give ``surroundings`` to an edge, or
+``feed`` and ``views`` to its parts.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from trunkline.edges.edge import Edge, Surroundings
 from trunkline.edges.exchange import BaseSink
 from trunkline.effects import Answer, Cancel, Deliver, Progress, Reply, ToSession, Wait
 from trunkline.entries import Entry
+from trunkline.errors import InvariantBroken
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating
 from trunkline.host.reading import Reading
-from trunkline.host.runner import Runner
+from trunkline.host.runner import Loop, Runner, both_clocks
 from trunkline.hub import invariants
 from trunkline.hub.hub import Hub
 from trunkline.ledger.keys import LedgerKeys
@@ -87,7 +89,12 @@ class MemoryRunner(Runner):
         if not self._is_feeding and not self.exchange.is_storing and not self.exchange.disk_rests:
             self.exchange.store()
         if not self._is_feeding and self.exchange.died is None:
-            invariants.check(self.hub)
+            try:
+                invariants.check(self.hub)
+            except InvariantBroken as broken:
+                # Whoever fed may take what is raised here for a defect of its own.
+                self.exchange.died = str(broken)
+                raise
 
     def kill(self) -> None:
         """From here on nothing happens any more, whatever tasks of this exchange still say."""
@@ -105,6 +112,7 @@ class MemoryExchange:
         config: Config | None = None,
         disk: FaultyDisk | None = None,
         clock: ManualClock | None = None,
+        live: Loop | None = None,
         log: list[Entry] | None = None,
         home: Path = Path("/nowhere"),
         run: int = 1,
@@ -116,6 +124,8 @@ class MemoryExchange:
         self.disk = FaultyDisk(1) if disk is None else disk
         self.clock = ManualClock() if clock is None else clock
         self.loop = ManualLoop(self.clock)
+        # Both clocks.
+        self.now = self.clock.now if live is None else both_clocks
         self.log: list[Entry] = [] if log is None else log
         self.effects: list[ToSession] = []
         self.disk_rests = self.is_storing = False
@@ -158,10 +168,10 @@ class MemoryExchange:
             self.ledger,
             Masker(),
             processes,
-            self.loop,
+            self.loop if live is None else live,
             instance=f"run-{run}",
             fatal=self._fatal,
-            clock=self.clock.now,
+            clock=self.now,
         )
         self.feed.exchange = self
         self.edges = Edges(edges, {})
@@ -192,10 +202,6 @@ class MemoryExchange:
         )
 
     # -- time and disk -------------------------------------------------------------------------------------------------
-
-    def now(self) -> Now:
-        """Both clocks."""
-        return self.clock.now()
 
     def advance(self, seconds: float) -> None:
         """Let time pass, with every timer at its moment."""
