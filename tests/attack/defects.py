@@ -38,10 +38,11 @@ if "up" in sys.orig_argv:
 
         hub.Hub.__init__ = init_broken
     elif side == "http":
-        from trunkline.edges.http import routes
+        from trunkline.edges.http import calls, routes
 
+        calls.NewCall._answer = broken_route
         for method in (
-            "agents", "tools", "calls", "call", "new_call", "cancel", "approvals", "approval", "answer", "policy",
+            "agents", "tools", "calls", "call", "cancel", "approvals", "approval", "answer", "policy",
             "check", "new_directive", "tokens", "new_token", "revoke_token", "reload", "watch", "ledger", "replay",
             "metrics", "blob", "status",
         ):

@@ -85,6 +85,7 @@ class _Walk:
     def __init__(self, connection: apsw.Connection) -> None:
         self._db = connection
         self._number = 0
+        self._index: _IndexWalk
 
     def report(self, anchors: list[tuple[int, str]]) -> Report:
         kept, removed, before = self._closed_part()
@@ -97,6 +98,7 @@ class _Walk:
             raise LedgerCorrupt(min(int(recorded), last) + 1, f"missing or not ours; {recorded} were recorded")
         if anchors and (were := max(anchors)[0]) > last:
             raise LedgerCorrupt(last + 1, f"missing; {were} were there before")
+        self._index.end(last)
         blobs = self._blobs()
         snapshots = self._snapshots()
         self._structure()
@@ -163,7 +165,7 @@ class _Walk:
                 index.compare(n, data)
             if len(data) < 65_536 and b'"moved":[' in data:
                 self._moved(n, data)
-        index.end(self._number)
+        self._index = index
         return self._number - removed, self._number, head
 
     def _moved(self, number: int, data: bytes) -> None:

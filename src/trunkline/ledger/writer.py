@@ -144,9 +144,10 @@ class Writer:
         self._db.set_wal_hook(self._count_pages)
         try:
             self._begin_where_it_ended(path)
-            self._sums = self._checked_indexes()
             if vfs is None:
                 self._compare_head(noted_head(path))
+            # Last: nothing is written to a record that is damaged otherwise.
+            self._sums = self._checked_indexes()
         except apsw.Error as exc:
             raise as_ledger_error(exc) from exc
         self._note = HeadNote(head_file(path)) if vfs is None else None
