@@ -180,8 +180,6 @@ class LedgerTable(Section):
 
 
 BUILTIN_RULES: Final = (
-    # Ahead of the rest: who asked for it was judged when the type was called, and is not asked about twice.
-    Rule("builtin-chiffon-types", "chiffon:chiffon.*", "*", Decision.ALLOW, "a type passes work on to its agents"),
     Rule(
         "builtin-untrusted",
         "*",

@@ -414,6 +414,20 @@ def test_two_polls_at_the_same_time_lose_nothing(exchange: Running) -> None:
     assert call.result(20)["status"] == "succeeded"
 
 
+def test_a_poll_whose_client_is_gone_takes_nothing(exchange: Running) -> None:
+    agent = SpecAgent(exchange)
+    agent.register()
+    connection = http.client.HTTPConnection(exchange.ready["http"].removeprefix("http://"), timeout=20)
+    connection.request("GET", "/api/agent/messages?wait=20", headers={"Authorization": f"Bearer {agent.token}"})
+    assert agent.poll(0) == [], "by now the first one waits"
+    connection.close()
+    call = calling(exchange, agent.tool)
+    agent.result(agent.work())
+    outcome = call.result(20)
+    assert outcome["status"] == "succeeded"
+    assert exchange.entries(kind="call.noted", call_id=outcome["call_id"]) == [], "the first attempt arrived"
+
+
 def test_nobody_gets_a_token_for_the_exchanges_own_agents(exchange: Running) -> None:
     body = {"edge": "chiffon", "agent": "chiffon.infra", "type": "infra"}
     status, answer = exchange.request("POST", "/v1/tokens", body)

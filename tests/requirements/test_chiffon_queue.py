@@ -380,3 +380,14 @@ async def test_trunkline_as_an_agent_by_the_queue(scene: Scene) -> None:
         assert results[0]["output"] == "ran a"
         assert {message["request_id"] for message in heard} == {work["request_id"]}
     assert scene.runs() == ["a"]
+
+
+def test_stopping_while_the_broker_is_away_and_work_is_open_ends_in_good_order(scene: Scene) -> None:
+    assert scene.broker is not None
+    scene.worker()
+    begin(scene, "a")
+    scene.broker.kill()
+    wait_until(lambda: "is away" in scene.exchange.said(), "the end of the broker")
+    assert scene.exchange.stop() == 0
+    assert "Traceback" not in scene.exchange.said()
+    assert "defect" not in scene.exchange.said()

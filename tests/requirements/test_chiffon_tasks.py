@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 
 from tests.requirement import requirement
-from tests.unit.edges.chiffon.kit import EMITTED, Kit, RawAgent, as_fields, envelope, reply_to, request
+from tests.unit.edges.chiffon.kit import EMITTED, Kit, RawAgent, as_fields, envelope, reply_to, request, tool
 from trunkline import effects, entries
 from trunkline.edges.chiffon import chunks, messages
 from trunkline.edges.chiffon.messages import ErrorPayload, Refused
-from trunkline.model import Health, Status, ToolDefinition
-
-
-def tool(tool_id: str, **terms: Any) -> ToolDefinition:
-    return ToolDefinition(tool_id, "a tool", messages.raw({"type": "object"}), **terms)
+from trunkline.model import Health, Status
 
 
 def refused(agent: RawAgent, message: dict[str, Any]) -> ErrorPayload:
@@ -48,7 +44,7 @@ async def test_the_full_workflow_runs_and_its_outcome_is_recorded_under_its_trac
     assert called.output["exit_code"] == 0
     assert called.output["output"] == "Deployment completed successfully."
     assert [step["number"] for step in called.output["steps"]] == [1, 2, 3, 4, 5]
-    lines = b"".join(kit.exchange.entries(correlation_id=trace))
+    lines = b"".join(kit.exchange.views.entries(correlation_id=trace))
     assert b'"kind":"call.accepted"' in lines
     assert b'"kind":"call.settled"' in lines
 
@@ -77,6 +73,17 @@ async def test_a_request_is_sent_once_and_repeats_have_its_ids_and_a_message_id_
     assert second["message_id"] != first["message_id"]
     for name in ("request_id", "trace_id", "payload"):
         assert second[name] == first[name]
+
+
+@requirement("CH-007")
+async def test_each_message_of_ours_has_an_id_of_its_own() -> None:
+    kit = Kit()
+    agent, boss = await kit.agent(), kit.orchestrator()
+    for _ in range(100):
+        boss.say(request("run"))
+    said = [*agent.fetch(), *boss.fetch()]
+    assert len(said) == 200
+    assert len({message["message_id"] for message in said}) == 200
 
 
 @requirement("CH-039")
@@ -426,7 +433,7 @@ async def test_a_large_output_is_put_together_whatever_the_order() -> None:
         "bytes": len(output.encode()),
         "sha256": chunks.sha256(output),
     }
-    shown = [json.loads(bytes(p.data)).get("text", "") for p in kit.desk.progress]
+    shown = [json.loads(bytes(p.data)).get("text", "") for p in called.progress]
     assert "".join(shown) == output, "pieces are shown in their order"
 
 
@@ -468,14 +475,14 @@ async def test_the_token_is_judged_for_every_message_and_binds_id_and_type() -> 
     error = refused(agent, reply_to(work, "work_status", {"task_id": work["payload"]["task_id"]}, "code"))
     assert error.error_code == 5004
     assert error.error_context == {"agent_id": "infra-1", "token_status": "mismatch"}
-    for token, word in ((None, "missing"), (b"", "missing"), (b"0" * 32, "invalid"), (b"x", "invalid")):
+    for token, word in ((None, "missing"), (b"", "invalid"), (b"0" * 32, "invalid"), (b"x", "invalid")):
         with pytest.raises(Refused) as caught:
-            kit.switchboard.identify(token)
+            kit.peers.identify(token)
         assert caught.value.error.error_context == {"agent_id": "unknown", "token_status": word}
     for agent_id, kind in (("infra-2", "infra"), ("infra-1", "code")):
         fields = {"agent_id": agent_id, "agent_type": kind, "supported_versions": ["1.0"]}
         with pytest.raises(Refused) as caught:
-            await kit.switchboard.register(agent.caller, as_fields(fields), "test")
+            await kit.peers.register(agent.caller, as_fields(fields), "test")
         assert caught.value.error.error_context["token_status"] == "mismatch"
 
 
@@ -538,25 +545,25 @@ async def test_a_repeated_request_is_one_execution_and_one_outcome() -> None:
     assert (first["payload"]["status"], first["payload"]["progress_percent"]) == ("running", 0)
     again = boss.say({**work, "message_id": str(uuid.uuid4())})
     assert again is not None
-    assert again.type == "work_status", "a repeat attaches to what runs"
+    assert again["type"] == "work_status", "a repeat attaches to what runs"
     worker.finish({"ok": True})
     result = boss.fetch_one()
     assert (result["type"], result["payload"]["status"]) == ("work_result", "success")
     repeated = boss.say({**work, "message_id": str(uuid.uuid4())})
     assert repeated is not None
-    assert (repeated.type, repeated.request_id, repeated.trace_id) == (
+    assert (repeated["type"], repeated["request_id"], repeated["trace_id"]) == (
         "work_result",
         work["request_id"],
         work["trace_id"],
     )
-    assert bytes(repeated.payload) == bytes(messages.raw(result["payload"]))
+    assert repeated["payload"] == result["payload"]
     assert len(worker.delivered) == 1
     later = kit.restarted()
     other = later.orchestrator()
     later.offer("com.a", tool("com.a/deploy"))
     recorded = other.say({**work, "message_id": str(uuid.uuid4())})
     assert recorded is not None
-    assert bytes(recorded.payload) == bytes(repeated.payload), "the cache is the record: a restart changes nothing"
+    assert recorded["payload"] == repeated["payload"], "the cache is the record: a restart changes nothing"
 
 
 @requirement("CH-078")

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from trunkline import effects, entries
-from trunkline.edges.opensentience.serve import Connection
+from trunkline.edges.driver import Driver
 from trunkline.hub import calls, chains, retry, views
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.calls import Calls
@@ -195,7 +195,7 @@ def a_token_is_good_for_any_process(patch: Patch) -> None:
 
 def reading_never_goes_on(patch: Patch) -> None:
     """When the disk has caught up, everybody is heard again."""
-    patch.setattr(Connection, "resume_reading", lambda _self: None)
+    patch.setattr(Driver, "resume_reading", lambda _self: None)
 
 
 # --- the short way of ordinary calls ----------------------------------------------------------------------------------

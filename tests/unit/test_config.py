@@ -428,10 +428,9 @@ def test_the_built_in_rules_can_be_removed(home: Home) -> None:
     assert loaded(home, "policy.builtin = false").policy().rules == ()
 
 
-def test_the_built_in_rules_are_these_five_in_this_order(home: Home) -> None:
+def test_the_built_in_rules_are_these_four_in_this_order(home: Home) -> None:
     rules = loaded(home).policy().rules
     assert [(rule.caller, rule.tool, rule.side_effects, rule.when, rule.decision) for rule in rules] == [
-        ("chiffon:chiffon.*", "*", None, None, Decision.ALLOW),
         ("*", "*", True, "untrusted", Decision.ASK),
         ("operator", "*", None, None, Decision.ALLOW),
         ("*", "*", False, None, Decision.ALLOW),

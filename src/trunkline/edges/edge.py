@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -40,20 +40,6 @@ class EdgeOff(Exception):
     """An edge that cannot run here and is not needed; its text says why and what to do. The exchange runs without."""
 
 
-class Joined:
-    """Feed, views and operator as one object: goes with the last edge that asks for it."""
-
-    def __init__(self, *parts: object) -> None:
-        self._parts = parts
-
-    def __getattr__(self, name: str) -> Any:
-        """The first that has it."""
-        for part in self._parts:
-            if hasattr(part, name):
-                return getattr(part, name)
-        raise AttributeError(name)
-
-
 class Surroundings(Struct, frozen=True):
     """What an edge is given when it is made: the exchange, the configuration, and where and what it is part of."""
 
@@ -68,11 +54,6 @@ class Surroundings(Struct, frozen=True):
     instance: str
     # The doors of all edges, for the one that listens for them. To be asked for when all edges are made.
     doors: Callable[[], Sequence[Door]]
-
-    @property
-    def exchange(self) -> Any:
-        """All three at once: goes with the last edge that asks for it."""
-        return Joined(self.feed, self.views, self.operator)
 
 
 class RunningEdge:

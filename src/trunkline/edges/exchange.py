@@ -111,6 +111,9 @@ class Views(Protocol):
     def agents(self) -> list[AgentView]:
         """All agents, launched or attached."""
 
+    def agent(self, agent_id: str) -> AgentView | None:
+        """One agent that is attached."""
+
     def tools(self) -> list[ToolView]:
         """All tools by name, also those that cannot be called now."""
 
@@ -176,10 +179,6 @@ class Operator(Protocol):
 
     def unwatch(self, watcher: Watcher) -> None:
         """Stop handing them over."""
-
-
-class Exchange(Feed, Views, Operator, Protocol):
-    """All three at once."""
 
 
 class Watcher(Protocol):

@@ -39,7 +39,7 @@ def read(pid: int) -> Process | None:
     line = _content(f"/proc/{pid}/stat")
     if not line:
         return None
-    # The name in brackets may itself hold spaces and brackets; the last one closes it.
+    # The name in brackets may itself hold blanks and brackets; the last one closes it.
     fields = line[line.rindex(b")") + 2 :].split()
     return Process(pid, fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
 

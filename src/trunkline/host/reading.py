@@ -41,6 +41,11 @@ class Reading(Views):
                 )
         return [found[agent_id] for agent_id in sorted(found)]
 
+    def agent(self, agent_id: str) -> AgentView | None:
+        """One agent that is attached."""
+        found = self._hub.registry.agents.get(agent_id)
+        return None if found is None else views.agent(self._hub, found)
+
     def tools(self) -> list[ToolView]:
         """All tools by name."""
         return views.tools(self._hub, self._runner.now())

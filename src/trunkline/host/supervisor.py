@@ -19,7 +19,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +42,10 @@ log = logging.getLogger("trunkline")
 PASSED_ON: Final = ("PATH", "HOME", "LANG", "TZ")
 # Logs of earlier runs that are kept for each agent: enough to see how a crash loop began.
 KEPT_LOGS: Final = 20
+# After its heartbeats, which take 30 s to be missed, an agent that was there gets so long to come back.
+HUNG_S: Final = 60.0
+# A launch token has to be used within this time (decision 16).
+NEVER_CAME_S: Final = 120.0
 # Between two tries to get a keeper, on a machine without memory, or where one dies at once.
 KEEPER_WAIT_S: Final = 1.0
 
@@ -71,6 +75,9 @@ class Run(Struct):
     token_sha256: str
     manifest: Manifest | None
     process: ProcessIdentity | None = None
+    # Whether it ever came in, and why it was ended by us, if it was.
+    has_come: bool = False
+    ended_for: str = ""
 
 
 class Agent:
@@ -81,6 +88,8 @@ class Agent:
         self.life = Life(spec.restart)
         self.run: Run | None = None
         self.is_removed = False
+        # Since when it runs and is not well; None while it is.
+        self.unwell_since: float | None = None
 
 
 class Supervisor:
@@ -142,6 +151,28 @@ class Supervisor:
             agent.life.restart = spec.restart
             agent.is_removed = False
             self._perform(agent, agent.life.start(self._clock()))
+
+    def look(self, well: Collection[str]) -> None:
+        """End agents that hang: their process is there, but they are not among those that are connected and well.
+
+        What follows is decided as after a crash.
+        """
+        now = self._clock()
+        for agent in list(self._agents.values()):
+            run = agent.run
+            if run is None or agent.life.state is not State.RUNNING or agent.spec.agent_id in well:
+                agent.unwell_since = None
+                if run is not None and agent.spec.agent_id in well:
+                    run.has_come = True
+                continue
+            if agent.unwell_since is None:
+                agent.unwell_since = now
+            patience_s = HUNG_S if run.has_come else NEVER_CAME_S
+            if now - agent.unwell_since >= patience_s and not run.ended_for:
+                what = "was silent" if run.has_come else "did not come in"
+                run.ended_for = f"{what} for {patience_s:.0f} s and was ended"
+                self._feed([Noticed("agent.hung", "host", agent.spec.agent_id, run.ended_for)])
+                self._send({"do": "stop", "run_id": run.run_id, "grace_s": agent.spec.stop_grace_s})
 
     async def stop_all(self, max_grace_s: float = float("inf")) -> None:
         """End every agent and the keeper. Takes no longer than the longest grace and a few seconds."""
@@ -241,7 +272,9 @@ class Supervisor:
         if run is None:
             return
         if report["report"] != "launched":
-            self._end(run, report.get("code", CANNOT_RUN), report["reason"])
+            # One that hung did not end well, whatever it says in the end.
+            code = report.get("code", CANNOT_RUN) or (-signal.SIGTERM if run.ended_for else 0)
+            self._end(run, code, run.ended_for or report["reason"])
             return
         agent = run.agent
         run.process = ProcessIdentity(report["pid"], report["start_time"])

@@ -139,14 +139,14 @@ class Calls:
 
     def _serving_tool(self, call: Call, asked: Tool | None, now: Now) -> Tool | None:
         """The tool that a queued call can be sent to now. One that was sent before goes to the same as then."""
-        entry = call.entry
-        if call.attempt or not self._routing.is_routed(entry.tool_id):
+        if call.attempt:
             tool = self._registry.tools.get(call.served_by)
             return tool if tool is not None and tool.is_usable else None
         if asked is None or not asked.is_usable:
             return None
-        tool = self._routing.provider_of(call, now)
-        if tool is not None:
+        is_routed = self._routing.is_routed(call.entry.tool_id)
+        tool = self._routing.provider_of(call, now) if is_routed else asked
+        if tool is not None and (is_routed or call.route is not None):
             tried = () if call.route is None else call.route.tried
             call.route = Route(tool.definition.tool_id, tool.dedupes, tried)
         return tool
@@ -198,8 +198,12 @@ class Calls:
         return call.entry.n in self._parked
 
     def _park(self, call: Call, now: Now) -> None:
-        is_anybodys = not call.attempt and self._routing.is_routed(call.entry.tool_id)
-        self._parked.add(call.entry.n, ANYBODY if is_anybodys else call.served_by)
+        waits_for = call.entry.tool_id
+        if call.attempt:
+            waits_for = call.served_by
+        elif self._routing.is_routed(waits_for):
+            waits_for = ANYBODY
+        self._parked.add(call.entry.n, waits_for)
         if call.give_up_at == 0.0:
             call.give_up_at = max(now.mono, call.not_before) + PATIENCE_S
         self._alarms.set(call)

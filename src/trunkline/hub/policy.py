@@ -142,7 +142,7 @@ class Judge:
         self._registry = registry
         self._credentials = credentials
         self._epoch = 0
-        # By agent. Only agents that are part of the exchange have one: a space judges each command by its own rules.
+        # By agent. Only agents that are part of the exchange have one: some judge each input by rules of their own.
         self.guards: dict[str, Guard] = {}
 
     def guarded(self, verdict: Verdict, tool_id: str, body: Raw) -> Verdict:

@@ -98,7 +98,8 @@ def _recent_call(hub: Hub, recent: Settled) -> CallView:
     """An outcome is shown once it is on disk; until then a crash could still change it (decision 26)."""
     accepted, settled = recent.accepted, recent.settled
     if settled.n > hub.state.stored:
-        return open_call(Call(accepted, Status.RUNNING, started_ms=settled.started_ms))
+        view = open_call(Call(accepted, Status.RUNNING, started_ms=settled.started_ms))
+        return replace(view, provider=settled.provider)
     return settled_call(accepted, settled)
 
 

@@ -104,7 +104,7 @@ class AcceptedJobs:
             return [self._error(refused.error, fields, now)], None
 
     def _error(self, error: ErrorPayload, fields: Fields | None, now: float) -> Envelope:
-        return messages.error_reply(error, ORCHESTRATOR, fields, int(now * 1000), sender=self.agent_type)
+        return messages.error_reply(error, ORCHESTRATOR, fields, int(now * 1000), _new_id, sender=self.agent_type)
 
     def _check_token(self, fields: Fields) -> None:
         raw = fields.pop("auth_token", None)
@@ -218,8 +218,12 @@ class AcceptedJobs:
             request_id=asked.request_id,
             now_ms=int(now * 1000),
             custom=fields,
-            message_id=str(uuid.uuid4()),
+            message_id=_new_id(),
         )
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())
 
 
 def _steps(number: int, name: str, output: str) -> list[Step]:

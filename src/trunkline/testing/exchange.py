@@ -17,7 +17,8 @@ from random import Random
 from typing import Final
 
 from trunkline import events
-from trunkline.edges.opensentience.serve import Connection, OpenSentienceListener
+from trunkline.edges.driver import Driver
+from trunkline.edges.opensentience.serve import OpenSentienceListener
 from trunkline.edges.opensentience.session import Settings
 from trunkline.errors import LedgerError
 from trunkline.host.reading import Reading
@@ -235,12 +236,12 @@ class SimulatedExchange:
             self.runner, settings, path=Path("agents.sock"), entropy=setup.rng.randbytes
         )
         self._listener.loop = self._loop.as_asyncio
-        self._connections: list[Connection] = []
+        self._connections: list[Driver] = []
         setup.network.listener = self._accept
         self.runner.feed([events.ExchangeStarted("0.0.0", instance)])
 
-    def _accept(self) -> Connection:
-        connection = Connection(self._listener, is_local=True)
+    def _accept(self) -> Driver:
+        connection = self._listener.connection(is_local=True)
         self._connections.append(connection)
         return connection
 
@@ -298,7 +299,7 @@ class SimulatedExchange:
         self._setup.network.listener = None
         now = self._setup.now()
         for connection in self._connections:
-            if connection in self._listener.connections:
+            if connection in self._listener.connections.open:
                 connection.say_goodbye("shutdown", now)
         loop.run_for(GOODBYE_S)
         if self.died is not None:

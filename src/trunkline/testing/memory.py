@@ -1,8 +1,9 @@
 """A whole exchange in memory, for tests of an edge: the real hub, runner, views and ledger; a clock that stands still.
 
 Everything that is recorded is on disk at once, unless ``disk_rests``: then ``store`` puts it there. Time passes by
-``advance``. ``call`` and ``attach`` are a caller and an agent of no particular protocol, so that a test of one edge
-needs no other. Give ``surroundings`` to an edge, or ``feed`` and ``views`` to its parts.
+``advance``, or by itself on a ``live`` loop, for tests on real sockets. ``call`` and ``attach`` are a caller and an
+agent of no particular protocol, so that a test of one edge needs no other. Give ``surroundings`` to an edge, or
+``feed`` and ``views`` to its parts.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from trunkline.edges.edge import Edge, Surroundings
 from trunkline.edges.exchange import BaseSink
 from trunkline.effects import Answer, Cancel, Deliver, Progress, Reply, ToSession, Wait
 from trunkline.entries import Entry
+from trunkline.errors import InvariantBroken
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating
 from trunkline.host.reading import Reading
-from trunkline.host.runner import Runner
+from trunkline.host.runner import Loop, Runner, both_clocks
 from trunkline.hub import invariants
 from trunkline.hub.hub import Hub
 from trunkline.ledger.keys import LedgerKeys
@@ -77,13 +79,22 @@ class MemoryRunner(Runner):
 
     exchange: MemoryExchange
 
+    def _send(self, effect: ToSession, now: Now) -> None:
+        self.exchange.effects.append(effect)
+        super()._send(effect, now)
+
     def feed(self, happened: Sequence[events.Event]) -> None:
         """Hand events to the hub."""
         super().feed(happened)
         if not self._is_feeding and not self.exchange.is_storing and not self.exchange.disk_rests:
             self.exchange.store()
         if not self._is_feeding and self.exchange.died is None:
-            invariants.check(self.hub)
+            try:
+                invariants.check(self.hub)
+            except InvariantBroken as broken:
+                # Whoever fed may take what is raised here for a defect of its own.
+                self.exchange.died = str(broken)
+                raise
 
     def kill(self) -> None:
         """From here on nothing happens any more, whatever tasks of this exchange still say."""
@@ -91,7 +102,7 @@ class MemoryRunner(Runner):
 
 
 class MemoryExchange:
-    """One exchange. ``log`` is everything it recorded, as it was before masking."""
+    """One exchange. ``log`` is everything it recorded, as it was before masking, ``effects`` what it said to whom."""
 
     def __init__(
         self,
@@ -101,6 +112,7 @@ class MemoryExchange:
         config: Config | None = None,
         disk: FaultyDisk | None = None,
         clock: ManualClock | None = None,
+        live: Loop | None = None,
         log: list[Entry] | None = None,
         home: Path = Path("/nowhere"),
         run: int = 1,
@@ -112,7 +124,10 @@ class MemoryExchange:
         self.disk = FaultyDisk(1) if disk is None else disk
         self.clock = ManualClock() if clock is None else clock
         self.loop = ManualLoop(self.clock)
+        # Both clocks.
+        self.now = self.clock.now if live is None else both_clocks
         self.log: list[Entry] = [] if log is None else log
+        self.effects: list[ToSession] = []
         self.disk_rests = self.is_storing = False
         # Why it ended by itself.
         self.died: str | None = None
@@ -128,6 +143,7 @@ class MemoryExchange:
             vfs=self.disk.vfs,
             keys=keys,
         )
+        settings = HubSettings(policy, Limits())
         self.hub = Hub(
             mac_key=self.ledger.mac_key,
             call_prefix=f"{run:08x}-0000-8000-a000-",
@@ -135,7 +151,7 @@ class MemoryExchange:
             operator_sha256=hashlib.sha256(OPERATOR_TOKEN.encode()).hexdigest(),
             launch_edge="opensentience",
             operator_edge="http",
-            settings=HubSettings(policy, Limits()),
+            settings=settings,
         )
         self.hub.fold(self.ledger.reader.recovery())
         self.hub.stored(self.ledger.durable)
@@ -152,10 +168,10 @@ class MemoryExchange:
             self.ledger,
             Masker(),
             processes,
-            self.loop,
+            self.loop if live is None else live,
             instance=f"run-{run}",
             fatal=self._fatal,
-            clock=self.clock.now,
+            clock=self.now,
         )
         self.feed.exchange = self
         self.edges = Edges(edges, {})
@@ -166,9 +182,7 @@ class MemoryExchange:
         self._refs = itertools.count(1)
         self.edges.make(self.surroundings())
         self.edges.prepare()
-        self.feed.feed(
-            [events.SettingsChanged(HubSettings(policy, Limits())), events.ExchangeStarted("0.0.0", f"run-{run}")]
-        )
+        self.feed.feed([events.SettingsChanged(settings), events.ExchangeStarted("0.0.0", f"run-{run}")])
 
     def _fatal(self, why: str) -> None:
         self.died = why
@@ -188,10 +202,6 @@ class MemoryExchange:
         )
 
     # -- time and disk -------------------------------------------------------------------------------------------------
-
-    def now(self) -> Now:
-        """Both clocks."""
-        return self.clock.now()
 
     def advance(self, seconds: float) -> None:
         """Let time pass, with every timer at its moment."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,10 +19,19 @@ import uvloop
 from tests.requirement import requirement
 from tests.unit.host.conftest import Host, Runaway, command_line, content, escaping, is_running, sleeping
 from trunkline.edges.opensentience.launching import AgentLauncher
-from trunkline.events import AgentLaunched, Event
+from trunkline.events import AgentLaunched, Event, Noticed
 from trunkline.host import processes, restart
 from trunkline.host.keeper import SHORT_GRACE_S
-from trunkline.host.supervisor import KEPT_LOGS, AgentSpec, Supervisor, environment, forget_old_logs, new_run_id
+from trunkline.host.supervisor import (
+    HUNG_S,
+    KEPT_LOGS,
+    NEVER_CAME_S,
+    AgentSpec,
+    Supervisor,
+    environment,
+    forget_old_logs,
+    new_run_id,
+)
 from trunkline.model import ProcessIdentity
 
 
@@ -733,3 +742,75 @@ def test_it_all_runs_on_the_loop_of_the_exchange(short_path: Path) -> None:
         assert not any(is_running(pid) for pid in (first, second, keeper, last))
 
     uvloop.run(scenario())
+
+
+# --- those that hang --------------------------------------------------------------------------------------------------
+
+
+class SlowClock:
+    """Hours pass when somebody says so."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+async def hanging(short_path: Path) -> AsyncIterator[tuple[Host, SlowClock]]:
+    host, clock = Host(short_path), SlowClock()
+    launcher = AgentLauncher(short_path, short_path / "s")
+    host.supervisor = Supervisor(short_path, launcher, mask=bytes, jitter=lambda: 0.0, clock=clock)
+    yield host, clock
+    await host.supervisor.stop_all()
+
+
+@requirement("OS-132")
+async def test_an_agent_that_is_stopped_by_a_signal_is_ended_and_started_again(
+    hanging: tuple[Host, SlowClock], tmp_path: Path
+) -> None:
+    host, clock = hanging
+    await host.start(sleeping("a", tmp_path))
+    first = await host.pid("a")
+    host.supervisor.look({"a"})
+    os.kill(first, signal.SIGSTOP)
+    host.supervisor.look(set())
+    clock.at += HUNG_S - 1
+    host.supervisor.look(set())
+    assert not [event for event in host.events if isinstance(event, Noticed)], "it may still come back"
+    clock.at += 2
+    host.supervisor.look(set())
+    host.supervisor.look(set())
+    assert [(event.code, event.who) for event in host.events if isinstance(event, Noticed)] == [("agent.hung", "a")]
+    await host.until(lambda: host.view("a").state == "backoff", "its end")
+    assert host.view("a").note == "was silent for 60 s and was ended"
+    clock.at += 60
+    host.supervisor._wake()
+    await host.until(lambda: host.view("a").pid not in (None, first), "another one")
+
+
+async def test_an_agent_that_never_comes_in_is_ended_after_the_time_of_its_token(
+    hanging: tuple[Host, SlowClock], tmp_path: Path
+) -> None:
+    host, clock = hanging
+    # It ends with 0 when it is told to: that is no reason to leave it at that.
+    await host.start(shell("a", tmp_path, "trap 'exit 0' TERM; while :; do sleep 0.05; done"))
+    await host.pid("a")
+    host.supervisor.look(set())
+    clock.at += NEVER_CAME_S + 1
+    host.supervisor.look(set())
+    await host.until(lambda: host.view("a").state == "backoff", "its end")
+    assert host.view("a").note == "did not come in for 120 s and was ended"
+
+
+async def test_an_agent_that_comes_back_in_time_is_left_alone(hanging: tuple[Host, SlowClock], tmp_path: Path) -> None:
+    host, clock = hanging
+    await host.start(sleeping("a", tmp_path))
+    pid = await host.pid("a")
+    for _ in range(5):
+        host.supervisor.look(set())
+        clock.at += HUNG_S - 1
+        host.supervisor.look({"a"})
+    assert host.view("a").pid == pid
+    assert host.view("a").state == "running"

@@ -68,7 +68,7 @@ def router(tool_id: str, given: Raw) -> list[str]:
     return [f"{agent}/{name}" for agent in (*AGENTS[turn:], *AGENTS[:turn], *(() if turn else (ROUTED,)))]
 
 
-some_tool = st.builds("{}/{}".format, st.sampled_from(EVERYBODY), st.sampled_from(NAMES))
+some_tool = st.builds("{}/{}".format, st.sampled_from((*EVERYBODY, ROUTED)), st.sampled_from(NAMES))
 terms = st.fixed_dictionaries(
     {
         "tool_id": some_tool,
@@ -248,6 +248,10 @@ class HubMachine(RuleBasedStateMachine):
             by, ref = Principal(f"opensentience:{agent}"), f"wish-{len(self.kit.log)}"
             session = self.kit.sessions[agent]
             self.kit.feed(events.DirectiveRequested(session, ref, by, "com.a/intended", None, "please"))
+
+    @rule(is_routed=st.sampled_from([True, True, False]))
+    def change_router(self, is_routed: bool) -> None:
+        self.kit.route(ROUTED, router if is_routed else None)
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 1.0, 2.5, 5.1, 10.1, 31.0, 61.0, 3601.0, 90_000.0]))
     def pass_time(self, seconds: float) -> None:

@@ -280,6 +280,27 @@ def test_a_call_that_waits_for_a_slot_of_one_who_leaves_is_served_by_another() -
     assert served_by(waiting) == ["com.b/x"]
 
 
+def test_a_call_that_waits_for_a_slot_when_the_router_is_taken_away_is_served_by_the_tool_itself() -> None:
+    kit = Routed(max_inflight=1)
+    first, waiting = kit.call("com.r/x"), kit.call("com.r/x")
+    kit.route("com.r", None)
+    kit.finish(first, {})
+    assert served_by(waiting) == ["com.r/x"]
+    assert [entry.provider for entry in kit.log_of(entries.CallSent)] == [None]
+
+
+def test_without_its_router_a_call_waits_for_the_tool_itself() -> None:
+    kit = Routed(max_inflight=1)
+    first, waiting = kit.call("com.r/x"), kit.call("com.r/x")
+    kit.route("com.r", None)
+    kit.health("com.r", Health.UNHEALTHY)
+    kit.finish(first, {})
+    kit.health("com.b", Health.DEGRADED)
+    assert served_by(waiting) == []
+    kit.health("com.r", Health.OK)
+    assert served_by(waiting) == ["com.r/x"]
+
+
 def test_a_tool_taken_back_is_not_waited_for_and_another_one_is() -> None:
     kit = Routed(max_inflight=1)
     kit.offer("com.a", "y")

@@ -1,4 +1,4 @@
 """Chiffon Agent Protocol v1.0, both roles: orchestrator of agents, and agent of other orchestrators.
 
-Start reading at ``switchboard.py``.
+Start reading at ``peers.py``.
 """

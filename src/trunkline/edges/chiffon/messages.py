@@ -1,7 +1,7 @@
 """The wire of Chiffon, typed: the envelope, the payloads of the four message types, and the table of error codes.
 
 Owns field names, their bounds, and the words of a refusal (``Refused``: an error code with its context). Does not own
-tokens, directions or tasks (``session``, ``orchestrators``), nor what a message means to the exchange (``translate``).
+tokens (``peers``), directions or tasks (the sessions), nor what a message means to the exchange (``translate``).
 
 Invariant: what is read here has the shape it claims; what is built here reads back as it was.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import uuid
+from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -143,6 +143,7 @@ class ErrorPayload(Struct, frozen=True):
 
 
 Payload = WorkRequest | WorkStatus | WorkResult | ErrorPayload
+_TYPES: Final = dict(zip((WorkRequest, WorkStatus, WorkResult, ErrorPayload), MESSAGE_TYPES, strict=True))
 
 
 class Refused(RemoteProtocolError):
@@ -177,6 +178,13 @@ def unavailable(agent_id: str, last_heartbeat_ms: int | None, text: str) -> Refu
     """Refused with 5002."""
     seen = None if last_heartbeat_ms is None else stamp(last_heartbeat_ms)
     return Refused(ErrorPayload(UNAVAILABLE, text, {"agent_id": agent_id, "last_heartbeat": seen}))
+
+
+def defect() -> Refused:
+    """Refused with 5002 because of a defect of ours; its place is on record."""
+    refused = unavailable("exchange", None, "the exchange failed; the operator's log says where")
+    refused.status = 500
+    return refused
 
 
 def over_limit(name: str, available: int, required: int) -> Refused:
@@ -252,16 +260,7 @@ class _Named(Struct):
 
 def read_payload(envelope: Envelope) -> Payload:
     """The payload as its type says, every rule checked."""
-    fields = _decode_fields(bytes(envelope.payload))
-    match envelope.type:
-        case "work_request":
-            return _work_request(fields)
-        case "work_status":
-            return _work_status(fields)
-        case "work_result":
-            return _work_result(fields)
-        case _:
-            return _error(fields)
+    return _READERS[envelope.type](_decode_fields(bytes(envelope.payload)))
 
 
 def _work_request(fields: Fields) -> WorkRequest:
@@ -355,6 +354,14 @@ def _error(fields: Fields) -> ErrorPayload:
     return ErrorPayload(code, message, context)
 
 
+_READERS: Final[dict[str, Callable[[Fields], Payload]]] = {
+    "work_request": _work_request,
+    "work_status": _work_status,
+    "work_result": _work_result,
+    "error": _error,
+}
+
+
 def _task_id(fields: Fields) -> str:
     task_id = _required(fields, "task_id", str)
     _check_uuid(task_id, "payload.task_id")  # CH-021, CH-041
@@ -427,19 +434,6 @@ def raw(value: object) -> Raw:
     return Raw(_encode(value))
 
 
-def type_of(payload: Payload) -> str:
-    """The message type that a payload belongs to."""
-    match payload:
-        case WorkRequest():
-            return "work_request"
-        case WorkStatus():
-            return "work_status"
-        case WorkResult():
-            return "work_result"
-        case _:
-            return "error"
-
-
 def build(
     payload: Payload,
     *,
@@ -448,37 +442,46 @@ def build(
     trace_id: str,
     request_id: str,
     now_ms: int,
-    message_id: str | None = None,
+    message_id: str,
     custom: Raw | None = None,
     version: str = VERSION,
 ) -> Envelope:
-    """A message of ours. Each has an id of its own, also when it says again what another one said."""
+    """A message of ours. Each needs an id of its own, also when it says again what another one said."""
     return Envelope(
         protocol_version=version,
-        message_id=message_id or str(uuid.uuid4()),
+        message_id=message_id,
         from_agent=sender,
         to_agent=to,
         timestamp=stamp(now_ms),
         trace_id=trace_id,
         request_id=request_id,
-        type=type_of(payload),
+        type=_TYPES[type(payload)],
         payload=raw(payload),
         x_custom_fields=custom,
     )
 
 
-def error_reply(error: ErrorPayload, to: str, fields: Fields | None, now_ms: int, *, sender: str = "") -> Envelope:
+def error_reply(
+    error: ErrorPayload,
+    to: str,
+    fields: Fields | None,
+    now_ms: int,
+    new_id: Callable[[], str],
+    *,
+    sender: str = ORCHESTRATOR,
+) -> Envelope:
     """The answer to a message that was not taken; ids that cannot be read are replaced (silent point 28)."""
     known = fields or {}
     named = _readable(known, "message_id")
     sender_type = _text(known, "from_agent")
     return build(
         error,
-        sender=sender or ORCHESTRATOR,
+        sender=sender,
         to=to or (sender_type if sender_type in AGENT_TYPES else ORCHESTRATOR),
-        trace_id=_readable(known, "trace_id") or str(uuid.uuid4()),
-        request_id=_readable(known, "request_id") or str(uuid.uuid4()),
+        trace_id=_readable(known, "trace_id") or new_id(),
+        request_id=_readable(known, "request_id") or new_id(),
         now_ms=now_ms,
+        message_id=new_id(),
         custom=None if named is None else raw({"in_reply_to": named}),
     )
 

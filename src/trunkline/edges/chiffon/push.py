@@ -1,116 +1,59 @@
-"""Push to callback URLs: an agent that listens gets its messages by POST instead of asking for them.
+"""Push to callback URLs: a peer that listens gets its messages by POST instead of asking for them.
 
-Owns one sender for each callback. Loopback only (``client.place_of``). A message that cannot be handed over is a
-failed attempt (5002); the hub decides whether it is sent again.
+Loopback only (``client.place_of``). A message that cannot be handed to an agent is a failed attempt (5002); the hub
+decides whether it is sent again. An orchestrator that misses an answer repeats its request.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
+from trunkline.edges.background import Background
 from trunkline.edges.chiffon import client
-from trunkline.edges.chiffon.mailbox import Letter
-from trunkline.edges.chiffon.messages import ORCHESTRATOR
-from trunkline.edges.chiffon.session import AgentSession
-from trunkline.edges.chiffon.switchboard import Caller, Switchboard, orchestrator_token
+from trunkline.edges.chiffon.peers import AnyConversation
+from trunkline.edges.chiffon.session import Probe
 
 PUSH_TIMEOUT_S: Final = 10.0
 HEALTH_PATH: Final = "/health"
 
 
-class Pushers:
-    """The senders, by agent."""
+class Callback:
+    """Sends what one peer has to be sent, in order. ``token`` is the one that this peer knows us by."""
 
-    def __init__(self, switchboard: Switchboard) -> None:
-        self._switchboard = switchboard
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        switchboard.on_left.append(self._drop)
-
-    def callback(self, caller: Caller, url: str | None) -> None:
-        """From here on send to this URL; None: the agent asks for its messages."""
-        self._drop(caller.agent_id)
-        session = self._switchboard.session_of(caller)
-        if url is None:
-            if isinstance(session, AgentSession):
-                session.probe = None
-            return
-        pusher = Pusher(self._switchboard, caller, url)
-        self._tasks[caller.agent_id] = asyncio.get_running_loop().create_task(pusher.run())
-        if isinstance(session, AgentSession):
-            session.probe = pusher.probe
-
-    def _drop(self, agent_id: str) -> None:
-        task = self._tasks.pop(agent_id, None)
-        if task is not None:
-            task.cancel()
-
-    async def stop(self) -> None:
-        """End them all."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class Pusher:
-    """Sends what one peer has in its mailbox, in order."""
-
-    def __init__(self, switchboard: Switchboard, caller: Caller, url: str) -> None:
-        self._switchboard = switchboard
-        self._session = switchboard.session_of(caller)
+    def __init__(self, background: Background, conversation: AnyConversation, url: str, token: str) -> None:
+        self._background = background
+        self._conversation = conversation
         self._url = url
-        # An orchestrator knows us by its own token's counterpart just as an agent does (silent point 6).
-        self._token = orchestrator_token(caller.token_sha256)
-        self._probes: set[asyncio.Task[None]] = set()
+        self._token = token
 
-    async def run(self) -> None:
-        """Until the peer is gone."""
-        bell = asyncio.Event()
-        wake = bell.set
-        self._session.mailbox.listeners.append(wake)
-        try:
-            while True:
-                for letter in self._session.mailbox.take():
-                    await self._push(letter)
-                if not len(self._session.mailbox):
-                    await bell.wait()
-                bell.clear()
-        finally:
-            self._session.mailbox.listeners.remove(wake)
+    def start(self) -> None:
+        """From here on the peer's messages go to this URL."""
+        task = self._background.spawn(self._run(), self._conversation.number)
+        self._conversation.carry(self, task)
+        self._conversation.probe_by(Probe.BY_TRANSPORT, self._look)
 
-    async def _push(self, letter: Letter) -> None:
+    async def _run(self) -> None:
+        conversation = self._conversation
+        async for message in conversation.outgoing():
+            problem = await self._ask("POST", message.data)
+            if problem is None:
+                conversation.step(conversation.session.heard)
+            else:
+                conversation.not_sent(message, problem)
+
+    def _look(self) -> None:
+        self._background.spawn(self._get_health(), self._conversation.number)
+
+    async def _get_health(self) -> None:
+        """``GET /health`` beside the callback (silent point 15)."""
+        self._conversation.looked(is_well=await self._ask("GET", path=HEALTH_PATH) is None)
+
+    async def _ask(self, method: str, body: bytes = b"", path: str | None = None) -> str | None:
+        """What is wrong with the callback, if something is."""
         try:
             answer = await client.request(
-                self._url, "POST", body=letter.data, token=self._token, timeout_s=PUSH_TIMEOUT_S
+                self._url, method, path=path, body=body, token=self._token, timeout_s=PUSH_TIMEOUT_S
             )
         except client.Unreachable as error:
-            self._failed(letter.request_id, f"the callback did not answer: {error}")
-            return
-        if answer.status >= 300:
-            self._failed(letter.request_id, f"the callback answered {answer.status}")
-        else:
-            self._session.heard(self._switchboard.exchange.now())
-
-    def _failed(self, request_id: str, text: str) -> None:
-        if self._session.agent_type != ORCHESTRATOR:
-            assert isinstance(self._session, AgentSession)
-            self._session.unreachable(request_id, text)
-
-    def probe(self) -> None:
-        """``GET /health`` beside the callback (silent point 15)."""
-        task = asyncio.get_running_loop().create_task(self._probe())
-        self._probes.add(task)
-        task.add_done_callback(self._probes.discard)
-
-    async def _probe(self) -> None:
-        assert isinstance(self._session, AgentSession)
-        try:
-            answer = await client.request(
-                self._url, "GET", path=HEALTH_PATH, token=self._token, timeout_s=PUSH_TIMEOUT_S
-            )
-            is_well = answer.status < 300
-        except client.Unreachable:
-            is_well = False
-        if not self._session.is_closed:
-            self._session.probed(self._switchboard.exchange.now(), is_well=is_well)
+            return f"the callback did not answer: {error}"
+        return f"the callback answered {answer.status}" if answer.status >= 300 else None

@@ -1,26 +1,32 @@
 """Chiffon over a message queue: NATS JetStream, through nats-py (the extra ``trunkline[nats]``).
 
 Owns the connection to the broker, the token in each message (``auth_token``, stripped before anything else looks at
-it), acknowledgements and dead letters. A message is acknowledged when what it leads to is on record, so that a crash
-in between brings it again. Broker away: it is tried again for ever, with growing waits; a message of ours that cannot
-be handed over meanwhile is a failed attempt (5002). Does not own what messages lead to (``switchboard``).
+it), acknowledgements and dead letters. A message is acknowledged when what it leads to is on record, a work_request
+when its last word is with the broker, so that a crash in between brings it again. Broker away: it is tried again for
+ever, with growing waits; a message of ours that cannot be handed over meanwhile is a failed attempt (5002). Does not
+own what messages lead to (``peers``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
+import nats
+from nats.errors import Error as NatsError
 
+from trunkline.edges.background import Background
 from trunkline.edges.chiffon import messages, subjects
-from trunkline.edges.chiffon.mailbox import Letter
 from trunkline.edges.chiffon.messages import ORCHESTRATOR, Fields, Refused
-from trunkline.edges.chiffon.orchestrators import OrchestratorSession
-from trunkline.edges.chiffon.session import AgentSession
-from trunkline.edges.chiffon.switchboard import Caller, Switchboard, orchestrator_token
+from trunkline.edges.chiffon.orchestrator_session import OrchestratorSession
+from trunkline.edges.chiffon.peers import AnyConversation, Caller, Peers
+from trunkline.edges.chiffon.session import Probe
+from trunkline.edges.chiffon.translate import EDGE
+from trunkline.edges.waiting import stored
 from trunkline.events import Noticed
 
 log = logging.getLogger("trunkline")
@@ -33,48 +39,39 @@ FETCH_MESSAGES: Final = 1
 # Waits between tries to reach the broker: doubling up to this.
 FIRST_WAIT_S: Final = 0.2
 MAX_WAIT_S: Final = 10.0
-# How often it is looked whether an outcome is on disk; a commit takes some milliseconds.
-LOOK_S: Final = 0.01
-RECORDED_S: Final = 20.0
+CLOSE_S: Final = 1.0
+# What it looks like when the broker is not there, or has no time.
+AWAY: Final = (OSError, NatsError, TimeoutError)
 
 
 class Queue:
-    """The edge's side of the broker."""
+    """The edge's side of the broker. ``start`` once; ``stop`` once, after its tasks."""
 
-    def __init__(self, switchboard: Switchboard, url: str) -> None:
-        self._switchboard = switchboard
+    def __init__(self, peers: Peers, background: Background, url: str) -> None:
+        self._peers = peers
+        self._background = background
         self.url = url
         self.is_connected = False
         self._connection: Any = None
         self._js: Any = None
-        self._run: asyncio.Task[None] | None = None
-        self._senders: dict[str, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        switchboard.on_left.append(self._left)
+        # Requests whose last word is not with the broker yet, by conversation and request_id.
+        self._unanswered: dict[tuple[int, str], asyncio.Event] = {}
 
     def start(self) -> None:
         """Begin to look for the broker; nobody waits for it."""
-        self._run = asyncio.get_running_loop().create_task(self._serve())
+        self._background.spawn(self._serve())
 
     async def stop(self) -> None:
         """Leave the broker; what was not acknowledged comes again."""
-        tasks = [*self._tasks, *self._senders.values(), *([self._run] if self._run is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         if self._connection is not None:
-            from nats.errors import Error as NatsError
-
-            with contextlib.suppress(OSError, NatsError, TimeoutError):
-                async with asyncio.timeout(1.0):
+            # nats-py writes what is pending even if the connection is lost; uvloop's transport then has a RuntimeError.
+            with suppress(*AWAY, RuntimeError):
+                async with asyncio.timeout(CLOSE_S):
                     await self._connection.close()
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        import nats
-        from nats.errors import Error as NatsError
-
         wait_s = FIRST_WAIT_S
         while True:
             try:
@@ -91,7 +88,7 @@ class Queue:
                 self._js = self._connection.jetstream(timeout=PUBLISH_TIMEOUT_S)
                 await subjects.declare(self._js)
                 break
-            except (OSError, NatsError, TimeoutError) as error:
+            except AWAY as error:
                 log.warning("chiffon: no broker at %s (%s); trying again", self._place(), type(error).__name__)
                 if self._connection is not None:
                     await self._connection.close()
@@ -99,14 +96,12 @@ class Queue:
                 wait_s = min(2 * wait_s, MAX_WAIT_S)
         self.is_connected = True
         log.info("chiffon: connected to the broker at %s", self._place())
-        await self._connection.subscribe(subjects.REGISTER, cb=self._on_register)
-        await self._connection.subscribe(subjects.HEARTBEAT, cb=self._on_heartbeat)
+        await self._connection.subscribe(subjects.REGISTER, cb=self._answering(self._register))
+        await self._connection.subscribe(subjects.HEARTBEAT, cb=self._answering(self._heartbeat))
         await self._connection.flush()
         await self._connection.publish(subjects.STARTED, b"{}")
-        await asyncio.gather(
-            self._consume(subjects.REPLIES, "trunkline-orchestrator"),
-            self._consume(f"chiffon.work.*.{OWN_AGENT_ID}", "trunkline-agent"),
-        )
+        self._background.spawn(self._consume(subjects.REPLIES, "trunkline-orchestrator"))
+        self._background.spawn(self._consume(f"chiffon.work.*.{OWN_AGENT_ID}", "trunkline-agent"))
 
     def _place(self) -> str:
         """The broker without a password that its URL may hold."""
@@ -124,8 +119,6 @@ class Queue:
     # -- what comes in -------------------------------------------------------------------------------------------------
 
     async def _consume(self, subject: str, name: str) -> None:
-        from nats.errors import Error as NatsError
-
         wait_s, inbox = FIRST_WAIT_S, None
         while True:
             try:
@@ -139,199 +132,149 @@ class Queue:
                 # A broker that came back without its memory has neither stream nor consumer.
                 await asyncio.sleep(wait_s)
                 wait_s, inbox = min(2 * wait_s, MAX_WAIT_S), None
-                with contextlib.suppress(OSError, NatsError, TimeoutError):
+                with suppress(*AWAY):
                     await subjects.declare(self._js)
                 continue
             for message in found:
-                self._spawn(self._take(message))
-
-    def _spawn(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+                self._background.spawn(self._take(message))
 
     async def _take(self, message: Any) -> None:
-        """One message: judged like any other, acknowledged when its consequence is on record."""
-        from nats.errors import Error as NatsError
-
-        fields: Fields | None = None
-        try:
+        """One message, judged like any other."""
+        with suppress(*AWAY):  # not acknowledged: it comes again
             if message.metadata.num_delivered > subjects.MAX_DELIVERIES:
-                await self._bury(message, fields, "ran out of deliveries")
+                await self._bury(message, "ran out of deliveries")
                 return
             try:
-                caller, fields = self.open(message.data)
-                reply = self._switchboard.receive(caller, fields)
+                caller, fields = self._open(message.data)
+                envelope, conversation = self._peers.receive(caller, fields)
             except Refused as refused:
-                await self._refuse(message, fields, refused)
+                await self._refuse(message, refused)
                 return
-            session = self._switchboard.session_of(caller)
-            if isinstance(session, OrchestratorSession):
-                self._carry(caller, session)
-                if reply is not None:
-                    session.mailbox.put(reply)
-            await self._recorded(message, fields, session)
+            if isinstance(conversation.session, OrchestratorSession):
+                self._carry(caller, conversation)
+            if envelope.type != "work_request":
+                await stored(self._peers.feed)
+            elif not await self._is_answered(message, conversation, envelope.request_id.lower()):
+                return
             await message.ack()
-        except (OSError, NatsError, TimeoutError):
-            return  # not acknowledged: it comes again
 
-    def open(self, data: bytes) -> tuple[Caller, Fields]:
+    async def _is_answered(self, message: Any, conversation: AnyConversation, request_id: str) -> bool:
+        """Wait until the last word about a request is with the broker. False: it was lost; the message comes again."""
+        session = conversation.session
+        assert isinstance(session, OrchestratorSession)
+        answered = self._unanswered.setdefault((conversation.number, request_id), asyncio.Event())
+        try:
+            while session.is_working_on(request_id) and not conversation.is_over:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(subjects.IN_PROGRESS_S):
+                        await answered.wait()
+                        break
+                await message.in_progress()
+        finally:
+            self._unanswered.pop((conversation.number, request_id), None)
+        return answered.is_set()
+
+    def _open(self, data: bytes) -> tuple[Caller, Fields]:
         """The sender of a message and its fields without the token (CH-103)."""
         if len(data) > messages.MAX_MESSAGE_BYTES:
             raise messages.invalid(f"larger than {messages.MAX_MESSAGE_BYTES} bytes", status=413)
         fields = messages.read_object(data)
         raw = fields.pop("auth_token", None)
-        token: bytes | None = None
+        token = None if raw is None else b""
         if raw is not None:
-            try:
-                token = msgspec.json.decode(raw, type=str).encode() or b"-"
-            except msgspec.ValidationError:
-                token = b"-"
-        return self._switchboard.identify(token), fields
+            with suppress(msgspec.ValidationError):
+                token = msgspec.json.decode(raw, type=str).encode()
+        return self._peers.identify(token), fields
 
-    async def _recorded(self, message: Any, fields: Fields, session: AgentSession | OrchestratorSession) -> None:
-        """Wait until what a message says is on disk; of work that others gave us, until it is done."""
-        kind = msgspec.json.decode(fields["type"])
-        if kind == "work_request" and isinstance(session, OrchestratorSession):
-            request_id = msgspec.json.decode(fields["request_id"])
-            ended = asyncio.Event()
-            session.on_end(request_id, ended.set)
-            while not ended.is_set():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(ended.wait(), subjects.IN_PROGRESS_S)
-                    break
-                await message.in_progress()
-        elif kind == "work_result":
-            call_id = msgspec.json.decode(fields["payload"], type=_Named).task_id.lower()
-            async with asyncio.timeout(RECORDED_S):
-                # Nothing calls back when an entry is on disk; a view shows an outcome only then.
-                while (view := self._switchboard.exchange.call(call_id)) is not None and not view.status.is_outcome:  # noqa: ASYNC110
-                    await asyncio.sleep(LOOK_S)
-
-    async def _refuse(self, message: Any, fields: Fields | None, refused: Refused) -> None:
+    async def _refuse(self, message: Any, refused: Refused) -> None:
         """Tell the sender, if it is known, and put the message where the operator can look at it."""
         error = refused.error
         if error.error_code == messages.UNAVAILABLE:
             # An agent that has to register first, after a restart of ours: its message waits for that.
             await message.nak(delay=1)
             return
-        await self._bury(message, fields, f"{error.error_code}: {error.error_message}")
-        sender = self._known_sender(message.data)
-        if sender is not None:
-            now_ms = self._switchboard.exchange.now().ms
-            envelope = messages.error_reply(error, sender.principal.type, fields, now_ms)
-            await self._publish(self._subject(sender), envelope.message_id, messages.encode(envelope), sender)
+        await self._bury(message, f"{error.error_code}: {error.error_message}")
+        with suppress(Refused):
+            sender, fields = self._open(message.data)
+            envelope = self._peers.refusal(refused, fields, sender.principal.type)
+            await self._publish(sender, envelope.message_id, messages.encode(envelope))
 
-    def _known_sender(self, data: bytes) -> Caller | None:
-        try:
-            return self.open(data)[0]
-        except Refused:
-            return None
-
-    async def _bury(self, message: Any, fields: Fields | None, why: str) -> None:
+    async def _bury(self, message: Any, why: str) -> None:
         """A dead letter, without the token it came with."""
-        if fields is None:
-            with contextlib.suppress(Refused):
-                fields = messages.read_object(message.data)
-                fields.pop("auth_token", None)
+        fields: Fields | None = None
+        with suppress(Refused):
+            fields = messages.read_object(message.data)
+            fields.pop("auth_token", None)
         body = msgspec.json.encode({"reason": why[:400], "subject": message.subject, "message": fields})
         kind = messages.sender_type(fields)
         await self._js.publish(subjects.dead(kind), body)
         await message.term()
-        self._switchboard.exchange.feed([Noticed("chiffon.dead_letter", "chiffon", kind, why)])
+        self._peers.feed.feed([Noticed("chiffon.dead_letter", EDGE, kind, why)])
 
     # -- registration and signs of life --------------------------------------------------------------------------------
 
-    async def _on_register(self, message: Any) -> None:
+    def _answering(self, answer: Callable[[bytes], Awaitable[bytes]]) -> Callable[[Any], Awaitable[None]]:
+        """A callback that answers one request beside all others."""
+
+        async def respond(message: Any) -> None:
+            with suppress(*AWAY):
+                await message.respond(await answer(message.data))
+
+        async def callback(message: Any) -> None:
+            self._background.spawn(respond(message))
+
+        return callback
+
+    async def _register(self, data: bytes) -> bytes:
         fields: Fields | None = None
         try:
-            caller, fields = self.open(message.data)
-            answer: bytes = msgspec.json.encode(await self._switchboard.register(caller, fields, "nats"))
-            self._carry(caller, self._switchboard.session_of(caller))
+            caller, fields = self._open(data)
+            answer = await self._peers.register(caller, fields, "nats")
+            self._carry(caller, self._peers.conversation_of(caller))
         except Refused as refused:
-            now_ms = self._switchboard.exchange.now().ms
-            answer = messages.encode(messages.error_reply(refused.error, "", fields, now_ms))
-        await message.respond(answer)
+            return messages.encode(self._peers.refusal(refused, fields))
+        return msgspec.json.encode(answer)
 
-    async def _on_heartbeat(self, message: Any) -> None:
+    async def _heartbeat(self, data: bytes) -> bytes:
         """An agent says that it lives; it is told whether it is known, or has to register again."""
         try:
-            caller, _ = self.open(message.data)
-            self._switchboard.session_of(caller).heard(self._switchboard.exchange.now())
-            is_registered = caller.agent_id in self._senders
+            caller, _ = self._open(data)
+            is_registered = self._peers.heard(caller).carrier == (self, caller)
         except Refused:
             is_registered = False
-        await message.respond(msgspec.json.encode({"registered": is_registered}))
+        return msgspec.json.encode({"registered": is_registered})
 
     # -- what goes out -------------------------------------------------------------------------------------------------
 
-    def _carry(self, caller: Caller, session: AgentSession | OrchestratorSession) -> None:
-        """From here on this peer's mailbox is emptied into the queue."""
-        if caller.agent_id not in self._senders:
-            work = self._send_all(caller, session)
-            self._senders[caller.agent_id] = asyncio.get_running_loop().create_task(work)
-            if isinstance(session, AgentSession):
-                session.probe = lambda: self._probe(session)
+    def _carry(self, caller: Caller, conversation: AnyConversation) -> None:
+        """From here on what this peer has to be sent goes by the queue."""
+        if conversation.carrier != (self, caller):
+            task = self._background.spawn(self._send_all(caller, conversation), conversation.number)
+            conversation.carry((self, caller), task)
+            conversation.probe_by(Probe.BY_WORK)  # silent point 15
 
-    def _left(self, agent_id: str) -> None:
-        task = self._senders.pop(agent_id, None)
-        if task is not None:
-            task.cancel()
+    async def _send_all(self, caller: Caller, conversation: AnyConversation) -> None:
+        async for message in conversation.outgoing():
+            try:
+                await self._publish(caller, message.message_id, message.data)
+            except AWAY as error:
+                conversation.not_sent(message, f"the broker did not take it: {type(error).__name__}")
+                if isinstance(conversation.session, OrchestratorSession):
+                    # Nobody sends an answer again by himself; the broker is given a moment.
+                    conversation.session.outbox.put_back(message)
+                    await asyncio.sleep(FIRST_WAIT_S)
+                continue
+            answered = self._unanswered.get((conversation.number, message.request_id.lower()))
+            if answered is not None and message.type != "work_status":
+                answered.set()
 
-    async def _send_all(self, caller: Caller, session: AgentSession | OrchestratorSession) -> None:
-        bell = asyncio.Event()
-        wake = bell.set
-        session.mailbox.listeners.append(wake)
-        try:
-            while True:
-                letters = session.mailbox.take()
-                for letter in letters:
-                    await self._send(caller, session, letter)
-                if not letters:
-                    await bell.wait()
-                bell.clear()
-        finally:
-            session.mailbox.listeners.remove(wake)
-
-    async def _send(self, caller: Caller, session: AgentSession | OrchestratorSession, letter: Letter) -> None:
-        from nats.errors import Error as NatsError
-
-        try:
-            await self._publish(self._subject(caller), letter.message_id, letter.data, caller)
-        except (OSError, NatsError, TimeoutError) as error:
-            if isinstance(session, AgentSession):
-                session.unreachable(letter.request_id, f"the broker did not take it: {type(error).__name__}")
-            else:
-                # An orchestrator that misses an answer repeats its request; the broker is given a moment.
-                session.mailbox.put_back([letter])
-                await asyncio.sleep(FIRST_WAIT_S)
-
-    async def _publish(self, subject: str, message_id: str, data: bytes, to: Caller) -> None:
+    async def _publish(self, to: Caller, message_id: str, data: bytes) -> None:
         """With the token that this peer knows us by (silent point 6), dropped by the broker if it has it already."""
-        signed = data[:-1] + b',"auth_token":"%s"}' % orchestrator_token(to.token_sha256).encode()
+        signed = data[:-1] + b',"auth_token":"%s"}' % to.orchestrator_token.encode()
+        is_orchestrator = to.principal.type == ORCHESTRATOR
+        subject = subjects.reply(to.agent_id) if is_orchestrator else subjects.work(to.principal.type, to.agent_id)
         await self._js.publish(subject, signed, headers={"Nats-Msg-Id": message_id})
-
-    def _subject(self, caller: Caller) -> str:
-        if caller.principal.type == ORCHESTRATOR:
-            return subjects.reply(caller.agent_id)
-        return subjects.work(caller.principal.type, caller.agent_id)
-
-    def _probe(self, session: AgentSession) -> None:
-        """Silent point 15: any reply to a ``health_check`` is health; none in time is not."""
-        now = self._switchboard.exchange.now()
-        request_id = session.send_health_check(now)
-        self._spawn(self._await_probe(session, request_id))
-
-    async def _await_probe(self, session: AgentSession, request_id: str) -> None:
-        await asyncio.sleep(self._switchboard.settings.timeout_s)
-        if session.is_checking(request_id) and not session.is_closed:
-            session.probed(self._switchboard.exchange.now(), is_well=False)
-
-
-class _Named(msgspec.Struct):
-    task_id: str
 
 
 async def _ignore(_: Exception) -> None:
-    """nats-py prints a stack for each failed try otherwise; what matters is logged here."""
+    """nats-py prints a stack for each failed try otherwise. None of our code runs where it is told of by this."""

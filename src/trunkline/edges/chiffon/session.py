@@ -1,43 +1,40 @@
 """The conversation with one registered agent: Trunkline as orchestrator. Sans-IO.
 
-Owns who the agent is, what it is sent, what it may say and whether it is alive. Its way out is a ``Mailbox``; which
-transport empties it is not its business. Does not own timers of tasks (``process``) or retries (the hub).
+Theory of operation::
 
-Checks come in this order, after token, size and JSON (``serve``, ``queue``): required fields and types, version,
-``from_agent`` against the token, direction, whether the task is known, the rules of the payload.
+    ARRIVING --Admit--> READY --30 s without a sign--> SILENT --no task left--> CLOSED
+        |                 ^                              |                        ^
+        |                 +-------- a sign of life ------+                        |
+        +---- Refuse ---------------------- Close, or another token takes over ---+
+
+An agent has no connection: it says things by one transport or another, and what it has to be sent waits in the
+``outbox`` until one takes it. So only signs of life tell whether it is there; one that was quiet is asked for one, in
+the way that its transport allows (``Probe``).
+
+Owns who the agent is, what it is sent, what it may say and whether it is alive. Does not own timers of tasks
+(``tasks``) or retries (the hub). Checks of a message come in this order, after token, size and JSON (``serve``,
+``queue``), envelope, version and sender (``peers``): direction, whether the task is known, the rules of the payload.
 
 Invariant: one agent id has one session; coming back under the same token goes on with it.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Sequence
+import enum
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from trunkline.edges.chiffon import messages, translate
-from trunkline.edges.chiffon.mailbox import Mailbox
-from trunkline.edges.chiffon.messages import (
-    ORCHESTRATOR,
-    Capacity,
-    Envelope,
-    ErrorPayload,
-    Hints,
-    Registration,
-    WorkRequest,
-    WorkResult,
-    WorkStatus,
-    build,
-    invalid,
-)
-from trunkline.edges.chiffon.process import DEFAULT_TIMEOUT_S, Task, Tasks
-from trunkline.edges.exchange import BaseSink, Exchange
-from trunkline.effects import CheckHealth, Close, Deliver, ToSession
-from trunkline.events import AgentLeft, CallFinished, Event, HealthReported, Noticed
-from trunkline.model import Health, Now, Status, ToolDefinition, fault, tool_agent
+from trunkline.edges.chiffon.messages import ORCHESTRATOR, VERSION, Envelope, ErrorPayload, Registration, invalid
+from trunkline.edges.chiffon.outbox import Outbox
+from trunkline.edges.chiffon.tasks import RETRY, Task, Tasks
+from trunkline.edges.chiffon.translate import EDGE
+from trunkline.effects import Admit, CheckHealth, Close, Deliver, Refuse, ToSession
+from trunkline.events import AgentArrived, AgentLeft, CallFinished, Event, HealthReported, ToolsOffered
+from trunkline.model import BreakerPolicy, CallView, Health, Now, Peer, Status, fault, tool_agent
 
 # Silent point 15: a sign of life within this time is health.
 HEARTBEAT_S: Final = 30.0
@@ -45,249 +42,293 @@ HEARTBEAT_S: Final = 30.0
 PROBE_S: Final = 15.0
 HEALTH_CHECK: Final = "health_check"
 
-Feed = Callable[[Sequence[Event]], None]
+
+class State(enum.Enum):
+    """Where a conversation stands."""
+
+    ARRIVING = "arriving"
+    READY = "ready"
+    SILENT = "silent"
+    CLOSED = "closed"
 
 
-class Settings(Struct, frozen=True):
-    """What the configuration says."""
+class Probe(enum.Enum):
+    """How an agent that was quiet is asked whether it lives."""
 
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    work: dict[str, str] = {}
+    # Not at all: it polls, and that is a sign.
+    NONE = "none"
+    # Its transport looks (a callback's health, an open socket) when ``take_probe`` says so, and tells ``probed``.
+    BY_TRANSPORT = "by_transport"
+    # By a piece of work that any reply answers.
+    BY_WORK = "by_work"
 
 
-class AgentSession(BaseSink):
-    """One agent that does work for us."""
+class AgentSession:
+    """One agent that does work for us. ``find_call`` answers what is known of a call, ``new_id`` makes a UUID."""
 
-    def __init__(self, exchange: Exchange, registration: Registration, token_sha256: str, settings: Settings) -> None:
-        self._exchange = exchange
-        self.agent_id = registration.agent_id
-        self.agent_type = registration.agent_type
+    def __init__(
+        self,
+        number: int,
+        agent_id: str,
+        agent_type: str,
+        token_sha256: str,
+        timeout_s: float,
+        *,
+        find_call: Callable[[str], CallView | None],
+        new_id: Callable[[], str],
+        now: Now,
+    ) -> None:
+        self.state = State.ARRIVING
+        self.agent_id = agent_id
+        self.agent_type = agent_type
         self.token_sha256 = token_sha256
-        self.version = messages.VERSION
+        self.version = VERSION
         self.work_types: tuple[str, ...] = ()
-        self.capacity = Capacity()
-        self.mailbox = Mailbox()
-        self.number = exchange.open_session(self)
-        self.tasks = Tasks(self.number, f"chiffon:{self.agent_id}", settings.timeout_s, self._is_open)
-        self.is_admitted = False
-        self.is_silent = False
-        self.is_closed = False
-        now = exchange.now()
-        self.heard_at, self.heard_ms = now.mono, now.ms
+        self.capacity = messages.Capacity()
+        self.outbox = Outbox()
+        self.tasks = Tasks(number, f"{EDGE}:{agent_id}", timeout_s, self._is_open)
+        self.probe = Probe.NONE
+        self._number = number
+        self._timeout_s = timeout_s
+        self._find_call = find_call
+        self._new_id = new_id
+        # Registrations that are answered once the agent is admitted.
+        self._offers: list[str] = []
+        self._heard_at, self._heard_ms = now.mono, now.ms
         self._probed_at = now.mono
-        # Health checks that were sent as work: their answers are about nothing else.
-        self._checks: dict[str, None] = {}
+        self._is_probe_due = False
+        # The request_id of the health check that was sent as work, and until when a reply to it counts.
+        self._check, self._check_by = "", 0.0
         # Errors that were about nothing we know of.
         self._errors = 0
-        # Whoever waits for the answer to a registration, by ref.
-        self._waiters: dict[str, Callable[[ToSession], None]] = {}
-        # A transport that can ask for a sign of life by itself; None: the agent polls, and that is one.
-        self.probe: Callable[[], None] | None = None
-        # The hub closed the session: its token was revoked.
-        self.on_close: Callable[[], None] | None = None
 
-    # -- coming in -----------------------------------------------------------------------------------------------------
+    # -- coming and going ----------------------------------------------------------------------------------------------
 
-    def expect(self, ref: str, answer: Callable[[ToSession], None]) -> None:
-        """Hand the effect with this ref to ``answer``."""
-        self._waiters[ref] = answer
+    def register(self, ref: str, registration: Registration, version: str, origin: str, now: Now) -> list[Event]:
+        """The agent says (again) what it is; ``ConfirmTools`` or ``Refuse`` for ``ref`` is the answer.
 
-    def registered(self, registration: Registration, version: str, now: Now) -> None:
-        """The agent said (again) what it is. What it still works on is sent once more: it may have lost it."""
+        What it still works on is sent once more: it may have lost it.
+        """
         self.work_types, self.capacity, self.version = registration.work_types, registration.capacity, version
-        self.heard(now)
-        for task in self.tasks.all():
-            self.tasks.sent_again(task, now)
+        for task in self.tasks.all():  # not another attempt: only the hub counts those (decision 24)
+            self.tasks.restart_idle(task, now)
             self._post(task, now)
+        if self.state is not State.ARRIVING:
+            return [*self.heard(now), self._offer(ref)]
+        self._offers.append(ref)
+        if len(self._offers) > 1:
+            return []
+        arrived = AgentArrived(
+            self._number,
+            ref,
+            EDGE,
+            self.agent_id,
+            registration.version or VERSION,
+            self.token_sha256,
+            Peer(origin),
+            timeout_s=None,
+            dedupes=True,
+            retry=RETRY,
+            breaker=BreakerPolicy(),
+        )
+        return [arrived]
 
-    def definitions(self) -> tuple[ToolDefinition, ...]:
-        """Its work types as tools."""
-        return tuple(translate.tool_definition(self.agent_id, each, self.agent_type) for each in self.work_types)
+    def _offer(self, ref: str) -> ToolsOffered:
+        tools = (translate.tool_definition(self.agent_id, each, self.agent_type) for each in self.work_types)
+        return ToolsOffered(self._number, ref, tuple(tools), replace=True)
+
+    def leave(self, reason: str) -> list[Event]:
+        """The conversation is over."""
+        self.state = State.CLOSED
+        return [AgentLeft(self._number, reason)]
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
-    def send(self, effect: ToSession, now: Now) -> None:
+    def send(self, effect: ToSession, now: Now) -> list[Event]:
         """The exchange asks for something."""
         match effect:
             case Deliver():
-                self._deliver(effect, now)
+                return self._deliver(effect, now)
             case CheckHealth():
-                self._check_health(now)
+                return self._check_health(now)
+            case Admit():
+                self.state = State.READY
+                offers, self._offers = self._offers, []
+                return [self._offer(ref) for ref in offers]
+            case Refuse():
+                self.state = State.CLOSED
             case Close():
-                self.is_closed = True
-                if self.on_close is not None:
-                    self.on_close()
+                return self.leave("token revoked")
             case _:
-                answer = self._waiters.pop(getattr(effect, "ref", ""), None)
-                if answer is not None:
-                    answer(effect)
+                pass
+        return []
 
-    def _deliver(self, effect: Deliver, now: Now) -> None:
+    def _deliver(self, effect: Deliver, now: Now) -> list[Event]:
+        call = self._find_call(effect.call_id)
+        is_typed = call is not None and call.tool_id != effect.tool_id
         try:
-            task = self.tasks.sent(effect, now)
+            task = self.tasks.sent(effect, now, is_typed=is_typed)
         except (messages.Refused, msgspec.ValidationError) as refused:
             # Only where schemas are not enforced: an input that is no object, or hints that are none.
-            problem = fault("tool.invalid_input", "expected an object; `$hints`, if given, is one too")
+            problem = fault("tool.invalid_input", "expected an object; `$hints` is one too, `$agent_id` a text")
             if isinstance(refused, messages.Refused):
                 problem = translate.fault_of(refused.error)
-            self._exchange.feed([CallFinished(self.number, effect.call_id, Status.FAILED, fault=problem)])
-            return
-        problem_at = self._beyond_capacity(task.request.hints)
-        if problem_at is not None:
+            return [CallFinished(self._number, effect.call_id, Status.FAILED, fault=problem)]
+        too_much = self._beyond_capacity(task.request.hints)
+        if too_much is not None:
             # Silent point 24: it would not fit; told before anything starts, and tried again like any 5005.
-            self._exchange.feed(self.tasks.error(task, problem_at))
-            return
+            return self.tasks.error(task, too_much)
         self._post(task, now)
+        return []
 
-    def _beyond_capacity(self, hints: Hints) -> ErrorPayload | None:
+    def _beyond_capacity(self, hints: messages.Hints) -> ErrorPayload | None:
         needed, there = hints.max_memory_mb, self.capacity.memory_mb
         if needed is None or there is None or needed <= there:
             return None
         return messages.over_limit("memory_mb", there, int(needed)).error  # CH-061
 
     def _post(self, task: Task, now: Now) -> None:
-        custom = task.custom
-        self.mailbox.put(self._envelope(task.request, task.trace_id, task.call_id, now, custom))
+        self.outbox.put(self._envelope(task.request, task.trace_id, task.call_id, now, task.custom))
 
     def _envelope(
-        self, request: WorkRequest, trace_id: str, request_id: str, now: Now, custom: Raw | None = None
+        self, request: messages.WorkRequest, trace_id: str, request_id: str, now: Now, custom: Raw | None = None
     ) -> Envelope:
         """Silent point 12: a new message_id for each attempt, everything else the same."""
-        return build(
+        return messages.build(
             request,
             sender=ORCHESTRATOR,
             to=self.agent_type,
             trace_id=trace_id,
             request_id=request_id,
             now_ms=now.ms,
+            message_id=self._new_id(),
             custom=custom,
             version=self.version,
         )
 
     # -- what the agent says -------------------------------------------------------------------------------------------
 
-    def heard(self, now: Now) -> None:
-        """A sign of life (silent point 16)."""
-        self.heard_at, self.heard_ms = now.mono, now.ms
-        if self.is_silent and self.is_admitted:
-            self.is_silent = False
-            self._exchange.feed([HealthReported(self.number, Health.OK)])
+    def heard(self, now: Now) -> list[Event]:
+        """A sign of life (silent point 16): a poll, or any message, whatever becomes of it."""
+        self._heard_at, self._heard_ms = now.mono, now.ms
+        if self.state is not State.SILENT:
+            return []
+        self.state = State.READY
+        return [HealthReported(self._number, Health.OK)]
 
-    def receive(self, envelope: Envelope, now: Now) -> None:
+    def receive(self, envelope: Envelope, now: Now) -> list[Event]:
         """A message whose envelope, version and sender were judged. ``Refused`` if it is not taken."""
-        self.heard(now)
         if envelope.type == "work_request":  # CH-019, silent point 27
             raise messages.unauthorized(self.agent_id, "mismatch")
         if envelope.to_agent != ORCHESTRATOR:  # CH-029, CH-038
             raise invalid("an agent's messages go to the orchestrator", "to_agent")
-        if envelope.request_id.lower() in self._checks:
-            self._checks.pop(envelope.request_id.lower())
-            self._exchange.feed([HealthReported(self.number, Health.OK)])
-            return
+        if envelope.request_id.lower() == self._check:
+            self._check, self._check_by = "", 0.0
+            return [HealthReported(self._number, Health.OK)]
         if envelope.type == "error":
-            self._error(envelope)
-            return
+            return self._error(envelope)
         task_id = messages.task_id_of(envelope)
         task = None if task_id is None else self.tasks.get(task_id)
-        is_late = task is None and task_id is not None and self._was_its_task(task_id)
-        if task is None and task_id is not None and not is_late:  # CH-031
+        if task is None and task_id is not None and self._own_call(task_id) is None:  # CH-031
             raise invalid("no such task of this agent", "payload.task_id")
         payload = messages.read_payload(envelope)
-        if isinstance(payload, WorkStatus):
+        if isinstance(payload, messages.WorkStatus):
             if task is None:  # CH-040
                 raise invalid("the task has ended", "payload.task_id")
-            self._exchange.feed(self.tasks.status(task, payload, now))
-        elif isinstance(payload, WorkResult):
-            if task is not None:
-                self.mailbox.forget(task.call_id)
-                self._exchange.feed(self.tasks.result(task, payload, envelope.x_custom_fields))
-            else:  # CH-039, silent point 9: the hub records it, and it goes nowhere
-                status = Status.SUCCEEDED if payload.status == "success" else Status.FAILED
-                self._exchange.feed([CallFinished(self.number, payload.task_id.lower(), status)])
+            return self.tasks.status(task, payload, now)
+        assert isinstance(payload, messages.WorkResult)
+        if task is None:  # CH-039, silent point 9: the hub records it, and it goes nowhere
+            status = Status.SUCCEEDED if payload.status == "success" else Status.FAILED
+            return [CallFinished(self._number, payload.task_id.lower(), status)]
+        self.outbox.forget(task.call_id)
+        return self.tasks.result(task, payload, envelope.x_custom_fields)
 
-    def _error(self, envelope: Envelope) -> None:
+    def _error(self, envelope: Envelope) -> list[Event]:
         payload = messages.read_payload(envelope)
         assert isinstance(payload, ErrorPayload)
         task = self.tasks.get(envelope.request_id.lower())
         if task is None:  # CH-051
             self._errors += 1
-            # The record hears of the 1st, 10th, 100th … of them: an agent must not be able to fill the disk.
-            if self._errors == 10 ** (len(str(self._errors)) - 1):
-                who, code = f"chiffon:{self.agent_id}", f"{payload.error_code}"
-                self._exchange.feed([Noticed("chiffon.error", "chiffon", who, code)])
-        else:
-            self.mailbox.forget(task.call_id)
-            self._exchange.feed(self.tasks.error(task, payload))
+            return translate.error_noticed(self.agent_id, payload, self._errors)
+        self.outbox.forget(task.call_id)
+        return self.tasks.error(task, payload)
 
-    def _was_its_task(self, task_id: str) -> bool:
-        view = self._exchange.call(task_id)
-        return view is not None and tool_agent(view.tool_id) == self.agent_id
+    def _own_call(self, call_id: str) -> CallView | None:
+        """A call that this agent was given, as itself or as one of its type."""
+        view = self._find_call(call_id)
+        return view if view is not None and tool_agent(view.provider or view.tool_id) == self.agent_id else None
 
     def _is_open(self, call_id: str) -> bool:
-        view = self._exchange.call(call_id)
+        view = self._own_call(call_id)
         return view is not None and not view.status.is_outcome
 
-    def unreachable(self, request_id: str, text: str) -> None:
+    def unreachable(self, request_id: str, text: str) -> list[Event]:
         """A transport could not hand a request over: that attempt failed with 5002."""
         task = self.tasks.get(request_id)
-        if task is not None:
-            refused = messages.unavailable(self.agent_id, self.heard_ms, text)
-            self._exchange.feed(self.tasks.error(task, refused.error))
+        if task is None:
+            return []
+        return self.tasks.error(task, messages.unavailable(self.agent_id, self._heard_ms, text).error)
 
     # -- health and time -----------------------------------------------------------------------------------------------
 
     def is_alive(self, now: Now) -> bool:
         """Whether it was heard of lately."""
-        return now.mono - self.heard_at < HEARTBEAT_S
+        return now.mono < self._heard_at + HEARTBEAT_S
 
-    def _check_health(self, now: Now) -> None:
+    def _check_health(self, now: Now) -> list[Event]:
         """The breaker's one look (silent point 15)."""
-        if self.probe is None:
-            self._exchange.feed([HealthReported(self.number, Health.OK if self.is_alive(now) else Health.SILENT)])
-        else:
-            self.probe()
+        if self.probe is Probe.NONE:
+            return [HealthReported(self._number, Health.OK if self.is_alive(now) else Health.SILENT)]
+        self._ask(now)
+        return []
 
-    def probed(self, now: Now, *, is_well: bool) -> None:
-        """What a transport's own check found."""
+    def _ask(self, now: Now) -> None:
+        self._probed_at = now.mono
+        if self.probe is Probe.BY_TRANSPORT:
+            self._is_probe_due = True
+        else:
+            self._check, self._check_by = self._new_id(), now.mono + self._timeout_s
+            request = messages.WorkRequest(self._new_id(), HEALTH_CHECK)
+            self.outbox.put(self._envelope(request, self._new_id(), self._check, now))
+
+    def take_probe(self) -> bool:
+        """Whether the transport has to look now if the agent lives. Said once."""
+        is_due, self._is_probe_due = self._is_probe_due, False
+        return is_due
+
+    def probed(self, now: Now, *, is_well: bool) -> list[Event]:
+        """What the transport found."""
         if is_well:
-            self.heard(now)
-            self._exchange.feed([HealthReported(self.number, Health.OK)])
-        else:
-            self.is_silent = True
-            self._exchange.feed([HealthReported(self.number, Health.SILENT)])
+            return [*self.heard(now), HealthReported(self._number, Health.OK)]
+        return self._fell_silent()
 
-    def send_health_check(self, now: Now) -> str:
-        """Ask by a work_request that any reply answers; its request_id."""
-        request_id = str(uuid.uuid4())
-        self._checks = {request_id: None}
-        request = WorkRequest(str(uuid.uuid4()), HEALTH_CHECK)
-        self.mailbox.put(self._envelope(request, str(uuid.uuid4()), request_id, now))
-        return request_id
+    def _fell_silent(self) -> list[Event]:
+        self.state = State.SILENT
+        return [HealthReported(self._number, Health.SILENT)]
 
-    def is_checking(self, request_id: str) -> bool:
-        """Whether this health check is still without an answer."""
-        return request_id in self._checks
+    def wake_at(self) -> float | None:
+        """When time alone changes something (monotonic)."""
+        if self.state in {State.ARRIVING, State.CLOSED}:
+            return None
+        moments = [self.tasks.wake_at(), self._check_by or None]
+        gone_at, probe_at = self._heard_at + HEARTBEAT_S, max(self._heard_at, self._probed_at) + PROBE_S
+        if self.state is State.READY or not self.tasks:
+            moments.append(gone_at)
+        if self.probe is not Probe.NONE and probe_at < gone_at:
+            moments.append(probe_at)
+        return min((moment for moment in moments if moment is not None), default=None)
 
-    def due(self, now: Now) -> bool:
-        """What follows from the time that passed; whether the conversation goes on."""
-        self.tasks.sweep(now)
-        events = self.tasks.due(now)
-        if events:
-            self._exchange.feed(events)
+    def wake(self, now: Now) -> list[Event]:
+        """What follows from the time that passed."""
+        events = self.tasks.wake(now)
+        if self._check_by and now.mono >= self._check_by:
+            self._check, self._check_by = "", 0.0
+            events += self._fell_silent()
         if not self.is_alive(now):
-            if not self.is_silent:
-                self.is_silent = True
-                self._exchange.feed([HealthReported(self.number, Health.SILENT)])
+            if self.state is State.READY:
+                events += self._fell_silent()
             if not self.tasks:
-                self.leave("silent")
-                return False
-        elif self.probe is not None and now.mono - max(self.heard_at, self._probed_at) >= PROBE_S:
-            self._probed_at = now.mono
-            self.probe()
-        return not self.is_closed
-
-    def leave(self, reason: str) -> None:
-        """The conversation is over."""
-        self.is_closed = True
-        self._exchange.feed([AgentLeft(self.number, reason)])
-        self._exchange.close_session(self.number)
+                events += self.leave("silent")
+        elif self.probe is not Probe.NONE and now.mono >= max(self._heard_at, self._probed_at) + PROBE_S:
+            self._ask(now)
+        return events

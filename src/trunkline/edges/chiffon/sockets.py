@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from trunkline.edges.background import Background
 from trunkline.edges.chiffon import messages
-from trunkline.edges.chiffon.mailbox import Mailbox
 from trunkline.edges.chiffon.messages import MAX_MESSAGE_BYTES, Fields, Refused, invalid
-from trunkline.edges.chiffon.session import AgentSession
-from trunkline.edges.chiffon.switchboard import Switchboard
+from trunkline.edges.chiffon.peers import AnyConversation, Peers
+from trunkline.edges.chiffon.session import Probe
 
 POLICY_VIOLATION: Final = 1008
 GOING_AWAY: Final = 1001
@@ -26,8 +26,9 @@ GOING_AWAY: Final = 1001
 class Sockets:
     """The open ones."""
 
-    def __init__(self, switchboard: Switchboard) -> None:
-        self._switchboard = switchboard
+    def __init__(self, peers: Peers, background: Background) -> None:
+        self._peers = peers
+        self._background = background
         self._open: set[WebSocket] = set()
 
     async def serve(self, socket: WebSocket, token: bytes | None, origin: str) -> None:
@@ -38,12 +39,11 @@ class Sockets:
         try:
             while True:
                 data = await socket.receive_text()
-                with contextlib.suppress(Refused):
-                    await self._take(socket, token, origin, data.encode("utf-8", "surrogatepass"))
+                await self._take(socket, token, origin, data.encode("utf-8", "surrogatepass"))
                 if not self._is_known(token):
                     await socket.close(POLICY_VIOLATION)
                     return
-                if sender is None:
+                if sender is None or sender.done():
                     sender = self._start_sending(socket, token)
         except (WebSocketDisconnect, KeyError):
             return  # gone, or a binary frame: Chiffon's messages are text
@@ -53,27 +53,29 @@ class Sockets:
                 sender.cancel()
 
     async def _take(self, socket: WebSocket, token: bytes | None, origin: str, data: bytes) -> None:
+        """One frame, and what is said to it at once."""
         fields: Fields | None = None
+        answer: bytes | None = None
         try:
-            caller = self._switchboard.identify(token)
+            caller = self._peers.identify(token)
             if len(data) > MAX_MESSAGE_BYTES:
                 raise invalid(f"larger than {MAX_MESSAGE_BYTES} bytes", status=413)
             fields = messages.read_object(data)
             if "supported_versions" in fields and "payload" not in fields:
-                answer = await self._switchboard.register(caller, fields, origin)
-                await socket.send_text(msgspec.json.encode(answer).decode())
-                return
-            reply = self._switchboard.receive(caller, fields)
+                answer = msgspec.json.encode(await self._peers.register(caller, fields, origin))
+                self._peers.conversation_of(caller).carry(None)
+            else:
+                envelope, conversation = self._peers.receive(caller, fields)
+                reply = conversation.session.outbox.take_answer(envelope.message_id)
+                answer = None if reply is None else reply.data
         except Refused as refused:
-            error = messages.error_reply(refused.error, "", fields, self._switchboard.exchange.now().ms)
-            await socket.send_text(messages.encode(error).decode())
-            raise
-        if reply is not None:
-            await socket.send_text(messages.encode(reply).decode())
+            answer = messages.encode(self._peers.refusal(refused, fields))
+        if answer is not None:
+            await socket.send_text(answer.decode())
 
     def _is_known(self, token: bytes | None) -> bool:
         try:
-            self._switchboard.identify(token)
+            self._peers.identify(token)
         except Refused:
             return False
         return True
@@ -81,33 +83,21 @@ class Sockets:
     def _start_sending(self, socket: WebSocket, token: bytes | None) -> asyncio.Task[None] | None:
         """From the first message of somebody who is known: whatever comes for them."""
         try:
-            session = self._switchboard.session_of(self._switchboard.identify(token))
+            conversation = self._peers.conversation_of(self._peers.identify(token))
         except Refused:
             return None
-        if isinstance(session, AgentSession):
-            session.probe = lambda: session.probed(self._switchboard.exchange.now(), is_well=socket in self._open)
-        return asyncio.get_running_loop().create_task(self._send_all(socket, token, session.mailbox))
+        conversation.probe_by(Probe.BY_TRANSPORT, lambda: conversation.looked(is_well=socket in self._open))
+        return self._background.spawn(self._send_all(socket, token, conversation), conversation.number)
 
-    async def _send_all(self, socket: WebSocket, token: bytes | None, mailbox: Mailbox) -> None:
-        bell = asyncio.Event()
-        wake = bell.set
-        mailbox.listeners.append(wake)
+    async def _send_all(self, socket: WebSocket, token: bytes | None, conversation: AnyConversation) -> None:
         try:
-            while True:
-                # What is there may be for another token of the same agent by now.
-                if not self._is_known(token):
-                    await socket.close(POLICY_VIOLATION)
-                    return
-                letters = mailbox.take()
-                for letter in letters:
-                    await socket.send_text(letter.data.decode())
-                if not letters:
-                    await bell.wait()
-                bell.clear()
+            # What there is may be for another token of the same agent by now.
+            async for message in conversation.outgoing(lambda: self._is_known(token)):
+                await socket.send_text(message.data.decode())
+            if not conversation.is_over:
+                await socket.close(POLICY_VIOLATION)
         except (WebSocketDisconnect, RuntimeError):
             return  # the socket is gone; the next attempt goes another way
-        finally:
-            mailbox.listeners.remove(wake)
 
     async def stop(self) -> None:
         """Say goodbye."""

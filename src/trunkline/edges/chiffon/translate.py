@@ -5,7 +5,9 @@ Owns the two columns of the table of faults, and the shape of a task's output. D
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -13,21 +15,13 @@ from msgspec import Raw
 
 from trunkline.edges.chiffon import messages
 from trunkline.edges.chiffon.chunks import sha256
-from trunkline.edges.chiffon.messages import (
-    INVALID,
-    LIMIT,
-    TIMEOUT,
-    UNAUTHORIZED,
-    UNAVAILABLE,
-    UNSUPPORTED,
-    ErrorPayload,
-    Hints,
-    Resources,
-    WorkRequest,
-    WorkResult,
-)
+from trunkline.edges.chiffon.messages import ErrorPayload, Hints, Resources, WorkRequest, WorkResult
 from trunkline.effects import Answer, Deliver
+from trunkline.events import Event, Noticed
 from trunkline.model import FAULTS, Fault, Status, ToolDefinition, fault, stamp
+
+# Before the colon of a caller, and in notices.
+EDGE: Final = "chiffon"
 
 # Where a caller of a work type's tool puts what is not a parameter of the work.
 HINTS_KEY: Final = "$hints"
@@ -80,11 +74,17 @@ def trace_id_of(correlation_id: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_OID, correlation_id))
 
 
-def work_request(effect: Deliver) -> WorkRequest:
-    """A call as work. The task's id is the call's, so nothing has to be remembered to find it again."""
+def work_request(effect: Deliver, *, is_typed: bool) -> WorkRequest:
+    """A call as work. The task's id is the call's, so nothing has to be remembered to find it again.
+
+    ``is_typed``: any instance of the type was asked for, so that ``$agent_id`` is no parameter of the work.
+    """
     work_type = effect.tool_id.partition("/")[2]
     parameters, hints = effect.input, Hints()
     given = msgspec.json.decode(parameters, type=dict[str, Raw])
+    if is_typed and AGENT_KEY in given:
+        msgspec.json.decode(given.pop(AGENT_KEY), type=str)
+        parameters = messages.raw(given)
     if HINTS_KEY in given:
         hints = messages.read_hints(given.pop(HINTS_KEY))
         parameters = messages.raw(given)
@@ -94,32 +94,34 @@ def work_request(effect: Deliver) -> WorkRequest:
     return WorkRequest(effect.call_id, work_type, parameters, hints)
 
 
-def pinned_agent(body: Raw) -> tuple[str | None, Raw]:
-    """The instance that an input names, and the input without it."""
-    given = msgspec.json.decode(body, type=dict[str, Raw])
-    if AGENT_KEY not in given:
-        return None, body
-    return msgspec.json.decode(given.pop(AGENT_KEY), type=str), messages.raw(given)
+class Wishes(msgspec.Struct):
+    """What an input says about who should do the work, as far as it can be read."""
+
+    agent_id: str | None = None
+    memory_mb: float | None = None
 
 
-def memory_of(body: Raw) -> float | None:
-    """How much memory an input says it needs."""
-    given = msgspec.json.decode(body, type=dict[str, Raw])
-    try:
-        return messages.read_hints(given[HINTS_KEY]).max_memory_mb if HINTS_KEY in given else None
-    except (messages.Refused, msgspec.ValidationError):
-        return None
+def wishes(body: Raw) -> Wishes:
+    """The instance that an input names, and the memory it says it needs. What is wrong with it, the instance says."""
+    found = Wishes()
+    with contextlib.suppress(messages.Refused, msgspec.ValidationError):
+        given = msgspec.json.decode(body, type=dict[str, Raw])
+        if AGENT_KEY in given:
+            found.agent_id = msgspec.json.decode(given[AGENT_KEY], type=str)
+        if HINTS_KEY in given:
+            found.memory_mb = messages.read_hints(given[HINTS_KEY]).max_memory_mb
+    return found
 
 
 # --- an agent's answers as outcomes -----------------------------------------------------------------------------------
 
 # Our code for each of theirs. 5003 and 5006 of an agent are about what the caller gave.
 _OUR_CODE: Final = {
-    TIMEOUT: "tool.timeout",
-    UNAVAILABLE: "tool.unavailable",
-    INVALID: "tool.invalid_input",
-    LIMIT: "limit.resource",
-    UNSUPPORTED: "tool.not_found",
+    messages.TIMEOUT: "tool.timeout",
+    messages.UNAVAILABLE: "tool.unavailable",
+    messages.INVALID: "tool.invalid_input",
+    messages.LIMIT: "limit.resource",
+    messages.UNSUPPORTED: "tool.not_found",
 }
 MAX_TEXT_CHARS: Final = 2000
 
@@ -134,10 +136,17 @@ def fault_of(error: ErrorPayload) -> Fault:
     return Fault(code, error.error_message[:MAX_TEXT_CHARS], known is not None and known.retryable, details)
 
 
+def error_noticed(agent_id: str, error: ErrorPayload, count: int) -> list[Event]:
+    """The ``count``-th error of a peer about nothing we know of: the 1st, 10th, 100th … is on record, not each."""
+    if count != 10 ** (len(str(count)) - 1):
+        return []
+    return [Noticed("chiffon.error", EDGE, f"{EDGE}:{agent_id}", f"{error.error_code}")]
+
+
 def timeout_fault(attempt: int, last_attempt_ms: int) -> Fault:
     """Nothing came in time (CH-057)."""
     context: dict[str, object] = {"attempted_retries": attempt - 1, "last_attempt": stamp(last_attempt_ms)}
-    details: dict[str, object] = {"error_code": TIMEOUT, "error_context": context}
+    details: dict[str, object] = {"error_code": messages.TIMEOUT, "error_context": context}
     return fault("tool.timeout", retryable=True, details=details)
 
 
@@ -167,23 +176,23 @@ def outcome(
 # --- our outcomes as an agent's answers -------------------------------------------------------------------------------
 
 _THEIR_CODE: Final = {
-    "tool.not_found": UNSUPPORTED,
-    "tool.unavailable": UNAVAILABLE,
-    "hub.unavailable": UNAVAILABLE,
-    "tool.invalid_input": INVALID,
-    "message.malformed": INVALID,
-    "idempotency.conflict": INVALID,
-    "auth.failed": UNAUTHORIZED,
-    "limit.rate": LIMIT,
-    "limit.inflight": LIMIT,
-    "limit.resource": LIMIT,
-    "call.expired": TIMEOUT,
+    "tool.not_found": messages.UNSUPPORTED,
+    "tool.unavailable": messages.UNAVAILABLE,
+    "hub.unavailable": messages.UNAVAILABLE,
+    "tool.invalid_input": messages.INVALID,
+    "message.malformed": messages.INVALID,
+    "idempotency.conflict": messages.INVALID,
+    "auth.failed": messages.UNAUTHORIZED,
+    "limit.rate": messages.LIMIT,
+    "limit.inflight": messages.LIMIT,
+    "limit.resource": messages.LIMIT,
+    "call.expired": messages.TIMEOUT,
 }
 _FIELD_OF: Final = {"idempotency.conflict": "request_id", "tool.invalid_input": "payload.parameters"}
 
 
 def refusal(
-    problem: Fault, request: WorkRequest, supported: tuple[str, ...], agent_id: str, now_ms: int
+    problem: Fault, request: WorkRequest, supported: Callable[[], tuple[str, ...]], agent_id: str, now_ms: int
 ) -> ErrorPayload | None:
     """A call that was not taken on, as an error; None where Chiffon has no word for it (policy said no)."""
     code = _THEIR_CODE.get(problem.code)
@@ -202,7 +211,7 @@ def refusal(
         case messages.LIMIT:
             context = {"limit_name": problem.code, "available": 0, "required": 1}
         case _:
-            context = {"work_type_requested": request.work_type, "supported_types": list(supported)}
+            context = {"work_type_requested": request.work_type, "supported_types": list(supported())}
     return ErrorPayload(code, problem.message, context)
 
 

@@ -49,7 +49,7 @@ class OpenSentienceEdge(RunningEdge):
 
     def status(self) -> Mapping[str, object]:
         """How many are connected."""
-        return {"connections": len(self._listener.connections)}
+        return {"connections": len(self._listener.connections.open)}
 
 
 OPENSENTIENCE: Final = Edge(

@@ -12,7 +12,7 @@ from typing import Final
 class Step(enum.Enum):
     """What follows from silence, with the number of intervals after which it does."""
 
-    # Ask: a peer that is alive but forgot its heartbeat can still be heard.
+    # Ask: what comes back tells a person whether the connection or the agent is dead. It does not count as a beat.
     PING = 2
     # No more calls until it is heard again.
     SILENT = 3

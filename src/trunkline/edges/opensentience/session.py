@@ -141,6 +141,8 @@ class CoreSession:
 
     def __init__(self, session: int, settings: Settings, peer: Peer, *, seed: bytes, now: Now) -> None:
         self.state = AWAITING_HELLO
+        # Whether ``state`` is CLOSED, for the driver.
+        self.is_closed = False
         self.agent_id: str | None = None
         self._session = session
         self._settings = settings
@@ -207,7 +209,7 @@ class CoreSession:
         if not data:
             self._take_frames(now, sys.maxsize)
             self._end(self._end_reason)
-            self.state = CLOSED
+            self._close()
         elif self.state is READY or self.state is AWAITING_HELLO:
             self._decoder.feed(data)
             self._take_frames(now, FRAMES_A_TURN)
@@ -232,7 +234,7 @@ class CoreSession:
         """Everything to write now."""
         out = self._outbox.take()
         if self.state is CLOSING and self._refuse_at is None:
-            self.state = CLOSED
+            self._close()
         return out
 
     def wake_at(self) -> float | None:
@@ -268,6 +270,11 @@ class CoreSession:
     def held(self) -> int:
         """How many bytes were received and not read."""
         return self._decoder.held
+
+    @property
+    def who(self) -> str:
+        """The agent that this says it is."""
+        return f"{translate.EDGE}:{self.agent_id or '?'}"
 
     def wake(self, now: Now) -> list[Event]:
         """The time has come."""
@@ -442,8 +449,8 @@ class CoreSession:
         object_body(message, "details", beat.details)
         return self._heard(Health(beat.status), now)
 
-    def _take_pong(self, _message: Message[Empty], _value: Any, now: Now) -> HealthReported | None:
-        return self._heard(self._health, now)
+    def _take_pong(self, _message: Message[Empty], _value: Any, _now: Now) -> None:
+        """It can be heard; how it is, only its heartbeats say (§4.5.1): a program that hangs may still answer pings."""
 
     def _heard(self, health: Health, now: Now) -> HealthReported | None:
         changed = self._heartbeats.is_silent or health is not self._health
@@ -565,6 +572,10 @@ class CoreSession:
         if self._is_known:
             self._is_known = False
             self._events.append(AgentLeft(self._session, reason))
+
+    def _close(self) -> None:
+        self.state = CLOSED
+        self.is_closed = True
 
     def _error(self, code: str, text: str, details: dict[str, Any] | None = None) -> ErrorObject:
         debug = {"session": self._session, "state": self.state.value} if self._settings.debug_errors else None

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.unit.edges.chiffon.kit import Kit, request
-from trunkline.edges.chiffon import messages
-from trunkline.edges.chiffon.push import Pushers
-from trunkline.model import Health, ToolDefinition
+from tests.unit.edges.chiffon.kit import Kit, request, tool
+from trunkline.edges.background import Background
+from trunkline.edges.chiffon.push import Callback
+from trunkline.model import Health
 
 
 @asynccontextmanager
@@ -38,64 +38,65 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
+@asynccontextmanager
+async def background(kit: Kit) -> AsyncIterator[Background]:
+    """Where callbacks are run."""
+    found = Background(kit.exchange.feed)
+    yield found
+    await found.stop()
+
+
 async def test_work_is_posted_and_a_refusal_is_a_failed_attempt() -> None:
     kit = Kit()
     agent = await kit.agent()
-    pushers = Pushers(kit.switchboard)
-    async with listening() as (url, heard):
-        pushers.callback(agent.caller, url)
-        kit.call("infra-1/run")
-        await until(lambda: heard)
-        assert heard[0][0] == "POST /hook"
-        assert json.loads(heard[0][1])["type"] == "work_request"
-        assert kit.notes() == []
-    async with listening(500) as (url, heard):
-        pushers.callback(agent.caller, url)
-        kit.call("infra-1/run")
-        await until(kit.notes)
-        assert kit.notes() == ["attempt.failed"]
-    await pushers.stop()
+    async with background(kit) as tasks:
+        async with listening() as (url, heard):
+            Callback(tasks, agent.conversation, url, "token").start()
+            kit.call("infra-1/run")
+            await until(lambda: heard)
+            assert heard[0][0] == "POST /hook"
+            assert json.loads(heard[0][1])["type"] == "work_request"
+            assert kit.notes() == []
+        async with listening(500) as (url, heard):
+            Callback(tasks, agent.conversation, url, "token").start()
+            kit.call("infra-1/run")
+            await until(kit.notes)
+            assert kit.notes() == ["attempt.failed"]
 
 
 async def test_health_is_asked_for_beside_the_callback() -> None:
     kit = Kit()
     agent = await kit.agent()
-    pushers = Pushers(kit.switchboard)
     hub_agent = kit.exchange.hub.registry.agents["infra-1"]
-    async with listening(200) as (url, heard):
-        pushers.callback(agent.caller, url)
+    async with background(kit) as tasks:
+        async with listening(200) as (url, heard):
+            Callback(tasks, agent.conversation, url, "token").start()
+            kit.advance(16.0)
+            await until(lambda: heard)
+            assert heard[0][0] == "GET /health"
+        await until(lambda: agent.session.wake_at() == kit.exchange.clock.mono + 15)
+        Callback(tasks, agent.conversation, "http://127.0.0.1:1/hook", "token").start()
         kit.advance(16.0)
-        await until(lambda: heard)
-        assert heard[0][0] == "GET /health"
-    pushers.callback(agent.caller, "http://127.0.0.1:1/hook")
-    assert agent.session.probe is not None
-    agent.session.probe()
-    await until(lambda: hub_agent.health is Health.SILENT)
-    pushers.callback(agent.caller, None)
-    assert agent.session.probe is None
-    await pushers.stop()
+        await until(lambda: hub_agent.health is Health.SILENT)
 
 
 async def test_an_agent_that_is_gone_has_no_sender_any_more() -> None:
     kit = Kit()
     agent = await kit.agent()
-    pushers = Pushers(kit.switchboard)
-    pushers.callback(agent.caller, "http://127.0.0.1:1/hook")
-    assert pushers._tasks
-    agent.session.probe = None
-    kit.advance(31.0)
-    assert not pushers._tasks
-    await pushers.stop()
+    async with background(kit) as tasks:
+        Callback(tasks, agent.conversation, "http://127.0.0.1:1/hook", "token").start()
+        conversation = agent.conversation
+        kit.advance(31.0)
+        assert conversation.is_over
+        assert conversation.carrier is None
 
 
 async def test_an_orchestrator_may_have_a_callback_too() -> None:
     kit = Kit()
-    kit.offer("com.a", ToolDefinition("com.a/deploy", "x", messages.raw({"type": "object"})))
+    kit.offer("com.a", tool("com.a/deploy"))
     boss = kit.orchestrator()
-    pushers = Pushers(kit.switchboard)
-    async with listening(500) as (url, heard):
-        pushers.callback(boss.caller, url)
+    async with background(kit) as tasks, listening(500) as (url, heard):
+        Callback(tasks, kit.peers.heard(boss.caller), url, "token").start()
         boss.say(request("deploy"))
         await until(lambda: heard)
     assert json.loads(heard[0][1])["type"] == "work_status"
-    await pushers.stop()

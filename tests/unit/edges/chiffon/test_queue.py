@@ -14,17 +14,19 @@ import nats
 import pytest
 
 from tests.requirements.test_chiffon_queue import Broker
-from tests.unit.edges.chiffon.kit import Kit, reply_to, request, valid
-from trunkline.edges.chiffon import messages, subjects
+from tests.unit.edges.chiffon.kit import Kit, reply_to, request, tool, valid
+from trunkline.edges.background import Background
+from trunkline.edges.chiffon import subjects
 from trunkline.edges.chiffon.queue import Queue
-from trunkline.model import Health, Status, ToolDefinition
+from trunkline.model import Health, Status
 
 
 @asynccontextmanager
 async def joined(folder: Path, kit: Kit) -> AsyncIterator[tuple[Queue, Any]]:
     """A queue of the kit's edge, and another client of its broker."""
     broker = Broker(folder).start()
-    queue = Queue(kit.switchboard, broker.url)
+    background = Background(kit.exchange.feed)
+    queue = Queue(kit.peers, background, broker.url)
     queue.start()
     connection = await nats.connect(broker.url)
     try:
@@ -32,6 +34,7 @@ async def joined(folder: Path, kit: Kit) -> AsyncIterator[tuple[Queue, Any]]:
         yield queue, connection
     finally:
         await connection.close()
+        await background.stop()
         await queue.stop()
         broker.kill()
 
@@ -54,6 +57,20 @@ async def register(kit: Kit, connection: Any, agent: str = "infra-1") -> dict[st
             else:
                 found: dict[str, Any] = json.loads(answer.data)
                 return found
+
+
+async def empty(connection: Any) -> None:
+    """Bounded wait until everything is acknowledged."""
+    js = connection.jetstream()
+    async with asyncio.timeout(20):
+        while (await js.stream_info(subjects.STREAM)).state.messages:  # noqa: ASYNC110  (a stream rings no bell)
+            await asyncio.sleep(0.02)
+
+
+async def beat(kit: Kit, connection: Any) -> Any:
+    """A sign of life."""
+    body = json.dumps({"auth_token": kit.token("infra-1", "infra").decode()}).encode()
+    return json.loads((await connection.request(subjects.HEARTBEAT, body, timeout=10)).data)
 
 
 async def fetch(connection: Any) -> tuple[Any, dict[str, Any]]:
@@ -80,13 +97,8 @@ async def test_work_goes_out_and_its_result_comes_in_and_is_acknowledged(tmp_pat
         await publish(kit, connection, reply_to(work, "work_result", result, "infra"))
         await until(lambda: called.answer)
         assert called.outcome.status is Status.SUCCEEDED
-        js = connection.jetstream()
-        async with asyncio.timeout(20):
-            while (await js.stream_info(subjects.STREAM)).state.messages:  # noqa: ASYNC110  (a stream rings no bell)
-                await asyncio.sleep(0.02)
-        body = json.dumps({"auth_token": kit.token("infra-1", "infra").decode()}).encode()
-        answer = await connection.request(subjects.HEARTBEAT, body, timeout=10)
-        assert json.loads(answer.data) == {"registered": True}
+        await empty(connection)
+        assert await beat(kit, connection) == {"registered": True}
 
 
 async def test_a_message_from_one_who_has_to_register_first_comes_again(tmp_path: Path) -> None:
@@ -120,24 +132,26 @@ async def test_a_health_check_goes_by_the_queue_and_silence_is_an_answer_too(tmp
     kit = Kit(timeout_s=0.2)
     async with joined(tmp_path, kit) as (_, connection):
         await register(kit, connection)
-        session = kit.switchboard.agents["infra-1"]
         agent = kit.exchange.hub.registry.agents["infra-1"]
-        assert session.probe is not None
-        session.probe()
+        kit.advance(15.1)
         _, check = await fetch(connection)
         assert check["payload"]["work_type"] == "health_check"
-        await until(lambda: agent.health is Health.SILENT)
-        session.probe()
+        kit.advance(0.3)
+        assert agent.health is Health.SILENT
+        await beat(kit, connection)
+        kit.advance(15.1)
         _, check = await fetch(connection)
         context = {"work_type_requested": "health_check", "supported_types": []}
         error = {"error_code": 5006, "error_message": "x", "error_context": context}
         await publish(kit, connection, reply_to(check, "error", error, "infra"))
-        await until(lambda: agent.health is Health.OK)
+        await empty(connection)
+        kit.advance(0.3)
+        assert agent.health is Health.OK
 
 
 async def test_other_orchestrators_are_answered_on_subjects_of_their_own(tmp_path: Path) -> None:
     kit = Kit()
-    worker = kit.offer("com.a", ToolDefinition("com.a/deploy", "x", messages.raw({"type": "object"})))
+    worker = kit.offer("com.a", tool("com.a/deploy"))
     async with joined(tmp_path, kit) as (_, connection):
         js = connection.jetstream()
         signed = {**request("deploy"), "auth_token": kit.token("boss", "orchestrator").decode()}
@@ -155,6 +169,45 @@ async def test_other_orchestrators_are_answered_on_subjects_of_their_own(tmp_pat
         await js.publish(subjects.work("infra", "trunkline"), json.dumps(nothing).encode())
         (message,) = await inbox.fetch(1, timeout=10)
         assert json.loads(message.data)["payload"]["error_code"] == 5003
+
+
+async def test_work_is_acknowledged_when_its_last_answer_is_with_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = Kit()
+    worker = kit.offer("com.a", tool("com.a/deploy"))
+    async with joined(tmp_path, kit) as (queue, connection):
+        js = connection.jetstream()
+        signed = {**request("deploy"), "auth_token": kit.token("boss", "orchestrator").decode()}
+        await js.publish(subjects.work("infra", "trunkline"), json.dumps(signed).encode())
+        await until(lambda: worker.delivered)
+        tries = []
+
+        async def refuse(subject: str, *_: Any, **__: Any) -> None:
+            tries.append(subject)
+            raise nats.errors.TimeoutError
+
+        with monkeypatch.context() as away:
+            away.setattr(queue._js, "publish", refuse)
+            worker.finish({"ok": True})
+            await until(lambda: len(tries) > 1)
+            assert await unacknowledged(js) == 1, "its outcome is on record, and nobody has it"
+        inbox = await subjects.consumer(js, subjects.reply("boss"), "boss")
+        heard: list[str] = []
+        while "work_result" not in heard:
+            for message in await inbox.fetch(1, timeout=10):
+                heard.append(json.loads(message.data)["type"])
+                await message.ack()
+        async with asyncio.timeout(20):
+            while await unacknowledged(js):  # noqa: ASYNC110  (a consumer rings no bell)
+                await asyncio.sleep(0.02)
+    assert kit.notices() == []
+
+
+async def unacknowledged(js: Any) -> int:
+    """How many messages we were given and have not acknowledged."""
+    found: int = (await js.consumer_info(subjects.STREAM, "trunkline-agent")).num_ack_pending
+    return found
 
 
 async def test_a_broker_that_is_away_is_a_failed_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

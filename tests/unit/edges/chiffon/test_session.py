@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
+import json
 import uuid
 
 import pytest
 from msgspec import Raw
 
-from tests.unit.edges.chiffon.kit import BOSS, Kit, as_fields, envelope, reply_to
-from trunkline import events
-from trunkline.edges.chiffon import process, translate
-from trunkline.edges.chiffon.messages import Refused
-from trunkline.edges.chiffon.session import HEALTH_CHECK
-from trunkline.effects import Deliver
-from trunkline.events import SettingsChanged
-from trunkline.model import Health, HubSettings, Status
+from tests.unit.edges.chiffon.kit import Kit, as_fields, envelope, reply_to
+from trunkline.edges.chiffon import tasks, translate
+from trunkline.edges.chiffon.messages import Refused, Registration
+from trunkline.edges.chiffon.outbox import Outgoing
+from trunkline.edges.chiffon.session import HEALTH_CHECK, AgentSession, Probe
+from trunkline.effects import Admit, Deliver
+from trunkline.events import Event
+from trunkline.model import CallView, Health, Now, Status
 
 
 def health(kit: Kit, agent_id: str = "infra-1") -> Health:
@@ -26,9 +27,9 @@ async def test_an_idle_agent_that_says_nothing_for_thirty_seconds_is_gone() -> N
     kit = Kit()
     agent = await kit.agent()
     kit.advance(29.0)
-    assert "infra-1" in kit.switchboard.agents
+    assert "infra-1" in kit.peers.agents
     kit.advance(2.0)
-    assert "infra-1" not in kit.switchboard.agents
+    assert "infra-1" not in kit.peers.agents
     assert "infra-1" not in kit.exchange.hub.registry.agents
     with pytest.raises(Refused):
         agent.fetch()
@@ -39,11 +40,11 @@ async def test_an_idle_agent_that_says_nothing_for_thirty_seconds_is_gone() -> N
 async def test_an_agent_that_comes_back_goes_on_with_its_session_and_hears_of_its_tasks_again() -> None:
     kit = Kit()
     agent = await kit.agent()
-    session = agent.session.number
+    before = agent.conversation
     called = kit.call("infra-1/run", {"x": 1})
     first = agent.fetch_one()
     agent = await kit.agent(work=["run", "more"])
-    assert agent.session.number == session
+    assert agent.conversation is before
     again = agent.fetch_one()
     assert (again["request_id"], again["payload"]) == (first["request_id"], first["payload"])
     assert kit.call("infra-1/more").answer is None
@@ -55,13 +56,11 @@ async def test_an_agent_that_comes_back_goes_on_with_its_session_and_hears_of_it
 async def test_another_token_for_the_same_agent_begins_anew() -> None:
     kit = Kit()
     agent = await kit.agent()
-    before = agent.session.number
-    digest = hashlib.sha256(b"o" * 32).hexdigest()
-    kit.exchange.feed([events.TokenIssued(kit.session, "t2", BOSS, "chiffon", "infra-1", digest, (), "infra")])
-    caller = kit.switchboard.identify(b"o" * 32)
+    before = agent.conversation
+    caller = kit.other_token("infra-1", "infra", b"o" * 32)
     fields = {"agent_id": "infra-1", "agent_type": "infra", "supported_versions": ["1.0"], "work_types": ["run"]}
-    await kit.switchboard.register(caller, as_fields(fields), "test")
-    assert kit.switchboard.agents["infra-1"].number != before
+    await kit.peers.register(caller, as_fields(fields), "test")
+    assert kit.peers.agents["infra-1"] is not before
     with pytest.raises(Refused) as caught:
         agent.fetch()
     assert caught.value.error.error_code == 5002
@@ -70,42 +69,34 @@ async def test_another_token_for_the_same_agent_begins_anew() -> None:
 async def test_a_revoked_token_ends_the_session() -> None:
     kit = Kit()
     agent = await kit.agent()
-    (token_id,) = kit.exchange.hub.state.tokens
-    kit.exchange.feed([events.TokenRevoked(kit.session, "r", BOSS, token_id)])
+    kit.exchange.revoke("chiffon", "infra-1")
     assert "infra-1" not in kit.exchange.hub.registry.agents
-    assert "infra-1" not in kit.switchboard.agents
+    assert "infra-1" not in kit.peers.agents
     assert agent.answer["registered"] is True
 
 
 async def test_a_refused_admission_is_5004() -> None:
     kit = Kit()
-    kit.exchange.feed(
-        [
-            events.AgentLaunched("taken", "run", events.ProcessIdentity(1, 1), "launch"),
-            events.AgentArrived(
-                99, "a", "opensentience", "taken", "1", "launch", events.Peer("x", events.ProcessIdentity(1, 1), "run")
-            ),
-        ]
-    )
+    kit.offer("taken")
     with pytest.raises(Refused) as caught:
         await kit.agent("taken")
     assert caught.value.error.error_code == 5004
-    assert "taken" not in kit.switchboard.agents
+    assert "taken" not in kit.peers.agents
 
 
 async def test_a_transport_that_can_probe_is_asked_when_the_agent_was_quiet() -> None:
     kit = Kit()
     agent = await kit.agent()
     probes = []
-    agent.session.probe = lambda: probes.append(kit.exchange.mono)
+    agent.conversation.probe_by(Probe.BY_TRANSPORT, lambda: probes.append(kit.exchange.clock.mono))
     kit.advance(14.0)
     assert probes == []
     kit.advance(2.0)
     assert len(probes) == 1
-    agent.session.probed(kit.exchange.now(), is_well=True)
+    agent.conversation.looked(is_well=True)
     kit.advance(20.0)
-    assert "infra-1" in kit.switchboard.agents
-    agent.session.probed(kit.exchange.now(), is_well=False)
+    assert "infra-1" in kit.peers.agents
+    agent.conversation.looked(is_well=False)
     assert health(kit) is Health.SILENT
     agent.beat()
     assert health(kit) is Health.OK
@@ -114,13 +105,15 @@ async def test_a_transport_that_can_probe_is_asked_when_the_agent_was_quiet() ->
 async def test_a_health_check_by_work_is_answered_by_any_reply() -> None:
     kit = Kit()
     agent = await kit.agent()
-    request_id = agent.session.send_health_check(kit.exchange.now())
-    work = agent.fetch_one()
-    assert (work["payload"]["work_type"], work["request_id"]) == (HEALTH_CHECK, request_id)
-    assert agent.session.is_checking(request_id)
+    agent.conversation.probe_by(Probe.BY_WORK)
+    kit.advance(15.5)
+    (asked,) = agent.session.outbox.take()
+    work = json.loads(asked.data)
+    assert work["payload"]["work_type"] == HEALTH_CHECK
     agent.error(work, 5006, work_type_requested=HEALTH_CHECK, supported_types=[])
-    assert not agent.session.is_checking(request_id)
     assert kit.notices() == []
+    kit.advance(29.0)
+    assert health(kit) is Health.OK
 
 
 async def test_a_message_that_cannot_be_handed_over_is_a_failed_attempt() -> None:
@@ -128,8 +121,8 @@ async def test_a_message_that_cannot_be_handed_over_is_a_failed_attempt() -> Non
     agent = await kit.agent()
     called = kit.call("infra-1/run")
     work = agent.fetch_one()
-    agent.session.unreachable(work["request_id"], "nobody there")
-    agent.session.unreachable("unknown", "nobody there")
+    for request_id in (work["request_id"], "unknown"):
+        agent.conversation.not_sent(Outgoing(request_id, "m", "work_request", b""), "nobody there")
     assert kit.notes() == ["attempt.failed"]
     kit.advance(1.3, agent)
     agent.result(agent.fetch_one())
@@ -139,7 +132,7 @@ async def test_a_message_that_cannot_be_handed_over_is_a_failed_attempt() -> Non
 async def test_hints_that_are_none_fail_the_call_where_schemas_are_not_enforced() -> None:
     kit = Kit()
     await kit.agent()
-    kit.exchange.feed([SettingsChanged(HubSettings(kit.policy, schema_strict=False))])
+    kit.only_warn_of_schemas()
     called = kit.call("infra-1/run", {"$hints": {"max_memory_mb": -1}})
     assert called.code == "tool.invalid_input"
 
@@ -170,7 +163,7 @@ async def test_an_attempt_fails_once_and_errors_about_nothing_do_not_fill_the_re
 
 
 async def test_what_an_agent_may_have_us_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "MAX_HELD_BYTES", 5)
+    monkeypatch.setattr(tasks, "MAX_HELD_BYTES", 5)
     kit = Kit()
     agent = await kit.agent()
     kit.call("infra-1/run")
@@ -200,7 +193,7 @@ async def test_tasks_of_calls_that_somebody_ended_are_forgotten() -> None:
     called = kit.call("infra-1/run")
     work = agent.fetch_one()
     agent.status(work, 10, "paused")
-    kit.exchange.feed([events.CancelRequested(kit.session, "stop", BOSS, call_id=called.call_id)])
+    kit.cancel(called)
     assert called.outcome.status is Status.UNKNOWN
     assert len(agent.session.tasks) == 1
     kit.advance(31.0, agent)
@@ -210,13 +203,13 @@ async def test_tasks_of_calls_that_somebody_ended_are_forgotten() -> None:
 
 
 async def test_a_task_that_was_ended_elsewhere_has_no_more_timeouts() -> None:
-    kit = Kit()
+    kit = Kit(timeout_s=5.0)
     agent = await kit.agent()
     called = kit.call("infra-1/run")
     agent.fetch_one()
-    agent.session.tasks.sweep(kit.exchange.now())
-    kit.exchange.feed([events.CancelRequested(kit.session, "stop", BOSS, call_id=called.call_id)])
-    kit.advance(31.0, agent)
+    kit.cancel(called)
+    kit.advance(6.0, agent)
+    assert len(agent.session.tasks) == 0
     assert "attempt.ignored" not in kit.notes()
 
 
@@ -232,9 +225,9 @@ async def test_a_payload_whose_task_cannot_be_read_is_refused_for_that() -> None
 async def test_an_agent_is_not_paused_by_the_disk() -> None:
     kit = Kit()
     agent = await kit.agent()
-    agent.session.pause_reading()
-    agent.session.resume_reading()
-    agent.session.flush()
+    agent.conversation.pause_reading()
+    agent.conversation.resume_reading()
+    agent.conversation.flush()
     kit.call("infra-1/run")
     assert len(agent.fetch()) == 1
 
@@ -270,7 +263,45 @@ async def test_each_fault_of_a_registration_is_named(fields: dict[str, object], 
     assert caught.value.error.error_context["field_name"] == name
 
 
+def talked() -> tuple[list[Event], list[Outgoing]]:
+    """A conversation with nobody around it: what it led to, and what was said."""
+    ids = itertools.count(1)
+    calls = {"c-1": CallView("c-1", "infra-1/run", "operator", Status.RUNNING, "")}
+    session = AgentSession(
+        7,
+        "infra-1",
+        "infra",
+        "hash",
+        30.0,
+        find_call=calls.get,
+        new_id=lambda: f"{next(ids):08}-0000-4000-8000-000000000000",
+        now=Now(0.0, 0.0),
+    )
+    registration = Registration("infra-1", "infra", ("1.0",), ("run",))
+    found = session.register("r1", registration, "1.0", "here", Now(0.0, 0.0))
+    found += session.send(Admit(7, 0, "r1"), Now(1.0, 1.0))
+    found += session.send(Deliver(7, 0, "c-1", "infra-1/run", Raw(b"{}"), "operator", "c-1"), Now(2.0, 2.0))
+    while (at := session.wake_at()) is not None:
+        if at > 60.0:
+            calls.clear()
+        found += session.wake(Now(at, at))
+    return found, session.outbox.take()
+
+
+def test_a_session_needs_nothing_around_it_and_the_same_course_gives_the_same_events_and_messages() -> None:
+    events, messages = talked()
+    assert [type(event).__name__ for event in events] == [
+        "AgentArrived",
+        "ToolsOffered",
+        "HealthReported",
+        "AttemptFailed",
+        "AgentLeft",
+    ]
+    assert [message.type for message in messages] == ["work_request"]
+    assert (events, messages) == talked()
+
+
 def test_an_input_without_hints_passes_as_it_was_written() -> None:
     body = Raw(b'{ "n" : 12345678901234567890 }')
-    request = translate.work_request(Deliver(1, 0, "c", "a/run", body, "operator", "c"))
+    request = translate.work_request(Deliver(1, 0, "c", "a/run", body, "operator", "c"), is_typed=False)
     assert bytes(request.parameters) == bytes(body)

@@ -222,6 +222,7 @@ async def test_a_large_output_is_not_held_while_its_reader_is_slow() -> None:
     async with asyncio.timeout(BOUND_S):
         await is_writing.wait()
         exchange.answering.fed.clear()
+        exchange.effects.clear()
         assert sys.getrefcount(data) == before
         may_go_on.set()
         await request

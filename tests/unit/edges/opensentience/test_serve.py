@@ -1,4 +1,4 @@
-"""The rim, on real sockets: who may connect, slow readers, many frames, the end. The exchange is a small one."""
+"""The rim, on real sockets: who may connect, slow readers, many frames, the end. The exchange is in memory."""
 
 from __future__ import annotations
 
@@ -17,103 +17,62 @@ import pytest
 from msgspec import Raw
 
 from tests.requirement import requirement
-from tests.unit.edges.opensentience.core_side import AGENT, ECHO, TOOL, chunk, envelope, frame, hello, result, tool
+from tests.unit.edges.opensentience.core_side import AGENT, TOOL, chunk, envelope, frame, hello, result, tool
+from trunkline.edges import driver
 from trunkline.edges.exchange import Sink
 from trunkline.edges.opensentience import serve
 from trunkline.edges.opensentience.serve import OpenSentienceListener
 from trunkline.edges.opensentience.session import FRAMES_A_TURN, Settings
-from trunkline.effects import Admit, Answer, Close, ConfirmTools, Deliver, Refuse, ToSession
+from trunkline.edges.opensentience.translate import EDGE
+from trunkline.entries import Noticed as NoticedEntry
 from trunkline.errors import ConfigError
-from trunkline.events import (
-    AgentArrived,
-    AgentLeft,
-    CallFinished,
-    CallRequested,
-    Event,
-    HealthReported,
-    Noticed,
-    ToolsOffered,
-)
-from trunkline.model import EMPTY_OBJECT, Now, Peer
+from trunkline.events import AgentArrived, AgentLeft, Event, HealthReported, Noticed, ToolsOffered
+from trunkline.testing.memory import MadeCall, MemoryExchange
 
 PATIENCE_S = 10.0
 
 
-class SmallExchange:
-    """Takes everybody in, calls whom it is asked to call, and remembers what happened."""
+class Spy:
+    """The feed of an exchange, and what the rim told it."""
 
-    instance = "i-1"
-
-    def __init__(self) -> None:
+    def __init__(self, exchange: MemoryExchange) -> None:
+        self._feed = exchange.feed
         self.happened: list[Event] = []
-        self.sinks: dict[int, Sink] = {}
         self.opened = 0
-        self.peers: list[tuple[int, int]] = []
-        self.admits = True
-        self.tools: dict[str, int] = {}
-        self.callers: dict[str, tuple[int, str]] = {}
-        self.news = asyncio.Event()
+        self._news = asyncio.Event()
 
-    def now(self) -> Now:
-        return Now(time.monotonic(), time.time())
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feed, name)
+
+    def feed(self, events: Sequence[Event]) -> None:
+        self.happened += events
+        self._feed.feed(events)
+        self._news.set()
 
     def open_session(self, sink: Sink) -> int:
         self.opened += 1
-        self.sinks[self.opened] = sink
-        self.news.set()
-        return self.opened
+        self._news.set()
+        return self._feed.open_session(sink)
 
     def close_session(self, session: int) -> None:
-        del self.sinks[session]
-        self.news.set()
+        self._feed.close_session(session)
+        self._news.set()
 
-    def peer_of(self, pid: int, uid: int) -> Peer:
-        self.peers.append((pid, uid))
-        return Peer(f"pid:{pid}")
-
-    def feed(self, events: Sequence[Event]) -> None:
-        now = self.now()
-        for event in events:
-            self.happened.append(event)
-            match event:
-                case AgentArrived(session, ref):
-                    self.say(Admit(session, 0, ref) if self.admits else Refuse(session, 0, ref), now)
-                case ToolsOffered(session, ref, tools, rejected):
-                    self.tools |= {definition.tool_id: session for definition in tools}
-                    names = tuple(definition.tool_id for definition in tools)
-                    self.say(ConfirmTools(session, 0, ref, names, rejected), now)
-                case CallRequested(session, ref):
-                    call_id = f"x-{len(self.callers)}"
-                    self.callers[call_id] = (session, ref)
-                    self.call(self.tools[event.tool_id], call_id, event.input)
-                case CallFinished(_, call_id) if call_id in self.callers:
-                    caller, ref = self.callers[call_id]
-                    self.say(Answer(caller, 0, ref, call_id, event.status, event.output, event.fault), now)
-        self.news.set()
-
-    def say(self, effect: ToSession, now: Now) -> None:
-        sink = self.sinks.get(effect.session)
-        if sink is not None:
-            sink.send(effect, now)
-            sink.flush()
-
-    def call(self, session: int, call_id: str, body: Raw = EMPTY_OBJECT) -> None:
-        self.say(Deliver(session, 0, call_id, TOOL, body, "operator", "chat:1"), self.now())
+    def count(self, kind: type[Event]) -> int:
+        return sum(type(event) is kind for event in self.happened)
 
     async def until(self, is_so: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while not is_so():
-                self.news.clear()
-                await self.news.wait()
-
-    def count(self, kind: type[Event]) -> int:
-        return sum(type(event) is kind for event in self.happened)
+                self._news.clear()
+                await self._news.wait()
 
 
 class Client:
     """An agent's end of a socket."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, exchange: MemoryExchange, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.exchange = exchange
         self.reader = reader
         self.writer = writer
 
@@ -134,7 +93,7 @@ class Client:
         self.writer.write(frame(envelope(type_, payload, **fields)))
 
     async def greet(self, agent_id: str = AGENT) -> dict[str, Any]:
-        self.tell("agent.hello", hello(agent_id=agent_id))
+        self.tell("agent.hello", hello(agent_id=agent_id, session_token=self.exchange.token(EDGE, agent_id)))
         return await self.read()
 
     async def close(self) -> None:
@@ -147,16 +106,41 @@ class Rig:
     """A listener, its exchange, and those who connected."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        self.exchange = SmallExchange()
-        self.listener = OpenSentienceListener(self.exchange, settings, path=folder / "s", tcp=("127.0.0.1", 0))  # type: ignore[arg-type]
+        self.exchange = MemoryExchange(live=asyncio.get_running_loop())
+        self.feed = Spy(self.exchange)
+        self.listener = OpenSentienceListener(self.feed, settings, path=folder / "s", tcp=("127.0.0.1", 0))  # type: ignore[arg-type]
         self.clients: list[Client] = []
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """The conversations of this edge."""
+        return [sink for sink in self.exchange.feed._sinks.values() if isinstance(sink, driver.Driver)]
+
+    @property
+    def connection(self) -> driver.Driver:
+        """The only one."""
+        (found,) = self.listener.connections.open
+        return found
+
+    async def provider(self) -> Client:
+        """An agent with one tool."""
+        client = await self.connect()
+        await client.greet()
+        client.tell("agent.tools.register", {"tools": [tool(side_effects=False)]})
+        await client.read()
+        return client
+
+    def call(self, times: int = 1) -> list[MadeCall]:
+        """Somebody calls it, with a megabyte each time."""
+        body = Raw(b'{"text":"' + b"x" * 1_000_000 + b'"}')
+        return [self.exchange.call(TOOL, body) for _ in range(times)]
 
     async def connect(self, *, over: str = "unix") -> Client:
         if over == "unix":
-            client = Client(*await asyncio.open_unix_connection(str(self.listener.path)))
+            client = Client(self.exchange, *await asyncio.open_unix_connection(str(self.listener.path)))
         else:
             assert self.listener.tcp is not None
-            client = Client(*await asyncio.open_connection(*self.listener.tcp))
+            client = Client(self.exchange, *await asyncio.open_connection(*self.listener.tcp))
         self.clients.append(client)
         return client
 
@@ -175,7 +159,8 @@ async def rig(short_path: Path, settings: Settings) -> AsyncIterator[Rig]:
         await client.close()
     async with asyncio.timeout(PATIENCE_S):
         await rig.listener.stop("shutdown")
-    assert rig.exchange.sinks == {}
+    assert rig.sinks == []
+    assert (rig.exchange.died, rig.exchange.operator.status()["defects"]) == (None, 0)
 
 
 # --- connecting -------------------------------------------------------------------------------------------------------
@@ -193,11 +178,10 @@ async def test_the_same_conversation_works_on_both_transports(rig: Rig) -> None:
             [{**m, "id": "", "ts": "", "payload": {**m["payload"], "session_id": ""}} for m in (welcome, registered)]
         )
         await client.close()
-        await rig.exchange.until(lambda: not rig.exchange.sinks)
+        await rig.feed.until(lambda: not rig.sinks)
     assert heard[0] == heard[1]
-    assert rig.exchange.peers == [(os.getpid(), os.geteuid())]
-    origins = [event.peer.origin for event in rig.exchange.happened if isinstance(event, AgentArrived)]
-    assert origins == [f"pid:{os.getpid()}", "tcp:127.0.0.1"]
+    origins = [event.peer.origin for event in rig.feed.happened if isinstance(event, AgentArrived)]
+    assert origins == [f"process {os.getpid()} of {os.geteuid()}", "tcp:127.0.0.1"]
 
 
 @requirement("OS-004")
@@ -218,7 +202,7 @@ async def test_a_port_that_is_taken_leaves_no_socket_behind(short_path: Path) ->
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         listener = OpenSentienceListener(
-            SmallExchange(),  # type: ignore[arg-type]
+            MemoryExchange().feed,
             Settings("0", "i"),
             path=short_path / "s",
             tcp=taken.getsockname(),
@@ -233,9 +217,9 @@ async def test_another_users_process_is_cut_off_and_on_record(rig: Rig, monkeypa
     monkeypatch.setattr(serve.os, "geteuid", lambda: 4242)
     client = await rig.connect()
     assert await client.ended()
-    (noticed,) = rig.exchange.happened
+    (noticed,) = rig.feed.happened
     assert noticed == Noticed("peer.refused", "opensentience", f"uid:{os.getuid()}", "another user's process")
-    assert rig.exchange.opened == 0
+    assert rig.feed.opened == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -251,16 +235,17 @@ async def test_another_user_does_not_even_reach_the_socket(rig: Rig) -> None:
 async def test_three_hundred_agents_connect_at_once(rig: Rig) -> None:
     clients = await asyncio.gather(*(rig.connect() for _ in range(300)))
     for n, client in enumerate(clients):
-        client.tell("agent.hello", hello(agent_id=f"agent-{n}"))
+        token = rig.exchange.token(EDGE, f"agent-{n}")
+        client.tell("agent.hello", hello(agent_id=f"agent-{n}", session_token=token))
     welcomes = await asyncio.gather(*(client.read() for client in clients))
     assert {message["type"] for message in welcomes} == {"core.welcome"}
     assert len({message["payload"]["session_id"] for message in welcomes}) == 300
 
 
 async def test_more_connections_than_allowed_are_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "MAX_CONNECTIONS", 2)
-    for _ in range(2):
-        await (await rig.connect()).greet()
+    monkeypatch.setattr(driver, "MAX_CONNECTIONS", 2)
+    for n in range(2):
+        await (await rig.connect()).greet(f"agent-{n}")
     assert await (await rig.connect()).ended()
 
 
@@ -269,18 +254,16 @@ async def test_more_connections_than_allowed_are_cut_off(rig: Rig, monkeypatch: 
 
 @requirement("OS-026")
 async def test_a_call_travels_from_one_agent_to_another_and_back(rig: Rig) -> None:
-    provider, caller = await rig.connect(), await rig.connect()
-    await provider.greet()
+    provider, caller = await rig.provider(), await rig.connect()
     await caller.greet("com.example.caller")
-    provider.tell("agent.tools.register", {"tools": [tool()]})
-    await provider.read()
     for n in range(3):
         payload = {"call_id": f"mine-{n}", "tool_id": TOOL, "input": {"text": str(n)}}
         caller.tell("agent.tool.call", payload, request_id=f"r-{n}")
     calls = [await provider.read() for _ in range(3)]
     for call in reversed(calls):
         echoed = {"call_id": call["payload"]["call_id"], "status": "succeeded", "output": call["payload"]["input"]}
-        provider.tell("agent.tool.result", echoed, request_id=call["request_id"], correlation_id="chat:1")
+        echoes = {name: call[name] for name in ("request_id", "correlation_id") if name in call}
+        provider.tell("agent.tool.result", echoed, **echoes)
     answers = [await caller.read() for _ in range(3)]
     assert [answer["request_id"] for answer in answers] == ["r-2", "r-1", "r-0"]
     assert [answer["payload"]["output"] for answer in answers] == [{"text": "2"}, {"text": "1"}, {"text": "0"}]
@@ -288,11 +271,11 @@ async def test_a_call_travels_from_one_agent_to_another_and_back(rig: Rig) -> No
 
 @requirement("OS-073", "OS-074")
 async def test_a_refused_agent_reads_why_and_then_the_end(rig: Rig) -> None:
-    rig.exchange.admits = False
     client = await rig.connect()
-    assert (await client.greet())["error"]["code"] == "protocol.unauthorized"
+    client.tell("agent.hello", hello(session_token="nobody's"))
+    assert (await client.read())["error"]["code"] == "protocol.unauthorized"
     assert await client.ended()
-    assert rig.exchange.count(AgentLeft) == 0
+    assert rig.feed.count(AgentLeft) == 0
 
 
 @requirement("OS-022")
@@ -302,7 +285,7 @@ async def test_an_oversize_frame_is_answered_with_goodbye_and_the_end(rig: Rig) 
     client.writer.write(b"\xff\xff\xff\xff" + b"x" * 1000)
     assert (await client.read())["payload"] == {"reason": "protocol.frame_too_large"}
     assert await client.ended()
-    await rig.exchange.until(lambda: rig.exchange.count(AgentLeft))
+    await rig.feed.until(lambda: rig.feed.count(AgentLeft))
 
 
 async def test_many_frames_in_one_write_are_all_taken_in_order(rig: Rig) -> None:
@@ -317,15 +300,12 @@ async def test_many_frames_in_one_write_are_all_taken_in_order(rig: Rig) -> None
 
 
 async def test_a_large_frame_arrives_whole(rig: Rig) -> None:
-    client = await rig.connect()
-    await client.greet()
-    rig.exchange.call(1, "c-1")
-    await client.read()
-    client.tell("agent.tool.result", result("c-1", output={"text": "é" * 600_000}))
-    await rig.exchange.until(lambda: rig.exchange.count(CallFinished))
-    finished = next(event for event in rig.exchange.happened if isinstance(event, CallFinished))
-    assert finished.output is not None
-    assert json.loads(bytes(finished.output)) == {"text": "é" * 600_000}
+    client = await rig.provider()
+    made = rig.exchange.call(TOOL)
+    call = await client.read()
+    client.tell("agent.tool.result", result(call["payload"]["call_id"], output={"text": "é" * 600_000}))
+    await rig.feed.until(lambda: made.answer)
+    assert made.output == {"text": "é" * 600_000}
 
 
 # --- silence and slowness ---------------------------------------------------------------------------------------------
@@ -339,8 +319,8 @@ async def test_a_silent_agent_is_pinged_reported_and_dismissed_in_time(rig: Rig,
     heard = [(await client.read())["type"] for _ in range(2)]
     assert heard == ["core.ping", "core.goodbye"]
     assert await client.ended()
-    await rig.exchange.until(lambda: rig.exchange.count(AgentLeft))
-    kinds = [type(event) for event in rig.exchange.happened]
+    await rig.feed.until(lambda: rig.feed.count(AgentLeft))
+    kinds = [type(event) for event in rig.feed.happened]
     assert kinds == [AgentArrived, HealthReported, Noticed, AgentLeft]
 
 
@@ -366,37 +346,34 @@ async def test_one_who_says_nothing_is_cut_off(rig: Rig, monkeypatch: pytest.Mon
 
 
 async def test_a_reader_that_does_not_read_is_cut_off_after_its_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "WRITE_WITHIN_S", 0.1)
-    client = await rig.connect()
-    await client.greet()
-    body = Raw(b'{"text":"' + b"x" * 1_000_000 + b'"}')
-    for n in range(12):
-        rig.exchange.call(1, f"c-{n}", body)
-    await rig.exchange.until(lambda: rig.exchange.count(AgentLeft))
-    codes = [event.code for event in rig.exchange.happened if isinstance(event, Noticed)]
-    assert codes == ["output.stuck"]
+    monkeypatch.setattr(driver, "WRITE_WITHIN_S", 0.1)
+    await rig.provider()
+    rig.call(12)
+    await rig.feed.until(lambda: rig.feed.count(AgentLeft))
+    [noticed] = rig.exchange.recorded(NoticedEntry)
+    assert (noticed.code, noticed.place, noticed.who) == ("output.stuck", EDGE, f"{EDGE}:{AGENT}")
+    assert noticed.detail == "not read within 0.1 s"
 
 
 async def test_a_slow_reader_is_not_listened_to_until_it_has_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "MAX_OUTPUT_BYTES", 65_536)
-    client = await rig.connect()
-    await client.greet()
-    body = Raw(b'{"text":"' + b"x" * 1_000_000 + b'"}')
-    for n in range(6):
-        rig.exchange.call(1, f"c-{n}", body)
-    (connection,) = rig.listener.connections
+    monkeypatch.setattr(driver, "MAX_OUTPUT_BYTES", 65_536)
+    client = await rig.provider()
+    made = rig.call(6)
+    connection = rig.connection
     assert connection._pauses == {"output"}
-    client.tell("agent.tool.stream", chunk(1, "c-0"), **ECHO)
+    client.tell("agent.tool.stream", chunk(1, made[0].call_id))
+    heard = len(rig.feed.happened)
     for _ in range(6):
         assert (await client.read())["type"] == "core.tool.call"
-    await rig.exchange.until(lambda: len(rig.exchange.happened) > 1)
+        assert len(rig.feed.happened) == heard or not connection._pauses
+    await rig.feed.until(lambda: made[0].progress)
     assert connection._pauses == set()
 
 
 async def test_the_runner_can_pause_and_resume_reading(rig: Rig) -> None:
     client = await rig.connect()
     await client.greet()
-    sink = rig.exchange.sinks[1]
+    sink = rig.connection
     sink.pause_reading()
     for _ in range(3):
         client.tell("agent.tools.register", {"tools": []})
@@ -404,9 +381,9 @@ async def test_the_runner_can_pause_and_resume_reading(rig: Rig) -> None:
     # A whole conversation of somebody else goes by, and nothing of this one.
     other = await rig.connect()
     await other.greet("com.example.other")
-    assert rig.exchange.count(ToolsOffered) == 0
+    assert rig.feed.count(ToolsOffered) == 0
     sink.resume_reading()
-    await rig.exchange.until(lambda: rig.exchange.count(ToolsOffered) == 3)
+    await rig.feed.until(lambda: rig.feed.count(ToolsOffered) == 3)
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
@@ -417,18 +394,19 @@ async def test_an_agent_that_closes_has_left(rig: Rig) -> None:
     await client.greet()
     client.tell("agent.tools.register", {"tools": []})
     await client.close()
-    await rig.exchange.until(lambda: not rig.exchange.sinks)
-    assert [type(event) for event in rig.exchange.happened] == [AgentArrived, ToolsOffered, AgentLeft]
+    await rig.feed.until(lambda: not rig.sinks)
+    assert [type(event) for event in rig.feed.happened] == [AgentArrived, ToolsOffered, AgentLeft]
 
 
 @requirement("OS-075")
 async def test_a_close_of_the_hub_is_said_and_done(rig: Rig) -> None:
     client = await rig.connect()
     await client.greet()
-    rig.exchange.say(Close(1, 0, "replaced"), rig.exchange.now())
+    again = await rig.connect()
+    assert (await again.greet())["type"] == "core.welcome"
     assert (await client.read())["payload"] == {"reason": "replaced"}
     assert await client.ended()
-    await rig.exchange.until(lambda: rig.exchange.count(AgentLeft))
+    await rig.feed.until(lambda: rig.feed.count(AgentLeft))
 
 
 @requirement("OS-075")
@@ -437,33 +415,31 @@ async def test_stop_says_goodbye_to_everybody_and_removes_the_socket(rig: Rig) -
     for n, client in enumerate(clients):
         await client.greet(f"agent-{n}")
     silent = await rig.connect()
-    await rig.exchange.until(lambda: rig.exchange.opened == 3)
+    await rig.feed.until(lambda: rig.feed.opened == 3)
     async with asyncio.timeout(PATIENCE_S):
         await rig.listener.stop("shutdown")
     for client in (*clients, silent):
         assert (await client.read())["payload"] == {"reason": "shutdown"}
         assert await client.ended()
     assert not rig.listener.path.exists()
-    assert rig.exchange.sinks == {}
+    assert rig.sinks == []
     with pytest.raises(OSError):
         await rig.connect()
 
 
 async def test_one_who_is_accepted_while_the_listener_stops_is_cut_off(rig: Rig) -> None:
-    rig.listener.is_stopping = True
+    rig.listener.connections.is_stopping = True
     assert await (await rig.connect()).ended()
-    assert rig.exchange.opened == 0
+    assert rig.feed.opened == 0
 
 
 async def test_stop_does_not_wait_for_one_who_does_not_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "CLOSE_WITHIN_S", 0.05)
-    client = await rig.connect()
-    await client.greet()
-    for n in range(4):
-        rig.exchange.call(1, f"c-{n}", Raw(b'{"text":"' + b"x" * 1_000_000 + b'"}'))
+    monkeypatch.setattr(driver, "CLOSE_WITHIN_S", 0.05)
+    await rig.provider()
+    rig.call(4)
     async with asyncio.timeout(PATIENCE_S):
         await rig.listener.stop("shutdown")
-    assert rig.exchange.sinks == {}
+    assert rig.sinks == []
 
 
 def open_files() -> int:
@@ -478,7 +454,7 @@ async def test_connections_leave_nothing_behind(rig: Rig) -> None:
             await client.greet()
         await client.close()
     rig.clients.clear()
-    await rig.exchange.until(lambda: not rig.exchange.sinks)
-    assert rig.listener.connections == set()
+    await rig.feed.until(lambda: not rig.sinks)
+    assert rig.listener.connections.open == set()
     assert open_files() <= before
     assert len(asyncio.all_tasks()) == 1

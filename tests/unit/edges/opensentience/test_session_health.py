@@ -91,13 +91,16 @@ def test_a_late_heartbeat_makes_the_agent_healthy_again() -> None:
 
 
 @requirement("OS-134")
-def test_a_pong_is_a_sign_of_life() -> None:
+def test_answering_pings_is_not_enough_heartbeats_alone_decide() -> None:
     talk = Beating()
     talk.beat("degraded")
+    talk.wake(20.0)
+    assert talk.tell("agent.pong", {}) == []
     talk.wake(35.0)
     assert talk.events[-1] == HealthReported(SESSION, Health.SILENT)
-    assert talk.tell("agent.pong", {}) == [HealthReported(SESSION, Health.DEGRADED)]
-    assert talk.session.wake_at() == NOW.mono + 55.0
+    assert talk.tell("agent.pong", {}) == []
+    talk.wake(60.0)
+    assert talk.said()[-1]["payload"] == {"reason": "heartbeat_timeout"}
 
 
 def test_a_wake_that_comes_very_late_goes_through_every_step() -> None:

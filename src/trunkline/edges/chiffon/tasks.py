@@ -21,20 +21,19 @@ from msgspec.structs import replace
 from trunkline.edges.chiffon import chunks, messages, translate
 from trunkline.edges.chiffon.chunks import Assembly
 from trunkline.edges.chiffon.messages import ErrorPayload, WorkRequest, WorkResult, WorkStatus
+from trunkline.edges.chiffon.translate import EDGE
 from trunkline.effects import Deliver
 from trunkline.events import AttemptFailed, CallFinished, CallProgressed, Event, Noticed
 from trunkline.model import Fault, Now, RetryPolicy
 
 # CH-075, CH-076: four attempts.
 RETRY: Final = RetryPolicy((0.0, 1.0, 2.0, 4.0))
-# CH-064.
-DEFAULT_TIMEOUT_S: Final = 30.0
 # Pieces of outputs that one agent may have us keep at the same time: two steps of the largest size.
 MAX_HELD_BYTES: Final = 2 * chunks.MAX_STEP_BYTES
 # Steps of one task that are told of at its end; of more the last ones.
 MAX_STEPS: Final = 1000
 # How often tasks that were ended elsewhere (canceled, out of time) are looked for.
-SWEEP_S: Final = 30.0
+LOOK_S: Final = 30.0
 
 
 class Task(Struct):
@@ -44,14 +43,12 @@ class Task(Struct):
     request: WorkRequest
     trace_id: str
     custom: Raw | None
-    attempt: int
-    sent_ms: int
     # Moments are monotonic seconds, 0.0 is none.
-    idle_at: float
     total_at: float
     has_total: bool
-    is_paused: bool = False
-    is_suspected: bool = False
+    idle_at: float = 0.0
+    attempt: int = 0
+    sent_ms: int = 0
     # This attempt led to nothing, and the next one has not left.
     is_failed: bool = False
     has_fallen: bool = False
@@ -65,7 +62,7 @@ class Task(Struct):
 
 
 class Tasks:
-    """The open tasks of one agent."""
+    """The open tasks of one agent. ``is_open`` answers whether a call still runs at this agent."""
 
     def __init__(self, session: int, who: str, timeout_s: float, is_open: Callable[[str], bool]) -> None:
         self._session = session
@@ -73,7 +70,8 @@ class Tasks:
         self._timeout_s = timeout_s
         self._is_open = is_open
         self._tasks: dict[str, Task] = {}
-        self._sweep_at = 0.0
+        # While there are tasks: when somebody looks which of them were ended elsewhere.
+        self._look_at = 0.0
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -86,33 +84,28 @@ class Tasks:
         """All of them, in the order in which they were given."""
         return list(self._tasks.values())
 
-    def sent(self, effect: Deliver, now: Now) -> Task:
+    def sent(self, effect: Deliver, now: Now, *, is_typed: bool) -> Task:
         """An attempt leaves: the first one, or another of the same task."""
         task = self._tasks.get(effect.call_id)
         if task is None:
-            request = translate.work_request(effect)
+            request = translate.work_request(effect, is_typed=is_typed)
+            if not self._tasks:
+                self._look_at = now.mono + LOOK_S
             limit_s = request.hints.max_duration_seconds
             task = self._tasks[effect.call_id] = Task(
                 effect.call_id,
                 request,
                 translate.trace_id_of(effect.correlation_id),
                 effect.context,
-                effect.attempt,
-                now.ms,
-                0.0,
                 now.mono + limit_s if limit_s is not None and effect.timeout_ms is None else 0.0,
                 limit_s is not None,
             )
         task.attempt, task.sent_ms, task.is_failed = effect.attempt, now.ms, False
-        self._restart_idle(task, now)
+        self.restart_idle(task, now)
         return task
 
-    def sent_again(self, task: Task, now: Now) -> None:
-        """The same attempt once more, to an agent that came back (decision 24: only the hub counts attempts)."""
-        self._restart_idle(task, now)
-
-    def _restart_idle(self, task: Task, now: Now) -> None:
-        task.is_paused = task.is_suspected = False
+    def restart_idle(self, task: Task, now: Now) -> None:
+        """It was sent, or heard of: from here on the agent may be silent about it for so long."""
         task.idle_at = now.mono + self._timeout_s
 
     # -- what the agent says -------------------------------------------------------------------------------------------
@@ -126,13 +119,13 @@ class Tasks:
             text = self._add_chunk(task, step.number, step.name, chunks.read(step.output_chunk, text))
         elif text and step.number is not None:
             self._note_step(task, step.number, step.name or "", text)
-        self._restart_idle(task, now)
+        self.restart_idle(task, now)
         if status.status == "paused":
-            task.is_paused, task.idle_at = True, 0.0
+            task.idle_at = 0.0
         events: list[Event] = []
         if status.progress_percent < task.percent and not task.has_fallen:
             task.has_fallen = True
-            events.append(Noticed("chiffon.progress_fell", "chiffon", self._who, task.call_id))  # silent point 22
+            events.append(Noticed("chiffon.progress_fell", EDGE, self._who, task.call_id))  # silent point 22
         task.percent = status.progress_percent
         shown: dict[str, object] = {"status": status.status, "progress_percent": status.progress_percent}
         if step.number is not None or step.name is not None:
@@ -203,33 +196,32 @@ class Tasks:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def due(self, now: Now) -> list[Event]:
-        """What follows from the time that passed."""
+    def wake_at(self) -> float | None:
+        """When the next timer ends (monotonic)."""
+        moments = [moment for task in self._tasks.values() for moment in (task.idle_at, task.total_at) if moment]
+        return min([self._look_at, *moments]) if self._tasks else None
+
+    def wake(self, now: Now) -> list[Event]:
+        """What follows from the time that passed. Now and then, tasks that were ended elsewhere are forgotten."""
         events: list[Event] = []
+        looks = now.mono >= self._look_at
+        if looks:
+            self._look_at = now.mono + LOOK_S
         for task in list(self._tasks.values()):
             is_idle = bool(task.idle_at) and now.mono >= task.idle_at
             is_over = bool(task.total_at) and now.mono >= task.total_at
-            if not is_idle and not is_over:
-                continue
-            if not self._is_open(task.call_id):
+            if (looks or is_idle or is_over) and not self._is_open(task.call_id):
                 self.end(task)
             elif is_over:
                 # CH-068. The caller's own limit is the end of it: no further attempt (contradiction 7).
                 task.total_at = 0.0
                 events += self.failed(task, replace(self._timeout(task), retryable=False))
-            elif task.has_total:
-                task.idle_at, task.is_suspected = 0.0, True
-                events.append(Noticed("chiffon.suspected", "chiffon", self._who, task.call_id))
-            else:
+            elif is_idle and task.has_total:
+                task.idle_at = 0.0
+                events.append(Noticed("chiffon.suspected", EDGE, self._who, task.call_id))
+            elif is_idle:
                 events += self.failed(task, self._timeout(task))  # CH-065, CH-066, CH-067
         return events
 
     def _timeout(self, task: Task) -> Fault:
         return translate.timeout_fault(task.attempt, task.sent_ms)
-
-    def sweep(self, now: Now) -> None:
-        """Forget, now and then, tasks whose calls were ended by somebody else."""
-        if now.mono >= self._sweep_at:
-            self._sweep_at = now.mono + SWEEP_S
-            for call_id in [call_id for call_id in self._tasks if not self._is_open(call_id)]:
-                del self._tasks[call_id]

@@ -8,28 +8,24 @@ from typing import Any
 
 import pytest
 
-from tests.unit.edges.chiffon.kit import Kit, RawAgent, request
+from tests.unit.edges.chiffon.kit import Kit, RawAgent, request, tool
 from trunkline.edges.chiffon import chunks, messages
-from trunkline.edges.chiffon.messages import ErrorPayload, Refused
-from trunkline.events import ApprovalAnswered, StorageChanged
-from trunkline.model import Decision, Fault, Policy, Principal, Rule, Status, ToolDefinition, fault
+from trunkline.edges.chiffon.messages import Refused
+from trunkline.events import StorageChanged
+from trunkline.model import Decision, Fault, Policy, Rule, Status, fault
 
 
-def tool(tool_id: str, **terms: Any) -> ToolDefinition:
-    return ToolDefinition(tool_id, "a tool", terms.pop("schema", messages.raw({"type": "object"})), **terms)
-
-
-def refused(boss: RawAgent, message: dict[str, Any]) -> ErrorPayload:
+def refused(boss: RawAgent, message: dict[str, Any]) -> messages.ErrorPayload:
     with pytest.raises(Refused) as caught:
         boss.say(message)
     return caught.value.error
 
 
-def at_once(boss: RawAgent, message: dict[str, Any]) -> ErrorPayload:
+def at_once(boss: RawAgent, message: dict[str, Any]) -> dict[str, Any]:
+    """The payload of the answer that comes at once."""
     reply = boss.say(message)
     assert reply is not None
-    found = messages.read_payload(reply)
-    assert isinstance(found, ErrorPayload)
+    found: dict[str, Any] = reply["payload"]
     return found
 
 
@@ -104,6 +100,16 @@ async def test_progress_becomes_status() -> None:
     ]
 
 
+@pytest.mark.parametrize("shown", [{"status": []}, {"step": {"number": {}}}, {"percent": "x"}, {"step": 7}, [], 5])
+async def test_what_an_agent_shows_may_be_anything(shown: object) -> None:
+    kit = Kit()
+    worker, boss = kit.offer("com.a", tool("com.a/deploy")), kit.orchestrator()
+    boss.say(request("deploy"))
+    worker.show("status", {"json": shown})
+    assert [message["payload"]["status"] for message in boss.fetch()] == ["running", "running"]
+    assert kit.notices() == []
+
+
 def test_an_output_in_too_many_pieces_is_refused() -> None:
     assembly = chunks.Assembly()
     for start in range(chunks.MAX_PIECES):
@@ -173,10 +179,10 @@ async def test_refusals_are_errors_at_once() -> None:
     kit.offer("com.a", tool("com.a/deploy", schema=schema))
     boss = kit.orchestrator()
     error = at_once(boss, request("deploy"))
-    assert (error.error_code, error.error_context["field_name"]) == (5003, "payload.parameters")
-    kit.exchange.feed([StorageChanged(low=True)])
+    assert (error["error_code"], error["error_context"]["field_name"]) == (5003, "payload.parameters")
+    kit.feed(StorageChanged(low=True))
     error = at_once(boss, request("deploy", {"x": 1}))
-    assert (error.error_code, error.error_context["limit_name"]) == (5005, "limit.resource")
+    assert (error["error_code"], error["error_context"]["limit_name"]) == (5005, "limit.resource")
 
 
 async def test_the_same_key_with_another_input_after_it_ended_is_5003() -> None:
@@ -188,18 +194,15 @@ async def test_the_same_key_with_another_input_after_it_ended_is_5003() -> None:
     boss.fetch()
     other = {**work, "payload": {**work["payload"], "parameters": {"n": 2}}}
     error = at_once(boss, other)
-    assert (error.error_code, error.error_context["field_name"]) == (5003, "request_id")
+    assert (error["error_code"], error["error_context"]["field_name"]) == (5003, "request_id")
 
 
 async def test_what_policy_denies_is_a_failed_result() -> None:
     kit = Kit(Policy((Rule("no", "chiffon:*", "com.a/*", Decision.DENY),), "no"))
     kit.offer("com.a", tool("com.a/deploy"))
-    reply = kit.orchestrator().say(request("deploy"))
-    assert reply is not None
-    found = messages.read_payload(reply)
-    assert isinstance(found, messages.WorkResult)
-    assert (found.status, found.exit_code) == ("failed", 126)
-    assert "policy.denied" in found.output
+    result = at_once(kit.orchestrator(), request("deploy"))
+    assert (result["status"], result["exit_code"]) == ("failed", 126)
+    assert "policy.denied" in result["output"]
 
 
 async def test_rules_may_name_a_type() -> None:
@@ -217,9 +220,7 @@ async def test_waiting_for_a_person_is_paused() -> None:
     told = boss.fetch_one()
     assert told["payload"]["status"] == "paused"
     (question,) = kit.exchange.hub.approvals.views()
-    kit.exchange.feed(
-        [ApprovalAnswered(kit.session, "yes", Principal("operator"), question.approval_id, approved=True)]
-    )
+    kit.exchange.answer(question.approval_id)
     worker.finish({})
     assert boss.fetch()[-1]["payload"]["status"] == "success"
 
@@ -230,13 +231,13 @@ async def test_an_orchestrator_that_is_gone_is_forgotten_and_its_work_goes_on() 
     work = request("deploy", hints={"max_duration_seconds": 2000})
     boss.say(work)
     kit.advance(700.0)
-    assert kit.switchboard._orchestrators, "it has work open"
+    assert kit.peers.orchestrators, "it has work open"
     worker.finish({})
     kit.advance(1.0)
-    assert not kit.switchboard._orchestrators
+    assert not kit.peers.orchestrators
     again = boss.say({**work, "message_id": str(uuid.uuid4())})
     assert again is not None
-    assert again.type == "work_result"
+    assert again["type"] == "work_result"
 
 
 async def test_work_to_the_orchestrator_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""A type passes work on: to the least loaded healthy instance, once, also across a restart."""
+"""A type stands for its instances: the least loaded healthy one does the work, once, also across a restart."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from msgspec import Raw
 
 from tests.unit.edges.chiffon.kit import Kit
 from trunkline import entries
-from trunkline.events import ApprovalAnswered, SettingsChanged
-from trunkline.model import Decision, HubSettings, Policy, Principal, Rule, Status
+from trunkline.edges.chiffon.messages import Refused
+from trunkline.model import Decision, Policy, Principal, Rule, Status
 
 
 async def test_work_of_a_type_goes_to_the_least_loaded_instance() -> None:
@@ -22,6 +22,28 @@ async def test_work_of_a_type_goes_to_the_least_loaded_instance() -> None:
     for work in second:
         two.result(work, "two")
     assert sorted(each.output["output"] for each in called) == ["one", "one", "two", "two"]
+
+
+async def test_calls_that_are_not_on_disk_yet_count_as_load() -> None:
+    kit = Kit()
+    one, two = await kit.agent("infra-1"), await kit.agent("infra-2")
+    kit.exchange.disk_rests = True
+    for n in range(4):
+        kit.call("chiffon.infra/run", {"n": n})
+    assert (one.fetch(), two.fetch()) == ([], [])
+    kit.exchange.store()
+    assert (len(one.fetch()), len(two.fetch())) == (2, 2)
+
+
+async def test_a_call_of_a_type_is_one_call() -> None:
+    kit = Kit()
+    one = await kit.agent("infra-1")
+    called = kit.call("chiffon.infra/run")
+    work = one.fetch_one()
+    assert work["request_id"] == work["payload"]["task_id"] == called.call_id
+    one.result(work)
+    (accepted,) = kit.exchange.recorded(entries.CallAccepted)
+    assert (accepted.tool_id, accepted.provider) == ("chiffon.infra/run", "infra-1/run")
 
 
 async def test_an_instance_that_does_not_do_this_work_is_not_asked() -> None:
@@ -65,6 +87,13 @@ async def test_an_input_may_pin_the_instance() -> None:
     assert [work["payload"]["parameters"] for work in works] == [{"x": 1}] * 3
 
 
+async def test_to_an_agent_itself_the_pin_is_a_parameter_like_any_other() -> None:
+    kit = Kit()
+    agent = await kit.agent("infra-1")
+    kit.call("infra-1/run", {"$agent_id": "infra-1"})
+    assert agent.fetch_one()["payload"]["parameters"] == {"$agent_id": "infra-1"}
+
+
 async def test_an_instance_without_the_memory_is_the_last_choice() -> None:
     kit = Kit()
     small, large = await kit.agent("a-small", capacity={"memory_mb": 64}), await kit.agent("b-large")
@@ -92,39 +121,43 @@ async def test_a_failure_of_the_work_itself_does_not_move() -> None:
     assert two.fetch() == []
 
 
-async def test_nobody_there_is_unavailable_and_work_that_waits_finds_the_one_who_comes() -> None:
+async def test_nobody_there_is_unavailable_at_once_and_whoever_comes_gets_the_next_work() -> None:
     kit = Kit()
     one = await kit.agent("infra-1")
     kit.advance(31.0)
-    assert kit.call("chiffon.infra/run").code == "tool.unavailable"
+    refused = kit.call("chiffon.infra/run")
+    assert (refused.code, refused.outcome.refused) == ("tool.unavailable", True)
+    assert refused.outcome.fault is not None
+    assert refused.outcome.fault.retryable
     one = await kit.agent("infra-1")
     assert kit.call("chiffon.infra/run").answer is None
     assert len(one.fetch()) == 1
 
 
-async def test_all_instances_refuse_and_it_is_tried_again_later() -> None:
+async def test_when_the_pinned_instance_rests_the_call_is_refused_at_once_and_may_be_repeated() -> None:
     kit = Kit()
-    one = await kit.agent("infra-1")
-    breaker = kit.exchange.hub.registry.agents["infra-1"].breaker
-    assert breaker is not None
-    called = kit.call("chiffon.infra/run", {"$agent_id": "infra-1"})
-    one.fetch()
-    breaker.is_open = True
-    waiting = kit.call("chiffon.infra/run", {"$agent_id": "infra-1"})
-    assert waiting.answer is None
-    breaker.is_open = False
-    kit.advance(1.5, one)
-    one.result(one.fetch_one(), "second")
-    assert waiting.output["output"] == "second"
-    assert called.answer is None
+    one, two = await kit.agent("infra-1"), await kit.agent("infra-2")
+    for _ in range(2):
+        kit.call("infra-1/run")
+    for _ in range(3):
+        for work in one.fetch():
+            one.error(work, 5002)
+        kit.advance(4.5, one, two)
+    assert "breaker.opened" in kit.notices()
+    refused = kit.call("chiffon.infra/run", {"$agent_id": "infra-1"})
+    assert (refused.code, refused.outcome.refused) == ("tool.unavailable", True)
+    assert refused.outcome.fault is not None
+    assert refused.outcome.fault.retryable
+    assert kit.call("chiffon.infra/run").answer is None
+    assert len(two.fetch()) == 1, "others of the type go on"
 
 
 async def test_progress_of_the_instance_is_progress_of_the_call() -> None:
     kit = Kit()
     one = await kit.agent("infra-1")
-    kit.call("chiffon.infra/run")
+    called = kit.call("chiffon.infra/run")
     one.status(one.fetch_one(), 40, number=1, name="a", output="hello")
-    assert [bytes(piece.data) for piece in kit.desk.progress][-1] == b'{"text":"hello"}'
+    assert [bytes(piece.data) for piece in called.progress][-1] == b'{"text":"hello"}'
 
 
 async def test_after_a_restart_the_same_instance_is_asked_under_the_same_request() -> None:
@@ -142,23 +175,7 @@ async def test_after_a_restart_the_same_instance_is_asked_under_the_same_request
     assert again["request_id"] == before["request_id"]
     assert again["payload"] == before["payload"]
     one.result(again, "once")
-    settled = [entry for entry in later.exchange.log if isinstance(entry, entries.CallSettled)]
-    assert [entry.status for entry in settled] == [Status.SUCCEEDED, Status.SUCCEEDED]
-
-
-@pytest.mark.parametrize("suffix", ["boom", "7", "1"])
-async def test_a_key_that_somebody_else_made_up_does_not_lead_the_type_astray(suffix: str) -> None:
-    kit = Kit()
-    one, two = await kit.agent("infra-1"), await kit.agent("infra-2")
-    called = kit.call("chiffon.infra/run", {"n": 1}, correlation_id="c")
-    before = one.fetch_one()
-    kit.call("infra-2/run", {"n": 2}, by=Principal("http:evil"), correlation_id="c", key=f"{called.call_id}:{suffix}")
-    two.result(two.fetch_one(), "evil")
-    later = kit.restarted()
-    one, two = await later.agent("infra-1"), await later.agent("infra-2")
-    later.advance(2.0, one, two)
-    assert two.fetch() == []
-    assert one.fetch_one()["request_id"] == before["request_id"]
+    assert [entry.status for entry in later.exchange.recorded(entries.CallSettled)] == [Status.SUCCEEDED]
 
 
 @pytest.mark.parametrize("given", [b"[]", b'{"$agent_id":5}', b'{"$hints":[]}', b'"x"'])
@@ -166,7 +183,7 @@ async def test_a_key_that_somebody_else_made_up_does_not_lead_the_type_astray(su
 async def test_an_input_of_another_shape_is_refused_where_schemas_only_warn(tool_id: str, given: bytes) -> None:
     kit = Kit()
     agent = await kit.agent("infra-1")
-    kit.exchange.feed([SettingsChanged(HubSettings(kit.policy, schema_strict=False))])
+    kit.only_warn_of_schemas()
     called = kit.call(tool_id, Raw(given))
     works = agent.fetch()
     if works:  # to an agent itself `$agent_id` is a parameter like any other
@@ -177,30 +194,43 @@ async def test_an_input_of_another_shape_is_refused_where_schemas_only_warn(tool
 
 
 async def test_a_person_is_asked_about_the_type_and_not_again_about_the_instance() -> None:
-    policy = Policy(
-        (
-            Rule("types", "chiffon:chiffon.*", "*", Decision.ALLOW),
-            Rule("ask", "http:script", "*", Decision.ASK),
-            Rule("all", "*", "*", Decision.ALLOW),
-        ),
-        "ask",
-    )
-    kit = Kit(policy)
+    kit = Kit(Policy((Rule("ask", "http:script", "*", Decision.ASK), Rule("all", "*", "*", Decision.ALLOW)), "ask"))
     one = await kit.agent("infra-1")
     called = kit.call("chiffon.infra/run", by=Principal("http:script"))
-    approval_id = kit.desk.waits[called.ref].approval_id
-    assert approval_id is not None
-    kit.exchange.feed([ApprovalAnswered(kit.session, "yes", Principal("operator"), approval_id, approved=True)])
+    kit.exchange.answer(called.approval_id)
     one.result(one.fetch_one(), "done")
     assert called.outcome.status is Status.SUCCEEDED
     assert len(kit.exchange.hub.approvals.views()) == 0
 
 
-async def test_a_call_that_somebody_ended_is_forgotten() -> None:
+async def test_an_instance_that_gave_a_call_away_has_nothing_more_to_say_about_it() -> None:
     kit = Kit()
-    await kit.agent("infra-1")
-    called = kit.call("chiffon.infra/run", timeout_ms=1000)
-    kit.advance(2.0)
-    assert called.code == "tool.timeout"
-    kit.switchboard.due(kit.exchange.now())
-    assert kit.switchboard._types["infra"]._passed == {}
+    one, two = await kit.agent("infra-1"), await kit.agent("infra-2")
+    called = kit.call("chiffon.infra/run", {"$hints": {"max_duration_seconds": 60}})
+    for _ in range(4):
+        work = one.fetch_one()
+        one.error(work, 5005)
+        kit.advance(4.5, one, two)
+    moved = two.fetch_one()
+    assert moved["request_id"] == work["request_id"]
+    one.result(work, "too late")
+    assert called.answer is None
+    assert kit.notes()[-1] == "result.ignored"
+    two.result(moved, "two")
+    assert called.output["output"] == "two"
+
+
+@pytest.mark.parametrize("disk_rests", [False, True])
+async def test_late_words_about_work_of_a_type_are_known_to_be_late(disk_rests: bool) -> None:
+    kit = Kit()
+    one, two = await kit.agent("infra-1"), await kit.agent("infra-2")
+    kit.call("chiffon.infra/run")
+    work = one.fetch_one()
+    kit.exchange.disk_rests = disk_rests
+    one.result(work, "first")
+    one.result(work, "second")
+    assert kit.notes() == ["result.ignored"]
+    for agent, why in ((one, "the task has ended"), (two, "no such task of this agent")):
+        with pytest.raises(Refused) as caught:
+            agent.status(work)
+        assert caught.value.error.error_context["validation_error"] == why
