@@ -467,7 +467,8 @@ def test_a_run_that_outlives_the_time_of_its_operations_ends_with_a_timeout(spac
 
 @requirement("SP-074")
 def test_a_space_with_too_many_waiting_runs_says_so(space: SpaceOf) -> None:
-    first = space.ask({"type": "shell", "command": "sleep 3"}, query="?wait=0")
+    busy = {"type": "shell", "command": "mkfifo go && cat go", "timeout": 60_000}
+    first = space.ask(busy, query="?wait=0")
     assert (first[0], first[1]["more"]) == (202, True)
     waiting = [space.ask({"type": "message", "content": "x"}, query="?wait=0") for _ in range(16)]
     assert [status for status, _ in waiting] == [202] * 16
@@ -475,6 +476,7 @@ def test_a_space_with_too_many_waiting_runs_says_so(space: SpaceOf) -> None:
     assert (status, answer["status"]) == (503, "error")
     (event,) = answer["events"]
     assert (event["type"], event["category"]) == ("error", "system")
+    (space.root / "go").write_text("go")
     for _, queued in [first, *waiting]:
         assert look(space.exchange, queued["runId"])["status"] == "completed"
 

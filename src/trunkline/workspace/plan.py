@@ -1,19 +1,22 @@
 """What the launcher is told for one command: the view of the machine that the command gets, and its limits.
 
-Owns what is visible where, for both kinds of sandbox. Looks at the machine's folders, changes nothing.
+Owns what is visible where, for both kinds of sandbox. Looks at the machine's folders; changes nothing but the mode of a
+folder of the workspace that leads to protected files and was closed.
 
 Invariant: everything is named. What is not in a plan, be it a folder, a variable or a descriptor, is not there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.errors import WorkspaceError
-from trunkline.workspace.paths import kind_of, open_folder
+from trunkline.workspace.paths import failure_of, kind_of, open_folder
 from trunkline.workspace.seccomp import filter_program
 
 if TYPE_CHECKING:
@@ -167,6 +170,9 @@ def _protected(workspace: Workspace, protected: tuple[str, ...], source: str) ->
 
 def _is_there(workspace: Workspace, names: list[str]) -> bool:
     try:
+        for length in range(1, len(names)):
+            with open_folder(workspace.fd, tuple(names[: length - 1])) as above:
+                _open_up(above, names[length - 1])
         with open_folder(workspace.fd, tuple(names[:-1])) as folder:
             # A link would be followed by the mount and show what it leads to: it is left alone.
             return kind_of(folder, names[-1]) in {"file", "folder"}
@@ -175,6 +181,27 @@ def _is_there(workspace: Workspace, names: list[str]) -> bool:
         if error.kind == "system":
             raise
         return False
+
+
+def _open_up(above: int, name: str) -> None:
+    """Let the owner look into a folder of his.
+
+    A command that closed it could open it again in the next one, in which nothing inside would be mounted. The
+    descriptor needs no right to read the folder; by its name in /proc the mode can be changed, whatever is renamed.
+    """
+    try:
+        folder = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    except NotADirectoryError:
+        return  # a link or a file: nothing is below it
+    except OSError as error:
+        raise failure_of(error) from None
+    try:
+        mode = stat.S_IMODE(os.fstat(folder).st_mode)
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            with contextlib.suppress(PermissionError):  # somebody else's: no command can open it either
+                Path(f"/proc/self/fd/{folder}").chmod(mode | stat.S_IRWXU)
+    finally:
+        os.close(folder)
 
 
 def _variables(env: Mapping[str, str]) -> list[str]:

@@ -54,6 +54,30 @@ def test_a_command_cannot_change_what_other_programs_would_run(run: Run, reposit
     assert not (repository / ".bashrc").is_symlink()
 
 
+@pytest.mark.parametrize("mode", ["000", "100", "300"])
+def test_a_folder_that_one_command_closed_is_protected_from_the_next(run: Run, repository: Path, mode: str) -> None:
+    assert run(f"chmod {mode} .git").exit_code == 0
+    run("chmod 755 .git; echo evil > .git/hooks/pre-commit; echo evil >> .git/config")
+    assert list((repository / ".git/hooks").iterdir()) == []
+    assert (repository / ".git/config").read_text() == "[core]\n"
+    assert run("echo x > .git/index").exit_code == 0
+
+
+@pytest.mark.parametrize("made", ["echo gitdir: x > .git", "ln -s / .git", "mkdir there; ln -s there .git"])
+def test_a_name_of_a_protected_folder_that_is_none_stops_no_command(run: Run, made: str) -> None:
+    assert run(made).exit_code == 0
+    assert run("echo x > a; cat a").stdout.text == "x\n"
+
+
+def test_a_protected_folder_of_somebody_else_stops_no_command(run: Run, repository: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives folders away")
+    os.chown(repository / ".git", 0, 0)
+    (repository / ".git").chmod(0o500)
+    assert run("echo x > a; cat a").stdout.text == "x\n"
+    assert run("chmod 755 .git").exit_code != 0
+
+
 def test_the_rest_of_a_repository_can_be_written(run: Run, repository: Path) -> None:
     assert run("echo x > .git/index && echo y > src && ls .git/hooks .git/config").exit_code == 0
     assert (repository / ".git/index").read_text() == "x\n"
