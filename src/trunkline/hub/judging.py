@@ -1,9 +1,8 @@
 """Judging a requested call: every reason to say no, in one order, before anything is taken on.
 
 A ``Case`` is one request on its way through the steps. Each step looks at one thing, writes into the case what it found
-out, and gives a ``Refusal`` or None. ``Judging.steps`` is the order; somebody who wants to know why a call is refused,
-or who adds a reason, reads that list from top to bottom. A dry run goes through ``Judging.dry_steps``, which are some
-of the same.
+out, and gives a ``Refusal`` or None. ``Judging.refusal`` is the order: who wants to know why a call is refused, or adds
+a reason, reads it from top to bottom. A dry run (``Judging.dry_refusal``) takes some of the same steps.
 
 Does not own repeats of a key (they are joined before, in ``hub``), the rules themselves (``policy``), who is told, or
 what happens to a call that was taken on (``calls``).
@@ -13,7 +12,6 @@ Invariant: only the last step, and the one about the pace, count anything: a ref
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -51,24 +49,7 @@ class Refusal(Struct, frozen=True):
 class Case:
     """One requested call while it is judged, and all that was found out about it so far."""
 
-    __slots__ = (
-        "agent",
-        "caller",
-        "chain",
-        "circumstances",
-        "correlation_id",
-        "directive_id",
-        "event",
-        "has_slot",
-        "input_mac",
-        "key_id",
-        "provider",
-        "size",
-        "tool",
-        "verdict",
-        "warning",
-    )
-    # Each of these is there once the step that finds it out has been taken.
+    # There once the step that finds it out was taken.
     tool: Tool
     # The tool that serves the call: ``tool`` itself, unless that one stands for others.
     provider: Tool
@@ -78,18 +59,19 @@ class Case:
     circumstances: Circumstances
     verdict: Verdict
     has_slot: bool
+    # There only if there is something to say.
+    chain: Chain = NO_CHAIN
+    key_id: str | None = None
+    input_mac: str | None = None
+    directive_id: str | None = None
+    # What is wrong with the input, where the exchange only warns of it.
+    warning: str | None = None
 
     def __init__(self, event: CallRequested) -> None:
         self.event = event
         self.caller = event.caller.identity
         # Of its input, in bytes.
         self.size = body_size(event.input)
-        self.chain: Chain = NO_CHAIN
-        self.key_id: str | None = None
-        self.input_mac: str | None = None
-        self.directive_id: str | None = None
-        # What is wrong with the input, where the exchange only warns of it.
-        self.warning: str | None = None
 
     @property
     def asks(self) -> bool:
@@ -99,9 +81,6 @@ class Case:
     def refused(self, problem: Fault) -> Refusal:
         """Refused to these callers, by the rule that spoke of them."""
         return Refusal(problem, self.verdict.rule, self.chain.callers)
-
-
-Step = Callable[[Case, Now], Refusal | None]
 
 
 class Judging:
@@ -130,41 +109,36 @@ class Judging:
         self._control = control
         self._routing = routing
         self._in_force = in_force
-        self.steps: tuple[Step, ...] = (
-            self.exchange_is_open,
-            self.caller_keeps_the_pace,
-            self.tool_is_known,
-            self.chain_may_go_on,
-            self.find_circumstances,
-            self.policy_agrees,
-            self.directive_is_stated,
-            self.tool_is_fit,
-            self.input_is_valid,
-            self.guard_agrees,
-            self.provider_is_there,
-            self.place_is_free,
-            self.caller_has_room,
-        )
-        self.dry_steps: tuple[Step, ...] = (
-            self.find_circumstances,
-            self.policy_agrees,
-            self.input_is_valid,
-            self.guard_agrees,
-        )
-        # Of a dry run without an input.
-        self.dry_steps_of_any_input: tuple[Step, ...] = (self.find_circumstances, self.policy_agrees)
 
-    def refusal(self, case: Case, now: Now, steps: Sequence[Step] | None = None) -> Refusal | None:
-        """What the first step says that says no; None: the call may be taken on, and is counted for its caller."""
-        for step in self.steps if steps is None else steps:
-            refusal = step(case, now)
-            if refusal is not None:
-                return refusal
-        return None
+    def refusal(self, case: Case, now: Now) -> Refusal | None:
+        """The order: what the first step says that says no. None: the call is taken on, and counts for its caller."""
+        return (
+            self.exchange_is_open()
+            or self.caller_keeps_the_pace(case, now)
+            or self.tool_is_known(case)
+            or self.chain_may_go_on(case, now)
+            or self.find_circumstances(case, now)
+            or self.policy_agrees(case)
+            or self.directive_is_stated(case, now)
+            or self.tool_is_fit(case, now)
+            or self.input_is_valid(case)
+            or self.guard_agrees(case)
+            or self.provider_is_there(case, now)
+            or self.place_is_free(case)
+            or self.caller_has_room(case)
+        )
+
+    def dry_refusal(self, case: Case, now: Now, *, has_input: bool) -> Refusal | None:
+        """The same of a call that nobody makes: what the rules say, and to its input if it has one.
+
+        The tool is given. What passes by itself (a missing directive, an agent that is away, full slots) is left out.
+        """
+        rules = self.find_circumstances(case, now) or self.policy_agrees(case)
+        return rules or (self.input_is_valid(case) or self.guard_agrees(case) if has_input else None)
 
     # -- the exchange, and what the caller does to it ------------------------------------------------------------------
 
-    def exchange_is_open(self, _case: Case, _now: Now) -> Refusal | None:
+    def exchange_is_open(self) -> Refusal | None:
         """The exchange takes new calls on."""
         closed = self._in_force.closed
         return None if closed is None else Refusal(closed)
@@ -176,7 +150,7 @@ class Judging:
 
     # -- who calls what, and for whom ----------------------------------------------------------------------------------
 
-    def tool_is_known(self, case: Case, _now: Now) -> Refusal | None:
+    def tool_is_known(self, case: Case) -> Refusal | None:
         """A tool that was pinned once belongs to an agent that is away; any other does not exist."""
         tool_id = case.event.tool_id
         tool = self._registry.tools.get(tool_id)
@@ -200,7 +174,7 @@ class Judging:
                 return Refusal(problem, chain=case.chain.callers)
         return None
 
-    def find_circumstances(self, case: Case, now: Now) -> None:
+    def find_circumstances(self, case: Case, now: Now) -> Refusal | None:
         """Find out under which circumstances the call is made: the one place that does. It refuses nothing itself."""
         cause = case.chain.cause
         case.correlation_id = case.event.correlation_id
@@ -209,6 +183,7 @@ class Judging:
         case.circumstances = NONE
         if (self._state.tainted or case.chain.causes) and self._is_untrusted(case, now):
             case.circumstances |= {Circumstance.UNTRUSTED}
+        return None
 
     def next_may_differ(self, case: Case) -> bool:
         """Whether a later call like this one may have to be judged otherwise, though nothing else happened meanwhile:
@@ -236,7 +211,7 @@ class Judging:
             for cause in case.chain.causes
         )
 
-    def policy_agrees(self, case: Case, _now: Now) -> Refusal | None:
+    def policy_agrees(self, case: Case) -> Refusal | None:
         """No rule denies the call to anybody in the chain."""
         case.verdict = self._judge.verdict(case.tool, (*case.chain.callers, case.caller), case.circumstances)
         problem = case.verdict.fault  # OS-103, OS-104
@@ -272,14 +247,17 @@ class Judging:
         case.provider, case.agent = tool, agent
         return None
 
-    def input_is_valid(self, case: Case, _now: Now) -> Refusal | None:
+    def input_is_valid(self, case: Case) -> Refusal | None:
         """The input is what the tool's schema says. Where the exchange only warns, the warning goes on record."""
-        case.warning = case.tool.validator.error(case.event.input, case.event.value)
-        if case.warning is None or not self._in_force.settings.schema_strict:  # OS-159
+        warning = case.tool.validator.error(case.event.input, case.event.value)
+        if warning is None:
             return None
-        return Refusal(fault("tool.invalid_input", case.warning))
+        if self._in_force.settings.schema_strict:  # OS-159
+            return Refusal(fault("tool.invalid_input", warning))
+        case.warning = warning
+        return None
 
-    def guard_agrees(self, case: Case, _now: Now) -> Refusal | None:
+    def guard_agrees(self, case: Case) -> Refusal | None:
         """The agent behind the tool, where it is part of the exchange, has nothing against this input."""
         if not self._judge.guards:
             return None
@@ -301,7 +279,7 @@ class Judging:
 
     # -- room ----------------------------------------------------------------------------------------------------------
 
-    def place_is_free(self, case: Case, _now: Now) -> Refusal | None:
+    def place_is_free(self, case: Case) -> Refusal | None:
         """The call can be sent, or wait: for a person's answer, or for a slot of its agent."""
         agent = case.agent
         case.has_slot = len(agent.running) < agent.max_inflight
@@ -319,7 +297,7 @@ class Judging:
         problem = None if same is not None else self._approvals.refusal(case.caller)
         return None if problem is None else case.refused(problem)
 
-    def caller_has_room(self, case: Case, _now: Now) -> Refusal | None:
+    def caller_has_room(self, case: Case) -> Refusal | None:
         """The last step: from here on the call counts among the caller's open ones."""
         problem = self._loads.try_take(case.caller, case.size, self._in_force.settings.limits)
         return None if problem is None else case.refused(problem)

@@ -180,7 +180,7 @@ def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now) -> 
         return Verdict(Decision.DENY, "registry", "no such tool", caller, fault("tool.not_found"))
     case.tool = tool
     judging = hub.judging
-    refusal = judging.refusal(case, now, judging.dry_steps_of_any_input if body is None else judging.dry_steps)
+    refusal = judging.dry_refusal(case, now, has_input=body is not None)
     verdict, status = case.verdict, tool.status(now.mono)
     if verdict.fault is not None:
         return verdict
