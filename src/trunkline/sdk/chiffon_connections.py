@@ -17,7 +17,8 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from trunkline.edges.chiffon import client, messages, subjects
+from trunkline.edges import client
+from trunkline.edges.chiffon import messages, subjects
 from trunkline.edges.chiffon.messages import Envelope
 from trunkline.errors import NotAdmitted
 

@@ -173,7 +173,7 @@ class Conversation(BaseSink, Generic[S]):
             while not self.is_over and may_go_on():
                 bell.clear()
                 # One by one: what is taken is lost if whoever sends it is stopped.
-                found = self.session.outbox.take(1)
+                found = self.session.take_output(1)
                 if found:
                     yield found[0]
                 else:

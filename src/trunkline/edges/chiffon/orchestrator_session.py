@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 from trunkline.canonical import canonical
 from trunkline.edges.chiffon import chunks, messages, translate
 from trunkline.edges.chiffon.messages import MAX_DURATION_S, Envelope, Payload, Step, WorkRequest, WorkStatus, invalid
-from trunkline.edges.chiffon.outbox import Outbox
+from trunkline.edges.chiffon.outbox import POLL_BYTES, Outbox, Outgoing
 from trunkline.edges.chiffon.session import State
 from trunkline.effects import Answer, Progress, ToSession, Wait
 from trunkline.events import CallRequested, Event
@@ -185,6 +185,10 @@ class OrchestratorSession:
             custom=fields,
         )
         self.outbox.put(envelope, answers)
+
+    def take_output(self, limit: int = POLL_BYTES) -> list[Outgoing]:
+        """The messages that are to be sent next, together at most ``limit`` bytes; one, if there is one."""
+        return self.outbox.take(limit)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,9 @@ from typing import Final
 from msgspec import Struct
 
 from trunkline.config import Chiffon
+from trunkline.edges import client
 from trunkline.edges.bearer import token_sha256
-from trunkline.edges.chiffon import client, messages
+from trunkline.edges.chiffon import messages
 from trunkline.edges.chiffon.agent_types import AgentType
 from trunkline.edges.chiffon.conversation import Conversation
 from trunkline.edges.chiffon.messages import ORCHESTRATOR, Envelope, Fields, Refused, Registration, unauthorized

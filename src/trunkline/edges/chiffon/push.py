@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from trunkline.edges import client
 from trunkline.edges.background import Background
-from trunkline.edges.chiffon import client
 from trunkline.edges.chiffon.peers import AnyConversation
 from trunkline.edges.chiffon.session import Probe
 

@@ -99,7 +99,7 @@ class ChiffonDoor:
             conversation = self._peers.heard(caller)
         if await request.is_disconnected():
             return Response()  # nobody reads it: what is there stays for the next poll
-        return json_answer({"messages": [Raw(message.data) for message in conversation.session.outbox.take()]})
+        return json_answer({"messages": [Raw(message.data) for message in conversation.session.take_output()]})
 
     async def socket(self, websocket: WebSocket) -> None:
         """``/api/agent/ws``: the same messages, one in each frame, both ways."""

@@ -29,7 +29,7 @@ from msgspec import Raw
 
 from trunkline.edges.chiffon import messages, translate
 from trunkline.edges.chiffon.messages import ORCHESTRATOR, VERSION, Envelope, ErrorPayload, Registration, invalid
-from trunkline.edges.chiffon.outbox import Outbox
+from trunkline.edges.chiffon.outbox import POLL_BYTES, Outbox, Outgoing
 from trunkline.edges.chiffon.tasks import RETRY, Task, Tasks
 from trunkline.edges.chiffon.translate import EDGE
 from trunkline.effects import Admit, CheckHealth, Close, Deliver, Refuse, ToSession
@@ -205,6 +205,10 @@ class AgentSession:
             custom=custom,
             version=self.version,
         )
+
+    def take_output(self, limit: int = POLL_BYTES) -> list[Outgoing]:
+        """The messages that are to be sent next, together at most ``limit`` bytes; one, if there is one."""
+        return self.outbox.take(limit)
 
     # -- what the agent says -------------------------------------------------------------------------------------------
 

@@ -156,7 +156,7 @@ class RawAgent:
 
     def fetch(self) -> list[dict[str, Any]]:
         """What there is to fetch, every message judged by the rules of the wire."""
-        return [valid(json.loads(message.data)) for message in self.kit.peers.heard(self.caller).session.outbox.take()]
+        return [valid(json.loads(message.data)) for message in self.kit.peers.heard(self.caller).session.take_output()]
 
     def fetch_one(self) -> dict[str, Any]:
         """The one message that is there."""

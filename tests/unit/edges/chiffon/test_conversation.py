@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.unit.edges.chiffon.kit import Kit, RawAgent, as_fields, envelope, request, tool
+from trunkline.edges import client
 from trunkline.edges.background import Background
-from trunkline.edges.chiffon import client
 from trunkline.edges.chiffon.messages import Refused
 from trunkline.edges.chiffon.push import Callback
 from trunkline.edges.chiffon.session import AgentSession

@@ -261,5 +261,5 @@ async def test_an_output_that_looks_like_a_reference_is_an_output(output: dict[s
     boss = kit.orchestrator()
     boss.say(request("deploy"))
     worker.finish(output)
-    result = [letter for letter in boss.fetch() if letter["type"] == "work_result"]
+    result = [message for message in boss.fetch() if message["type"] == "work_result"]
     assert json.loads(result[0]["payload"]["output"]) == output

@@ -107,7 +107,7 @@ async def test_a_health_check_by_work_is_answered_by_any_reply() -> None:
     agent = await kit.agent()
     agent.conversation.probe_by(Probe.BY_WORK)
     kit.advance(15.5)
-    (asked,) = agent.session.outbox.take()
+    (asked,) = agent.session.take_output()
     work = json.loads(asked.data)
     assert work["payload"]["work_type"] == HEALTH_CHECK
     agent.error(work, 5006, work_type_requested=HEALTH_CHECK, supported_types=[])
@@ -285,7 +285,7 @@ def talked() -> tuple[list[Event], list[Outgoing]]:
         if at > 60.0:
             calls.clear()
         found += session.wake(Now(at, at))
-    return found, session.outbox.take()
+    return found, session.take_output()
 
 
 def test_a_session_needs_nothing_around_it_and_the_same_course_gives_the_same_events_and_messages() -> None:

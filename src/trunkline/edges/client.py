@@ -1,7 +1,7 @@
-"""The least HTTP/1.1 client that is needed: one request, one answer, on one connection. For callbacks and the SDK.
+"""The least HTTP/1.1 client that is needed: one request, one answer, on one connection.
 
-Owns nothing but bytes and bounds. Plain HTTP to loopback only; anything else needs TLS (contradiction 17), which this
-release does not speak.
+For edges that tell somebody something without being asked (a callback), and for agents of the SDK. Owns nothing but
+bytes and bounds. Plain HTTP to loopback only; anything else needs TLS, which this release does not speak to others.
 """
 
 from __future__ import annotations

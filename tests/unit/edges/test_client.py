@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from trunkline.edges.chiffon import client
-from trunkline.edges.chiffon.client import Answer, Unreachable
+from trunkline.edges import client
+from trunkline.edges.client import Answer, Unreachable
 
 
 @asynccontextmanager
