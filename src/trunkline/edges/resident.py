@@ -85,6 +85,10 @@ class Resident(BaseSink, abc.ABC):
     async def attach(self) -> None:
         """Come in, and wait until the tools are registered."""
         self.arrive()
+        await self.wait_ready()
+
+    async def wait_ready(self) -> None:
+        """Until the tools that it came in with are registered, or the log says why not."""
         async with asyncio.timeout(READY_S):
             await self._ready.wait()
 

@@ -49,14 +49,20 @@ class AgentType(Resident):
         there = [one for one in self._of_type() if one.state is not State.ARRIVING]
         known = tuple(sorted({*self._work_types, *(work_type for one in there for work_type in one.work_types)}))
         if known != self._work_types:
-            self._work_types = known
-            if self.number:
-                self.offer()
-            else:
+            is_first, self._work_types = not self._work_types, known
+            if is_first:
                 self.arrive()
+            elif self.number:
+                self.offer()
         if bool(there) is not self._is_well and self.number:
             self._is_well = bool(there)
             self._feed.feed([HealthReported(self.number, Health.OK if there else Health.SILENT)])
+
+    async def refreshed(self) -> None:
+        """The same, and wait until it is there to be called."""
+        self.refresh()
+        if self._work_types:
+            await self.wait_ready()
 
     def _of_type(self) -> list[AgentSession]:
         return [one for one in self._instances() if one.agent_type == self._agent_type]

@@ -205,6 +205,8 @@ class Peers:
         try:
             async with asyncio.timeout(ADMISSION_S):
                 told = await answer
+                if isinstance(told, ConfirmTools):
+                    await self._types[registration.agent_type].refreshed()
         except TimeoutError:
             conversation.end("not admitted in time")
             told = None
@@ -212,7 +214,6 @@ class Peers:
             raise unauthorized(caller.agent_id, "invalid")
         if not isinstance(told, ConfirmTools):
             raise messages.unavailable(caller.agent_id, None, "the exchange cannot admit anybody now")
-        self._types[registration.agent_type].refresh()
         return {tool_id.partition("/")[2]: problem.code for tool_id, problem in told.rejected}
 
     def _agent(self, caller: Caller) -> Conversation[AgentSession]:

@@ -75,33 +75,35 @@ class Queue:
         wait_s = FIRST_WAIT_S
         while True:
             try:
-                self._connection = await nats.connect(
-                    self.url,
-                    allow_reconnect=True,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=FIRST_WAIT_S,
-                    connect_timeout=2,
-                    error_cb=_ignore,
-                    disconnected_cb=self._disconnected,
-                    reconnected_cb=self._reconnected,
-                )
-                self._js = self._connection.jetstream(timeout=PUBLISH_TIMEOUT_S)
-                await subjects.declare(self._js)
+                await self._connect()
                 break
             except AWAY as error:
                 log.warning("chiffon: no broker at %s (%s); trying again", self._place(), type(error).__name__)
-                if self._connection is not None:
-                    await self._connection.close()
+                await self.stop()
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, MAX_WAIT_S)
         self.is_connected = True
         log.info("chiffon: connected to the broker at %s", self._place())
-        await self._connection.subscribe(subjects.REGISTER, cb=self._answering(self._register))
-        await self._connection.subscribe(subjects.HEARTBEAT, cb=self._answering(self._heartbeat))
-        await self._connection.flush()
-        await self._connection.publish(subjects.STARTED, b"{}")
         self._background.spawn(self._consume(subjects.REPLIES, "trunkline-orchestrator"))
         self._background.spawn(self._consume(f"chiffon.work.*.{OWN_AGENT_ID}", "trunkline-agent"))
+
+    async def _connect(self) -> None:
+        connection = self._connection = await nats.connect(
+            self.url,
+            allow_reconnect=True,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=FIRST_WAIT_S,
+            connect_timeout=2,
+            error_cb=_ignore,
+            disconnected_cb=self._disconnected,
+            reconnected_cb=self._reconnected,
+        )
+        self._js = connection.jetstream(timeout=PUBLISH_TIMEOUT_S)
+        await subjects.declare(self._js)
+        await connection.subscribe(subjects.REGISTER, cb=self._answering(self._register))
+        await connection.subscribe(subjects.HEARTBEAT, cb=self._answering(self._heartbeat))
+        await connection.flush()
+        await connection.publish(subjects.STARTED, b"{}")
 
     def _place(self) -> str:
         """The broker without a password that its URL may hold."""

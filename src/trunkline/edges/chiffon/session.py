@@ -97,7 +97,7 @@ class AgentSession:
         self._heard_at, self._heard_ms = now.mono, now.ms
         self._probed_at = now.mono
         self._is_probe_due = False
-        # The request_id of the health check that was sent as work, and until when a reply to it counts.
+        # The request_id of the health check that was sent as work, and until when its reply is not missed.
         self._check, self._check_by = "", 0.0
         # Errors that were about nothing we know of.
         self._errors = 0
@@ -326,7 +326,7 @@ class AgentSession:
         """What follows from the time that passed."""
         events = self.tasks.wake(now)
         if self._check_by and now.mono >= self._check_by:
-            self._check, self._check_by = "", 0.0
+            self._check_by = 0.0
             events += self._fell_silent()
         if not self.is_alive(now):
             if self.state is State.READY:

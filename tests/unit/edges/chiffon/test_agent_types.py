@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from msgspec import Raw
 
@@ -22,6 +24,25 @@ async def test_work_of_a_type_goes_to_the_least_loaded_instance() -> None:
     for work in second:
         two.result(work, "two")
     assert sorted(each.output["output"] for each in called) == ["one", "one", "two", "two"]
+
+
+async def test_who_has_registered_can_be_called_by_its_type() -> None:
+    kit = Kit()
+    kit.exchange.disk_rests = True
+    registering = asyncio.create_task(kit.agent("infra-1"))
+    for _ in ("the agent", "its type"):
+        await asyncio.sleep(0)
+        assert not registering.done()
+        kit.exchange.store()
+    async with asyncio.timeout(10):
+        await registering
+    assert kit.call("chiffon.infra/run").answer is None
+
+
+async def test_an_agent_that_does_nothing_is_registered_all_the_same() -> None:
+    kit = Kit()
+    assert (await kit.agent("infra-1", work=())).answer["registered"] is True
+    assert kit.call("chiffon.infra/run").code == "tool.not_found"
 
 
 async def test_calls_that_are_not_on_disk_yet_count_as_load() -> None:

@@ -116,6 +116,19 @@ async def test_a_health_check_by_work_is_answered_by_any_reply() -> None:
     assert health(kit) is Health.OK
 
 
+async def test_a_health_check_that_is_answered_too_late_is_silence_first_and_health_then() -> None:
+    kit = Kit(timeout_s=5.0)
+    agent = await kit.agent()
+    agent.conversation.probe_by(Probe.BY_WORK)
+    kit.advance(15.5)
+    (asked,) = agent.session.take_output()
+    kit.advance(5.0)
+    assert health(kit) is Health.SILENT
+    agent.error(json.loads(asked.data), 5006)
+    assert health(kit) is Health.OK
+    assert kit.notices() == [], "it is known what this is about"
+
+
 async def test_a_message_that_cannot_be_handed_over_is_a_failed_attempt() -> None:
     kit = Kit()
     agent = await kit.agent()
