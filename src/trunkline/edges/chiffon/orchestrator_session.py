@@ -52,6 +52,7 @@ class Work(Struct):
     percent: int = 0
     is_paused: bool = False
     step: int = 0
+    step_name: str = ""
 
 
 class OrchestratorSession:
@@ -178,7 +179,9 @@ class OrchestratorSession:
             self._tell(work, WorkStatus(work.request.task_id, "running", work.percent, step), now)
 
     def _status(self, work: Work) -> WorkStatus:
-        step = Step(work.step or 1, "waiting for a person's approval") if work.is_paused else Step()
+        # Silent point 20: the authors' own models take no step without a number and a name.
+        name = "waiting for a person's approval" if work.is_paused else work.step_name or work.request.work_type
+        step = Step(work.step or 1, name)
         return WorkStatus(work.request.task_id, "paused" if work.is_paused else "running", work.percent, step)
 
     def _tell(
@@ -259,6 +262,7 @@ def _shown(work: Work, effect: Progress) -> list[WorkStatus]:
         status = "step_completed"
     work.is_paused = status == "paused"
     shown_name = name if isinstance(name, str) else effect.channel
+    work.step_name = shown_name
     if output is not None and len(output.encode()) > messages.MAX_OUTPUT_BYTES:
         pieces = [Step(work.step, shown_name, chunk.text, chunk.label) for chunk in chunks.split(output)]
     else:
