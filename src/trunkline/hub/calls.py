@@ -219,7 +219,7 @@ class Calls:
                     0,
                     ref,
                     entry.call_id,
-                    event.seq,
+                    call.shown_before + event.seq,
                     event.channel,
                     event.data,
                     event.done,
@@ -413,7 +413,10 @@ class Calls:
         """It is at nobody now, and what was true of it there is over."""
         call.session = 0
         call.resend_at = call.deadline = call.give_up_at = 0.0
-        call.stream = None  # an agent that is sent the call again counts from one
+        if call.stream is not None:
+            # An agent that is sent the call again counts from one; who reads along sees the numbers go on.
+            call.shown_before += call.stream.last_seq
+            call.stream = None
 
     def _send_again(self, call: Call, now: Now) -> None:
         """The next attempt, at the same agent. When it has to be done stays as it was."""

@@ -119,8 +119,8 @@ class Agent:
                 timeout_s=timeout_s,
             )
             tool_id = tool.definition.tool_id
-            if tool_id in self.tools:
-                raise ValueError(f"there are two tools called {tool_id}")
+            if any(tool_id.casefold() == known.casefold() for known in self.tools):
+                raise ValueError(f"there are two tools called {tool_id}, or names that differ only in case")
             self.tools[tool_id] = tool
             return function
 

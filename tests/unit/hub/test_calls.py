@@ -315,6 +315,24 @@ def test_what_a_call_shows_reaches_its_waiters_and_its_end_is_kept(kit: Kit) -> 
     assert stream.tail == "x" * (TAIL_BYTES - HALF_SECRET_BYTES)
 
 
+def test_the_numbers_of_what_a_call_shows_go_on_when_it_is_sent_again(kit: Kit) -> None:
+    kit.attach("com.a", tool("com.a/read", side_effects=False))
+    asked = kit.call("com.a/read")
+    for seq in (1, 2, 5):
+        kit.show(asked, seq, "first")
+    for _ in range(2):
+        kit.leave("com.a")
+        kit.attach("com.a", tool("com.a/read", side_effects=False))
+        kit.advance(3.0)
+        for seq in (1, 2):
+            kit.show(asked, seq, "again")
+    assert [shown.seq for shown in kit.progress] == [1, 2, 5, 6, 7, 8, 9]
+    kit.finish(asked, {})
+    stream = kit.outcomes[asked.accepted.n].stream
+    assert stream is not None
+    assert (stream.chunks, stream.gaps) == (2, 0), "on record is what the delivery that ended it showed"
+
+
 def test_a_partial_result_is_kept_as_it_was_sent(kit: Kit) -> None:
     kit.attach("com.a", "x")
     asked = kit.call("com.a/x")
