@@ -55,8 +55,11 @@ def _remember(abandoned: Abandoned, call: Call, now: float) -> None:
 
 
 def fingerprint_of(definition: ToolDefinition) -> str:
-    """The hash of everything an agent said about a tool, whatever the order of its keys. The limits are ours."""
-    said = replace(definition, max_input_bytes=MAX_INPUT_BYTES, max_output_bytes=MAX_OUTPUT_BYTES)
+    """The hash of everything an agent said about what a tool does, whatever the order of its keys.
+
+    Limits are left out: those of sizes are ours, and a tool that may take longer is the same tool.
+    """
+    said = replace(definition, max_input_bytes=MAX_INPUT_BYTES, max_output_bytes=MAX_OUTPUT_BYTES, timeout_ms=None)
     return hashlib.sha256(canonical(encode(said))).hexdigest()
 
 

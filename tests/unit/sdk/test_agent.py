@@ -55,6 +55,7 @@ async def test_what_is_registered_is_what_the_author_wrote(agent: Agent, core: S
         capabilities=["x"],
         tags=["mail"],
         permissions=["mail:send"],
+        timeout_s=120,
     )
     async def send(to: str) -> None:
         """Sends a mail."""
@@ -84,6 +85,7 @@ async def test_what_is_registered_is_what_the_author_wrote(agent: Agent, core: S
         "requires_directive": True,
         "tags": ["mail"],
         "required_permissions": ["mail:send"],
+        "timeout_ms": 120_000,
     }
 
 
