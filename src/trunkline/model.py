@@ -223,6 +223,8 @@ class ToolDefinition(Struct, frozen=True, omit_defaults=True):
     required_permissions: tuple[str, ...] = ()
     max_input_bytes: int = MAX_INPUT_BYTES
     max_output_bytes: int = MAX_OUTPUT_BYTES
+    # How long a call may take whose caller does not say; None is what the edge says.
+    timeout_ms: int | None = None
 
     @property
     def agent_id(self) -> str:

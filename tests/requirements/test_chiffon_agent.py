@@ -388,6 +388,10 @@ def test_names_and_types_are_checked_when_an_agent_is_made() -> None:
             ChiffonAgent(agent_id, kind)
     with pytest.raises(ValueError, match="no name for work"):
         made().work("no spaces")
+    agent = made()
+    agent.work("deploy_all")(lambda _task: "done")
+    with pytest.raises(ValueError, match="but for case"):
+        agent.work("Deploy_All")
 
 
 @requirement("CH-106", "CH-114")

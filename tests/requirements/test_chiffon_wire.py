@@ -288,6 +288,9 @@ def test_the_fields_of_a_work_result() -> None:
         assert field_of("work_result", with_(example, exit_code=code)) == "payload.exit_code"
     for bad in (None, 5, ["x"]):
         assert field_of("work_result", with_(SUCCESS, output=bad)) == "payload.output"
+    without_output = payload("work_result", {name: value for name, value in SUCCESS.items() if name != "output"})
+    assert isinstance(without_output, WorkResult)
+    assert without_output.output == "", "the authors' OpenAPI file lets it be absent"
     for name in ("duration_seconds", "gpu_vram_mb", "cpu_time_ms"):
         for bad in ("1", 1.5, -1):
             found = field_of("work_result", with_(SUCCESS, **{f"resources_used__{name}": bad}))

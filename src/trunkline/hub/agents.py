@@ -259,8 +259,15 @@ class Agents:
         known = {tool_id for tool_id in self._state.pins if tool_id.startswith(prefix)}
         patterns = {tool_id: tool.pattern_bytes for tool_id in known if (tool := self._registry.tools.get(tool_id))}
         pattern_bytes = sum(patterns.values())
+        # An id that equals one of these but for case is not taken (decision 19); what a new list replaces may go.
+        folded: set[str] = set()
         for definition in event.tools:
             read = self._try_read(agent, definition, known, taken, replace=event.replace)
+            is_look_alike = definition.tool_id.casefold() in folded or (
+                not event.replace and self._registry.tool_look_alike(definition.tool_id) is not None
+            )
+            if isinstance(read, Tool) and is_look_alike:
+                read = fault("tool.name_conflict", "another tool's name equals this one but for case")
             if isinstance(read, Tool):
                 more = read.pattern_bytes - patterns.get(definition.tool_id, 0)
                 if more > 0 and pattern_bytes + more > MAX_PATTERN_BYTES:
@@ -271,6 +278,7 @@ class Agents:
                 rejected.append((definition.tool_id, read))
             else:
                 known.add(definition.tool_id)
+                folded.add(definition.tool_id.casefold())
                 taken[definition.tool_id] = read
         if event.replace and taken:  # OS-087
             self._remove(agent, set(agent.tools) - set(taken), now)

@@ -87,9 +87,7 @@ class Calls:
         agent.running[entry.n] = None
         if agent.abandoned:  # sent again to one who may still be at it
             agent.abandoned.pop(entry.call_id, None)
-        timeout_ms = entry.timeout_ms
-        if timeout_ms is None and agent.timeout_s is not None:
-            timeout_ms = int(agent.timeout_s * 1000)
+        timeout_ms = self._time_limit(call, agent)[0]
         if timeout_ms is not None:
             call.sent_at = now.mono
             call.deadline = now.mono + timeout_ms / 1000
@@ -114,6 +112,24 @@ class Calls:
                 entry.chain,
             )
         )
+
+    def _time_limit(self, call: Call, agent: Agent | None) -> tuple[int | None, str]:
+        """How long a call may take (decision 4): as its caller said, else its tool, else its edge; and who said so."""
+        if call.entry.timeout_ms is not None:
+            return call.entry.timeout_ms, "as the call asked (`timeout_ms`)"
+        tool = self._registry.tools.get(call.served_by)
+        if tool is not None and tool.definition.timeout_ms is not None:
+            return tool.definition.timeout_ms, "the tool's own limit (its `timeout_s`)"
+        if agent is not None and agent.timeout_s is not None:
+            text = "the default; `timeout_ms` of a call, or `timeout_s` of its tool, is another"
+            return int(agent.timeout_s * 1000), text
+        return None, ""
+
+    def _timeout_fault(self, call: Call) -> Fault:
+        """It took too long, and how long that is."""
+        limit_ms, said_by = self._time_limit(call, self._registry.by_session.get(call.session))
+        text = "" if limit_ms is None else f"the tool did not answer within {limit_ms / 1000:g} s, {said_by}"
+        return fault("tool.timeout", text, retryable=not call.entry.side_effects)
 
     def send_or_wait(self, call: Call, now: Now) -> None:
         """Send a queued call if who serves it is there and has a free slot; else let it wait for that."""
@@ -223,7 +239,7 @@ class Calls:
                     0,
                     ref,
                     entry.call_id,
-                    event.seq,
+                    call.shown_before + event.seq,
                     event.channel,
                     event.data,
                     event.done,
@@ -250,7 +266,7 @@ class Calls:
         else:
             output = None
             if status is Status.CANCELED and call.ending == "timeout":
-                status, problem = Status.FAILED, _timeout_fault(call)
+                status, problem = Status.FAILED, self._timeout_fault(call)
             elif problem is None:
                 problem = fault("tool.canceled" if status is Status.CANCELED else "tool.failed")
         server = tool if call.route is None else self._registry.tools.get(call.served_by)
@@ -417,7 +433,10 @@ class Calls:
         """It is at nobody now, and what was true of it there is over."""
         call.session = 0
         call.resend_at = call.deadline = call.give_up_at = 0.0
-        call.stream = None  # an agent that is sent the call again counts from one
+        if call.stream is not None:
+            # An agent that is sent the call again counts from one; who reads along sees the numbers go on.
+            call.shown_before += call.stream.last_seq
+            call.stream = None
 
     def _send_again(self, call: Call, now: Now) -> None:
         """The next attempt, at the same agent. When it has to be done stays as it was."""
@@ -475,7 +494,7 @@ class Calls:
         if agent is not None:
             agent.abandon(call, now.mono)
             agent.unanswered += timed_out
-        problem = _timeout_fault(call) if timed_out else fault("tool.canceled")
+        problem = self._timeout_fault(call) if timed_out else fault("tool.canceled")
         if call.entry.side_effects:
             self.settle(call, Status.UNKNOWN, now, fault=_not_known(problem))
         else:
@@ -561,10 +580,6 @@ def waits_for_disk(call: Call) -> bool:
 def _not_known(problem: Fault) -> Fault:
     """The fault of a call that may have done what it was sent for."""
     return Fault(problem.code, f"{problem.message}; whether it took effect is not known", False, problem.details)
-
-
-def _timeout_fault(call: Call) -> Fault:
-    return fault("tool.timeout", retryable=not call.entry.side_effects)
 
 
 def _output_fault(tool: Tool | None, output: Raw, value: Any) -> Fault | None:

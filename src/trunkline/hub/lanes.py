@@ -125,6 +125,8 @@ class Lanes:
             and (case.chain is NO_CHAIN or case.chain.cause is not None)
             and case.agent.breaker is None
             and not case.tool.definition.requires_directive
+            # One alarm watches over all calls by lanes of an agent, whose times are equal.
+            and case.tool.definition.timeout_ms is None
             and not self._in_force.settings.limits.calls_per_s
             and not self._judging.next_may_differ(case)
         )

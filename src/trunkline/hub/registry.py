@@ -55,8 +55,11 @@ def _remember(abandoned: Abandoned, call: Call, now: float) -> None:
 
 
 def fingerprint_of(definition: ToolDefinition) -> str:
-    """The hash of everything an agent said about a tool, whatever the order of its keys. The limits are ours."""
-    said = replace(definition, max_input_bytes=MAX_INPUT_BYTES, max_output_bytes=MAX_OUTPUT_BYTES)
+    """The hash of everything an agent said about what a tool does, whatever the order of its keys.
+
+    Limits are left out: those of sizes are ours, and a tool that may take longer is the same tool.
+    """
+    said = replace(definition, max_input_bytes=MAX_INPUT_BYTES, max_output_bytes=MAX_OUTPUT_BYTES, timeout_ms=None)
     return hashlib.sha256(canonical(encode(said))).hexdigest()
 
 
@@ -165,8 +168,9 @@ class Registry:
         self.tools: dict[str, Tool] = {}
         # Ids of the tools with a name, whoever offers them.
         self._by_name: dict[str, dict[str, None]] = {}
-        # Case-folded agent id → the one in use, so that two look-alikes never stand side by side (decision 19).
+        # Case-folded id → the one in use, so that two look-alikes never stand side by side (decision 19).
         self._folded: dict[str, str] = {}
+        self._folded_tools: dict[str, str] = {}
         # What an agent that is away may still be working on, and who it was (None: before the exchange was restarted).
         self._left: dict[str, tuple[tuple[str, ProcessIdentity | None] | None, Abandoned]] = {}
 
@@ -174,6 +178,11 @@ class Registry:
         """Another id that equals this one but for case."""
         other = self._folded.get(agent_id.casefold())
         return other if other is not None and other != agent_id else None
+
+    def tool_look_alike(self, tool_id: str) -> str | None:
+        """Another tool that somebody offers and whose id equals this one but for case."""
+        other = self._folded_tools.get(tool_id.casefold())
+        return other if other is not None and other != tool_id and self.tools[other].agent is not None else None
 
     def attach(self, agent: Agent, *, is_launched: bool) -> None:
         """An agent is here."""
@@ -219,6 +228,10 @@ class Registry:
         """An agent offers a tool."""
         tool.agent, tool.suspended, tool.verdicts_epoch = agent, suspended, -1
         definition = tool.definition
+        known = self._folded_tools.get(definition.tool_id.casefold())
+        if known is not None and known != definition.tool_id:
+            self._forget(known)  # nobody offers it any more, and its look-alike takes its place
+        self._folded_tools[definition.tool_id.casefold()] = definition.tool_id
         self.tools[definition.tool_id] = tool
         self._by_name.setdefault(definition.name, {})[definition.tool_id] = None
         agent.tools[definition.tool_id] = None
@@ -226,8 +239,12 @@ class Registry:
     def remove(self, agent: Agent, tool_id: str) -> None:
         """An agent takes a tool back: from here on it is not found."""
         agent.tools.pop(tool_id, None)
+        self._forget(tool_id)
+
+    def _forget(self, tool_id: str) -> None:
         removed = self.tools.pop(tool_id, None)
         if removed is not None:
+            self._folded_tools.pop(tool_id.casefold(), None)
             same = self._by_name[removed.definition.name]
             del same[tool_id]
             if not same:

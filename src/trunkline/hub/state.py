@@ -83,6 +83,8 @@ class Call(Struct, gc=False):
     stream: Stream | None = None
     # Of a routed tool's call, once somebody was found to serve it.
     route: Route | None = None
+    # The last number under which readers were shown something of earlier deliveries.
+    shown_before: int = 0
 
     @property
     def served_by(self) -> str:

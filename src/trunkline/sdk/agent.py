@@ -99,7 +99,7 @@ class Agent:
         ``side_effects=False`` promises that a call changes nothing, so that it may be repeated and needs no approval.
         ``idempotent=True`` promises that a call which is sent twice, with the same ``agent.current().key`` or
         ``call_id``, does its work once. Within one process the SDK sees to that; across a crash the function has to.
-        ``timeout_s`` is the tool's own limit, beside the caller's.
+        ``timeout_s`` is the tool's own limit: what a call may take if its caller does not say, and never more.
         """
 
         def declare(function: F) -> F:
@@ -119,8 +119,8 @@ class Agent:
                 timeout_s=timeout_s,
             )
             tool_id = tool.definition.tool_id
-            if tool_id in self.tools:
-                raise ValueError(f"there are two tools called {tool_id}")
+            if any(tool_id.casefold() == known.casefold() for known in self.tools):
+                raise ValueError(f"there are two tools called {tool_id}, or names that differ only in case")
             self.tools[tool_id] = tool
             return function
 

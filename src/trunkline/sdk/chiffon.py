@@ -112,6 +112,8 @@ class ChiffonAgent:
         """
         if not TOOL_NAME.fullmatch(work_type):
             raise ValueError(f"{work_type!r} is no name for work: {TOOL_NAME.pattern}")
+        if any(work_type != known and work_type.casefold() == known.casefold() for known in self._declared):
+            raise ValueError(f"{work_type!r}: another work type has this name but for case")
 
         def declare(function: F) -> F:
             self._declared[work_type] = DeclaredWork(function, repeatable)

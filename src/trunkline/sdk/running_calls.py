@@ -141,7 +141,8 @@ class RunningCalls:
         if tool.is_idempotent:
             self._by_key[_key(called)] = run
         if tool.timeout_s is not None:  # OS-098: the stricter limit wins
-            limit = fault("tool.timeout", retryable=not tool.definition.side_effects)
+            text = f"the tool did not end within {tool.timeout_s:g} s, its own limit (its `timeout_s`)"
+            limit = fault("tool.timeout", text, retryable=not tool.definition.side_effects)
             outcome = CallOutcome(Status.FAILED, fault=limit)
             run.timer = self._loop.call_later(tool.timeout_s, self._stop, run, outcome)
         context = contextvars.copy_context()

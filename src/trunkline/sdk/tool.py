@@ -75,6 +75,7 @@ def make_tool(
             requires_directive=requires_directive,
             tags=tuple(tags),
             required_permissions=tuple(permissions),
+            timeout_ms=None if timeout_s is None else max(1, round(timeout_s * 1000)),
         ),
         signature,
         function,

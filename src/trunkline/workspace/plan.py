@@ -51,9 +51,14 @@ GROUP: Final = f"space:x:{USER}:\nnogroup:x:65534:\n".encode()
 _SHELL: Final = 'ulimit -p "$1" 2>/dev/null || ulimit -u "$1" || exit 125; exec /bin/sh -c "$2"'
 
 
+# Python takes compiled code for current if second and size of its source are: after an edit within a second that keeps
+# the size, a test would run what was there before.
+NO_STALE_CODE: Final = {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def environment(home: str, temporary: str, extra: Mapping[str, str]) -> dict[str, str]:
     """All variables of a command; nothing is inherited."""
-    return {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8", "TMPDIR": temporary, **extra}
+    return {"PATH": PATH, "HOME": home, "LANG": "C.UTF-8", "TMPDIR": temporary, **NO_STALE_CODE, **extra}
 
 
 def bubblewrap_plan(

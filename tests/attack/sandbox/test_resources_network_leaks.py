@@ -207,7 +207,7 @@ def test_the_environment_is_empty_but_for_what_is_named(run_either: Run, monkeyp
     monkeypatch.setenv("TRUNKLINE_SECRET", "hunter2")
     ran = run_either("env", env={"DEBUG": "true"})
     names = {line.split("=", 1)[0] for line in ran.stdout.text.splitlines()}
-    assert names == {"PATH", "HOME", "LANG", "TMPDIR", "PWD", "DEBUG"}
+    assert names == {"PATH", "HOME", "LANG", "TMPDIR", "PYTHONDONTWRITEBYTECODE", "PWD", "DEBUG"}
     assert "hunter2" not in ran.stdout.text
 
 

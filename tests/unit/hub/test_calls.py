@@ -315,6 +315,24 @@ def test_what_a_call_shows_reaches_its_waiters_and_its_end_is_kept(kit: Kit) -> 
     assert stream.tail == "x" * (TAIL_BYTES - HALF_SECRET_BYTES)
 
 
+def test_the_numbers_of_what_a_call_shows_go_on_when_it_is_sent_again(kit: Kit) -> None:
+    kit.attach("com.a", tool("com.a/read", side_effects=False))
+    asked = kit.call("com.a/read")
+    for seq in (1, 2, 5):
+        kit.show(asked, seq, "first")
+    for _ in range(2):
+        kit.leave("com.a")
+        kit.attach("com.a", tool("com.a/read", side_effects=False))
+        kit.advance(3.0)
+        for seq in (1, 2):
+            kit.show(asked, seq, "again")
+    assert [shown.seq for shown in kit.progress] == [1, 2, 5, 6, 7, 8, 9]
+    kit.finish(asked, {})
+    stream = kit.outcomes[asked.accepted.n].stream
+    assert stream is not None
+    assert (stream.chunks, stream.gaps) == (2, 0), "on record is what the delivery that ended it showed"
+
+
 def test_a_partial_result_is_kept_as_it_was_sent(kit: Kit) -> None:
     kit.attach("com.a", "x")
     asked = kit.call("com.a/x")
@@ -387,6 +405,39 @@ def test_a_stream_that_goes_on_after_its_call_ended_is_noted_once(kit: Kit) -> N
 
 
 # --- deadlines (decision 4) -------------------------------------------------------------------------------------------
+
+
+def test_a_tools_own_limit_stands_between_the_callers_and_the_edges(kit: Kit) -> None:
+    kit.attach("com.a", tool("com.a/slow", timeout_ms=120_000), tool("com.a/x"))
+    for _ in range(2):
+        assert kit.call("com.a/slow").deliveries[0].timeout_ms == 120_000
+        assert kit.call("com.a/slow", timeout_ms=1500).deliveries[0].timeout_ms == 1500
+        assert kit.call("com.a/x").deliveries[0].timeout_ms == 30_000
+
+
+@pytest.mark.parametrize(
+    ("terms", "asked_ms", "told"),
+    [
+        ({}, None, "within 30 s, the default; `timeout_ms` of a call, or `timeout_s` of its tool, is another"),
+        ({"timeout_ms": 90_000}, None, "within 90 s, the tool's own limit (its `timeout_s`)"),
+        ({"timeout_ms": 90_000}, 1500, "within 1.5 s, as the call asked (`timeout_ms`)"),
+    ],
+)
+def test_a_call_that_took_too_long_says_how_long_it_had_and_who_said_so(
+    kit: Kit, terms: dict[str, int], asked_ms: int | None, told: str
+) -> None:
+    kit.attach("com.a", tool("com.a/x", side_effects=False, **terms))
+    first, second = (kit.call("com.a/x", timeout_ms=asked_ms) for _ in range(2))
+    kit.advance(91.0)
+    for asked in (first, second):
+        assert asked.outcome.fault is not None
+        assert asked.outcome.fault.message == f"the tool did not answer {told}"
+
+
+def test_another_time_limit_is_no_other_tool(kit: Kit) -> None:
+    kit.attach("com.a", tool("com.a/x", timeout_ms=1000))
+    kit.offer("com.a", tool("com.a/x", timeout_ms=2000))
+    assert kit.call("com.a/x").deliveries[0].timeout_ms == 2000
 
 
 def test_the_deadline_is_the_callers_else_the_edges_else_none(kit: Kit) -> None:

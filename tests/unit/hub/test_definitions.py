@@ -302,3 +302,32 @@ def test_tools_from_a_session_that_is_no_agents_are_ignored(kit: Kit) -> None:
     assert kit.feed(events.ToolsOffered(77, "r", (tool("com.a/x"),))) == []
     assert kit.feed(events.ToolsWithdrawn(77, "r", ("com.a/x",))) == []
     assert kit.hub.registry.tools == {}
+
+
+# --- names that differ only in case -----------------------------------------------------------------------------------
+
+
+def test_two_tools_whose_names_differ_only_in_case_are_not_both_taken(kit: Kit) -> None:
+    kit.attach("com.a", "pay")
+    told = kit.offer("com.a", tool("com.a/Pay"), tool("com.a/read"), tool("com.a/READ"))
+    assert told.registered == ("com.a/read",)
+    assert [(tool_id, problem.code) for tool_id, problem in told.rejected] == [
+        ("com.a/Pay", "tool.name_conflict"),
+        ("com.a/READ", "tool.name_conflict"),
+    ]
+    assert kit.call("com.a/Pay").code == "tool.not_found"
+    assert len(kit.call("com.a/pay").deliveries) == 1
+
+
+@pytest.mark.parametrize("how", ["replace", "withdraw", "reconnect"])
+def test_a_tool_that_is_offered_no_more_leaves_its_name_to_one_that_differs_in_case(kit: Kit, how: str) -> None:
+    kit.attach("com.a", "pay")
+    if how == "withdraw":
+        kit.withdraw("com.a", "com.a/pay")
+    elif how == "reconnect":
+        kit.leave("com.a")
+        kit.attach("com.a")
+    assert kit.offer("com.a", tool("com.a/Pay"), replace=how == "replace").registered == ("com.a/Pay",)
+    assert [each for each in kit.hub.registry.tools if each.casefold() == "com.a/pay"] == ["com.a/Pay"]
+    assert kit.call("com.a/pay").code == "tool.not_found"
+    assert kit.offer("com.a", tool("com.a/pay")).registered == ()

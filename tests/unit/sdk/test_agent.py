@@ -36,8 +36,9 @@ def test_wrong_declarations_are_named_at_once(agent: Agent) -> None:
     with pytest.raises(ValueError, match="timeout_s"):
         agent.tool(name="x", timeout_s=0)(lambda: None)
     agent.tool(name="x")(lambda: None)
-    with pytest.raises(ValueError, match="two tools"):
-        agent.tool(name="x")(lambda: None)
+    for name in ("x", "X"):
+        with pytest.raises(ValueError, match="two tools"):
+            agent.tool(name=name)(lambda: None)
 
 
 async def test_tools_are_declared_before_the_agent_is_attached(agent: Agent, attach: Attach) -> None:
@@ -54,6 +55,7 @@ async def test_what_is_registered_is_what_the_author_wrote(agent: Agent, core: S
         capabilities=["x"],
         tags=["mail"],
         permissions=["mail:send"],
+        timeout_s=120,
     )
     async def send(to: str) -> None:
         """Sends a mail."""
@@ -83,6 +85,7 @@ async def test_what_is_registered_is_what_the_author_wrote(agent: Agent, core: S
         "requires_directive": True,
         "tags": ["mail"],
         "required_permissions": ["mail:send"],
+        "timeout_ms": 120_000,
     }
 
 

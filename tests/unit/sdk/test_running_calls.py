@@ -326,6 +326,7 @@ async def test_a_tools_own_time_limit_wins_over_a_longer_one(
         result = await core.result()
     assert result["status"] == "failed"
     assert result["error"]["code"] == "tool.timeout"
+    assert "within 0.01 s" in result["error"]["message"]
     assert result["error"]["retryable"] is retryable
 
 

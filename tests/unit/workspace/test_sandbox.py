@@ -51,6 +51,19 @@ async def test_the_exit_code_is_the_commands_own(
     assert (ran.exit_code, ran.timed_out, ran.ended_by) == (code, False, None)
 
 
+async def test_python_runs_what_was_just_written_also_within_a_second_and_at_the_same_size(
+    sandbox: Sandbox, workspace: Workspace
+) -> None:
+    if (await run(sandbox, workspace, "command -v python3")).exit_code:
+        pytest.skip("there is no python3 among the system's programs")
+    told = []
+    for value in (1, 2):
+        write = f"printf 'VALUE = {value}\\n' > part.py && touch -d @1700000000 part.py"
+        ran = await run(sandbox, workspace, f"{write} && python3 -c 'import part; print(part.VALUE)'")
+        told.append((ran.stdout.text, ran.stderr.text))
+    assert told == [("1\n", ""), ("2\n", "")]
+
+
 async def test_both_streams_arrive_in_order_and_whole(sandbox: Sandbox, workspace: Workspace) -> None:
     heard: list[tuple[str, str]] = []
     ran = await run(

@@ -130,7 +130,7 @@ class WorkResult(Struct, frozen=True):
     task_id: str
     status: Literal["success", "failed"]
     exit_code: int
-    output: str
+    output: str = ""
     resources_used: Resources = Resources()
 
 
@@ -322,7 +322,7 @@ def _work_result(fields: Fields) -> WorkResult:
     exit_code = _required(fields, "exit_code", int)
     if exit_code < 0 or (exit_code == 0) is not (status == "success"):  # CH-043
         raise invalid("expected 0 with success, a positive number with failed", "payload.exit_code")
-    output = _required(fields, "output", str)  # CH-044
+    output = _field(fields, "output", str, "payload.") if "output" in fields else ""  # CH-044, silent point 20
     raw = _object(fields, "resources_used", "payload.")
     used = {} if raw is None else _decode_fields(bytes(raw))
     numbers: dict[str, int] = {}
@@ -468,16 +468,19 @@ def error_reply(
     now_ms: int,
     new_id: Callable[[], str],
     *,
-    sender: str = ORCHESTRATOR,
+    sender: str = "",
 ) -> Envelope:
     """The answer to a message that was not taken; ids that cannot be read are replaced (silent point 28)."""
     known = fields or {}
     named = _readable(known, "message_id")
-    sender_type = _text(known, "from_agent")
+    asker, asked = _text(known, "from_agent"), _text(known, "to_agent")
+    if not sender:
+        # To an orchestrator that gives work we are the agent that it addressed, to everybody else the orchestrator.
+        sender = asked if asker == ORCHESTRATOR and asked in AGENT_TYPES else ORCHESTRATOR
     return build(
         error,
         sender=sender,
-        to=to or (sender_type if sender_type in AGENT_TYPES else ORCHESTRATOR),
+        to=to or (asker if asker in AGENT_TYPES else ORCHESTRATOR),
         trace_id=_readable(known, "trace_id") or new_id(),
         request_id=_readable(known, "request_id") or new_id(),
         now_ms=now_ms,

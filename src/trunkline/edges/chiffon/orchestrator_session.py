@@ -41,6 +41,7 @@ class Work(Struct):
     percent: int = 0
     is_paused: bool = False
     step: int = 0
+    step_name: str = ""
 
 
 class OrchestratorSession:
@@ -161,7 +162,9 @@ class OrchestratorSession:
         self._tell(work, result, now, {**custom, **cut}, answers=asked_in)
 
     def _status(self, work: Work) -> WorkStatus:
-        step = Step(work.step or 1, "waiting for a person's approval") if work.is_paused else Step()
+        # Silent point 20: the authors' own models take no step without a number and a name.
+        name = "waiting for a person's approval" if work.is_paused else work.step_name or work.request.work_type
+        step = Step(work.step or 1, name)
         return WorkStatus(work.request.task_id, "paused" if work.is_paused else "running", work.percent, step)
 
     def _tell(
@@ -246,7 +249,8 @@ def _shown(work: Work, effect: Progress) -> list[WorkStatus]:
     # Whatever an agent shows: it need not be a text.
     status: Any = next((word for word in ("paused", "step_completed") if facts.get("status") == word), "running")
     work.is_paused = status == "paused"
-    steps = _steps(work.step, name if isinstance(name, str) else effect.channel, output)
+    work.step_name = name if isinstance(name, str) else effect.channel
+    steps = _steps(work.step, work.step_name, output)
     return [WorkStatus(work.request.task_id, status, work.percent, step) for step in steps]
 
 

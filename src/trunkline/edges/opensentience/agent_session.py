@@ -587,6 +587,7 @@ def _wire_tool(tool: ToolDefinition) -> messages.Tool:
         tool.requires_directive or None,
         tool.tags or None,
         tool.required_permissions or None,
+        tool.timeout_ms,
     )
 
 

@@ -174,6 +174,8 @@ class Tool(Struct, frozen=True, omit_defaults=True):
     requires_directive: bool | None = None
     tags: Names | None = None
     required_permissions: Names | None = None
+    # Ours: how long a call may take whose caller does not say. Others leave out what they do not know.
+    timeout_ms: Annotated[int, Meta(ge=1, le=9_007_199_254_740_992)] | None = None
 
 
 class RegisterTools(Struct, frozen=True, omit_defaults=True):

@@ -173,6 +173,7 @@ def _definition(tool: Tool, limits: Limits) -> ToolDefinition:
         required_permissions=tool.required_permissions or (),
         max_input_bytes=limits.max_input_bytes,
         max_output_bytes=limits.max_output_bytes,
+        timeout_ms=tool.timeout_ms,
     )
 
 

@@ -252,10 +252,10 @@ EVENTS: Final[dict[str, dict[str, Field]]] = {
     "shell": {
         "command": Field(text, UNSET),
         "success": Field(boolean, UNSET),
-        "exitCode": Field(whole_number, UNSET),
+        "exitCode": Field(whole_number),
         "stdout": Field(text),
         "stderr": Field(text),
-        "durationMs": Field(whole_number, UNSET),
+        "durationMs": Field(whole_number),
         "timedOut": Field(boolean),
     },
     "approvalRequired": {
@@ -277,7 +277,6 @@ EVENTS: Final[dict[str, dict[str, Field]]] = {
 }
 # What an event that tells of success has to tell besides.
 _ON_SUCCESS: Final = {
-    "createFile": ("bytesWritten",),
     "readFile": ("content", "encoding", "size"),
     "editFile": ("editsApplied",),
 }

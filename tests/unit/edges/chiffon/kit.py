@@ -224,6 +224,26 @@ def reply_to(request: dict[str, Any], kind: str, payload: dict[str, Any], sender
     return envelope(kind, payload, from_agent=sender, to_agent="orchestrator", **{**ids, **fields})
 
 
+# What the payloads need by the authors' own OpenAPI file (silent point 20), where that is more than we demand.
+AUTHORS_NEED = {
+    "work_request": ("task_id", "work_type", "parameters"),
+    "work_status": ("task_id", "status", "progress_percent", "step"),
+    "work_result": ("task_id", "status", "exit_code", "resources_used"),
+    "error": ("error_code", "error_message"),
+}
+
+
+def check_as_authors(message: dict[str, Any]) -> None:
+    """A message of ours as the authors' models read it."""
+    payload = message["payload"]
+    assert set(AUTHORS_NEED[message["type"]]) <= set(payload)
+    if message["type"] == "work_status":
+        assert isinstance(payload["step"]["number"], int)
+        assert isinstance(payload["step"]["name"], str)
+    if message["type"] == "work_result":
+        assert isinstance(payload["resources_used"]["duration_seconds"], int)
+
+
 EMITTED: list[dict[str, Any]] = []
 
 
@@ -231,6 +251,7 @@ def valid(message: dict[str, Any]) -> dict[str, Any]:
     """A message of ours; it has to read back by its own rules."""
     read = messages.read_envelope(as_fields(message))
     messages.read_payload(read)
+    check_as_authors(message)
     assert message["timestamp"].endswith("Z")
     EMITTED.append(message)
     return message

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.edges.chiffon.kit import Kit, RawAgent, request, tool
+from tests.unit.edges.chiffon.kit import Kit, RawAgent, as_fields, request, tool
 from trunkline.edges.chiffon import chunks, messages
 from trunkline.edges.chiffon.messages import Refused
 from trunkline.events import StorageChanged
@@ -75,6 +75,28 @@ async def test_custom_fields_travel_to_the_agent_and_back() -> None:
     assert result["x_custom_fields"] == {"ticket": "T-1", "node": "n7"}
     assert result["payload"]["output"] == "done"
     assert result["payload"]["resources_used"]["cpu_time_ms"] == 5
+
+
+async def test_a_status_before_anything_was_shown_names_a_step() -> None:
+    kit = Kit()
+    kit.offer("com.a", tool("com.a/deploy"))
+    boss = kit.orchestrator()
+    boss.say(request("deploy"))
+    kit.advance(11.0)
+    assert [message["payload"]["step"] for message in boss.fetch()] == 2 * [{"number": 1, "name": "deploy"}]
+
+
+async def test_a_refusal_of_an_orchestrators_work_comes_from_the_agent_it_addressed() -> None:
+    kit = Kit()
+    asked = request("nothing", to_agent="desktop")
+    with pytest.raises(Refused) as caught:
+        kit.orchestrator().say(asked)
+    answer = kit.peers.refusal(caught.value, as_fields(asked))
+    assert (answer.from_agent, answer.to_agent) == ("desktop", "orchestrator")
+    answer = kit.peers.refusal(caught.value, as_fields({**asked, "from_agent": "infra", "to_agent": "orchestrator"}))
+    assert (answer.from_agent, answer.to_agent) == ("orchestrator", "infra")
+    answer = kit.peers.refusal(caught.value, as_fields({**asked, "to_agent": "nobody"}))
+    assert (answer.from_agent, answer.to_agent) == ("orchestrator", "orchestrator")
 
 
 async def test_progress_becomes_status() -> None:
