@@ -116,7 +116,11 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state)
         self._in_head = True
         self._in_body = False
+        # Of a head that is on its way: what surely belongs to it, and what may, since it came in the same reads.
         self._head_bytes = 0
+        self._head_bytes_at_most = 0
+        self._read_bytes = 0
+        self._head_is_large = False
         self._head_deadline: asyncio.TimerHandle | None = None
         self._body_deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
@@ -160,14 +164,19 @@ class Connection(HttpToolsProtocol):
         """Bytes. Of a head only so many, and only for so long."""
         if self.transport.is_closing():
             return
+        self._read_bytes = len(data)
         if self._in_head:
-            self._head_bytes += len(data)
+            self._head_bytes += self._read_bytes
+            self._head_bytes_at_most += self._read_bytes
             self._await_head()
         super().data_received(data)
         if self._in_body and self._body_deadline is None:
             self._body_deadline = self.loop.call_later(BODY_TIMEOUT_S, self._say_late)
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._say(431, fault("message.malformed", f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
+            self._say_large_head()
+
+    def _say_large_head(self) -> None:
+        self._say(431, fault("message.malformed", f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
 
     def _await_head(self) -> None:
         if self._head_deadline is None:
@@ -178,10 +187,14 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def on_headers_complete(self) -> None:
-        """The head is there; what follows has its own deadline in ``routes``."""
+        """The head is there, and is judged by its size; what follows has its own deadline in ``routes``."""
+        if self._head_bytes_at_most > MAX_HEAD_BYTES and self._head_size() > MAX_HEAD_BYTES:
+            self._head_is_large = True
+            # The parser stops, and has ``send_400_response`` called.
+            raise ValueError
         self._in_head = False
         self._in_body = True
-        self._head_bytes = 0
+        self._head_bytes = self._head_bytes_at_most = 0
         if self._head_deadline is not None:
             self._head_deadline.cancel()
             self._head_deadline = None
@@ -189,6 +202,11 @@ class Connection(HttpToolsProtocol):
         self.scope["extensions"] = extensions
         super().on_headers_complete()
         extensions[ANSWER] = partial(answer_at_once, self.cycle)
+
+    def _head_size(self) -> int:
+        """Of the head that was just read, however many reads it came in and whatever else came with it."""
+        # A colon, a space and the line's end for each header.
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _say_late(self) -> None:
         """The body did not come in time: whoever reads it is woken, and finds it so."""
@@ -199,8 +217,9 @@ class Connection(HttpToolsProtocol):
             cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """A request is complete; the next bytes are another head."""
+        """A request is complete; the next bytes are another head, and may have come already."""
         self._in_head = True
+        self._head_bytes_at_most = self._read_bytes
         self._in_body = False
         if self._body_deadline is not None:
             self._body_deadline.cancel()
@@ -240,7 +259,10 @@ class Connection(HttpToolsProtocol):
             self._write_deadline = None
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  its words are not ours
-        """What the parser cannot read, in our words."""
+        """What the parser cannot read, or was not let read on, in our words."""
+        if self._head_is_large:
+            self._say_large_head()
+            return
         self._say(400, fault("message.malformed", "this is not HTTP/1.1"))
 
     def _say(self, status: int, found: Fault) -> None:
