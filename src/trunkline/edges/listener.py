@@ -47,6 +47,8 @@ WRITE_TIMEOUT_S: Final = 10.0
 LINGER_S: Final = 2.0
 # Half of the usual limit of 1,024 open files; an idle connection makes room for a new one.
 MAX_CONNECTIONS: Final = 512
+# More that the application is told of: it keeps them for somebody who must always get through.
+RESERVED_CONNECTIONS: Final = 32
 BACKLOG: Final = 1024
 # A message on a WebSocket: the largest that a door behind this listener takes (an operations message).
 MAX_SOCKET_MESSAGE_BYTES: Final = 16_777_216
@@ -63,9 +65,11 @@ _JSON_HEAD: Final = (
 )
 
 
-# What an application finds in the scope's extensions: whom to tell of a lost connection, how to answer in one write.
+# What an application finds in the scope's extensions: whom to tell of a lost connection, how to answer in one write,
+# and whether the connection is one of those that are reserved.
 LOST: Final = "trunkline.lost"
 ANSWER: Final = "trunkline.answer"
+RESERVED: Final = "trunkline.reserved"
 
 
 class when_lost:  # noqa: N801  (read as `with when_lost(scope, told):`)
@@ -125,6 +129,8 @@ class Connection(HttpToolsProtocol):
         self._body_deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._unwritten = 0
+        # It came when all others were busy; it is an ordinary one as soon as one of them is gone.
+        self._may_be_reserved = False
         # Told when the connection is lost: requests that still wait for something.
         self._lost: list[Callable[[], None]] = []
 
@@ -133,6 +139,10 @@ class Connection(HttpToolsProtocol):
         """Whether no request is being answered here."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is None or cycle.response_complete
+
+    @property
+    def _is_reserved(self) -> bool:
+        return self._may_be_reserved and len(self.connections) > MAX_CONNECTIONS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new client, at the expense of an idle one if there is no room."""
@@ -143,7 +153,8 @@ class Connection(HttpToolsProtocol):
                 self.connections.discard(idle)
         super().connection_made(transport)
         self.server_state.gone.clear()
-        if len(self.connections) > MAX_CONNECTIONS:
+        self._may_be_reserved = len(self.connections) > MAX_CONNECTIONS
+        if len(self.connections) > MAX_CONNECTIONS + RESERVED_CONNECTIONS:
             self._say(503, fault("limit.resource", "too many connections"))
             return
         self._await_head()
@@ -199,9 +210,18 @@ class Connection(HttpToolsProtocol):
             self._head_deadline.cancel()
             self._head_deadline = None
         extensions: dict[str, Any] = {LOST: self._lost}
+        if self._is_reserved:
+            extensions[RESERVED] = True
         self.scope["extensions"] = extensions
         super().on_headers_complete()
         extensions[ANSWER] = partial(answer_at_once, self.cycle)
+
+    def handle_websocket_upgrade(self) -> None:
+        """A conversation that lasts does not take a reserved place."""
+        if self._is_reserved:
+            self._say(503, fault("limit.resource", "too many connections"))
+            return
+        super().handle_websocket_upgrade()
 
     def _head_size(self) -> int:
         """Of the head that was just read, however many reads it came in and whatever else came with it."""

@@ -312,6 +312,7 @@ async def test_an_idle_connection_makes_room_and_a_busy_one_does_not(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(listener, "RESERVED_CONNECTIONS", 0)
     busy = []
     for _ in range(2):
         reader, writer = await server.connect()
