@@ -312,8 +312,10 @@ class Limits(Struct, frozen=True):
     calls_per_s: float = 0.0
     # Enough for 16 full agent connections; a caller above it is broken or hostile.
     open_calls: int = 4096
-    # Inputs of one caller's open calls. 64 MiB is 64 inputs of the largest allowed size.
+    # Of all that one caller's open calls hold. 64 MiB is 64 inputs of the largest allowed size.
     open_bytes: int = 67_108_864
+    # What is written on record for one caller in an hour: 4,000 small calls a second. The operator has no such bound.
+    ledger_bytes_per_hour: int = 17_179_869_184
 
 
 class HubSettings(Struct, frozen=True):

@@ -47,6 +47,8 @@ WRITE_TIMEOUT_S: Final = 10.0
 LINGER_S: Final = 2.0
 # Half of the usual limit of 1,024 open files; an idle connection makes room for a new one.
 MAX_CONNECTIONS: Final = 512
+# More that the application is told of: it keeps them for somebody who must always get through.
+RESERVED_CONNECTIONS: Final = 32
 BACKLOG: Final = 1024
 # A message on a WebSocket: the largest that a door behind this listener takes (an operations message).
 MAX_SOCKET_MESSAGE_BYTES: Final = 16_777_216
@@ -63,9 +65,11 @@ _JSON_HEAD: Final = (
 )
 
 
-# What an application finds in the scope's extensions: whom to tell of a lost connection, how to answer in one write.
+# What an application finds in the scope's extensions: whom to tell of a lost connection, how to answer in one write,
+# and whether the connection is one of those that are reserved.
 LOST: Final = "trunkline.lost"
 ANSWER: Final = "trunkline.answer"
+RESERVED: Final = "trunkline.reserved"
 
 
 class when_lost:  # noqa: N801  (read as `with when_lost(scope, told):`)
@@ -116,11 +120,17 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state)
         self._in_head = True
         self._in_body = False
+        # Of a head that is on its way: what surely belongs to it, and what may, since it came in the same reads.
         self._head_bytes = 0
+        self._head_bytes_at_most = 0
+        self._read_bytes = 0
+        self._head_is_large = False
         self._head_deadline: asyncio.TimerHandle | None = None
         self._body_deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._unwritten = 0
+        # It came when all others were busy; it is an ordinary one as soon as one of them is gone.
+        self._may_be_reserved = False
         # Told when the connection is lost: requests that still wait for something.
         self._lost: list[Callable[[], None]] = []
 
@@ -129,6 +139,10 @@ class Connection(HttpToolsProtocol):
         """Whether no request is being answered here."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is None or cycle.response_complete
+
+    @property
+    def _is_reserved(self) -> bool:
+        return self._may_be_reserved and len(self.connections) > MAX_CONNECTIONS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new client, at the expense of an idle one if there is no room."""
@@ -139,7 +153,8 @@ class Connection(HttpToolsProtocol):
                 self.connections.discard(idle)
         super().connection_made(transport)
         self.server_state.gone.clear()
-        if len(self.connections) > MAX_CONNECTIONS:
+        self._may_be_reserved = len(self.connections) > MAX_CONNECTIONS
+        if len(self.connections) > MAX_CONNECTIONS + RESERVED_CONNECTIONS:
             self._say(503, fault("limit.resource", "too many connections"))
             return
         self._await_head()
@@ -160,14 +175,19 @@ class Connection(HttpToolsProtocol):
         """Bytes. Of a head only so many, and only for so long."""
         if self.transport.is_closing():
             return
+        self._read_bytes = len(data)
         if self._in_head:
-            self._head_bytes += len(data)
+            self._head_bytes += self._read_bytes
+            self._head_bytes_at_most += self._read_bytes
             self._await_head()
         super().data_received(data)
         if self._in_body and self._body_deadline is None:
             self._body_deadline = self.loop.call_later(BODY_TIMEOUT_S, self._say_late)
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._say(431, fault("message.malformed", f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
+            self._say_large_head()
+
+    def _say_large_head(self) -> None:
+        self._say(431, fault("message.malformed", f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
 
     def _await_head(self) -> None:
         if self._head_deadline is None:
@@ -178,17 +198,35 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def on_headers_complete(self) -> None:
-        """The head is there; what follows has its own deadline in ``routes``."""
+        """The head is there, and is judged by its size; what follows has its own deadline in ``routes``."""
+        if self._head_bytes_at_most > MAX_HEAD_BYTES and self._head_size() > MAX_HEAD_BYTES:
+            self._head_is_large = True
+            # The parser stops, and has ``send_400_response`` called.
+            raise ValueError
         self._in_head = False
         self._in_body = True
-        self._head_bytes = 0
+        self._head_bytes = self._head_bytes_at_most = 0
         if self._head_deadline is not None:
             self._head_deadline.cancel()
             self._head_deadline = None
         extensions: dict[str, Any] = {LOST: self._lost}
+        if self._is_reserved:
+            extensions[RESERVED] = True
         self.scope["extensions"] = extensions
         super().on_headers_complete()
         extensions[ANSWER] = partial(answer_at_once, self.cycle)
+
+    def handle_websocket_upgrade(self) -> None:
+        """A conversation that lasts does not take a reserved place."""
+        if self._is_reserved:
+            self._say(503, fault("limit.resource", "too many connections"))
+            return
+        super().handle_websocket_upgrade()
+
+    def _head_size(self) -> int:
+        """Of the head that was just read, however many reads it came in and whatever else came with it."""
+        # A colon, a space and the line's end for each header.
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _say_late(self) -> None:
         """The body did not come in time: whoever reads it is woken, and finds it so."""
@@ -199,8 +237,9 @@ class Connection(HttpToolsProtocol):
             cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """A request is complete; the next bytes are another head."""
+        """A request is complete; the next bytes are another head, and may have come already."""
         self._in_head = True
+        self._head_bytes_at_most = self._read_bytes
         self._in_body = False
         if self._body_deadline is not None:
             self._body_deadline.cancel()
@@ -240,7 +279,10 @@ class Connection(HttpToolsProtocol):
             self._write_deadline = None
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  its words are not ours
-        """What the parser cannot read, in our words."""
+        """What the parser cannot read, or was not let read on, in our words."""
+        if self._head_is_large:
+            self._say_large_head()
+            return
         self._say(400, fault("message.malformed", "this is not HTTP/1.1"))
 
     def _say(self, status: int, found: Fault) -> None:

@@ -3,7 +3,8 @@
 Owns what follows from an agent's coming and going. Does not own calls (they are told: ``calls.lost``,
 ``tools_are_back``) or who may do what (``policy``).
 
-Invariant: an agent has at most one session; a fresh, valid one replaces the old.
+Invariant: an agent has at most one session; a fresh, valid one replaces the old. What an agent can have written by
+coming, going and changing its mind is bounded (``limits.try_note``); what is beyond that is refused, or not written.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from trunkline.hub.calls import Calls
 from trunkline.hub.credentials import FIRST_USE_S, Credentials, Launch
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
+from trunkline.hub.limits import Loads
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import MAX_PATTERN_BYTES, MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
 from trunkline.hub.timers import Timers
@@ -24,6 +26,8 @@ from trunkline.model import RESERVED_PREFIXES, TOOL_NAME, Fault, Health, Now, To
 
 # Alarms of breakers among those of questions, whose ids hold no colon.
 BREAKER_KEY: Final = "breaker:"
+# Under which refusals of strangers are counted, who have no identity.
+STRANGERS: Final = "strangers"
 
 
 class Agents:
@@ -33,6 +37,7 @@ class Agents:
         self,
         journal: Journal,
         registry: Registry,
+        loads: Loads,
         calls: Calls,
         approvals: Approvals,
         credentials: Credentials,
@@ -43,6 +48,7 @@ class Agents:
         self._journal = journal
         self._state = journal.state
         self._registry = registry
+        self._loads = loads
         self._calls = calls
         self._approvals = approvals
         self._credentials = credentials
@@ -93,17 +99,23 @@ class Agents:
             event.edge, event.agent_id, event.token_sha256, event.peer, now.mono, in_use=in_use
         )
         reason = reason or self._name_taken(event)
+        who = STRANGERS
+        if not reason and not event.is_resident:
+            # One entry when it comes, one when it goes.
+            who = f"{event.edge}:{event.agent_id}"
+            reason = "" if self._loads.try_note(who, 2, now.mono) is None else "it comes and goes too often"
         if reason:
-            self._journal.write(
-                entries.AgentRefused(
-                    n=self._journal.next,
-                    at=now.ms,
-                    edge=event.edge,
-                    claimed=event.agent_id[:128],
-                    origin=event.peer.origin,
-                    reason=reason,
+            if self._loads.try_note(who, 1, now.mono) is None:
+                self._journal.write(
+                    entries.AgentRefused(
+                        n=self._journal.next,
+                        at=now.ms,
+                        edge=event.edge,
+                        claimed=event.agent_id[:128],
+                        origin=event.peer.origin,
+                        reason=reason,
+                    )
                 )
-            )
             delay_s = self._credentials.delay_after_failure(event.peer.origin)
             self._journal.say(effects.Refuse(event.session, 0, event.ref, delay_s))
             return
@@ -204,9 +216,12 @@ class Agents:
         if agent.health is event.health:
             return
         agent.health = event.health
-        self._journal.write(
-            entries.AgentHealthChanged(n=self._journal.next, at=now.ms, agent_id=agent.agent_id, health=event.health)
-        )
+        if self._loads.try_note(agent.identity, 1, now.mono) is None:
+            self._journal.write(
+                entries.AgentHealthChanged(
+                    n=self._journal.next, at=now.ms, agent_id=agent.agent_id, health=event.health
+                )
+            )
         if agent.is_usable:
             self._calls.tools_are_back(agent.tools, now)
         else:
@@ -254,6 +269,12 @@ class Agents:
             return
         taken: dict[str, Tool] = {}
         rejected = list(event.rejected)
+        # Each may be pinned, and the list is one entry more. Asked before anything is compiled.
+        too_often = None if agent.is_resident else self._loads.try_note(agent.identity, 1 + len(event.tools), now.mono)
+        if too_often is not None:
+            rejected += [(definition.tool_id, too_often) for definition in event.tools]
+            self._journal.say(effects.ConfirmTools(event.session, 0, event.ref, (), tuple(rejected)))
+            return
         # Pins outlive a session: counted with them, or an agent could fill the state one session after the other.
         prefix = f"{agent.agent_id}/"
         known = {tool_id for tool_id in self._state.pins if tool_id.startswith(prefix)}
@@ -341,6 +362,11 @@ class Agents:
         """An agent takes tools back; calls that run go on."""
         agent = self._registry.by_session.get(event.session)
         if agent is None:
+            return
+        too_often = None if agent.is_resident else self._loads.try_note(agent.identity, 1, now.mono)
+        if too_often is not None:
+            refused = tuple((tool_id, too_often) for tool_id in event.tool_ids)
+            self._journal.say(effects.ConfirmWithdrawal(event.session, 0, event.ref, (), refused))
             return
         gone = tuple(tool_id for tool_id in dict.fromkeys(event.tool_ids) if tool_id in agent.tools)
         rejected = tuple((tool_id, fault("tool.not_found")) for tool_id in event.tool_ids if tool_id not in gone)

@@ -23,7 +23,7 @@ from trunkline.hub.journal import Journal
 from trunkline.hub.lifecycle import step
 from trunkline.hub.limits import Loads
 from trunkline.hub.parked import ANYBODY, Parked
-from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
+from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S, may_move, may_resend, next_attempt_s, next_delay_s
 from trunkline.hub.routing import Routing
 from trunkline.hub.state import Call, Route, body_size
@@ -148,7 +148,7 @@ class Calls:
             self._park(call, now)
         elif len(tool.agent.running) < tool.agent.max_inflight:
             self.deliver(call, tool.agent, self._write_sent(call, now), now)
-        elif len(tool.agent.queue) < MAX_QUEUED:
+        elif not tool.agent.queue.is_full:
             self.enqueue(call, tool.agent)
         else:
             self._give_up(call, Status.FAILED, fault("limit.inflight", "the agent's queue is full"), now)
@@ -185,21 +185,20 @@ class Calls:
     def enqueue(self, call: Call, agent: Agent) -> None:
         """Let a call wait for a slot of its agent."""
         call.give_up_at = 0.0
-        agent.queue[call.entry.n] = None
+        agent.queue.add(call.entry.n, call.entry.caller)
         self._alarms.set(call)
 
     def fill_slots(self, agent: Agent, now: Now) -> None:
         """Send what waits for this agent's slots."""
         while agent.queue and len(agent.running) < agent.max_inflight and agent.is_usable:
-            number, _ = agent.queue.popitem(last=False)
-            self.send_or_wait(self._state.by_number[number], now)
+            self.send_or_wait(self._state.by_number[agent.queue.take_first()], now)
 
     def leave_queue(self, agent: Agent, now: Now) -> None:
         """What cannot be sent when its turn comes does not wait for a slot: it waits for its tool, and not for ever."""
         for number in list(agent.queue):
             call = self._state.by_number[number]
             if not agent.is_usable or call.served_by not in agent.tools:
-                del agent.queue[number]
+                agent.queue.discard(number)
                 self.send_or_wait(call, now)
 
     def tools_are_back(self, tool_ids: Iterable[str], now: Now) -> None:
@@ -315,7 +314,8 @@ class Calls:
             )
         )
         self.settled[status] += 1
-        self._loads.give_back(entry.caller, call.size)
+        self._loads.give_back(entry.caller, call.size + call.beside)
+        self._loads.wrote(entry.caller, body_size(output))
         if call.waiters:
             large = LargeOutput.of(output)
             # A reference is of use once what it refers to can be fetched.
@@ -347,7 +347,7 @@ class Calls:
         self._parked.remove(call.entry.n)
         tool = self._registry.tools.get(call.served_by)
         if tool is not None and tool.agent is not None:
-            tool.agent.queue.pop(call.entry.n, None)
+            tool.agent.queue.discard(call.entry.n)
 
     def _taints(self, call: Call, now: Now) -> tuple[str, ...]:
         """The correlations that an untrusted result becomes part of (decision 14).

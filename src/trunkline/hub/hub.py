@@ -32,7 +32,7 @@ from trunkline.hub.limits import Loads
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Agent, Registry
 from trunkline.hub.routing import Routing
-from trunkline.hub.state import Call, Route, State
+from trunkline.hub.state import Call, Route, State, held_beside
 from trunkline.hub.timers import Timers
 from trunkline.model import (
     Decision,
@@ -100,7 +100,7 @@ class Hub:
         self.approvals = approvals = Approvals(journal, self.timers, in_force)
         self.alarms = alarms = Alarms(state, registry, self.timers)
         self.calls = calls = Calls(journal, registry, loads, approvals, alarms, in_force, routing)
-        self.agents = Agents(journal, registry, calls, approvals, credentials, judge, self.timers, in_force)
+        self.agents = Agents(journal, registry, loads, calls, approvals, credentials, judge, self.timers, in_force)
         self.control = control = Control(
             journal, registry, calls, approvals, credentials, fingerprints, judge, in_force, new_id
         )
@@ -222,6 +222,7 @@ class Hub:
 
     def _take_on(self, case: Case, now: Now) -> None:
         """Write down a call that nothing speaks against, and set it on its way."""
+        self.loads.wrote(case.caller, case.size)
         tool, chain, verdict = case.tool, case.chain, case.verdict
         is_sent = case.has_slot and not case.asks
         provider = None if case.provider is tool else case.provider.definition.tool_id
@@ -267,6 +268,7 @@ class Hub:
         entry = call.entry
         call.waiters = ((event.session, event.ref),)
         call.actor, call.context = event.actor, event.context
+        call.beside = held_beside(event.context, event.actor)
         if event.expires_ms is not None:
             call.expires_at = now.mono + (event.expires_ms / 1000 - now.wall)
         if entry.decision is ASK:
@@ -345,6 +347,7 @@ class Hub:
         else:
             number = self.journal.next
             call_id = f"{self._call_prefix}{number:012x}"
+            self.loads.wrote(event.caller.identity, 0)
             self.journal.write(
                 entries.CallRefused(
                     n=number,
@@ -425,16 +428,18 @@ class Hub:
                 problem = fault("not_found", "there is no such open call of yours")
                 self.journal.reply(event.session, event.ref, 0, problem=problem)
             return
-        self.journal.write(
-            entries.CallNoted(
-                n=self.journal.next,
-                at=now.ms,
-                call_id=call.entry.call_id,
-                note="cancel.requested",
-                by=event.by.identity,
-                detail=event.reason[:256],
+        # Who asks again and again is heard, and does not fill the disk.
+        if self.loads.try_note(event.by.identity, 1, now.mono) is None:
+            self.journal.write(
+                entries.CallNoted(
+                    n=self.journal.next,
+                    at=now.ms,
+                    call_id=call.entry.call_id,
+                    note="cancel.requested",
+                    by=event.by.identity,
+                    detail=event.reason[:256],
+                )
             )
-        )
         self.lanes.leave(call.entry.call_id)
         self.calls.cancel(call, event.reason or "canceled by the caller", now)
         self.journal.reply(event.session, event.ref, self.state.last, named=call.entry.call_id, status="canceling")

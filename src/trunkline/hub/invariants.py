@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from trunkline.errors import InvariantBroken
 from trunkline.hub.hub import Hub
-from trunkline.hub.registry import MAX_QUEUED, Agent
-from trunkline.hub.state import Call, body_size
+from trunkline.hub.queues import MAX_QUEUED
+from trunkline.hub.registry import Agent
+from trunkline.hub.state import Call, body_size, held_beside
 from trunkline.model import Status, tool_agent
 
 
@@ -17,7 +18,10 @@ def check(hub: Hub) -> None:
     for call in state.calls.values():
         _check_call(hub, call)
         _check_place(hub, call)
-    used = len(state.calls), sum(body_size(call.entry.input) for call in state.calls.values())
+    used = (
+        len(state.calls),
+        sum(body_size(call.entry.input) + held_beside(call.context, call.actor) for call in state.calls.values()),
+    )
     if hub.loads.total() != used:
         raise InvariantBroken("what callers use differs from what is open")
     for session, agent in hub.registry.by_session.items():

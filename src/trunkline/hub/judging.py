@@ -26,9 +26,9 @@ from trunkline.hub.idempotency import Fingerprints
 from trunkline.hub.in_force import InForce
 from trunkline.hub.limits import Loads
 from trunkline.hub.policy import Judge
-from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
+from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.routing import Routing
-from trunkline.hub.state import State, body_size
+from trunkline.hub.state import State, body_size, held_beside
 from trunkline.model import Circumstance, Circumstances, Decision, Fault, Now, Verdict, fault
 
 # A look into an enum takes 70 ns.
@@ -72,6 +72,8 @@ class Case:
         self.caller = event.caller.identity
         # Of its input, in bytes.
         self.size = body_size(event.input)
+        # Of what it holds beside that.
+        self.beside = held_beside(event.context, event.actor)
 
     @property
     def asks(self) -> bool:
@@ -145,7 +147,10 @@ class Judging:
 
     def caller_keeps_the_pace(self, case: Case, now: Now) -> Refusal | None:
         """Counted whatever comes of the call: a flood of calls that are refused is a flood."""
-        problem = self._loads.try_pace(case.caller, self._in_force.settings.limits, now.mono)
+        limits = self._in_force.settings.limits
+        problem = self._loads.try_pace(case.caller, limits, now.mono) or self._loads.try_write(
+            case.caller, limits, now.mono
+        )
         return None if problem is None else Refusal(problem)
 
     # -- who calls what, and for whom ----------------------------------------------------------------------------------
@@ -285,8 +290,10 @@ class Judging:
         case.has_slot = len(agent.running) < agent.max_inflight
         if case.asks:
             return self._may_ask(case)
-        if not case.has_slot and len(agent.queue) >= MAX_QUEUED:  # OS-018
-            return case.refused(fault("limit.inflight", "the agent's queue is full"))
+        if not case.has_slot and not agent.queue.has_place(case.caller):  # OS-018
+            is_full = agent.queue.is_full
+            text = "the agent's queue is full" if is_full else "your share of the agent's queue is full"
+            return case.refused(fault("limit.inflight", text))
         return None
 
     def _may_ask(self, case: Case) -> Refusal | None:
@@ -299,7 +306,7 @@ class Judging:
 
     def caller_has_room(self, case: Case) -> Refusal | None:
         """The last step: from here on the call counts among the caller's open ones."""
-        problem = self._loads.try_take(case.caller, case.size, self._in_force.settings.limits)
+        problem = self._loads.try_take(case.caller, case.size + case.beside, self._in_force.settings.limits)
         return None if problem is None else case.refused(problem)
 
 

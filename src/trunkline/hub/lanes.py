@@ -28,9 +28,9 @@ from trunkline.hub.calls import Calls
 from trunkline.hub.chains import MAX_DEPTH, NO_CHAIN
 from trunkline.hub.in_force import InForce
 from trunkline.hub.judging import Case, Judging
-from trunkline.hub.limits import Load, Loads
+from trunkline.hub.limits import ENTRY_BYTES, Load, Loads, written_at_most
 from trunkline.hub.registry import Agent, Registry, Tool
-from trunkline.hub.state import Call, State
+from trunkline.hub.state import Call, State, held_beside
 from trunkline.model import INLINE_OUTPUT_BYTES, Now, Status
 from trunkline.schemas import value_of
 
@@ -56,6 +56,8 @@ class Lane(Struct):
     is_valid_output: Callable[[Any], bool] | None
     max_open_calls: int
     max_open_bytes: int
+    # What is written for the caller beyond this is judged with care.
+    max_written: int
 
 
 class Lanes:
@@ -115,6 +117,7 @@ class Lanes:
             None if output is None else output.is_valid,
             limits.open_calls or sys.maxsize,
             limits.open_bytes or sys.maxsize,
+            written_at_most(case.caller, limits) or sys.maxsize,
         )
 
     def _is_ordinary(self, case: Case) -> bool:
@@ -155,11 +158,15 @@ class Lanes:
         agent, load, body = lane.agent, lane.load, event.input
         running = agent.running
         size = len(body)
+        beside = 0
+        if event.context is not None or event.actor is not None:
+            beside = held_beside(event.context, event.actor)
         if (
             len(running) >= agent.max_inflight
             or size > lane.max_input_bytes
             or load.calls >= lane.max_open_calls
-            or load.bytes + size > lane.max_open_bytes
+            or load.bytes + size + beside > lane.max_open_bytes
+            or load.written > lane.max_written
             or not lane.is_valid(value_of(body) if event.value is None else event.value)
         ):
             return None
@@ -184,11 +191,13 @@ class Lanes:
             entry, RUNNING, 1, None, (), size, session, ((event.session, event.ref),), ms, deadline, mono, event.actor,
             event.context,
         )  # fmt: skip
+        call.beside = beside
         state.open(call)
         self.under_way[call_id] = lane
         running[number] = None
         load.calls += 1
-        load.bytes += size
+        load.bytes += size + beside
+        load.written += size + ENTRY_BYTES
         if deadline and not agent.alarm_at:
             self._alarms.watch(agent, deadline)
         return (
@@ -238,7 +247,8 @@ class Lanes:
         lane.tool.succeeded += 1
         self._calls.settled[SUCCEEDED] += 1
         load.calls -= 1
-        load.bytes -= call.size
+        load.bytes -= call.size + call.beside
+        load.written += len(output) + ENTRY_BYTES
         ((session, ref),) = call.waiters
         return (
             settled,

@@ -1,7 +1,8 @@
 """What one caller may use at once: arithmetic over ``now``, nothing durable.
 
-A rate is a bucket that holds one second's worth of calls; open calls and the bytes of their inputs are plain counts,
-given back when the call is settled.
+A rate is a bucket that holds one second's worth of calls; open calls and the bytes that they hold are plain counts,
+given back when the call is settled. What is written on record for a caller is counted by the hour. What is written
+beside calls (tools that come and go, reconnects, remarks) has a bucket of its own, of entries: ``try_note``.
 """
 
 from __future__ import annotations
@@ -11,10 +12,23 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.model import Fault, Limits, fault
+from trunkline.model import OPERATOR, Fault, Limits, fault
 
 # One call, less what sums of floats lose: whoever waited as long as he was told gets through.
 _ONE: Final = 1.0 - 1e-6
+
+
+# An entry without its bodies, about.
+ENTRY_BYTES: Final = 512
+HOUR_S: Final = 3600.0
+# Entries beside calls: an agent of a thousand tools may offer them all, one by one, twice in a row; then ten a second.
+NOTES: Final = 2_000
+NOTES_PER_S: Final = 10.0
+
+
+def written_at_most(caller: str, limits: Limits) -> int:
+    """Bytes that may be written on record for a caller in an hour; 0 is no bound."""
+    return 0 if caller == OPERATOR else limits.ledger_bytes_per_hour
 
 
 class Load(Struct, gc=False):
@@ -24,6 +38,12 @@ class Load(Struct, gc=False):
     bytes: int = 0
     tokens: float = 0.0
     filled_at: float = -math.inf
+    # Written on record since then.
+    written: int = 0
+    written_since: float = -math.inf
+    # Entries beside calls that may still be written.
+    notes: float = NOTES
+    notes_at: float = -math.inf
 
 
 class Loads:
@@ -46,13 +66,44 @@ class Loads:
         load.tokens -= 1.0
         return None
 
+    def try_write(self, caller: str, limits: Limits, now: float) -> Fault | None:
+        """Say when to come back to a caller for whom so much was written that the next hour has to begin first."""
+        most = written_at_most(caller, limits)
+        if not most:
+            return None
+        load = self.of(caller)
+        passed_s = now - load.written_since
+        if passed_s >= HOUR_S:
+            load.written, load.written_since = 0, now
+        elif load.written > most:
+            text = f"more than {most} bytes were written on record for {caller} within an hour"
+            return fault("limit.rate", text, details={"retry_after_ms": math.ceil((HOUR_S - passed_s) * 1000)})
+        return None
+
+    def wrote(self, caller: str, size: int) -> None:
+        """Count an entry with bodies of this size."""
+        self.of(caller).written += size + ENTRY_BYTES
+
+    def try_note(self, who: str, count: int, now: float) -> Fault | None:
+        """Count entries beside calls, or say when to come back. More than there ever are at once are let through."""
+        load = self.of(who)
+        if now > load.notes_at:
+            load.notes = min(NOTES, load.notes + (now - load.notes_at) * NOTES_PER_S)
+            load.notes_at = now
+        wanted = min(count, NOTES)
+        if load.notes < wanted - (1 - _ONE):
+            wait_ms = math.ceil((wanted - load.notes) / NOTES_PER_S * 1000)
+            return fault("limit.rate", "too many changes in a short time", details={"retry_after_ms": wait_ms})
+        load.notes -= wanted
+        return None
+
     def try_take(self, caller: str, size: int, limits: Limits) -> Fault | None:
         """Count one more open call of ``size`` bytes, or say why not."""
         load = self.of(caller)
         if limits.open_calls and load.calls >= limits.open_calls:
             return fault("limit.inflight", f"{caller} has {load.calls} open calls, the most one caller may have")
         if limits.open_bytes and load.bytes + size > limits.open_bytes:
-            text = f"the inputs of {caller}'s open calls would exceed {limits.open_bytes} bytes"
+            text = f"what {caller}'s open calls hold would exceed {limits.open_bytes} bytes"
             return fault("limit.inflight", text)
         load.calls += 1
         load.bytes += size
@@ -76,6 +127,10 @@ class Loads:
         if load is None:
             load = self._loads[caller] = Load()
         return load
+
+    def written(self) -> dict[str, int]:
+        """Bytes on record that are counted for each caller."""
+        return {caller: load.written for caller, load in self._loads.items()}
 
     def total(self) -> tuple[int, int]:
         """Calls and bytes over all callers."""

@@ -14,13 +14,14 @@ import hashlib
 from collections import OrderedDict
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from trunkline import schemas
 from trunkline.canonical import canonical
 from trunkline.entries import encode
 from trunkline.hub.breaker import Breaker
+from trunkline.hub.queues import Queue
 from trunkline.hub.state import Call
 from trunkline.model import (
     MAX_INPUT_BYTES,
@@ -33,8 +34,6 @@ from trunkline.model import (
     Verdict,
 )
 
-# Calls that wait for a free slot of one agent (decision 21); beyond it a caller is told at once.
-MAX_QUEUED: Final = 1024
 # Calls whose end an agent did not tell are remembered for so long, and so many: it may still work for those who asked.
 ABANDONED_S: Final = 3600.0
 MAX_ABANDONED: Final = 256
@@ -45,11 +44,14 @@ MAX_TOOLS: Final = 1000
 MAX_PATTERN_BYTES: Final = 67_108_864
 
 
+_NOTHING: Final = Raw(b"{}")
 Abandoned = OrderedDict[str, tuple[Call, float]]
 
 
 def _remember(abandoned: Abandoned, call: Call, now: float) -> None:
-    abandoned[call.entry.call_id] = (call, now + ABANDONED_S)
+    """Keep of a call who asked for it, and nothing large: its caller does not answer for these bytes any more."""
+    kept = replace(call, entry=replace(call.entry, input=_NOTHING), context=None, stream=None)
+    abandoned[call.entry.call_id] = (kept, now + ABANDONED_S)
     if len(abandoned) > MAX_ABANDONED:
         abandoned.popitem(last=False)
 
@@ -89,7 +91,7 @@ class Agent(Struct):
     health: Health = Health.OK
     # Numbers of the calls that were sent and not settled, and of those waiting for a slot, in order.
     running: dict[int, None] = {}
-    queue: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    queue: Queue = field(default_factory=Queue)
     tools: dict[str, None] = {}
     # When somebody looks whether its calls took too long (monotonic); 0.0: nobody has to.
     alarm_at: float = 0.0

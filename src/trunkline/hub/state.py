@@ -85,6 +85,8 @@ class Call(Struct, gc=False):
     route: Route | None = None
     # The last number under which readers were shown something of earlier deliveries.
     shown_before: int = 0
+    # Bytes that it holds beside its input (``held_beside``); not on record, so gone after a crash.
+    beside: int = 0
 
     @property
     def served_by(self) -> str:
@@ -356,6 +358,12 @@ class State:
             self.processes.pop(key, None)
         else:
             self.processes.setdefault(key, []).append(entry)
+
+
+def held_beside(context: Raw | None, actor: Actor | None) -> int:
+    """How many bytes a call holds beside its input while it is open."""
+    size = 0 if context is None else len(context)
+    return size if actor is None else size + len(actor.id) + len(actor.display or "")
 
 
 def body_size(body: Raw | None) -> int:

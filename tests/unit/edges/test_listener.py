@@ -193,6 +193,22 @@ async def test_a_head_larger_than_the_limit_is_431(server: Server) -> None:
     assert b'"code":"message.malformed"' in answer
 
 
+async def test_a_whole_head_in_one_read_is_judged_by_its_own_size(server: Server) -> None:
+    most = listener.MAX_HEAD_BYTES - len(server.head(more=f"{CLOSE}X: \r\n"))
+    assert (await server.said(server.head(more=f"{CLOSE}X: {'x' * most}\r\n"))).startswith(b"HTTP/1.1 200 ")
+    for large in (f"X: {'x' * 100_000}\r\n", "X: y\r\n" * 10_000):
+        answer = await server.said(server.head(more=large))
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert answer.count(b"HTTP/1.1 ") == 1
+
+
+async def test_a_large_head_right_behind_another_request_is_431(server: Server) -> None:
+    large = server.head(more=f"{CLOSE}X: {'x' * 100_000}\r\n")
+    answer = await server.said(server.head() + large)
+    assert b"HTTP/1.1 431 " in answer
+    assert answer.count(b'"ok"') <= 1
+
+
 async def test_a_body_larger_than_the_head_limit_is_no_head(server: Server) -> None:
     body = b'"' + b"x" * 2 * listener.MAX_HEAD_BYTES + b'"'
     more = f"{JSON}Content-Length: {len(body)}\r\n{CLOSE}"
@@ -296,6 +312,7 @@ async def test_an_idle_connection_makes_room_and_a_busy_one_does_not(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(listener, "RESERVED_CONNECTIONS", 0)
     busy = []
     for _ in range(2):
         reader, writer = await server.connect()

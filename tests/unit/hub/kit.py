@@ -606,7 +606,7 @@ def counted(hub: Hub) -> object:
         for agent in registry.agents.values()
     }
     tools = {tool_id: (tool.succeeded, tool.failed) for tool_id, tool in registry.tools.items()}
-    return views.figures(hub), hub.loads.total(), agents, tools
+    return views.figures(hub), hub.loads.total(), hub.loads.written(), agents, tools
 
 
 def dump(state: State, now: Now) -> dict[str, object]:

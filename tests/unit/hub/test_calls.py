@@ -13,7 +13,7 @@ from tests.unit.hub.kit import BOSS, DESK, Asked, Kit, body, rules, tool
 from trunkline import effects, entries, events
 from trunkline.hub.calls import CALLER_GONE_S, GRACE_S
 from trunkline.hub.hub import MAX_IGNORED
-from trunkline.hub.registry import MAX_QUEUED
+from trunkline.hub.queues import MAX_QUEUED
 from trunkline.hub.retry import PATIENCE_S
 from trunkline.hub.streams import HALF_SECRET_BYTES, TAIL_BYTES
 from trunkline.model import (

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from tests.unit.hub.kit import ALL, Kit, body, rules, tool
 from trunkline import entries, events
-from trunkline.hub import judging, views
+from trunkline.hub import queues, views
 from trunkline.model import Decision, Health, Limits, Verdict, fault
 
 SCHEMA = Raw(b'{"type":"object","properties":{"a":{"type":"integer"}}}')
@@ -49,7 +49,7 @@ def test_of_several_reasons_to_refuse_a_call_the_first_in_the_order_is_told(monk
     kit.guard("com.a", None)
     running = kit.call("com.a/other", by="com.b")
     with monkeypatch.context() as small:
-        small.setattr(judging, "MAX_QUEUED", 0)
+        small.setattr(queues, "MAX_QUEUED", 0)
         assert told(value=VALID, causation_id=intent) == ("limit.inflight", "the agent's queue is full")
     assert told(value=VALID, causation_id=intent)[1].startswith("opensentience:com.b has 1 open calls")
     kit.finish(running, {})

@@ -291,11 +291,11 @@ def change_a_definition(kit: Kit) -> None:
 
 
 def drop_from_the_queue(kit: Kit) -> None:
-    kit.hub.registry.agents["com.a"].queue.clear()
+    kit.hub.registry.agents["com.a"].queue.take_first()
 
 
 def keep_a_place_for_nobody(kit: Kit) -> None:
-    kit.hub.registry.agents["com.a"].queue[999] = None
+    kit.hub.registry.agents["com.a"].queue.add(999, "operator")
 
 
 def lose_a_key(kit: Kit) -> None:

@@ -333,7 +333,7 @@ def test_the_agent_of_the_tool_asked_for_has_no_slots_to_give() -> None:
 def test_a_full_queue_of_the_candidate_refuses_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     kit = Routed(max_inflight=1)
     kit.call("com.r/x")
-    monkeypatch.setattr("trunkline.hub.judging.MAX_QUEUED", 0)
+    monkeypatch.setattr("trunkline.hub.queues.MAX_QUEUED", 0)
     refused = kit.call("com.r/x", key="k")
     assert (refused.code, refused.refused) == ("limit.inflight", True)
 

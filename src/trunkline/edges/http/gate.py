@@ -5,6 +5,9 @@ in may do (``routes``) or whose token it is (the exchange). Host and Origin are 
 send requests to a loopback address by any page (DNS rebinding); a name that is not ours, or a page that is not ours, is
 turned away before the token is looked at.
 
+Owns each caller's share of the listener, too: how many requests of one are answered at the same time, and that the last
+connections are the operator's alone.
+
 Invariant: a missing, malformed, unknown, revoked and foreign token get equal bytes.
 """
 
@@ -19,6 +22,7 @@ from trunkline.edges.answers import error_body
 from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed
+from trunkline.edges.listener import MAX_CONNECTIONS, RESERVED
 from trunkline.model import fault
 
 EDGE: Final = "http"
@@ -27,7 +31,12 @@ LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 PUBLIC_PATHS: Final = frozenset({"/healthz", "/"})
 # Host headers that were judged; strangers make up others.
 MAX_HOSTS: Final = 64
+# Requests of one caller that are answered at the same time: half of the connections. The operator has no such bound.
+MAX_REQUESTS: Final = MAX_CONNECTIONS // 2
 
+RETRY_AFTER: Final = (b"retry-after", b"1")
+TOO_MANY: Final = error_body(fault("limit.inflight", f"{MAX_REQUESTS} requests of one caller are being answered"))
+ONLY_OPERATOR: Final = error_body(fault("limit.resource", "too many connections; the last are kept for the operator"))
 UNAUTHORIZED: Final = error_body(fault("auth.failed"))
 OTHER_HOST: Final = "the Host header must be localhost or this machine's loopback address, with our port"
 OTHER_ORIGIN: Final = "requests from pages of another origin are refused"
@@ -57,6 +66,8 @@ class Gate:
         self._routes = routes or {}
         self._throttle = Throttle(feed, EDGE)
         self._hosts: dict[tuple[bytes, tuple[str, int]], bool] = {}
+        # Requests that are being answered, by who asks; of a door with its own gate all together.
+        self._answering: dict[str, int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, with its ``principal``, or answer it."""
@@ -83,14 +94,46 @@ class Gate:
         if app is None:
             door = next((door for door in self._doors if door.leads_to(path)), None)
             app = self._app if door is None else door.app
-        if path not in PUBLIC_PATHS and (door is None or not door.own_gate):
+        is_reserved = RESERVED in scope.get("extensions", ())
+        who = ""
+        if path in PUBLIC_PATHS:
+            pass
+        elif door is not None and door.own_gate:
+            who = door.prefixes[0]
+        else:
             token = bearer_token(tokens)
             principal = self._feed.identify(EDGE, token_sha256(token))
-            if principal is None or not token:
+            if principal is not None and token:
+                scope["principal"] = principal
+                if principal.is_operator:
+                    await app(scope, receive, send)
+                    return
+                who = principal.identity
+            elif not is_reserved:
                 await self._refuse(scope, send)
                 return
-            scope["principal"] = principal
-        await app(scope, receive, send)
+        if is_reserved:
+            # At once, and whoever it is: a guesser's refusal, which takes its time, would hold the place.
+            await _answer(scope, send, 503, ONLY_OPERATOR, RETRY_AFTER)
+            return
+        await self._answered(who, app, scope, receive, send)
+
+    async def _answered(self, who: str, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, unless its caller has too many at the same time."""
+        answering = self._answering
+        count = answering.get(who, 0)
+        if count >= MAX_REQUESTS:
+            await _answer(scope, send, 429, TOO_MANY, RETRY_AFTER)
+            return
+        answering[who] = count + 1
+        try:
+            await app(scope, receive, send)
+        finally:
+            left = answering[who] - 1
+            if left:
+                answering[who] = left
+            else:
+                del answering[who]
 
     def _is_ours(self, host: bytes, server: tuple[str, int]) -> bool:
         known = self._hosts.get((host, server))

@@ -8,8 +8,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from tests.inhabited import Inhabited
-from tests.unit.edges.http.conftest import Server
-from trunkline.edges import bearer
+from tests.unit.edges.http.conftest import Server, wait_until
+from trunkline.edges import bearer, listener
 from trunkline.edges.doors import Door
 from trunkline.edges.http import gate
 from trunkline.edges.http.gate import is_our_host
@@ -143,3 +143,56 @@ async def test_behind_a_door_another_edge_answers(path: str, token: str | None, 
             assert found.text == says
         rebound = await server.ask("GET", path, token, headers={"host": "evil.example"})
         assert rebound.status_code == 403
+
+
+class Held:
+    """An application that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.goes_on = asyncio.Event()
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        self.asked += 1
+        await self.goes_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"held"})
+
+
+async def test_one_caller_has_half_of_the_connections_and_others_and_the_operator_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate, "MAX_REQUESTS", 2)
+    held = Held()
+    async with Server(Inhabited(), [Door(("/v1/held",), held)]) as server:
+        alice, carol = server.exchange.alice, server.exchange.approver
+        asking = [asyncio.create_task(server.ask("GET", "/v1/held", alice)) for _ in range(2)]
+        await wait_until(lambda: held.asked == 2)
+        refused = await server.ask("GET", "/v1/tools", alice)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "limit.inflight")
+        assert refused.headers["retry-after"] == "1"
+        assert (await server.ask("GET", "/v1/tools", carol)).status_code == 200
+        asking += [asyncio.create_task(server.ask("GET", "/v1/held")) for _ in range(5)]
+        await wait_until(lambda: held.asked == 7)
+        held.goes_on.set()
+        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+        assert (await server.ask("GET", "/v1/tools", alice)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/tools", "/healthz", "/api/agent/x"])
+async def test_the_last_connections_are_the_operators(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(listener, "RESERVED_CONNECTIONS", 2)
+    held = Held()
+    async with Server(Inhabited(), [Door(("/v1/held",), held), Door(("/api/agent",), door, own_gate=True)]) as server:
+        asking = [asyncio.create_task(server.ask("GET", "/v1/held", server.exchange.alice)) for _ in range(3)]
+        await wait_until(lambda: held.asked == 3)
+        for token in (server.exchange.approver, "tl_nobodys", None):
+            refused = await server.ask("GET", path, token)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "limit.resource")
+        assert (await server.ask("GET", "/v1/status")).status_code == 200
+        asking += [asyncio.create_task(server.ask("GET", "/v1/held")) for _ in range(2)]
+        await wait_until(lambda: held.asked == 5)
+        held.goes_on.set()
+        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+        assert (await server.ask("GET", "/v1/tools", server.exchange.approver)).status_code == 200
