@@ -34,7 +34,7 @@ from trunkline.model import (
 class Sink(Protocol):
     """One conversation's way out. ``send`` gathers; the runner calls ``flush`` when a turn or a few frames are done.
 
-    What any of these raises is a defect of that conversation and ends it alone (decision 37): it gets nothing more,
+    What any of these raises is a defect of that conversation and ends it alone (decision 46): it gets nothing more,
     its calls are settled as for one that left, and ``abort`` is called.
     """
 

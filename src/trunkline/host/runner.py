@@ -2,7 +2,7 @@
 
 Owns the order: entries are appended in the order the hub wrote them, an effect leaves when the entry it waits for is on
 disk, and what was gathered for a connection is written every few events. Owns the guard around conversations: what a
-sink raises ends that conversation and nothing else (decision 37). It is the ``edges.exchange.Feed`` that edges are
+sink raises ends that conversation and nothing else (decision 46). It is the ``edges.exchange.Feed`` that edges are
 given. Does not decide anything.
 
 Invariant: no effect with ``after`` n is handed to a sink before ``on_durable`` said n. Only what the hub or the ledger

@@ -104,9 +104,11 @@ class MemoryExchange:
         disk: FaultyDisk | None = None,
         clock: ManualClock | None = None,
         live: Loop | None = None,
+        home: Path = Path("/nowhere"),
         log: list[Entry] | None = None,
         run: int = 1,
     ) -> None:
+        self.home = home
         self.policy = policy
         self.config = Config() if config is None else config
         self.disk = FaultyDisk(1) if disk is None else disk
@@ -171,14 +173,14 @@ class MemoryExchange:
     def _fatal(self, why: str) -> None:
         self.died = why
 
-    def surroundings(self, home: Path = Path("/nowhere")) -> Surroundings:
+    def surroundings(self, home: Path | None = None) -> Surroundings:
         """What an edge is given."""
         return Surroundings(
             feed=self.feed,
             views=self.views,
             operator=self.operator,
             config=self.config,
-            home=home,
+            home=home or self.home,
             process=PROCESS,
             version="0.0.0",
             instance=f"run-{self._run}",
@@ -204,7 +206,8 @@ class MemoryExchange:
         """Another process on the same record, after this one was killed; nobody is connected."""
         self.died = "killed"
         self.ledger.reader.close()
-        terms = {"policy": self.policy, "config": self.config, "disk": self.disk, "clock": self.clock, "log": self.log}
+        terms: dict[str, Any] = {"policy": self.policy, "config": self.config, "home": self.home}
+        terms |= {"disk": self.disk, "clock": self.clock, "log": self.log}
         return MemoryExchange(**{**terms, **changes}, run=self._run + 1)
 
     # -- people --------------------------------------------------------------------------------------------------------
