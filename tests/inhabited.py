@@ -9,6 +9,7 @@ that answer only after long preparation, or never.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Raw
@@ -103,8 +104,8 @@ class Inhabited(MemoryExchange):
         self.token_id = next(view.token_id for view in self.operator.tokens() if view.agent == "alice")
         self._begun = len(self.log)
 
-    def surroundings(self, *args: Any) -> Surroundings:
-        given = super().surroundings(*args)
+    def surroundings(self, home: Path | None = None) -> Surroundings:
+        given = super().surroundings(home)
         # The edges of ``known`` are made before there is one; they ask for nothing.
         return replace(given, feed=getattr(self, "answering", given.feed))
 

@@ -20,7 +20,7 @@ _NOT_LISTENERS = {"pid", "start_time", "operator_token_file", "version"}
 @click.command()
 @shared
 def status(settings: CommandSettings) -> None:
-    """What runs here, since when, how busy it is, and which of its listeners are off."""
+    """What runs here, since when, how busy it is; what is off and why; what went wrong in the exchange itself."""
     exchange = settings.connect()
     figures: dict[str, Any] = exchange.get(at("status"))
     if settings.shown_as_json({**exchange.ready, **figures, "home": str(exchange.home.path)}):
@@ -35,6 +35,7 @@ def status(settings: CommandSettings) -> None:
     off = [name for name, value in listeners.items() if value is None]
     if off:
         _line("off", ", ".join(off))
+    _edges(figures.get("edges"))
     _line("agents", f"{figures.get('agents', 0)} attached, {figures.get('tools', 0)} tools")
     _line("calls", f"{_counts(figures.get('open_calls'), 'open')}; {_counts(figures.get('settled_calls'), 'ended')}")
     if figures.get("refused_calls"):
@@ -42,6 +43,21 @@ def status(settings: CommandSettings) -> None:
     questions = figures.get("questions", 0)
     _line("questions", f"{questions} open" + (": trunkline approvals" if questions else ""))
     _line("ledger", f"{figures.get('entries', 0):,} entries, {figures.get('backlog', 0):,} on their way to disk")
+    for warning in figures.get("warnings") or ():
+        _line("warning", str(warning))
+    defects = figures.get("defects", 0)
+    if defects:
+        _line("defects", f"{defects:,} met since the start: trunkline ledger show --last 100")
+
+
+def _edges(found: object) -> None:
+    """Why an edge is off, or what it cannot do here."""
+    for name, figures in found.items() if isinstance(found, dict) else ():
+        note = str(figures.get("note", ""))
+        if figures.get("state") == "off":
+            _line("off", f"{name}: {note or 'it does not run'}")
+        elif note:
+            _line(str(name), note)
 
 
 def _line(name: str, text: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from trunkline.config import Config
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import Edge, EdgeOff, Launcher, RunningEdge, Surroundings, TokenKind
+from trunkline.edges.exchange import Feed
 from trunkline.errors import ConfigError
 
 log = logging.getLogger("trunkline")
@@ -33,6 +34,7 @@ class Edges:
         self._off: dict[str, str] = {}
         self._is_started: set[str] = set()
         self._config = Config()
+        self._feed: Feed
 
     @property
     def launch_edge(self) -> str:
@@ -54,6 +56,7 @@ class Edges:
     def make(self, surroundings: Surroundings) -> None:
         """Make all that can run here."""
         self._config = surroundings.config
+        self._feed = surroundings.feed
         for edge in self._known:
             if edge.needs is not None and importlib.util.find_spec(edge.needs[0]) is None:
                 self._turn_off(edge.name, f"{edge.needs[0]} is missing: pip install 'trunkline[{edge.needs[1]}]'")
@@ -96,7 +99,10 @@ class Edges:
     async def _stop_one(self, name: str) -> None:
         running = self._running.pop(name)
         if name in self._is_started:
-            await running.stop()
+            try:
+                await running.stop()
+            except Exception as error:  # noqa: BLE001  (the boundary of an edge: the others have to stop too)
+                self._feed.failed(0, error)
 
     # -- what is told of them ------------------------------------------------------------------------------------------
 

@@ -113,13 +113,13 @@ class MemoryExchange:
         disk: FaultyDisk | None = None,
         clock: ManualClock | None = None,
         live: Loop | None = None,
-        log: list[Entry] | None = None,
         home: Path = Path("/nowhere"),
+        log: list[Entry] | None = None,
         run: int = 1,
     ) -> None:
+        self.home = home
         self.policy = policy
         self._known = edges
-        self.home = home
         self.config = Config() if config is None else config
         self.disk = FaultyDisk(1) if disk is None else disk
         self.clock = ManualClock() if clock is None else clock

@@ -175,7 +175,36 @@ def test_status_is_one_line_for_each_thing_and_names_what_is_off(running: Runnin
     assert lines["agents"] == "3 attached, 4 tools"
     assert "refused" not in lines
     assert "trunkline approvals" in lines["questions"]
+    assert not {"warning", "defects"} & lines.keys()
     assert running.run("status", "--json").json["entries"] == len(running.exchange.log)
+
+
+def test_status_says_why_an_edge_is_off_what_has_no_effect_and_how_often_a_defect_was_met(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = running.exchange.operator.status
+    edges = {
+        "chiffon": {"state": "on", "agents": 2},
+        "pylon": {"state": "off", "note": "127.0.0.1:8081: cannot listen here: \x1b[31min use"},
+        "space": {"state": "on", "note": "no shell: there is no sandbox here"},
+    }
+    more = {"edges": edges, "warnings": ["[ossa] has no effect: this release does not have it", "[mcp] too"]}
+    monkeypatch.setattr(running.exchange.operator, "status", lambda: {**figures(), **more})
+    for _ in range(2):
+        running.exchange.feed.failed(0, RuntimeError())
+    said = running.run("status").out.splitlines()
+    assert "off        pylon, relay" in said
+    assert "off        pylon: 127.0.0.1:8081: cannot listen here: \\u001b[31min use" in said
+    assert "space      no shell: there is no sandbox here" in said
+    assert not [line for line in said if line.startswith("chiffon")]
+    assert [line for line in said if line.startswith("warning")] == [
+        "warning    [ossa] has no effect: this release does not have it",
+        "warning    [mcp] too",
+    ]
+    [defects] = [line for line in said if line.startswith("defects")]
+    assert defects == "defects    2 met since the start: trunkline ledger show --last 100"
+    shape = running.run("status", "--json").json
+    assert (shape["defects"], shape["edges"], shape["warnings"]) == (2, edges, more["warnings"])
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 
 from tests.running import RawAgent, calling, running, wait_until
 from trunkline.config import Home
+from trunkline.edges.known import EDGES
 from trunkline.errors import ConfigError
 from trunkline.host.up import _operator_token
 
@@ -105,6 +106,30 @@ def test_an_address_that_is_taken_is_all_that_is_said(short_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith(f"config.invalid: {address}: cannot listen here")
     assert len(ran.stderr.splitlines()) == 1
+
+
+def test_what_of_the_configuration_has_no_effect_is_said_at_the_start_in_status_and_after_a_reload(
+    short_path: Path,
+) -> None:
+    pylon, cluster = (f"[{name}] has no effect: this release does not have it" for name in ("pylon", "cluster"))
+    with running(short_path / "home", '[pylon]\napp_key = "x"\n') as exchange:
+        wait_until(lambda: f"WARNING {pylon}\n" in exchange.said(), "the warning at the start")
+        assert exchange.request("GET", "/v1/status")[1]["warnings"] == [pylon]
+        assert exchange.ready["pylon"] is None
+        own = exchange.config_file.read_text()
+        exchange.config_file.write_text(f'{own}[cluster]\nnats = "nats://127.0.0.1:1"\n')
+        assert exchange.request("POST", "/v1/reload") == (200, {"status": "reloaded"})
+        assert f"WARNING {cluster}\n" in exchange.said()
+        status = exchange.request("GET", "/v1/status")[1]
+        assert (status["warnings"], status["defects"]) == ([pylon, cluster], 0)
+        assert {name: edge["state"] for name, edge in status["edges"].items()} == {
+            edge.name: "on" for edge in EDGES
+        }  # fmt: skip
+        exchange.config_file.write_text(own.replace("127.0.0.1:0", "127.0.0.1:1"))
+        code, answer = exchange.request("POST", "/v1/reload")
+        assert (code, answer["error"]["code"]) == (400, "config.invalid")
+        assert "[http] cannot change while the exchange runs; restart it" in answer["error"]["message"]
+        assert exchange.request("GET", "/v1/status")[1]["warnings"] == [pylon, cluster], "nothing changed"
 
 
 def test_an_exchange_whose_terminal_is_closed_stops(short_path: Path) -> None:

@@ -32,6 +32,7 @@ METRICS: Final = (
     Metric("settled_calls", "trunkline_settled_calls_total", "counter", "Calls with an outcome since start.", "status"),
     Metric("refused_calls", "trunkline_refused_calls_total", "counter", "Calls that were not taken on.", "code"),
     Metric("resent_calls", "trunkline_resent_calls_total", "counter", "Deliveries after the first one."),
+    Metric("defects", "trunkline_defects_total", "counter", "Defects of the exchange itself that were met."),
     Metric("sessions", "trunkline_sessions", "gauge", "Conversations open on all edges."),
     Metric("entries", "trunkline_ledger_entries", "gauge", "Number of the newest ledger entry."),
     Metric("entries_on_disk", "trunkline_ledger_entries_on_disk", "gauge", "Number of the newest entry on disk."),

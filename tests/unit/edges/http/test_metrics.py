@@ -26,3 +26,8 @@ def test_names_follow_the_rules_of_prometheus() -> None:
     for metric in METRICS:
         assert metric.name.startswith("trunkline_")
         assert metric.name.endswith("_total") is (metric.kind == "counter")
+
+
+def test_defects_are_counted_also_while_there_are_none() -> None:
+    assert "trunkline_defects_total 0\n" in text({"defects": 0})
+    assert "trunkline_defects_total 3\n" in text({"defects": 3})

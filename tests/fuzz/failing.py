@@ -1,0 +1,496 @@
+"""Real edges on an exchange in memory, and one conversation of one of them that raises at a planned moment.
+
+``World`` starts all edges, puts a guard between the exchange and each of their sinks, and a bystander beside: an agent
+and a caller on another edge than the one that fails. ``DRIVES`` has for each edge somebody who talks to it as its peers
+do, and takes every answer, or none. What must hold afterwards is ``judge``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Self
+
+import httpx
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from tests.unit.edges.opensentience.core_side import envelope, frame, hello
+from trunkline.config import Chiffon, Config, Http, OpenSentience
+from trunkline.edges.driver import Driver
+from trunkline.edges.edge import Edge, RunningEdge, Surroundings
+from trunkline.edges.exchange import Sink
+from trunkline.edges.known import EDGES
+from trunkline.effects import Deliver, ToSession
+from trunkline.entries import CallAccepted, CallNoted, CallSettled, Noticed
+from trunkline.events import CancelRequested
+from trunkline.model import Decision, Now, Policy, Rule, Status, ToolDefinition
+from trunkline.testing.memory import ANY_OBJECT, BOSS, OPERATOR_TOKEN, AttachedAgent, MemoryExchange
+
+BYSTANDER: Final = "bystander"
+ECHO: Final = "com.example.echo/say"
+MAIL: Final = "com.example.mail/send"
+# How long a peer waits for one who will not answer any more; all answers that come are there long before.
+PATIENCE_S: Final = 0.4
+BOUND_S: Final = 10.0
+# Of strangers' mail a person is asked, so that there are questions in some stories.
+POLICY: Final = Policy(
+    (
+        Rule("ask-programs", "http:*", MAIL, Decision.ASK),
+        Rule("ask-agents", "opensentience:*", MAIL, Decision.ASK),
+        Rule("all", "*", "*", Decision.ALLOW),
+    ),
+    "v1",
+)
+
+
+class Planted(Exception):
+    """What a sink raises here."""
+
+
+class Plan(Struct):
+    """Where a conversation of ``edge`` raises: at the n-th time that this method is called, with this effect."""
+
+    edge: str
+    method: str
+    effect: str = ""
+    n: int = 1
+    # Only while the disk answers: what leaves then has waited for it.
+    at_disk: bool = False
+    # Letting go of the connection fails as well.
+    in_abort: bool = False
+    seen: Counter[str] = field(default_factory=Counter)
+    # Kinds that had to wait for the disk.
+    waited: set[str] = field(default_factory=set)
+    victim: Guarded | None = None
+
+    def meet(self, sink: Guarded, method: str, effect: ToSession | None) -> None:
+        """Raise, if this is the moment."""
+        kind = "" if effect is None else type(effect).__name__
+        self.seen[f"{method} {kind}".strip()] += 1
+        if effect is not None and sink.world.exchange.is_storing:
+            self.waited.add(kind)
+        if self.victim is sink and method == "abort" and self.in_abort:
+            raise Planted
+        if self.victim is not None or method != self.method or self.effect not in {"", kind}:
+            return
+        if self.at_disk and not sink.world.exchange.is_storing:
+            return
+        self.n -= 1
+        if self.n == 0:
+            self.victim = sink
+            sink.lost = sink.open_calls(effect)
+            raise Planted
+
+
+class Guarded:
+    """A sink of an edge, behind the plan."""
+
+    def __init__(self, world: World, sink: Sink) -> None:
+        self.world = world
+        self._sink = sink
+        self._given: list[str] = []
+        # Calls that it had been given and not answered when it failed.
+        self.lost: list[str] = []
+        self.aborts = 0
+
+    def open_calls(self, effect: ToSession | None) -> list[str]:
+        given = [*self._given, effect.call_id] if isinstance(effect, Deliver) else self._given
+        return [call_id for call_id in given if call_id in self.world.exchange.hub.state.calls]
+
+    def send(self, effect: ToSession, now: Now) -> None:
+        self.world.plan.meet(self, "send", effect)
+        self._sink.send(effect, now)
+        if isinstance(effect, Deliver):
+            self._given.append(effect.call_id)
+
+    def flush(self) -> None:
+        self.world.plan.meet(self, "flush", None)
+        self._sink.flush()
+
+    def pause_reading(self) -> None:
+        self.world.plan.meet(self, "pause_reading", None)
+        self._sink.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.world.plan.meet(self, "resume_reading", None)
+        self._sink.resume_reading()
+
+    def abort(self) -> None:
+        self.aborts += 1
+        # The edge is told whatever happens: else a peer of this story waits for nothing.
+        self._sink.abort()
+        self.world.plan.meet(self, "abort", None)
+
+
+class World:
+    """All edges, started; agents of no edge to call; a bystander."""
+
+    def __init__(self, folder: Path, plan: Plan, seed: int = 0) -> None:
+        self.plan = plan
+        self.rng = Random(seed)
+        config = Config(
+            http=Http(listen="127.0.0.1:0"),
+            opensentience=OpenSentience(socket=str(folder / "s"), heartbeat_interval_ms=3_600_000),
+            chiffon=Chiffon(work={"say": ECHO}),
+        )
+        # Whose conversations are opened now.
+        self._opening = ""
+        self._open: Callable[[Sink], int] | None = None
+        known = [replace(edge, make=partial(self._make, edge)) for edge in EDGES]
+        self.exchange = MemoryExchange(POLICY, edges=known, config=config, home=folder)
+        self.socket = folder / "s"
+        self.client: httpx.AsyncClient
+        self.peers: list[Peer] = []
+        self.echo = self.exchange.attach("com.example.echo", _read_only(ECHO), deliver=_echoes)
+        self.mail = self.exchange.attach("com.example.mail", "send", deliver=self._takes_its_time)
+
+    def _takes_its_time(self, agent: AttachedAgent, _: Deliver) -> None:
+        """Long enough that the disk falls behind meanwhile."""
+        place = len(agent.delivered) - 1
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self.fall_behind)
+        loop.call_later(0.01, lambda: agent.finish({}, at=place))
+
+    def _make(self, edge: Edge, given: Surroundings) -> RunningEdge:
+        """Make an edge; all that it opens from here on is guarded."""
+        if self._open is None:
+            feed: Any = given.feed
+            self._open, feed.open_session = feed.open_session, self._guard
+        with self._by(edge.name):
+            made = edge.make(given)
+        prepare = made.prepare
+
+        def prepared() -> None:
+            with self._by(edge.name):
+                prepare()
+
+        made.prepare = prepared  # type: ignore[method-assign]
+        return made
+
+    def _guard(self, sink: Sink) -> int:
+        assert self._open is not None
+        is_target = self._opening == self.plan.edge
+        # The bystander of this edge comes in over HTTP, all the while.
+        if self.plan.edge == "opensentience":
+            is_target = is_target and isinstance(sink, Driver)
+        return self._open(Guarded(self, sink) if is_target else sink)
+
+    @contextlib.contextmanager
+    def _by(self, name: str) -> Any:
+        before, self._opening = self._opening, name
+        yield
+        self._opening = before
+
+    async def __aenter__(self) -> Self:
+        exchange = self.exchange
+        for name, running in exchange.edges._running.items():
+            with self._by(name):
+                await running.start()
+                exchange.edges._is_started.add(name)
+        plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        url = exchange.edges.ready()["http"]
+        self.client = httpx.AsyncClient(base_url=str(url), timeout=PATIENCE_S, verify=plain)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.aclose()
+        async with asyncio.timeout(BOUND_S):
+            await self.exchange.edges.stop()
+            await self.exchange.edges.stop_last()
+            for peer in self.peers:
+                await peer.close()
+
+    # -- who talks -----------------------------------------------------------------------------------------------------
+
+    async def ask(self, method: str, path: str, body: Any = None, token: str = OPERATOR_TOKEN, **headers: str) -> Any:
+        """One request; None if there is no answer."""
+        given = {"authorization": f"Bearer {token}", **headers}
+        with contextlib.suppress(httpx.HTTPError, json.JSONDecodeError):
+            answer = await self.client.request(method, path, json=body, headers=given)
+            return answer.text if "event-stream" in answer.headers["content-type"] else answer.json()
+        return None
+
+    async def agent(self, agent_id: str, *tools: dict[str, Any]) -> Peer:
+        """An agent on the OpenSentience edge."""
+        peer = Peer(self, agent_id, *await asyncio.open_unix_connection(str(self.socket)))
+        token = self.exchange.token("opensentience", agent_id)
+        capabilities = ["tools", "streaming", "cancellation", "calls", "directives"]
+        protocol = {"supported_versions": [1], "capabilities": capabilities}
+        peer.tell("agent.hello", hello(agent_id=agent_id, session_token=token, protocol=protocol))
+        if await peer.hear("core.welcome") is not None and tools:
+            peer.tell("agent.tools.register", {"tools": list(tools)})
+            await peer.hear("core.tools.registered")
+        return peer
+
+    # -- the bystander -------------------------------------------------------------------------------------------------
+
+    async def settle_in(self) -> None:
+        """The bystander arrives, on another edge than the one that fails."""
+        with self._by(BYSTANDER):
+            if self.plan.edge == "opensentience":
+                self._stands = self.exchange.attach("com.by.stander", "change", deliver=_echoes)
+                return
+            self._provider = await self.agent("com.by.stander", _tool("com.by.stander/change"))
+            self._caller = await self.agent("com.by.caller")
+
+    async def bystander_calls(self) -> None:
+        """One call of the bystander, which ends well whatever else happens."""
+        if self.plan.edge == "opensentience":
+            body = {"tool_id": "com.by.stander/change", "input": {}, "correlation_id": BYSTANDER}
+            with self._by(BYSTANDER):
+                answer = await self.ask("POST", "/v1/calls", body)
+            assert answer is not None
+            assert answer["status"] == "succeeded", answer
+            return
+        payload = {"call_id": str(uuid.uuid4()), "tool_id": "com.by.stander/change", "input": {}}
+        self._caller.tell("agent.tool.call", payload, request_id="r", correlation_id=BYSTANDER)
+        call = await self._provider.hear("core.tool.call")
+        assert call is not None, "the bystander's call was not delivered"
+        self._provider.answer(call)
+        result = await self._caller.hear("core.tool.result")
+        assert result is not None, "the bystander's call was not answered"
+        assert result["payload"]["status"] == "succeeded", result
+
+    # -- the story -----------------------------------------------------------------------------------------------------
+
+    async def tell(self) -> None:
+        """Drive the edge that fails, with the bystander before, beside and after."""
+        await self.settle_in()
+        await self.bystander_calls()
+        with self._by(self.plan.edge):
+            story = asyncio.create_task(DRIVES[self.plan.edge](self))
+            pump = asyncio.create_task(self._disk())
+            try:
+                async with asyncio.timeout(BOUND_S):
+                    await story
+            finally:
+                pump.cancel()
+        self.exchange.disk_rests = False
+        self.exchange.store()
+        for _ in range(2):
+            await self.bystander_calls()
+
+    async def _disk(self) -> None:
+        """A disk that answers now and then, if the plan is about that."""
+        self.exchange.disk_rests = self.plan.at_disk
+        while self.plan.at_disk:
+            # There is nothing to wait for: this is the disk's own pace.
+            await asyncio.sleep(0.002)
+            self.exchange.store()
+
+    def fall_behind(self) -> None:
+        """For a moment nobody is read from, because the disk is behind."""
+        self.exchange.feed._pause(paused=True)
+        self.exchange.feed._pause(paused=False)
+
+
+def judge(world: World) -> None:
+    """One conversation is over, and nothing else happened."""
+    exchange, plan = world.exchange, world.plan
+    victim = plan.victim
+    assert victim is not None, f"nothing was raised; seen were {dict(plan.seen)}"
+    assert exchange.died is None
+    assert victim not in exchange.feed._sinks.values()
+    assert victim.aborts == 1
+    defects = [entry for entry in exchange.recorded(Noticed) if entry.code == "defect"]
+    assert [(entry.place.partition(":")[0], entry.detail) for entry in defects] == [
+        ("failing.py", "Planted, 1 so far")
+    ], defects
+    assert exchange.operator.status()["defects"] == 1
+    settled = Counter(entry.call_id for entry in exchange.recorded(CallSettled))
+    outcomes = {entry.call_id: entry for entry in exchange.recorded(CallSettled)}
+    accepted = {entry.call_id: entry for entry in exchange.recorded(CallAccepted)}
+    assert not settled or max(settled.values()) == 1
+    stopped = {entry.call_id for entry in exchange.recorded(CallNoted) if entry.note == "cancel.requested"}
+    # Decision 1, for what the failing conversation had been given.
+    for call_id in victim.lost:
+        if accepted[call_id].side_effects and not accepted[call_id].dedupes:
+            assert outcomes[call_id].status is Status.UNKNOWN
+            assert outcomes[call_id].fault.code == ("tool.canceled" if call_id in stopped else "agent.lost")
+    bystanders = [entry.call_id for entry in accepted.values() if entry.correlation_id == BYSTANDER]
+    assert len(bystanders) == 3
+    assert {outcomes[call_id].status for call_id in bystanders} == {Status.SUCCEEDED}
+
+
+def judge_end(world: World) -> None:
+    """After all edges stopped and much time has passed, every call has one outcome."""
+    exchange = world.exchange
+    for _ in range(20):
+        exchange.advance(600)
+    accepted = {entry.call_id for entry in exchange.recorded(CallAccepted)}
+    assert {entry.call_id for entry in exchange.recorded(CallSettled)} == accepted
+    assert len(exchange.recorded(CallSettled)) == len(accepted)
+    assert exchange.died is None
+
+
+# --- peers ------------------------------------------------------------------------------------------------------------
+
+
+class Peer:
+    """An agent's end of the OpenSentience socket; hears what comes, or that nothing does."""
+
+    def __init__(self, world: World, agent_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.agent_id = agent_id
+        self._reader = reader
+        self._writer = writer
+        world.peers.append(self)
+
+    def tell(self, type_: str, payload: Any = None, **fields: Any) -> None:
+        # uvloop says so by an error of its own if the other end is gone.
+        with contextlib.suppress(RuntimeError):
+            self._writer.write(frame(envelope(type_, payload, **fields)))
+
+    async def hear(self, type_: str) -> dict[str, Any] | None:
+        """The next message of a type; None if the connection ended, or nothing comes."""
+        with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    size = int.from_bytes(await self._reader.readexactly(4), "big")
+                    message: dict[str, Any] = json.loads(await self._reader.readexactly(size))
+                    if message["type"] == type_:
+                        return message
+        return None
+
+    def answer(self, call: dict[str, Any]) -> None:
+        payload = {"call_id": call["payload"]["call_id"], "status": "succeeded", "output": {}}
+        ids = {name: call[name] for name in ("request_id", "correlation_id") if name in call}
+        self.tell("agent.tool.result", payload, **ids)
+
+    async def close(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+
+def _tool(tool_id: str, **more: Any) -> dict[str, Any]:
+    name = tool_id.rpartition("/")[2]
+    return {"tool_id": tool_id, "name": name, "description": "d", "input_schema": {"type": "object"}, **more}
+
+
+def _read_only(tool_id: str) -> ToolDefinition:
+    return ToolDefinition(tool_id, "a tool", ANY_OBJECT, side_effects=False)
+
+
+def _echoes(agent: AttachedAgent, effect: Deliver) -> None:
+    agent.show("stdout", {"text": "on it"})
+    agent.finish(effect.input)
+
+
+# --- stories ----------------------------------------------------------------------------------------------------------
+
+
+async def drive_http(world: World) -> None:
+    """Calls that are waited for, followed and left; questions, tokens, cancellation."""
+    alice = world.exchange.token("http", "alice")
+    steps: list[Callable[[], Awaitable[Any]]] = [
+        lambda: world.ask("POST", "/v1/calls", {"tool_id": ECHO, "input": {}}),
+        lambda: world.ask("POST", "/v1/calls", {"tool_id": ECHO, "input": {}}, accept="text/event-stream"),
+        lambda: world.ask("POST", "/v1/calls", {"tool_id": ECHO, "input": {}, "wait": False}),
+        lambda: world.ask("POST", "/v1/calls", {"tool_id": MAIL, "input": {}}, alice),
+        lambda: world.ask("POST", "/v1/calls", {"tool_id": MAIL, "input": {}}),
+        lambda: world.ask("POST", "/v1/calls", {"tool_id": "no.such/tool", "input": {}}),
+        lambda: world.ask("POST", "/v1/tokens", {"edge": "http", "agent": "bob"}),
+        lambda: world.ask("POST", "/v1/directives", {"tool_id": ECHO, "reason": "as agreed"}),
+    ]
+    world.rng.shuffle(steps)
+    for step in steps:
+        await step()
+    for question in world.exchange.views.questions():
+        await world.ask("POST", f"/v1/approvals/{question.approval_id}", {"decision": "approved"})
+
+
+async def drive_opensentience(world: World) -> None:
+    """An agent that offers tools, works, is told to stop, calls, wishes, and is replaced; one that is refused."""
+    exchange = world.exchange
+    tools = (_tool("com.x/change"), _tool("com.x/look", side_effects=False), _tool("com.x/old"))
+    peer = await world.agent("com.x", *tools)
+    world.fall_behind()
+    names = ["change", "look"]
+    world.rng.shuffle(names)
+    for name in names:
+        made = exchange.call(f"com.x/{name}")
+        call = await peer.hear("core.tool.call")
+        if call is not None and world.rng.random() < 0.5:
+            peer.answer(call)
+        elif not made.answer:
+            exchange.feed.feed([CancelRequested(0, "", BOSS, call_id=made.call_id)])
+            await peer.hear("core.tool.cancel")
+    peer.tell("agent.tool.call", {"call_id": "mine", "tool_id": ECHO, "input": {}}, request_id="mine")
+    await peer.hear("core.tool.result")
+    peer.tell("agent.tool.call", {"call_id": "other", "tool_id": "com.by.stander/change", "input": {}}, request_id="o")
+    await peer.hear("core.tool.result")
+    peer.tell("agent.tool.call", {"call_id": "asked", "tool_id": MAIL, "input": {}}, request_id="asked")
+    peer.tell("agent.directive.request", {"tool_id": MAIL, "reason": "as agreed"})
+    await asyncio.sleep(0.01)  # it has to be read before there is a question
+    for question in exchange.views.questions():
+        exchange.answer(question.approval_id)
+    await peer.hear("core.directive.create")
+    peer.tell("agent.tools.unregister", {"tool_ids": ["com.x/old"]})
+    await peer.hear("core.tools.unregistered")
+    await world.agent("com.x", *tools)
+    stranger = Peer(world, "com.y", *await asyncio.open_unix_connection(str(world.socket)))
+    stranger.tell("agent.hello", hello(agent_id="com.y", session_token="nobody's"))
+    await stranger.hear("core.welcome")
+
+
+async def drive_spaces(world: World) -> None:
+    """A space with a run of a few files, a call of its tool from outside, and its end."""
+    await world.ask("POST", "/v1/spaces", {"name": "demo", "preset": "standard", "policy": {}})
+    world.fall_behind()
+    operations = [
+        {"type": "message", "content": "a"},
+        {"type": "createFile", "path": "a.txt", "content": "a"},
+        {"type": "readFile", "path": "a.txt"},
+    ]
+    for _ in range(2):
+        await world.ask("POST", "/v1/spaces/demo/runs", {"protocolVersion": "1.0", "operations": operations})
+    world.exchange.call("space.demo/readFile", {"path": "a.txt"})
+    await world.ask("DELETE", "/v1/spaces/demo")
+
+
+async def drive_chiffon(world: World) -> None:
+    """An agent that registers, is given work and does it; an orchestrator that asks for work."""
+    exchange = world.exchange
+    worker, boss = exchange.token("chiffon", "infra-1", "infra"), exchange.token("chiffon", "boss", "orchestrator")
+    registration = {"agent_id": "infra-1", "agent_type": "infra", "supported_versions": ["1.0"], "work_types": ["run"]}
+    await world.ask("POST", "/api/agent/register", registration, worker)
+    world.fall_behind()
+    for _ in range(2):
+        exchange.call("infra-1/run")
+        found = await world.ask("GET", "/api/agent/messages?wait=0.2", token=worker)
+        for work in (found or {}).get("messages", []):
+            if work["type"] == "work_request":
+                payload = {
+                    "task_id": work["payload"]["task_id"], "status": "success", "exit_code": 0, "output": "done",
+                }  # fmt: skip
+                result = _message("work_result", payload, "infra", "orchestrator")
+                ids = {"trace_id": work["trace_id"], "request_id": work["request_id"]}
+                await world.ask("POST", "/api/agent/message", {**result, **ids}, worker)
+    wish = {"task_id": str(uuid.uuid4()), "work_type": "say", "parameters": {}}
+    await world.ask("POST", "/api/agent/message", _message("work_request", wish, "orchestrator", "infra"), boss)
+    await world.ask("GET", "/api/agent/messages?wait=0.2", token=boss)
+
+
+def _message(kind: str, payload: dict[str, Any], sender: str, to: str) -> dict[str, Any]:
+    ids = {name: str(uuid.uuid4()) for name in ("message_id", "trace_id", "request_id")}
+    return {
+        "protocol_version": "1.0", "from_agent": sender, "to_agent": to, "timestamp": "2026-01-19T04:21:04Z",
+        "type": kind, "payload": payload, **ids,
+    }  # fmt: skip
+
+
+DRIVES: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
+    "http": drive_http,
+    "opensentience": drive_opensentience,
+    "space": drive_spaces,
+    "chiffon": drive_chiffon,
+}
