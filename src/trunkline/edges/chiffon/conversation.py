@@ -55,14 +55,13 @@ class Conversation(BaseSink, Generic[S]):
             return
         try:
             events = act(self._feed.now())
+            if events:
+                self._feed.feed(events)
+            self.flush()
         except Refused:
             raise
         except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
             self._feed.failed(self.number, error)
-            return
-        if events:
-            self._feed.feed(events)
-        self.flush()
 
     def _wake(self) -> None:
         self.step(self.session.wake)
@@ -107,7 +106,7 @@ class Conversation(BaseSink, Generic[S]):
         if self.is_over:
             return
         self.is_over = True
-        self.session.state = State.CLOSED
+        self.session.state = State.CLOSED  # also after a defect: it asks for no alarm any more
         self._alarm.cancel()
         self._feed.close_session(self.number)
         self.carry(None)

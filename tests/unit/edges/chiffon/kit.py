@@ -118,6 +118,11 @@ class Kit:
             self.exchange.advance(min(BEAT_S, until - clock.mono))
             for agent in alive:
                 agent.beat()
+        self.check()
+
+    def check(self) -> None:
+        """The exchange goes on; a broken invariant of the hub would end it, and look like a defect of the edge."""
+        assert self.exchange.died is None
 
     def notices(self) -> list[str]:
         """The codes of what was noticed."""
@@ -166,6 +171,7 @@ class RawAgent:
     def say(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """One message in; the reply if there is one at once."""
         envelope, conversation = self.kit.peers.receive(self.caller, as_fields(message))
+        self.kit.check()
         reply: Outgoing | None = conversation.session.outbox.take_answer(envelope.message_id)
         return None if reply is None else valid(json.loads(reply.data))
 
