@@ -30,7 +30,7 @@ KINDS = {
         "Admit", "Answer", "Cancel", "Close", "ConfirmTools", "ConfirmWithdrawal", "Deliver", "Progress", "Refuse",
         "Reply", "Wait",
     },
-    "space": {"Admit", "Answer", "ConfirmTools", "Deliver", "Reply"},
+    "space": {"Admit", "Answer", "ConfirmTools", "Deliver", "Reply", "Wait"},
     "chiffon": {"Admit", "Answer", "ConfirmTools", "Deliver", "Progress", "Wait"},
 }  # fmt: skip
 # Those of them that wait for the disk, where there are side effects or a person's word.
