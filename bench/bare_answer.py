@@ -7,16 +7,14 @@ left is what any answer over HTTP costs here. ``python -m bench.bare_answer PORT
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import uvloop
-from uvicorn.config import Config
 
 from bench.loads import SMALL, Load, Texts, wait_for_end
-from trunkline.edges.listener import BACKLOG, KEEP_ALIVE_S, Connection, Connections
+from trunkline.edges.listener import Address, WebListener
 
 # As the exchange answers, byte for byte but for the names and the times: a test compares the two.
 ANSWER: Final = (
@@ -55,32 +53,18 @@ class BareAnswer:
         await send(self._body)
 
 
-async def listen(port: int) -> asyncio.Server:
+async def listen(port: int) -> WebListener:
     """Answer on this port of loopback."""
-    config = Config(
-        BareAnswer(fixed_answer()),
-        interface="asgi3",
-        http=Connection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="error",
-        access_log=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-    )
-    config.load()
-    connections = Connections()
-    return await asyncio.get_running_loop().create_server(
-        lambda: Connection(config, connections, {}), "127.0.0.1", port, backlog=BACKLOG
-    )
+    listener = WebListener(BareAnswer(fixed_answer()), Address("127.0.0.1", port, "bench"))
+    await listener.start()
+    return listener
 
 
 async def main(port: str) -> None:
     """Stay until the run ends us."""
-    server = await listen(int(port))
+    listener = await listen(int(port))
     await wait_for_end()
-    server.close()
+    await listener.stop()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from trunkline.hub.calls import Calls
 from trunkline.hub.chains import MAX_DEPTH, NO_CHAIN
 from trunkline.hub.in_force import InForce
 from trunkline.hub.judging import Case, Judging
-from trunkline.hub.limits import ENTRY_BYTES, Load, Loads, written_at_most
+from trunkline.hub.limits import ENTRY_BYTES, HOUR_S, Load, Loads, written_at_most
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.state import Call, State, held_beside
 from trunkline.model import INLINE_OUTPUT_BYTES, Now, Status
@@ -167,6 +167,8 @@ class Lanes:
             or load.calls >= lane.max_open_calls
             or load.bytes + size + beside > lane.max_open_bytes
             or load.written > lane.max_written
+            # Another hour begins: the careful way counts anew.
+            or (lane.max_written != sys.maxsize and now.mono - load.written_since >= HOUR_S)
             or not lane.is_valid(value_of(body) if event.value is None else event.value)
         ):
             return None

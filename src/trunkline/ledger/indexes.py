@@ -10,6 +10,7 @@ Against damage, not against somebody who changes the file on purpose: that is wh
 from __future__ import annotations
 
 import json
+import logging
 import re
 import zlib
 from collections.abc import Iterable, Iterator
@@ -32,7 +33,9 @@ from trunkline.entries import (
     decode,
 )
 
-__all__ = ["INDEXES", "IndexRow", "Sums", "call_number", "rows_of", "sum_of_settled", "sum_of_texts"]
+__all__ = ["INDEXES", "Indexes", "call_number", "counted", "recorded", "rows_of"]
+
+log = logging.getLogger("trunkline")
 
 # Each with the column of its entry's number.
 INDEXES: Final = {"settled": "n", "keys": "call", "correlations": "n", "steps": "n"}
@@ -112,13 +115,6 @@ def recorded(db: apsw.Connection) -> Sums | None:
         return {}
 
 
-def record(db: apsw.Connection, sums: Sums) -> None:
-    """Write the sums, in the transaction that writes the rows."""
-    db.execute(
-        "INSERT INTO meta VALUES ('indexes', ?) ON CONFLICT DO UPDATE SET value = excluded.value", (json.dumps(sums),)
-    )
-
-
 def rebuild(db: apsw.Connection) -> Sums:
     """Make all indexes anew from the entries, in a transaction of its own; their sums."""
     with db:
@@ -128,5 +124,59 @@ def rebuild(db: apsw.Connection) -> Sums:
             for table, looked_up, number in rows_of(decode(data)):
                 db.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (looked_up, number))  # noqa: S608
         sums = counted(db)
-        record(db, sums)
+        _record(db, sums)
     return sums
+
+
+class Indexes:
+    """The indexes of a record that is open for writing. ``sums`` is what they sum up to as of the last commit."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        there, written = counted(db), recorded(db)
+        if written is None:
+            _record(db, there)
+        elif written != there:
+            damaged = ", ".join(table for table in INDEXES if written.get(table) != there[table])
+            log.warning("the index of %s was damaged and is made anew from the entries", damaged)
+            there = rebuild(db)
+        self.sums = there
+
+    def add(
+        self,
+        settled: list[int],
+        *,
+        keys: list[tuple[str, int]],
+        correlations: list[tuple[str, int]],
+        steps: list[tuple[str, int]],
+    ) -> Sums:
+        """Add rows (those of ``settled`` are there already); what the indexes sum up to once this is committed."""
+        sums = dict(self.sums)
+        sums["settled"] += sum_of_settled(settled)
+        for key_id, call in keys:
+            # After 24 hours a key may name another call.
+            earlier = self._db.execute("SELECT call FROM keys WHERE key_id = ?", (key_id,)).get
+            if earlier is not None:
+                sums["keys"] -= sum_of_texts([(key_id, earlier)])
+            self._db.execute("INSERT OR REPLACE INTO keys VALUES (?, ?)", (key_id, call))
+        sums["keys"] += sum_of_texts(keys)
+        for table, rows in (("correlations", correlations), ("steps", steps)):
+            if rows:
+                self._db.executemany(f"INSERT INTO {table} VALUES (?, ?)", rows)  # noqa: S608  (a name of ours)
+                sums[table] += sum_of_texts(rows)
+        if sums != self.sums:
+            _record(self._db, sums)
+        return sums
+
+    def count_anew(self) -> Sums:
+        """After rows were removed."""
+        sums = counted(self._db)
+        _record(self._db, sums)
+        return sums
+
+
+def _record(db: apsw.Connection, sums: Sums) -> None:
+    """Write the sums, in the transaction that writes the rows."""
+    db.execute(
+        "INSERT INTO meta VALUES ('indexes', ?) ON CONFLICT DO UPDATE SET value = excluded.value", (json.dumps(sums),)
+    )

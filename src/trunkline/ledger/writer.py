@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 import marshal
 import os
 import re
@@ -28,8 +27,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import apsw
 
 from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError, LedgerFull
-from trunkline.ledger import indexes
 from trunkline.ledger.chain import GENESIS
+from trunkline.ledger.indexes import Indexes
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.masked_whole import masked_whole
 from trunkline.ledger.masking import Masker
@@ -50,8 +49,6 @@ __all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "CommitGroup", "Writ
 
 # A body above this is stored once, in `blobs` (decision 27).
 INLINE_BODY_BYTES: Final = 65_536
-log = logging.getLogger("trunkline")
-
 # How long the original of a masked outcome can be fetched (decisions 3 and 5), and how long it taints (decision 14).
 OUTCOME_KEPT_MS: Final = 24 * 3600 * 1000
 # What the fold needs whole: such an entry's original is held while the entry is open. Outcomes have their own rule.
@@ -147,7 +144,7 @@ class Writer:
             if vfs is None:
                 self._compare_head(noted_head(path))
             # Last: nothing is written to a record that is damaged otherwise.
-            self._sums = self._checked_indexes()
+            self._indexes = Indexes(self._db)
         except apsw.Error as exc:
             raise as_ledger_error(exc) from exc
         self._note = HeadNote(head_file(path)) if vfs is None else None
@@ -169,17 +166,6 @@ class Writer:
         elif check != self._keys.check:
             raise LedgerError(f"the key does not belong to {path}: put back the one it was written with")
         self._read_held()
-
-    def _checked_indexes(self) -> indexes.Sums:
-        """What the indexes sum up to. One that was damaged is made anew from the entries (``indexes``)."""
-        there, written = indexes.counted(self._db), indexes.recorded(self._db)
-        if written is None:
-            indexes.record(self._db, there)
-        elif written != there:
-            damaged = ", ".join(table for table in indexes.INDEXES if written.get(table) != there[table])
-            log.warning("the index of %s was damaged and is made anew from the entries", damaged)
-            return indexes.rebuild(self._db)
-        return there
 
     def _compare_head(self, noted: tuple[int, str] | None) -> None:
         if noted is None:
@@ -257,7 +243,13 @@ class Writer:
             rows += (number, stored, head)
             number += 1
         self._insert("entries", 3, rows)
-        sums = self._index(group, clean)
+        self._insert("settled", 2, group.settled)
+        sums = self._indexes.add(
+            group.settled,
+            keys=self._shown(group.keys, clean),
+            correlations=self._shown(group.correlations, clean),
+            steps=group.steps,
+        )
         if self._uses:
             uses = self._uses.items()
             self._db.executemany("INSERT INTO uses VALUES (?, ?) ON CONFLICT DO UPDATE SET last = excluded.last", uses)
@@ -271,41 +263,14 @@ class Writer:
             self._store_snapshot(*group.snapshot)
         if group.part is not None:
             self._close_part(*group.part)
-            sums = indexes.counted(self._db)
-            indexes.record(self._db, sums)
+            sums = self._indexes.count_anew()
         self._execute("COMMIT")
         self.last = last
         self._head = head
-        self._sums = sums
+        self._indexes.sums = sums
         if self._note is not None:
             self._note.write(last, head)
         return last
-
-    def _index(self, group: CommitGroup, clean: bool) -> indexes.Sums:
-        """Add the group's rows to the indexes; what these sum up to then."""
-        sums = dict(self._sums)
-        self._insert("settled", 2, group.settled)
-        sums["settled"] += indexes.sum_of_settled(group.settled)
-        many = self._db.executemany
-        if group.keys:
-            keys = self._shown(group.keys, clean)
-            for key_id, call in keys:
-                # After 24 hours a key may name another call.
-                earlier = self._execute("SELECT call FROM keys WHERE key_id = ?", (key_id,)).get
-                if earlier is not None:
-                    sums["keys"] -= indexes.sum_of_texts([(key_id, earlier)])
-                self._execute("INSERT OR REPLACE INTO keys VALUES (?, ?)", (key_id, call))
-            sums["keys"] += indexes.sum_of_texts(keys)
-        if group.correlations:
-            correlations = self._shown(group.correlations, clean)
-            many("INSERT INTO correlations VALUES (?, ?)", correlations)
-            sums["correlations"] += indexes.sum_of_texts(correlations)
-        if group.steps:
-            many("INSERT INTO steps VALUES (?, ?)", group.steps)
-            sums["steps"] += indexes.sum_of_texts(group.steps)
-        if sums != self._sums:
-            indexes.record(self._db, sums)
-        return sums
 
     def _insert(self, table: str, columns: int, values: Sequence[int | bytes]) -> None:
         """Add rows, given as the values of one after the other."""

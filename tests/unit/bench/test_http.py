@@ -226,12 +226,12 @@ async def test_a_load_has_a_call_in_flight_on_each_of_so_many_connections_and_cl
 
 
 async def test_the_caller_takes_the_bare_answer_for_that_of_a_call_on_one_load_after_the_other() -> None:
-    server = await listen(0)
-    caller = HttpCaller(Target(address_of(server), "tlk_nobody_looks"))
+    listener = await listen(0)
+    caller = HttpCaller(Target(listener.url.removeprefix("http://"), "tlk_nobody_looks"))
     async with asyncio.timeout(20):
         for load in (Load(1, SMALL), Load(64, SMALL)):
             measured = await caller.run(Run(load, 0.0, 0.01, (TOOL,)))
             assert measured.calls > 0
             assert measured.total >= load.in_flight
             assert 0 < measured.median_us <= measured.p99_us
-    server.close()
+    await listener.stop()

@@ -468,3 +468,14 @@ def test_one_alarm_watches_over_all_calls_of_an_agent(kit: Counting) -> None:
     assert (first.status, second.answer) == (Status.UNKNOWN, None)
     kit.advance(1)
     assert (second.status, third.status) == (Status.UNKNOWN, Status.UNKNOWN)
+
+
+def test_another_hour_of_what_was_written_begins_also_for_ordinary_calls() -> None:
+    """Of an agent without a deadline, whose calls no alarm closes the lanes for."""
+    kit = Kit()
+    kit.attach("com.a", "x", timeout_s=None)
+    kit.attach("com.caller")
+    for _ in range(2):
+        kit.finish(kit.call("com.a/x", by="com.caller"), {})
+    kit.advance(4000.0)
+    kit.finish(kit.call("com.a/x", by="com.caller"), {})

@@ -35,7 +35,7 @@ class Sockets:
         """One socket, until it ends."""
         await socket.accept()
         self._open.add(socket)
-        sender: asyncio.Task[None] | None = None
+        conversation: AnyConversation | None = None
         try:
             while True:
                 data = await socket.receive_text()
@@ -43,14 +43,14 @@ class Sockets:
                 if not self._is_known(token):
                     await socket.close(POLICY_VIOLATION)
                     return
-                if sender is None or sender.done():
-                    sender = self._start_sending(socket, token)
+                if conversation is None or conversation.carrier is not socket:
+                    conversation = self._carry(socket, token)
         except (WebSocketDisconnect, KeyError):
             return  # gone, or a binary frame: Chiffon's messages are text
         finally:
             self._open.discard(socket)
-            if sender is not None:
-                sender.cancel()
+            if conversation is not None and conversation.carrier is socket:
+                conversation.carry(None)
 
     async def _take(self, socket: WebSocket, token: bytes | None, origin: str, data: bytes) -> None:
         """One frame, and what is said to it at once."""
@@ -80,24 +80,35 @@ class Sockets:
             return False
         return True
 
-    def _start_sending(self, socket: WebSocket, token: bytes | None) -> asyncio.Task[None] | None:
-        """From the first message of somebody who is known: whatever comes for them."""
+    def _carry(self, socket: WebSocket, token: bytes | None) -> AnyConversation | None:
+        """From the first message of somebody who is known: whatever comes for them, by this socket and no other way."""
         try:
             conversation = self._peers.conversation_of(self._peers.identify(token))
         except Refused:
             return None
         conversation.probe_by(Probe.BY_TRANSPORT, lambda: conversation.looked(is_well=socket in self._open))
-        return self._background.spawn(self._send_all(socket, token, conversation), conversation.number)
+        task = self._background.spawn(self._send_all(socket, token, conversation), conversation.number)
+        conversation.carry(socket, task)
+        return conversation
 
     async def _send_all(self, socket: WebSocket, token: bytes | None, conversation: AnyConversation) -> None:
         try:
             # What there is may be for another token of the same agent by now.
             async for message in conversation.outgoing(lambda: self._is_known(token)):
                 await socket.send_text(message.data.decode())
-            if not conversation.is_over:
-                await socket.close(POLICY_VIOLATION)
         except (WebSocketDisconnect, RuntimeError):
             return  # the socket is gone; the next attempt goes another way
+        except asyncio.CancelledError:
+            # Another way carries on from here; for another token, if this one is not known any more.
+            if not self._is_known(token):
+                self._background.spawn(self._dismiss(socket))
+            raise
+        if not conversation.is_over:
+            await self._dismiss(socket)
+
+    async def _dismiss(self, socket: WebSocket) -> None:
+        with contextlib.suppress(RuntimeError):
+            await socket.close(POLICY_VIOLATION)
 
     async def stop(self) -> None:
         """Say goodbye."""
