@@ -8,10 +8,10 @@ left is what any answer over HTTP costs here. ``python -m bench.bare_answer PORT
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import uvloop
+from starlette.types import Receive, Scope, Send
 
 from bench.loads import SMALL, Load, Texts, wait_for_end
 from trunkline.edges.listener import Address, WebListener
@@ -40,12 +40,7 @@ class BareAnswer:
         self._start = {"type": "http.response.start", "status": 200, "headers": headers}
         self._body = {"type": "http.response.body", "body": body}
 
-    async def __call__(
-        self,
-        _scope: dict[str, Any],
-        receive: Callable[[], Awaitable[dict[str, Any]]],
-        send: Callable[[dict[str, Any]], Awaitable[None]],
-    ) -> None:
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body to its end, then answer."""
         while (await receive()).get("more_body"):
             pass

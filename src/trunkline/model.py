@@ -26,7 +26,7 @@ CALLER_EDGES: Final = (
     "openagents",
     "nostr",
     "ossa",
-    "spaces",
+    "space",
     "chiffon",
     "mcp",
     "a2a",
@@ -102,7 +102,11 @@ class Decision(enum.StrEnum):
 
 
 class Circumstance(enum.StrEnum):
-    """Something about how a call came to be made that a rule may name (``when``). ``hub.judging`` finds them out."""
+    """Something about how a call came to be made that a rule may name (``when``). ``hub.judging`` finds them out.
+
+    All callers of a chain are judged under those of the call itself. That is right for what makes rules stricter; one
+    that grants something has to be judged for each caller by his own call first.
+    """
 
     # What strangers wrote may be behind it: a result of an agent that reads such text is part of its correlation.
     UNTRUSTED = "untrusted"
@@ -453,6 +457,8 @@ class Question(Struct, frozen=True, omit_defaults=True):
     after: Raw | None = None
     permissions: tuple[str, ...] = ()
     waiting: int = 1
+    # Of a call: the rule that asks.
+    rule: str = ""
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):

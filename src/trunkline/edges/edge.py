@@ -114,6 +114,8 @@ class Edge(Struct, frozen=True):
     tokens: TokenKind | None = None
     # A module that must be there, and the extra that brings it: without it the edge is off.
     needs: tuple[str, str] | None = None
+    # Callers wait here for what the other edges end: it stops after them.
+    stops_last: bool = False
     # The token of the person who runs the exchange opens this one (one edge has it).
     is_operators: bool = False
     # Agents that the exchange launches speak this edge (one edge has it).

@@ -198,7 +198,7 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def on_headers_complete(self) -> None:
-        """The head is there, and is judged by its size; what follows has its own deadline in ``routes``."""
+        """The head is there, and is judged by its size; what follows has a deadline of its own."""
         if self._head_bytes_at_most > MAX_HEAD_BYTES and self._head_size() > MAX_HEAD_BYTES:
             self._head_is_large = True
             # The parser stops, and has ``send_400_response`` called.

@@ -3,7 +3,8 @@
 Owns coming and going. What it does with a call is its child's business (``deliver``, ``cancel``). The token it comes in
 with is made here and lives as long as the conversation.
 
-Invariant: after ``attach`` returns, its tools are registered or the log says why not. A defect of ours that ends its
+Invariant: after ``attach`` returns, its tools are registered, or the log says which are not (why an agent was refused
+is on record, ``agent.refused``). A defect of ours that ends its
 conversation costs it the calls it had, not its place: it comes in again.
 """
 

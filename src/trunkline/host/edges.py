@@ -10,20 +10,22 @@ import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from trunkline.config import Config
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import Edge, EdgeOff, Launcher, RunningEdge, Surroundings, TokenKind
 from trunkline.edges.exchange import Feed
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, InvariantBroken
 
 log = logging.getLogger("trunkline")
+T = TypeVar("T")
 
 
 class Edges:
     """All edges of an exchange. ``unbuilt`` are sections of the file for edges that this release does not have.
 
-    They start, and stop, in the order of the list; the last one is where callers wait for what the others end.
+    They start, and stop, in the order of the list; those where callers wait for what the others end stop last.
     """
 
     def __init__(self, known: Sequence[Edge], unbuilt: Mapping[str, str | None]) -> None:
@@ -39,19 +41,17 @@ class Edges:
     @property
     def launch_edge(self) -> str:
         """The edge that launched agents speak."""
-        (found,) = [edge.name for edge in self._known if edge.launcher is not None]
-        return found
+        return _only([edge.name for edge in self._known if edge.launcher is not None], "launches agents")
 
     @property
     def operator_edge(self) -> str:
         """The edge that the operator's own token opens."""
-        (found,) = [edge.name for edge in self._known if edge.is_operators]
-        return found
+        return _only([edge.name for edge in self._known if edge.is_operators], "is the operator's")
 
     def launcher(self, config: Config, home: Path) -> Launcher:
         """How agents are launched: by the one edge that says so."""
-        (found,) = [edge.launcher for edge in self._known if edge.launcher is not None]
-        return found(config, home)
+        launchers = [edge.launcher for edge in self._known if edge.launcher is not None]
+        return _only(launchers, "launches agents")(config, home)
 
     def make(self, surroundings: Surroundings) -> None:
         """Make all that can run here."""
@@ -87,12 +87,13 @@ class Edges:
                 self._turn_off(name, str(off))
 
     async def stop(self) -> None:
-        """Stop all but the last."""
-        for name in list(self._running)[:-1]:
+        """Stop all but those where callers wait for what the others end."""
+        last = {edge.name for edge in self._known if edge.stops_last}
+        for name in [name for name in self._running if name not in last]:
             await self._stop_one(name)
 
     async def stop_last(self) -> None:
-        """Stop the one where callers waited for the rest."""
+        """Stop what is left."""
         for name in list(self._running):
             await self._stop_one(name)
 
@@ -148,3 +149,9 @@ class Edges:
             if edge.section and getattr(config, edge.section) != getattr(self._config, edge.section):
                 raise ConfigError(f"[{edge.section}] cannot change while the exchange runs; restart it", place)
         self._config = config
+
+
+def _only(found: list[T], what: str) -> T:
+    if len(found) != 1:
+        raise InvariantBroken(f"of the edges exactly one {what}, not {len(found)}")
+    return found[0]

@@ -278,6 +278,7 @@ class Approvals:
                     after=None if entry.definition is None else _shown(entry.definition),
                     permissions=entry.permissions,
                     waiting=max(1, len(question.calls)),
+                    rule="" if call is None else call.entry.rule,
                 )
             )
         return found

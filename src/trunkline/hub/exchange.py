@@ -6,6 +6,8 @@ or a question (``control``).
 
 from __future__ import annotations
 
+from typing import Final
+
 from trunkline import entries, events
 from trunkline.hub.alarms import Alarms
 from trunkline.hub.calls import Calls
@@ -15,6 +17,10 @@ from trunkline.hub.journal import Journal
 from trunkline.hub.limits import Loads
 from trunkline.hub.registry import Registry
 from trunkline.model import Now, Status, fault, tool_agent
+
+# Of the same code about the same peer so many remarks are all on record; so many kinds are told apart.
+ALL_NOTICED: Final = 100
+MAX_NOTICED: Final = 4096
 
 
 class ExchangeEvents:
@@ -30,6 +36,8 @@ class ExchangeEvents:
         control: Control,
         in_force: InForce,
     ) -> None:
+        # How often something was noticed, by its code and whom it is about.
+        self._noticed: dict[tuple[str, str], int] = {}
         self._journal = journal
         self._state = journal.state
         self._registry = registry
@@ -93,7 +101,15 @@ class ExchangeEvents:
             self._in_force.closed = low if self._storage_low else None
 
     def noticed(self, event: events.Noticed, now: Now) -> None:
-        """An edge or the host saw something that should be on record."""
+        """An edge or the host saw something that should be on record: of the same often enough only now and then."""
+        what = (event.code, event.who)
+        count = self._noticed.pop(what, 0) + 1
+        self._noticed[what] = count
+        if len(self._noticed) > MAX_NOTICED:
+            del self._noticed[next(iter(self._noticed))]
+        # A stranger must not be able to fill the disk: after the first hundred the 1,000th, the 10,000th …
+        if count > ALL_NOTICED and count != 10 ** (len(str(count)) - 1):
+            return
         self._journal.write(
             entries.Noticed(
                 n=self._journal.next,

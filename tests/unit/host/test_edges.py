@@ -97,7 +97,7 @@ def noted(name: str, log: list[str], raises: dict[str, Exception] | None = None,
 
 async def test_edges_start_and_stop_in_the_order_of_the_list_and_the_last_one_stays_until_the_end() -> None:
     log: list[str] = []
-    kit = Kit(noted("a", log), noted("b", log), noted("c", log))
+    kit = Kit(noted("a", log), noted("b", log), noted("c", log, stops_last=True))
     kit.edges.prepare()
     await kit.edges.start()
     await kit.edges.stop()

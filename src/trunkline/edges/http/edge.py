@@ -44,5 +44,11 @@ class HttpEdge(RunningEdge):
 
 
 HTTP: Final = Edge(
-    name=EDGE, make=HttpEdge, section="http", ready_keys=("http",), tokens=TokenKind(), is_operators=True
+    name=EDGE,
+    make=HttpEdge,
+    section="http",
+    ready_keys=("http",),
+    tokens=TokenKind(),
+    stops_last=True,
+    is_operators=True,
 )

@@ -102,9 +102,13 @@ class Gate:
             who = door.prefixes[0]
         else:
             token = bearer_token(tokens)
-            principal = self._feed.identify(EDGE, token_sha256(token))
+            digest = token_sha256(token)
+            principal = self._feed.identify(EDGE, digest)
             if principal is not None and token:
                 scope["principal"] = principal
+                if scope["type"] == "websocket":
+                    # It stays open for days; the token it came with may be revoked meanwhile.
+                    scope["is_known"] = lambda: self._feed.identify(EDGE, digest) is not None
                 if principal.is_operator:
                     await app(scope, receive, send)
                     return

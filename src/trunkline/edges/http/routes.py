@@ -38,7 +38,7 @@ from trunkline.events import (
     TokenIssued,
     TokenRevoked,
 )
-from trunkline.model import RESERVED_PREFIXES, CallView, Principal, Question, fault
+from trunkline.model import RESERVED_PREFIXES, CallView, Principal, fault
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
 PAGE_CALLS: Final = 50
@@ -190,14 +190,14 @@ class Api:
 
     async def approval(self, request: Request) -> Response:
         """``GET /v1/approvals/{id}``."""
-        question = self._question(request.path_params["approval_id"])
+        question = self._views.question(request.path_params["approval_id"])
         return refusal(_NO_QUESTION) if question is None else json_answer(question)
 
     async def answer(self, request: Request) -> Response:
         """``POST /v1/approvals/{id}``."""
         body = await _read(request, messages.AnswerBody)
         approval_id: str = request.path_params["approval_id"]
-        question = self._question(approval_id)
+        question = self._views.question(approval_id)
         if question is None:
             return refusal(_NO_QUESTION)
         by, approved, reason = principal_of(request), body.decision == "approved", body.reason or ""
@@ -210,9 +210,6 @@ class Api:
         if question.call_id is not None:
             shape["call_id"] = question.call_id
         return json_answer(shape)
-
-    def _question(self, approval_id: str) -> Question | None:
-        return next((item for item in self._views.questions() if item.approval_id == approval_id), None)
 
     async def new_directive(self, request: Request) -> Response:
         """``POST /v1/directives``: a stated intent, for one call. Only a person states one."""

@@ -281,7 +281,7 @@ class Spaces:
         if own is not None and own.decision is Decision.ASK:
             rule, reason, suggestion = own.rule, own.reason, own.suggestion
         else:
-            rule, suggestion = self._views.check(run.caller, tool_id, None).rule, None
+            rule, suggestion = "" if question is None else question.rule, None
             reason = "" if question is None else question.reason
         return translate.Why(
             rule,

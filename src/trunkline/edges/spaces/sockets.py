@@ -17,7 +17,6 @@ from typing import Any, Final
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from trunkline.edges.answers import Refused, principal_of, refusal
-from trunkline.edges.bearer import bearer_token, token_sha256
 from trunkline.edges.exchange import Feed
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.process import Run
@@ -39,8 +38,6 @@ class SpaceSocket:
         # One message at a time is written; several runs may be followed.
         self._turn = asyncio.Lock()
         self._telling: set[asyncio.Task[None]] = set()
-        tokens = [value for name, value in websocket.scope["headers"] if name == b"authorization"]
-        self._token_sha256 = token_sha256(bearer_token(tokens))
 
     async def serve(self) -> None:
         """Until it ends."""
@@ -78,7 +75,7 @@ class SpaceSocket:
 
     async def _is_known(self) -> bool:
         """Whether the token is still valid; if not, the socket is closed."""
-        if self._feed.identify("http", self._token_sha256) is not None:
+        if self._websocket.scope["is_known"]():
             return True
         await self._close(POLICY_VIOLATION)
         return False

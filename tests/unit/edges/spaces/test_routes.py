@@ -17,6 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from tests.unit.edges.spaces.conftest import Case, Commands
 from trunkline.config import Config, Http
 from trunkline.edges.http.edge import HTTP
+from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.process import Run
 from trunkline.entries import Noticed
 from trunkline.events import DrainStarted
@@ -242,16 +243,18 @@ async def test_a_defect_on_a_socket_closes_it_and_no_other(served: Served) -> No
     assert served.exchange.notices() == ["defect"]
 
 
-async def test_a_defect_while_a_run_is_told_closes_its_socket_and_the_run_goes_on(served: Served) -> None:
+async def test_a_defect_while_a_run_is_told_closes_its_socket_and_the_run_goes_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with served.socket() as socket:
         await socket.send(operations(LONG, MESSAGE))
         await served.commands.wait_begun("long")
         run = await served.only_run()
-        served.feed.broken.add("identify")  # asked before each event is told
-        served.commands.end("long")
-        with pytest.raises(websockets.exceptions.ConnectionClosed) as closed:
-            await said(socket)
-        served.feed.broken.clear()
+        with monkeypatch.context() as broken:
+            broken.setattr(translate, "events_message", None)  # made for each event that is told
+            served.commands.end("long")
+            with pytest.raises(websockets.exceptions.ConnectionClosed) as closed:
+                await said(socket)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1011
     await served.end_of(run)

@@ -1,0 +1,28 @@
+"""``edges.known``: what the lists of ``model.py`` say fits the edges that there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from trunkline.config import Config
+from trunkline.edges.edge import Edge
+from trunkline.edges.known import EDGES, UNBUILT
+from trunkline.model import CALLER_EDGES, RESERVED_PREFIXES
+
+
+@pytest.mark.parametrize("edge", EDGES, ids=lambda edge: edge.name)
+def test_rules_may_name_the_callers_of_every_edge(edge: Edge) -> None:
+    assert edge.name in CALLER_EDGES
+    assert not edge.section or edge.section in Config.__struct_fields__
+
+
+def test_agents_of_the_exchange_have_prefixes_that_nobody_else_may_use() -> None:
+    for edge in EDGES:
+        if edge.launcher is None and not edge.is_operators:
+            assert f"{edge.name}." in RESERVED_PREFIXES
+
+
+def test_every_section_of_the_configuration_is_an_edges_or_the_exchanges_own() -> None:
+    own = {"agents", "mcp_servers", "approvals", "policy_table", "limits", "ledger", "given"}
+    of_edges = {edge.section for edge in EDGES} - {""}
+    assert set(Config.__struct_fields__) - own == of_edges | set(UNBUILT) - {"mcp"}
