@@ -1,5 +1,9 @@
 """Agent Spaces 1.0: operations in, events out, on a workspace of their own (docs/protocols/spaces.md).
 
+Read in this order: ``messages`` (the wire), ``translate`` (wire to our words and back), ``process`` (runs), ``store``
+and ``agent`` (a space on disk and in the exchange), ``serve`` (all of them), ``routes`` and ``sockets`` (how they are
+asked), ``edge`` (the edge as the host knows it).
+
 The validators are public: ``from trunkline.edges.spaces import validate_operation``. The camelCase names are those of
 the specification and mean the same.
 """

@@ -7,7 +7,7 @@ from typing import Final
 
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings
-from trunkline.edges.spaces.routes import door
+from trunkline.edges.spaces.routes import PREFIXES, SpacesApi
 from trunkline.edges.spaces.serve import Spaces
 from trunkline.edges.spaces.store import SpacesFolder
 from trunkline.edges.spaces.translate import EDGE
@@ -17,13 +17,13 @@ class SpacesEdge(RunningEdge):
     """The spaces of the home folder."""
 
     def __init__(self, given: Surroundings) -> None:
-        self._store = SpacesFolder(given.home / "spaces")
-        self._spaces = Spaces(given.exchange, self._store, given.process, given.version)
-        self._door = door(given.exchange, self._spaces)
+        store = SpacesFolder(given.home / "spaces")
+        self.spaces = Spaces(given.feed, given.views, store, given.process, given.version)
+        self._door = Door(PREFIXES, SpacesApi(given.feed, given.views, self.spaces).app())
 
     def prepare(self) -> None:
         """Read the spaces and set their guards; ``ConfigError`` names the file of one that cannot be used."""
-        self._spaces.prepare(self._store.load())
+        self.spaces.prepare()
 
     def doors(self) -> Sequence[Door]:
         """``/v1/spaces`` and ``/v1/runs``."""
@@ -31,17 +31,17 @@ class SpacesEdge(RunningEdge):
 
     async def start(self) -> None:
         """Attach the spaces and go on with their runs."""
-        await self._spaces.start()
+        await self.spaces.start()
 
     async def stop(self) -> None:
         """End what still runs."""
-        await self._spaces.stop()
+        await self.spaces.stop()
 
     def status(self) -> Mapping[str, object]:
         """How many spaces there are, and runs that are not done."""
-        found: dict[str, object] = {"spaces": len(self._spaces.agents), "open_runs": len(self._spaces.runs.open)}
-        if self._spaces.no_shell:
-            found["note"] = f"no shell: {self._spaces.no_shell}"
+        found: dict[str, object] = {"spaces": len(self.spaces.agents), "open_runs": len(self.spaces.runs.open)}
+        if self.spaces.no_shell:
+            found["note"] = f"no shell: {self.spaces.no_shell}"
         return found
 
 

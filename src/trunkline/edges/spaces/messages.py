@@ -14,9 +14,9 @@ import binascii
 import datetime as dt
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Meta, Struct
 
 from trunkline import strictjson
 from trunkline.errors import RemoteProtocolError, WorkspaceError
@@ -45,7 +45,7 @@ Result = dict[str, Any]
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class Fault(Struct, frozen=True):
+class Issue(Struct, frozen=True):
     """One thing that is wrong. ``path`` is where, from the message's root: ``operations[2].path``."""
 
     path: str
@@ -329,7 +329,7 @@ def validate_operation(value: Any) -> Result:
     """``{"success": True, "data": …}`` with the defaults filled in, or ``{"success": False, "error": …}`` (SP-081)."""
     faults: list[tuple[str, str]] = []
     data = _operation(value, faults)
-    return _result(data, [Fault(where.removeprefix("."), problem) for where, problem in faults])
+    return _result(data, [Issue(where.removeprefix("."), problem) for where, problem in faults])
 
 
 def parse_operation(value: Any) -> dict[str, Any]:
@@ -344,23 +344,23 @@ def parse_operation(value: Any) -> dict[str, Any]:
 def validate_operations_message(value: Any) -> Result:
     """The same for a whole message (SP-082): all faults of all operations, and ids that appear twice."""
     if not isinstance(value, dict):
-        return _result({}, [Fault("", "the message must be an object")])
+        return _result({}, [Issue("", "the message must be an object")])
     if "events" in value and "operations" not in value:  # SP-002
-        return _result({}, [Fault("events", "events messages go from the runtime to the agent, not to it")])
+        return _result({}, [Issue("events", "events messages go from the runtime to the agent, not to it")])
     found = [*_version_faults(value)]
     data: dict[str, Any] = {"protocolVersion": PROTOCOL_VERSION, "operations": []}
     given = value.get("operations")
     if not isinstance(given, list):
-        found.append(Fault("operations", "is missing" if given is None else "must be an array"))
+        found.append(Issue("operations", "is missing" if given is None else "must be an array"))
         given = []
     elif len(given) > MAX_OPERATIONS:
-        found.append(Fault("operations", f"has {len(given)} operations; the limit is {MAX_OPERATIONS}"))
+        found.append(Issue("operations", f"has {len(given)} operations; the limit is {MAX_OPERATIONS}"))
         given = []
     stop = value.get("stopOnError")
     if isinstance(stop, bool):
         data["stopOnError"] = stop
     elif stop is not None:
-        found.append(Fault("stopOnError", "must be true or false"))
+        found.append(Issue("stopOnError", "must be true or false"))
     ids: dict[str, int] = {}
     for index, item in enumerate(given):
         faults: list[tuple[str, str]] = []
@@ -368,7 +368,7 @@ def validate_operations_message(value: Any) -> Result:
         own = operation.get("id")
         if own is not None and (first := ids.setdefault(own, index)) != index:
             faults.append((".id", f"is also the id of operations[{first}]"))
-        found += [Fault(f"operations[{index}]{where}", problem, index) for where, problem in faults]
+        found += [Issue(f"operations[{index}]{where}", problem, index) for where, problem in faults]
         data["operations"].append(operation)
     return _result(data, found)
 
@@ -376,24 +376,24 @@ def validate_operations_message(value: Any) -> Result:
 def read_operations_message(data: bytes) -> Result:
     """The same for bytes: strict JSON of a bounded size first."""
     if len(data) > MAX_MESSAGE_BYTES:
-        return _result({}, [Fault("", f"the message is larger than {MAX_MESSAGE_BYTES} bytes")])
+        return _result({}, [Issue("", f"the message is larger than {MAX_MESSAGE_BYTES} bytes")])
     try:
         value = strictjson.load(data)
     except strictjson.NotStrictJson as error:
-        return _result({}, [Fault("", f"the message is not strict JSON: {error}")])
+        return _result({}, [Issue("", f"the message is not strict JSON: {error}")])
     return validate_operations_message(value)
 
 
-def _version_faults(value: dict[str, Any]) -> list[Fault]:
+def _version_faults(value: dict[str, Any]) -> list[Issue]:
     version = value.get("protocolVersion")
     if version is None:  # SP-004
-        return [Fault("protocolVersion", "is missing")]
+        return [Issue("protocolVersion", "is missing")]
     if version != PROTOCOL_VERSION or not isinstance(version, str):  # SP-006
-        return [Fault("protocolVersion", f'must be the string "{PROTOCOL_VERSION}"')]
+        return [Issue("protocolVersion", f'must be the string "{PROTOCOL_VERSION}"')]
     return []
 
 
-def _result(data: dict[str, Any], faults: list[Fault]) -> Result:
+def _result(data: dict[str, Any], faults: list[Issue]) -> Result:
     if not faults:
         return {"success": True, "data": data}
     issues: list[dict[str, Any]] = []
@@ -418,35 +418,60 @@ def validate_event(value: Any) -> Result:
     fields = EVENTS.get(kind) if isinstance(kind, str) else None
     if fields is None:
         problem = f"must be one of {', '.join(EVENTS)}" if isinstance(value, dict) else "an event must be an object"
-        return _result({}, [Fault("type", problem)])
+        return _result({}, [Issue("type", problem)])
     # Accepted without a time and without an id: the specification's own examples of failures have neither.
     read = _read_fields(value, {"timestamp": Field(_moment), "operationId": Field(text), **fields}, faults)
     if read.get("success") is True:
         faults += [(f".{key}", "is missing") for key in _ON_SUCCESS.get(str(kind), ()) if key not in read]
     elif fields.get("error") is not None and "error" not in read and not faults:
         faults.append((".error", "is missing"))
-    return _result(dict(value), [Fault(where.removeprefix("."), problem) for where, problem in faults])
+    return _result(dict(value), [Issue(where.removeprefix("."), problem) for where, problem in faults])
 
 
 def validate_events_message(value: Any) -> Result:
     """The same for a whole events message."""
     if not isinstance(value, dict):
-        return _result({}, [Fault("", "the message must be an object")])
+        return _result({}, [Issue("", "the message must be an object")])
     found = [*_version_faults(value)]
     faults: list[tuple[str, str]] = []
     fields = {"runId": Field(text, UNSET), "status": Field(one_of(*STATUSES), UNSET)}
     _read_fields(value, fields, faults)
-    found += [Fault(where.removeprefix("."), problem) for where, problem in faults]
+    found += [Issue(where.removeprefix("."), problem) for where, problem in faults]
     events = value.get("events")
     if not isinstance(events, list):
-        found.append(Fault("events", "must be an array"))
+        found.append(Issue("events", "must be an array"))
         events = []
     for index, event in enumerate(events):
         result = validate_event(event)
         if not result["success"]:
             issues = result["error"]["issues"]
-            found += [Fault(f"events[{index}].{issue['path']}", issue["message"], index) for issue in issues]
+            found += [Issue(f"events[{index}].{issue['path']}", issue["message"], index) for issue in issues]
     return _result(dict(value), found)
+
+
+# --- bodies of our own routes -----------------------------------------------------------------------------------------
+
+
+class NewSpace(Struct, frozen=True, forbid_unknown_fields=True):
+    """``POST /v1/spaces``. ``policy`` replaces single values of the preset: ``{"network": {"allowed": true}}``."""
+
+    name: str
+    preset: str = "standard"
+    policy: dict[str, dict[str, Any]] = {}
+
+
+class Approval(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The answer to what a run asked."""
+
+    operation_id: str
+    decision: Literal["approved", "denied"]
+    reason: Annotated[str, Meta(max_length=2000)] | None = None
+
+
+class Resume(Struct, frozen=True, forbid_unknown_fields=True):
+    """``POST /v1/runs/{id}/resume``."""
+
+    approval: Approval
 
 
 # The specification's own names (SP-081 to SP-083).

@@ -5,6 +5,10 @@ the two it holds nothing durable: each operation is an ordinary call with the ke
 the run asks for all of them again, and the record answers what was done. Owns the order of operations, whose turn it
 is in a space, and a run's time; does not own policy, approvals or retries (the hub) or what an operation does.
 
+Each run is a conversation of its own with the exchange, whose number it is told. A method that takes or names a run
+changes no other, but for one thing: it may give the turn away, and says so (``Turn``). So a defect met on the way is a
+defect of one run.
+
 Invariant: at most one run of a space is active. A run that waits for a person holds no turn, and what was approved
 meanwhile is carried out when the turn comes back to it.
 """
@@ -19,7 +23,7 @@ from msgspec import Raw, Struct
 
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.messages import DEFAULT_TIMEOUT_MS, MAX_MESSAGE_BYTES
-from trunkline.effects import Answer, Reply, ToSession, Wait
+from trunkline.effects import Answer, Deliver, Reply, ToSession, Wait
 from trunkline.entries import ProcessStep
 from trunkline.events import CallRequested, CancelRequested, Event, ProcessStepped
 from trunkline.model import Fault, Now, Principal, stamp
@@ -53,6 +57,8 @@ class Run(Struct, eq=False):
     """One run. ``left``: the exchange is stopping; the run goes on after its next start."""
 
     run_id: str
+    # The number of its conversation; 0 for one that was read from the record.
+    session: int
     space: str
     caller: str
     operations: list[dict[str, Any]]
@@ -64,9 +70,10 @@ class Run(Struct, eq=False):
     index: int = 0
     state: State = "recording"
     status: str = "completed"
+    # The call of its present operation, once it has an id; the question it asks; what waits for the run's turn.
+    call_id: str | None = None
     asked: Asked | None = None
-    # A delivery that waits for the run's turn.
-    held: str | None = None
+    held: Deliver | None = None
     # What is left of its time, and when that ends while it is active.
     seconds: float = 0.0
     deadline: float = 0.0
@@ -85,35 +92,44 @@ class Run(Struct, eq=False):
 
 
 class Start(Struct, frozen=True):
-    """A delivery may be carried out now."""
+    """A delivery may be carried out now, by its space."""
 
-    call_id: str
+    delivery: Deliver
+
+
+class Turn(Struct, frozen=True):
+    """It is this run's turn: call ``go_on`` for it."""
+
+    run: Run
 
 
 class Changed(Struct, frozen=True):
     """Whoever follows this run has something to look at."""
 
-    run_id: str
+    run: Run
 
 
-Output = Event | Start | Changed
+class Ended(Struct, frozen=True):
+    """The end of this run is on record."""
+
+    run: Run
 
 
-class Surroundings(Protocol):
-    """What a run has to be told about the world."""
+Output = Event | Start | Turn | Changed | Ended
 
-    def why(self, run: Run, operation: Mapping[str, Any], wait: Wait) -> translate.Why:
+
+class Reasons(Protocol):
+    """What a run asks the world: why something is so."""
+
+    def why_asked(self, run: Run, operation: Mapping[str, Any], wait: Wait) -> translate.Why:
         """Why a person is asked."""
 
-    def denial(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
+    def why_refused(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
         """Why such an operation would be refused now, if it would."""
 
     @property
     def no_shell(self) -> str:
         """Why there is no shell here; empty if there is one."""
-
-    def ended(self, run: Run) -> None:
-        """The end of a run is on record."""
 
 
 def time_of(operations: list[dict[str, Any]]) -> float:
@@ -130,10 +146,10 @@ def time_of(operations: list[dict[str, Any]]) -> float:
 class Runs:
     """All runs that are not done."""
 
-    def __init__(self, session: int, around: Surroundings) -> None:
-        self._session = session
-        self._around = around
+    def __init__(self, reasons: Reasons) -> None:
+        self._reasons = reasons
         self.open: dict[str, Run] = {}
+        # Who has the turn of a space, and who waits for it.
         self._active: dict[str, Run] = {}
         self._queues: dict[str, deque[Run]] = {}
         self._out: list[Output] = []
@@ -155,76 +171,73 @@ class Runs:
             return f"{MAX_OPEN} runs of this space are not done; answer what they ask, or try again later"
         return ""
 
-    def submit(self, run_id: str, space: str, caller: str, message: Mapping[str, Any]) -> list[Output]:
+    def submit(self, run_id: str, session: int, space: str, caller: str, message: Mapping[str, Any]) -> list[Output]:
         """Take on a message that was found valid. It starts once it is on record."""
-        run = self._add(run_id, space, caller, message)
         data = Raw(translate.encode({"space": space, "caller": caller, "message": message}))
-        run.message_bytes = len(memoryview(data))
-        self._out.append(ProcessStepped(self._session, f"{run_id}/started", PROCESS, run_id, "started", data))
+        self._add(run_id, session, data, space, caller, message)
+        self._out.append(ProcessStepped(session, "started", PROCESS, run_id, "started", data))
         return self._take()
 
-    def take_up(
-        self, recorded: Mapping[str, list[ProcessStep]], carried_out: Callable[[str], set[int]], now: Now
-    ) -> list[Output]:
-        """After a restart: go on with what was open. ``carried_out`` tells which operations of a run became calls."""
-        for run_id, steps in sorted(recorded.items(), key=lambda item: item[1][0].n):
-            data = translate.decode(steps[0].data)
-            run = self._add(run_id, data["space"], data["caller"], data["message"])
-            done = carried_out(run_id)
-            run.message_bytes = len(memoryview(steps[0].data))
-            run.refused_before = frozenset(range(max(done, default=0))) - done
-            self._enqueue(run)
-        for space in list(self._queues):
-            self._next(space, now)
+    def take_up(self, session: int, started: ProcessStep, carried_out: Callable[[str, str], set[int]]) -> list[Output]:
+        """After a restart: go on with a run that was open. ``carried_out`` tells which operations became calls."""
+        data = translate.decode(started.data)
+        run = self._add(started.subject, session, started.data, data["space"], data["caller"], data["message"])
+        done = carried_out(run.run_id, run.caller)
+        run.refused_before = frozenset(range(max(done, default=0))) - done
+        self._enqueue(run)
         return self._take()
 
-    def _add(self, run_id: str, space: str, caller: str, message: Mapping[str, Any]) -> Run:
+    def _add(self, run_id: str, session: int, data: Raw, space: str, caller: str, message: Mapping[str, Any]) -> Run:
         operations = message["operations"]
-        run = Run(run_id, space, caller, operations, message.get("stopOnError", False), seconds=time_of(operations))
+        run = Run(
+            run_id,
+            session,
+            space,
+            caller,
+            operations,
+            message.get("stopOnError", False),
+            message_bytes=len(memoryview(data)),
+            seconds=time_of(operations),
+        )
         self.open[run_id] = run
         return run
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
-    def handle(self, effect: ToSession, now: Now) -> list[Output]:
+    def handle(self, run_id: str, effect: ToSession, now: Now) -> list[Output]:
         """The exchange says something about a run."""
-        run_id, _, part = getattr(effect, "ref", "").rpartition("/")
         run = self.open.get(run_id)
         if run is None:
             return []
         match effect:
-            case Reply() if part == "started" and run.state == "recording":
+            case Reply(ref="started") if run.state == "recording":
                 self._enqueue(run)
-                self._next(run.space, now)
-            case Reply() if part == "ended":
-                run.state = "done"
-                run.operations = []  # whoever keeps a run that is done keeps its events
-                del self.open[run_id]
-                self._around.ended(run)
-                self._out.append(Changed(run_id))
-            case Wait() if part == str(run.index) and effect.approval_id is not None:
-                self._paused(run, effect, now)
-            case Answer() if part == str(run.index) and run.state in {"active", "paused", "queued"}:
+            case Reply(ref="ended"):
+                self._done(run)
+            case Wait() if effect.ref == str(run.index):
+                run.call_id = effect.call_id
+                if effect.approval_id is not None:
+                    self._paused(run, effect, now)
+            case Answer() if effect.ref == str(run.index) and run.state in {"active", "paused", "queued"}:
                 self._answered(run, effect, now)
             case _:
                 pass
         return self._take()
 
-    def operation_of(self, key: str | None, caller: str) -> Run | None:
-        """The run that asked for a call with this key."""
-        run_id, _, part = (key or "").rpartition("/")
+    def run_of(self, delivery: Deliver) -> Run | None:
+        """The run whose present operation this is."""
+        run_id, _, index = (delivery.key or "").rpartition("/")
         run = self.open.get(run_id)
-        return run if run is not None and run.caller == caller and part == str(run.index) else None
+        return run if run is not None and run.caller == delivery.caller and index == str(run.index) else None
 
-    def delivered(self, key: str | None, caller: str, call_id: str, now: Now) -> list[Output]:
+    def delivered(self, delivery: Deliver) -> list[Output]:
         """An operation arrived at its space: it starts now, unless it is an approved one of a run without the turn."""
-        run = self.operation_of(key, caller)
+        run = self.run_of(delivery)
         if run is None or run.state != "paused":
-            self._out.append(Start(call_id))
+            self._out.append(Start(delivery))
         else:
-            run.held, run.asked = call_id, None
+            run.held, run.asked = delivery, None
             self._enqueue(run, first=True)
-            self._next(run.space, now)
         return self._take()
 
     def _paused(self, run: Run, wait: Wait, now: Now) -> None:
@@ -232,36 +245,37 @@ class Runs:
             return
         assert wait.approval_id is not None
         operation = run.operations[run.index]
-        self._tell(run, translate.approval_required(operation, run.index, self._around.why(run, operation, wait)))
+        self._tell(
+            run, translate.approval_required(operation, run.index, self._reasons.why_asked(run, operation, wait))
+        )
         run.asked = Asked(wait.approval_id, translate.operation_id(operation, run.index))
         if run.state == "active":
             run.seconds = max(0.0, run.deadline - now.mono)
             run.state = "paused"
-            self._give_turn(run, now)
+            self._give_turn(run)
 
     def _answered(self, run: Run, answer: Answer, now: Now) -> None:
         problem = answer.fault
         if answer.refused and problem is not None and problem.code == translate.STOPPING:
             # Nothing of it is lost: the next start finds it as it is on record.
             run.state = "left"
-            self._out.append(Changed(run.run_id))
-            self._give_turn(run, now)
+            self._out.append(Changed(run))
+            self._give_turn(run)
             return
         operation = run.operations[run.index]
-        event = translate.outcome(operation, run.index, answer, self._around.no_shell)
-        run.asked = run.held = None
+        event = translate.outcome(operation, run.index, answer, self._reasons.no_shell)
+        run.asked = run.held = run.call_id = None
         run.index += 1
         self._tell(run, event)
         gone = (
             answer.refused and problem is not None and problem.code in translate.GONE and operation["type"] != "shell"
         )
         if gone or (run.stop_on_error and translate.failed(event)):
-            self._end(run, "error", now)
+            self._end(run, "error")
         elif run.state == "active":
             self._ask(run, now)
         elif run.state == "paused":
             self._enqueue(run, first=True)
-            self._next(run.space, now)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -272,54 +286,61 @@ class Runs:
             queue.appendleft(run)
         else:
             queue.append(run)
+        self._next(run.space)
 
-    def _next(self, space: str, now: Now) -> None:
+    def _next(self, space: str) -> None:
         """Give the turn to the next run, if nobody has it."""
         queue = self._queues.get(space)
         if space in self._active or not queue:
             return
-        run = queue.popleft()
+        run = self._active[space] = queue.popleft()
         if not queue:
             del self._queues[space]
-        self._active[space] = run
-        run.state = "active"
-        run.deadline = now.mono + run.seconds
-        if run.held is not None:
-            self._out.append(Start(run.held))
-            run.held = None
-        else:
-            self._ask(run, now)
+        self._out.append(Turn(run))
 
-    def _give_turn(self, run: Run, now: Now) -> None:
+    def _give_turn(self, run: Run) -> None:
         if self._active.get(run.space) is run:
             del self._active[run.space]
-            self._next(run.space, now)
+            self._next(run.space)
         elif run in (queue := self._queues.get(run.space, deque())):
             queue.remove(run)
+
+    def go_on(self, run: Run, now: Now) -> list[Output]:
+        """The turn of a run has come."""
+        if run.state == "queued" and self._active.get(run.space) is run:
+            run.state = "active"
+            run.deadline = now.mono + run.seconds
+            if run.held is not None:
+                self._out.append(Start(run.held))
+                run.held = None
+            else:
+                self._ask(run, now)
+        return self._take()
 
     def _ask(self, run: Run, now: Now) -> None:
         while run.index in run.refused_before:
             operation = run.operations[run.index]
-            event = translate.refused_before(operation, self._around.denial(run, operation), stamp(now.ms))
+            event = translate.refused_before(operation, self._reasons.why_refused(run, operation), stamp(now.ms))
             run.index += 1
             self._tell(run, event)
             if run.stop_on_error:
-                self._end(run, "error", now)
+                self._end(run, "error")
                 return
         if run.index == len(run.operations):
-            self._end(run, "completed", now)
+            self._end(run, "completed")
             return
         operation = run.operations[run.index]
-        ref = f"{run.run_id}/{run.index}"
         self._out.append(
             CallRequested(
-                session=self._session,
-                ref=ref,
+                session=run.session,
+                ref=str(run.index),
                 caller=Principal(run.caller),
                 tool_id=translate.tool_id(run.space, operation["type"]),
                 input=translate.tool_input(operation),
-                key=ref,
+                key=f"{run.run_id}/{run.index}",
                 correlation_id=run.run_id,
+                # Its id is needed if the run has to be ended.
+                announce=True,
             )
         )
 
@@ -333,31 +354,51 @@ class Runs:
             size = len(translate.encode(event))
         run.size += size
         run.events.append(event)
-        self._out.append(Changed(run.run_id))
+        self._out.append(Changed(run))
 
-    def _end(self, run: Run, status: str, now: Now) -> None:
+    def _end(self, run: Run, status: str) -> None:
         run.state, run.status = "ending", status
         data = Raw(translate.encode({"space": run.space, "caller": run.caller, "status": status, "events": run.events}))
-        self._out.append(
-            ProcessStepped(self._session, f"{run.run_id}/ended", PROCESS, run.run_id, "ended", data, done=True)
-        )
-        self._give_turn(run, now)
+        self._out.append(ProcessStepped(run.session, "ended", PROCESS, run.run_id, "ended", data, done=True))
+        self._give_turn(run)
+
+    def _done(self, run: Run) -> None:
+        run.state = "done"
+        run.operations = []  # whoever keeps a run that is done keeps its events
+        del self.open[run.run_id]
+        self._out.append(Ended(run))
+
+    def fail(self, run: Run, session: int, now: Now) -> list[Output]:
+        """A defect of ours was met in this run, and ended its conversation: it ends, in another one, with an error."""
+        if run.state == "ending":
+            self._done(run)
+        elif run.is_open or run.state == "paused":
+            run.session = session
+            if run.call_id is not None:
+                by = Principal(run.caller)
+                self._out.append(CancelRequested(session, "cancel", by, call_id=run.call_id, reason="defect"))
+            details = {"index": run.index}
+            self._tell(run, translate.error_event("system", translate.DEFECT, stamp(now.ms), details))
+            self._end(run, "error")
+        return self._take()
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def wake_at(self) -> float | None:
-        """When ``woke`` should be called next (monotonic)."""
-        return min((run.deadline for run in self._active.values()), default=None)
+        """When somebody should look for ``overdue`` runs (monotonic)."""
+        return min((run.deadline for run in self._active.values() if run.state == "active"), default=None)
 
-    def woke(self, now: Now) -> list[Output]:
-        """The time of some runs may be over."""
-        for run in [run for run in self._active.values() if now.mono >= run.deadline]:
-            operation, ref = run.operations[run.index], f"{run.run_id}/{run.index}"
-            details = {"index": run.index, "operationType": operation["type"]}
-            text = "The run took longer than its operations may take together"
-            self._out.append(
-                CancelRequested(self._session, ref, Principal(run.caller), target=ref, reason="run deadline")
-            )
-            self._tell(run, translate.error_event("timeout", text, stamp(now.ms), details))
-            self._end(run, "error", now)
+    def overdue(self, now: Now) -> list[Run]:
+        """The runs whose time is over: call ``time_over`` for each."""
+        return [run for run in self._active.values() if run.state == "active" and now.mono >= run.deadline]
+
+    def time_over(self, run: Run, now: Now) -> list[Output]:
+        """End a run whose time is over."""
+        operation, ref = run.operations[run.index], str(run.index)
+        details = {"index": run.index, "operationType": operation["type"]}
+        text = "The run took longer than its operations may take together"
+        by = Principal(run.caller)
+        self._out.append(CancelRequested(run.session, "cancel", by, target=ref, reason="run deadline"))
+        self._tell(run, translate.error_event("timeout", text, stamp(now.ms), details))
+        self._end(run, "error")
         return self._take()

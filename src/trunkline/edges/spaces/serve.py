@@ -1,31 +1,36 @@
-"""All spaces of an exchange, attached, and their runs: the rim between ``process`` and the world.
+"""All spaces of an exchange and their runs: the rim between ``process`` and the world.
 
-Owns the conversation in which runs ask for their operations, the alarm for their time, and who is told when a run has
-something to show. Does not own the folders that spaces are on disk (a ``Store``), nor the routes (``routes``).
+Owns the conversation of each run, the alarm for their time, and who is told when a run has something to show. Does not
+own the folders that spaces are on disk (``store``), nor how people ask for all this (``routes``, ``sockets``).
 
-Invariant: what is held for a run is bounded by one message in each direction; a finished run is dropped from memory
-first, and then comes from the record.
+Invariants: a defect met in one run ends this run with an error event, and no other. What is held for a run is bounded
+by one message in each direction; a finished run is dropped from memory first, and then comes from the record.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import contextlib
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, ParamSpec
 
 import msgspec
 
-from trunkline.edges.exchange import BaseSink, Exchange
+from trunkline.edges.alarm import Alarm
+from trunkline.edges.answers import Refused
+from trunkline.edges.exchange import BaseSink, Feed, Views
 from trunkline.edges.spaces import translate
-from trunkline.edges.spaces.process import PROCESS, Changed, Output, Run, Runs, Start
-from trunkline.edges.spaces.provider import Space, SpaceAgent
-from trunkline.effects import Deliver, Reply, ToSession, Wait
+from trunkline.edges.spaces.agent import SpaceAgent
+from trunkline.edges.spaces.messages import read_operations_message
+from trunkline.edges.spaces.process import PROCESS, Changed, Ended, Output, Run, Runs, Start, Turn
+from trunkline.edges.spaces.store import Space, SpacesFolder
+from trunkline.edges.waiting import Requests, Waiting
+from trunkline.effects import Deliver, ToSession, Wait
 from trunkline.errors import WorkspaceError
-from trunkline.events import ApprovalAnswered, Event
-from trunkline.model import Decision, Fault, Now, Principal, ProcessIdentity, fault, stamp
+from trunkline.events import Event
+from trunkline.model import Decision, Fault, Now, ProcessIdentity, fault, stamp
 from trunkline.workspace.sandbox import Sandbox, probe
 
 log = logging.getLogger("trunkline")
@@ -33,25 +38,27 @@ log = logging.getLogger("trunkline")
 # Finished runs kept as they were: for whoever asks again soon, before the record's masked form has to do.
 KEPT_RUNS: Final = 256
 KEPT_BYTES: Final = 67_108_864
-# An answer to a question is told as soon as it is on disk; a disk that takes longer than this is broken.
-REPLY_S: Final = 30.0
+# What those who follow a run are told: look at it.
+NEWS: Final = b""
+
+P = ParamSpec("P")
 
 
-class Store(Protocol):
-    """Where spaces are kept."""
+class NotTaken(Exception):
+    """An operations message of which nothing is done: the events message that says why, and its HTTP status."""
 
-    def create(self, name: str, preset: str, overrides: Mapping[str, Any]) -> Space:
-        """A new space; ``ConfigError`` if it cannot be made of this."""
+    def __init__(self, status: int, events: list[dict[str, Any]]) -> None:
+        super().__init__(f"not taken: {status}")
+        self.status = status
+        self.message = translate.events_message(_new_run_id(), "error", events)
 
-    def remove(self, space: Space) -> None:
-        """Its folder is gone after this, with everything in it."""
 
-
-class Spaces(BaseSink):
+class Spaces:
     """The spaces and their runs. ``prepare`` before the exchange starts, ``start`` and ``stop`` once each."""
 
-    def __init__(self, exchange: Exchange, store: Store, process: ProcessIdentity, version: str) -> None:
-        self._exchange = exchange
+    def __init__(self, feed: Feed, views: Views, store: SpacesFolder, process: ProcessIdentity, version: str) -> None:
+        self._feed = feed
+        self._views = views
         self._store = store
         self._process = process
         self._version = version
@@ -59,39 +66,37 @@ class Spaces(BaseSink):
         self._is_probed = False
         self.no_shell = ""
         self.agents: dict[str, SpaceAgent] = {}
-        self.closing = False
-        self._session = exchange.open_session(self)
-        self.runs = Runs(self._session, self)
+        self.runs = Runs(self)
+        self._alarm = Alarm(feed, self.runs.wake_at, self._wake)
+        self._requests = Requests(feed)
+        self._followers: dict[str, list[Waiting]] = {}
         self._finished: dict[str, Run] = {}
         self._finished_bytes = 0
-        self._news: dict[str, asyncio.Event] = {}
-        self._replies: dict[str, asyncio.Future[Reply]] = {}
-        self._refs = itertools.count(1)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
 
     # -- spaces --------------------------------------------------------------------------------------------------------
 
-    def prepare(self, spaces: Iterable[Space]) -> None:
+    def prepare(self) -> None:
         """Set the guards of all spaces: what was asked before a restart is judged as the exchange starts."""
-        for space in spaces:
+        for space in self._store.load():
             self._put(space)
 
     def _put(self, space: Space) -> SpaceAgent:
-        agent = SpaceAgent(self._exchange, space, self._process, self._version, gate=self._gate)
+        agent = SpaceAgent(self._feed, space, self._process, self._version, self._delivered)
         self.agents[space.name] = agent
-        self._exchange.guard(agent.agent_id, agent.guard)
+        self._feed.guard(agent.agent_id, agent.guard)
         return agent
 
     async def start(self) -> None:
-        """Attach the spaces, then go on with the runs that were open."""
+        """Attach the spaces, then go on with the runs that were open, in the order of the record."""
         for agent in self.agents.values():
-            await agent.attach(await self._find_sandbox())
-        recorded = self._exchange.open_steps(PROCESS)
-        self._carry_out(self.runs.take_up(recorded, self._carried_out, self._exchange.now()))
+            await self._attach(agent)
+        recorded = self._views.open_steps(PROCESS).values()
+        for started in sorted((steps[0] for steps in recorded), key=lambda step: step.n):
+            session = self._converse(started.subject)
+            self._guarded(session, self.runs.take_up, session, started, self._carried_out)
 
-    async def _find_sandbox(self) -> Sandbox | None:
-        """Look for a sandbox once, when the first space needs it."""
+    async def _attach(self, agent: SpaceAgent) -> None:
+        """Let a space in. A sandbox is looked for once, when the first one needs it."""
         if not self._is_probed:
             self._is_probed = True
             try:
@@ -99,60 +104,65 @@ class Spaces(BaseSink):
             except WorkspaceError as error:
                 self.no_shell = error.message
                 log.warning("spaces have no shell: %s", error.message)
-        return self._sandbox
+        agent.sandbox = self._sandbox
+        await agent.attach()
 
-    async def create(self, name: str, preset: str, overrides: Mapping[str, Any]) -> Space:
+    def agent(self, name: str) -> SpaceAgent:
+        """A space that is there."""
+        found = self.agents.get(name)
+        if found is None:
+            raise Refused(fault("not_found", "there is no such space; `trunkline space list` shows them"))
+        return found
+
+    async def create(self, name: str, preset: str, overrides: Mapping[str, Any]) -> SpaceAgent:
         """Make a space and attach it; ``ConfigError`` if it cannot be made of this."""
-        space = self._store.create(name, preset, overrides)
-        await self._put(space).attach(await self._find_sandbox())
-        return space
-
-    def refusal_to_remove(self, name: str) -> Fault | None:
-        """Why a space cannot be removed now."""
-        if any(run.space == name for run in self.runs.open.values()):
-            text = "runs of this space are not done: answer what they ask, or wait for them"
-            return fault("state.conflict", text)
-        return None
+        agent = self._put(self._store.create(name, preset, overrides))
+        await self._attach(agent)
+        return agent
 
     async def remove(self, name: str) -> None:
         """Take a space away, with its files."""
+        if any(run.space == name for run in self.runs.open.values()):
+            text = "runs of this space are not done: answer what they ask, or wait for them"
+            raise Refused(fault("state.conflict", text))
         agent = self.agents.pop(name)
         await agent.detach("removed")
-        self._exchange.guard(agent.agent_id, None)
+        self._feed.guard(agent.agent_id, None)
         await asyncio.to_thread(self._store.remove, agent.space)
 
     async def stop(self) -> None:
         """End what still runs, and tell whoever follows a run that it goes on after the next start."""
-        self.closing = True
-        if self._timer is not None:
-            self._timer.cancel()
         for agent in self.agents.values():
             await agent.detach("shutdown")
-        for news in self._news.values():
-            news.set()
-        self._news.clear()
+        self._alarm.cancel()
+        self._requests.close()
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
-    def new_run_id(self) -> str:
-        """``run_`` and 128 random bits (SP-039)."""
-        return f"run_{secrets.token_hex(16)}"
+    def read(self, data: bytes) -> dict[str, Any]:
+        """A valid operations message; ``NotTaken`` says everything that is wrong with it."""
+        result = read_operations_message(data)
+        if not result["success"]:
+            raise NotTaken(400, translate.invalid(result["error"], stamp(self._feed.now().ms)))
+        data_read: dict[str, Any] = result["data"]
+        return data_read
 
-    def refusal(self, space: str, caller: str, message: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Why a run is not taken on at all: an error category and a text."""
-        kinds = sorted({operation["type"] for operation in message["operations"]})
-        verdicts = [self._exchange.check(caller, translate.tool_id(space, kind), None) for kind in kinds]
-        denied = [found for found in verdicts if found.fault is not None and found.fault.code == "policy.denied"]
-        if denied and len(denied) == len(verdicts):
-            assert denied[0].fault is not None
-            return "policy", denied[0].fault.message
-        full = self.runs.refusal(space)
-        return ("system", full) if full else None
+    def not_taken(self, status: int, category: str, text: str, details: Mapping[str, Any] | None = None) -> NotTaken:
+        """What to raise if a message is not taken for one reason."""
+        return NotTaken(status, [translate.error_event(category, text, stamp(self._feed.now().ms), details)])
 
     def submit(self, space: str, caller: str, message: Mapping[str, Any]) -> Run:
-        """Take on a valid message."""
-        run_id = self.new_run_id()
-        outputs = self.runs.submit(run_id, space, caller, message)
+        """Take on a valid message; ``NotTaken`` if its caller is kept out of all of it, or if there is no room."""
+        kinds = sorted({operation["type"] for operation in message["operations"]})
+        faults = [self._views.check(caller, translate.tool_id(space, kind), None).fault for kind in kinds]
+        denied = [found for found in faults if found is not None and found.code == "policy.denied"]
+        if denied and len(denied) == len(kinds):
+            raise self.not_taken(403, "policy", denied[0].message)
+        full = self.runs.refusal(space)
+        if full:
+            raise self.not_taken(503, "system", full)
+        run_id = _new_run_id()
+        outputs = self.runs.submit(run_id, self._converse(run_id), space, caller, message)
         run = self.runs.open[run_id]
         self._carry_out(outputs)
         return run
@@ -163,94 +173,89 @@ class Spaces(BaseSink):
         return run if run is not None else self._on_record(run_id)
 
     def _on_record(self, run_id: str) -> Run | None:
-        for step in self._exchange.steps(PROCESS, run_id):
+        for step in self._views.steps(PROCESS, run_id):
             if step.done:
                 data = translate.decode(step.data, type=dict[str, Any])
-                return Run(
-                    run_id,
-                    data["space"],
-                    data["caller"],
-                    [],
-                    events=data["events"],
-                    status=data["status"],
-                    state="done",
-                )
+                space, caller, events = data["space"], data["caller"], data["events"]
+                return Run(run_id, 0, space, caller, [], events=events, status=data["status"], state="done")
         return None
 
-    def news(self, run: Run) -> asyncio.Event:
-        """What is set when there is something to look at. Ask for it before looking, and nothing is missed."""
-        found = self._news.setdefault(run.run_id, asyncio.Event())
-        if self.closing:
-            found.set()
-        return found
+    @contextlib.contextmanager
+    def following(self, run: Run) -> Iterator[Waiting]:
+        """A request that is told ``NEWS`` whenever there is something to look at."""
+        with self._requests.waiting() as follower:
+            followers = self._followers.setdefault(run.run_id, [])
+            followers.append(follower)
+            try:
+                yield follower
+            finally:
+                followers.remove(follower)
+                if not followers:
+                    self._followers.pop(run.run_id, None)
 
-    async def answer(self, approval_id: str, by: Principal, *, approved: bool, reason: str) -> Fault | None:
-        """A person answers what a run asked; why not, if that is so."""
-        ref = f"answer-{next(self._refs)}"
-        waiting: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._replies[ref] = waiting
-        try:
-            self._exchange.feed([ApprovalAnswered(self._session, ref, by, approval_id, approved, reason)])
-            async with asyncio.timeout(REPLY_S):
-                return (await waiting).fault
-        except TimeoutError:
-            return fault("hub.unavailable")
-        finally:
-            del self._replies[ref]
+    # -- their conversations -------------------------------------------------------------------------------------------
 
-    # -- the sink of the runs ------------------------------------------------------------------------------------------
+    def _converse(self, run_id: str) -> int:
+        return self._feed.open_session(_RunSink(self, run_id))
 
-    def send(self, effect: ToSession, now: Now) -> None:
+    def hear(self, run_id: str, effect: ToSession, now: Now) -> None:
         """The exchange says something to a run."""
-        if isinstance(effect, Reply) and (waiting := self._replies.get(effect.ref)) is not None:
-            if not waiting.done():
-                waiting.set_result(effect)
-            return
-        self._carry_out(self.runs.handle(effect, now))
+        self._carry_out(self.runs.handle(run_id, effect, now))
 
-    def _gate(self, deliver: Deliver) -> None:
+    def fail(self, run_id: str) -> None:
+        """A defect ended the conversation of a run."""
+        run = self.runs.open.get(run_id)
+        if run is not None:
+            self._carry_out(self.runs.fail(run, self._converse(run_id), self._feed.now()))
+
+    def _delivered(self, delivery: Deliver) -> None:
         """A space was given something to do: now, or when the turn of its run comes."""
-        now = self._exchange.now()
-        self._carry_out(self.runs.delivered(deliver.key, deliver.caller, deliver.call_id, now))
+        run = self.runs.run_of(delivery)
+        self._guarded(0 if run is None else run.session, self.runs.delivered, delivery)
+
+    def _wake(self) -> None:
+        now = self._feed.now()
+        for run in self.runs.overdue(now):
+            self._guarded(run.session, self.runs.time_over, run, now)
+
+    def _guarded(self, session: int, work: Callable[P, Sequence[Output]], *args: P.args, **options: P.kwargs) -> None:
+        """Do something for one run that nobody else guards."""
+        try:
+            self._carry_out(work(*args, **options))
+        except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
+            self._feed.failed(session, error)
 
     def _carry_out(self, outputs: Sequence[Output]) -> None:
         happened: list[Event] = []
+        turns: list[Run] = []
         for output in outputs:
-            if isinstance(output, Start):
-                for agent in self.agents.values():
-                    agent.start(output.call_id)
-            elif isinstance(output, Changed):
-                self._tell(output.run_id)
-            else:
-                happened.append(output)
+            match output:
+                case Start(delivery):
+                    agent = self.agents.get(translate.space_of(delivery.tool_id))
+                    # A space that is being removed takes on nothing more; the hub says what became of this.
+                    if agent is not None:
+                        agent.start(delivery)
+                case Turn(run):
+                    turns.append(run)
+                case Changed(run):
+                    self._tell(run)
+                case Ended(run):
+                    self._feed.close_session(run.session)
+                    self._keep(run)
+                    self._tell(run)
+                case _:
+                    happened.append(output)
         if happened:
-            self._exchange.feed(happened)
-        self._set_timer()
+            self._feed.feed(happened)
+        for run in turns:
+            self._guarded(run.session, self.runs.go_on, run, self._feed.now())
+        self._alarm.set()
 
-    def _tell(self, run_id: str) -> None:
-        news = self._news.pop(run_id, None)
-        if news is not None:
-            news.set()
+    def _tell(self, run: Run) -> None:
+        for follower in self._followers.get(run.run_id, ()):
+            follower.put(NEWS)
 
-    def _set_timer(self) -> None:
-        at = self.runs.wake_at()
-        if at == self._timer_at or self.closing:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_at = at or 0.0
-        if at is not None:
-            delay = max(0.0, at - self._exchange.now().mono)
-            self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
-
-    def _wake(self) -> None:
-        self._timer, self._timer_at = None, 0.0
-        self._carry_out(self.runs.woke(self._exchange.now()))
-
-    # -- what runs are told of the world -------------------------------------------------------------------------------
-
-    def ended(self, run: Run) -> None:
+    def _keep(self, run: Run) -> None:
         """Remember a finished run for a while."""
         self._finished[run.run_id] = run
         self._finished_bytes += run.size
@@ -258,42 +263,61 @@ class Spaces(BaseSink):
             oldest = self._finished.pop(next(iter(self._finished)))
             self._finished_bytes -= oldest.size
 
-    def why(self, run: Run, operation: Mapping[str, Any], wait: Wait) -> translate.Why:
+    # -- why something is so -------------------------------------------------------------------------------------------
+
+    def why_asked(self, run: Run, operation: Mapping[str, Any], wait: Wait) -> translate.Why:
         """Why a person is asked: by the space's rules, or else by those of the exchange."""
-        question = next((q for q in self._exchange.questions() if q.approval_id == wait.approval_id), None)
+        question = self._views.question(wait.approval_id or "")
         tool_id, body = translate.tool_id(run.space, operation["type"]), translate.tool_input(operation)
         agent = self.agents.get(run.space)
         own = None if agent is None else agent.judge(tool_id, body)
         if own is not None and own.decision is Decision.ASK:
             rule, reason, suggestion = own.rule, own.reason, own.suggestion
         else:
-            rule, suggestion = self._exchange.check(run.caller, tool_id, None).rule, None
+            rule, suggestion = self._views.check(run.caller, tool_id, None).rule, None
             reason = "" if question is None else question.reason
         return translate.Why(
             rule,
             reason,
-            stamp(self._exchange.now().ms) if question is None else question.asked_at,
+            stamp(self._feed.now().ms) if question is None else question.asked_at,
             wait.approval_id or "",
             None if wait.expires_ms is None else stamp(wait.expires_ms),
             suggestion,
         )
 
-    def denial(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
+    def why_refused(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
         """Why such an operation would be refused now, if it would."""
         tool_id = translate.tool_id(run.space, operation["type"])
-        return self._exchange.check(run.caller, tool_id, translate.tool_input(operation)).fault
+        return self._views.check(run.caller, tool_id, translate.tool_input(operation)).fault
 
-    def _carried_out(self, run_id: str) -> set[int]:
+    def _carried_out(self, run_id: str, caller: str) -> set[int]:
         """Which operations of a run became calls, by what is on record of it."""
         found = set()
-        caller = self.runs.open[run_id].caller
-        for line in self._exchange.entries(correlation_id=run_id):
+        for line in self._views.entries(correlation_id=run_id):
             entry = _read_keyed(line)
             owner, _, index = (entry.key or "").rpartition("/")
             # Correlations and keys are the callers' to choose: somebody else's say nothing about this run.
             if owner == run_id and entry.caller == caller and index.isdecimal():
                 found.add(int(index))
         return found
+
+
+class _RunSink(BaseSink):
+    """The conversation of one run."""
+
+    __slots__ = ("_run_id", "_spaces")
+
+    def __init__(self, spaces: Spaces, run_id: str) -> None:
+        self._spaces = spaces
+        self._run_id = run_id
+
+    def send(self, effect: ToSession, now: Now) -> None:
+        """The exchange says something."""
+        self._spaces.hear(self._run_id, effect, now)
+
+    def abort(self) -> None:
+        """A defect was met here."""
+        self._spaces.fail(self._run_id)
 
 
 class _Keyed(msgspec.Struct):
@@ -304,3 +328,8 @@ class _Keyed(msgspec.Struct):
 
 
 _read_keyed: Final = msgspec.json.Decoder(_Keyed).decode
+
+
+def _new_run_id() -> str:
+    """``run_`` and 128 random bits (SP-039)."""
+    return f"run_{secrets.token_hex(16)}"

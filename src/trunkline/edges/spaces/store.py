@@ -1,7 +1,7 @@
 """Spaces on disk: ``<home>/spaces/<name>/`` with ``space.toml`` (preset, overrides) and ``files/`` (the root).
 
 Owns these folders: reading them at the start, making one, removing one. Does not own what spaces do
-(``edges.spaces``). The files belong to a user of the space's own if the exchange runs as root (``workspace.folder``).
+(``agent``). The files belong to a user of the space's own if the exchange runs as root (``workspace.folder``).
 
 Invariant: a folder with a ``space.toml`` is a whole space: that file is written last and removed first.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,15 +19,26 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from trunkline.edges.spaces.provider import Space
-from trunkline.edges.spaces.routes import NAME, NAME_IN_WORDS
 from trunkline.errors import ConfigError, WorkspaceError
 from trunkline.tomlfile import TomlFile
 from trunkline.workspace.folder import Workspace
-from trunkline.workspace.policy import make_policy
+from trunkline.workspace.policy import Policy, make_policy
 
 SETTINGS: Final = "space.toml"
 FILES: Final = "files"
+# A space's name is a folder's name and part of an agent's id; lower case, so that no two differ by case only.
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+NAME_IN_WORDS: Final = "up to 63 of a-z, 0-9, - and _, and begins with a letter or digit"
+
+
+class Space(Struct, frozen=True):
+    """A space as its folder says: its rules and its files."""
+
+    name: str
+    preset: str
+    policy: Policy
+    workspace: Workspace
+    folder: Path
 
 
 class SpaceFile(Struct, frozen=True):
@@ -80,6 +92,8 @@ class SpacesFolder:
             _write(folder / SETTINGS, _as_toml(preset, overrides))
         except OSError as error:
             raise ConfigError(f"cannot be made: {error.strerror}", str(folder)) from None
+        except WorkspaceError as error:
+            raise ConfigError(f"cannot be made: {error.message}", str(folder)) from None
         return Space(name, preset, policy, workspace, folder)
 
     def remove(self, space: Space) -> None:

@@ -46,6 +46,8 @@ DENIED: Final = frozenset(
 STOPPING: Final = "hub.unavailable"
 GONE: Final = frozenset({"tool.not_found", "tool.unavailable"})
 NOT_KNOWN: Final = "whether the operation took effect is not known"
+# The place of a defect of ours is on record, for the operator.
+DEFECT: Final = "A defect of the exchange ended this; the operator's record says where"
 
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.decode
@@ -128,6 +130,11 @@ def agent_id(space: str) -> str:
 def tool_id(space: str, kind: str) -> str:
     """The tool that carries out this type of operation."""
     return f"{AGENT_PREFIX}{space}/{TOOL_OF[kind]}"
+
+
+def space_of(tool_id: str) -> str:
+    """The space whose tool this is."""
+    return tool_id.partition("/")[0].removeprefix(AGENT_PREFIX)
 
 
 def definitions(space: str, *, has_shell: bool) -> tuple[ToolDefinition, ...]:

@@ -24,7 +24,7 @@ def test_every_route_is_documented_and_no_other() -> None:
     documented = set(re.findall(r"^\| `([A-Z]+) (/[^`]*)` \|", PAGE, re.MULTILINE))
     nobody: Any = None
     found = set()
-    for route in routes.Api(nobody, nobody).app().routes:
+    for route in routes.SpacesApi(nobody, nobody, nobody).app().routes:
         if isinstance(route, Route):
             found |= {(method, route.path) for method in (route.methods or ()) if method != "HEAD"}
         elif isinstance(route, WebSocketRoute):

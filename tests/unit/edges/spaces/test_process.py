@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,13 +11,24 @@ from msgspec import Raw
 
 from tests.requirement import requirement
 from trunkline.edges.spaces import process, translate, validate_events_message, validate_operations_message
-from trunkline.edges.spaces.process import MAX_OPEN, MAX_QUEUED, PROCESS, Changed, Output, Run, Runs, Start, time_of
-from trunkline.effects import Answer, Reply, ToSession, Wait
+from trunkline.edges.spaces.process import (
+    MAX_OPEN,
+    MAX_QUEUED,
+    PROCESS,
+    Changed,
+    Ended,
+    Output,
+    Run,
+    Runs,
+    Start,
+    Turn,
+    time_of,
+)
+from trunkline.effects import Answer, Deliver, Reply, ToSession, Wait
 from trunkline.entries import ProcessStep
 from trunkline.events import CallRequested, CancelRequested, ProcessStepped
 from trunkline.model import Fault, Now, Status, fault
 
-SESSION = 7
 MESSAGE = {"type": "message", "content": "x"}
 READ = {"type": "readFile", "path": "a"}
 SHELL = {"type": "shell", "command": "ls", "timeout": 1000}
@@ -34,7 +46,8 @@ class World:
     no_shell = "install a sandbox"
 
     def __init__(self) -> None:
-        self.runs = Runs(SESSION, self)
+        self.runs = Runs(self)
+        self.sessions = itertools.count(1)
         self.now = Now(100.0, 1_700_000_000.0)
         self.asked: list[CallRequested] = []
         self.steps: list[ProcessStepped] = []
@@ -44,18 +57,15 @@ class World:
         self.finished: list[Run] = []
         self.denied: Fault | None = None
 
-    # -- Surroundings ----
+    # -- Reasons ----
 
-    def why(self, run: Run, operation: Mapping[str, Any], wait: Wait) -> translate.Why:
+    def why_asked(self, run: Run, operation: Mapping[str, Any], wait: Wait) -> translate.Why:
         return translate.Why(
             "shell.approvalRequired", "a rule asks", "2026-01-01T00:00:00.000Z", wait.approval_id or ""
         )
 
-    def denial(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
+    def why_refused(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
         return self.denied
-
-    def ended(self, run: Run) -> None:
-        self.finished.append(run)
 
     # -- driving ----
 
@@ -69,18 +79,26 @@ class World:
                 case CancelRequested():
                     self.cancels.append(output)
                 case Start():
-                    self.started.append(output.call_id)
+                    self.started.append(output.delivery.call_id)
+                case Turn():
+                    self.take(self.runs.go_on(output.run, self.now))
                 case Changed():
-                    self.changed.append(output.run_id)
+                    self.changed.append(output.run.run_id)
+                case Ended():
+                    self.finished.append(output.run)
 
     def submit(self, run_id: str, *operations: dict[str, Any], space: str = "s", **fields: Any) -> Run:
-        self.take(self.runs.submit(run_id, space, "operator", written(*operations, **fields)))
+        self.take(self.runs.submit(run_id, next(self.sessions), space, "operator", written(*operations, **fields)))
         run = self.runs.open[run_id]
-        self.say(Reply(SESSION, 0, f"{run_id}/started", id=run_id))
+        self.record(run_id, "started")
         return run
 
-    def say(self, effect: ToSession) -> None:
-        self.take(self.runs.handle(effect, self.now))
+    def record(self, run_id: str, step: str) -> None:
+        """A step is on disk."""
+        self.say(run_id, Reply(self.runs.open[run_id].session, 0, step, id=run_id))
+
+    def say(self, run_id: str, effect: ToSession) -> None:
+        self.take(self.runs.handle(run_id, effect, self.now))
 
     def answer(
         self,
@@ -91,23 +109,33 @@ class World:
         **more: Any,
     ) -> None:
         body = None if output is None else Raw(translate.encode(output))
-        self.say(Answer(SESSION, 0, ref, f"call-{ref}", status, body, problem, finished_ms=self.now.ms, **more))
+        run_id, _, index = ref.partition("/")
+        answer = Answer(0, 0, index, f"call-{ref}", status, body, problem, finished_ms=self.now.ms, **more)
+        self.say(run_id, answer)
 
     def refuse(self, ref: str, problem: Fault) -> None:
         self.answer(ref, status=Status.FAILED, problem=problem, refused=True)
 
     def wait(self, ref: str, approval_id: str = "a1") -> None:
-        self.say(Wait(SESSION, 0, ref, f"call-{ref}", Status.WAITING_APPROVAL, approval_id))
+        run_id, _, index = ref.partition("/")
+        self.say(run_id, Wait(0, 0, index, f"call-{ref}", Status.WAITING_APPROVAL, approval_id))
 
-    def deliver(self, ref: str) -> None:
-        self.take(self.runs.delivered(ref, "operator", f"call-{ref}", self.now))
+    def deliver(self, key: str | None, caller: str = "operator", call_id: str = "") -> None:
+        body = Raw(b"{}")
+        self.take(
+            self.runs.delivered(Deliver(9, 0, call_id or f"call-{key}", "space.s/shell", body, caller, "", key=key))
+        )
+
+    def wake(self) -> None:
+        for run in self.runs.overdue(self.now):
+            self.take(self.runs.time_over(run, self.now))
 
     def later(self, seconds: float) -> None:
         self.now = Now(self.now.mono + seconds, self.now.wall + seconds)
 
     @property
     def refs(self) -> list[str]:
-        return [event.ref for event in self.asked]
+        return [event.key or "" for event in self.asked]
 
 
 @pytest.fixture
@@ -119,15 +147,16 @@ def world() -> World:
 
 
 def test_nothing_is_asked_before_the_run_is_on_record(world: World) -> None:
-    world.take(world.runs.submit("run_1", "s", "http:alice", written(MESSAGE)))
+    world.take(world.runs.submit("run_1", 7, "s", "http:alice", written(MESSAGE)))
     (step,) = world.steps
-    assert (step.process, step.subject, step.step, step.done) == (PROCESS, "run_1", "started", False)
+    assert (step.session, step.process, step.subject, step.step) == (7, PROCESS, "run_1", "started")
+    assert step.done is False
     data = translate.decode(step.data)
     assert (data["space"], data["caller"], data["message"]["operations"][0]["type"]) == ("s", "http:alice", "message")
     assert world.asked == []
-    world.say(Reply(SESSION, 0, "run_1/started", id="run_1"))
+    world.record("run_1", "started")
     (asked,) = world.asked
-    assert (asked.ref, asked.key, asked.correlation_id) == ("run_1/0", "run_1/0", "run_1")
+    assert (asked.session, asked.ref, asked.key, asked.correlation_id) == (7, "0", "run_1/0", "run_1")
     assert (asked.caller.identity, asked.tool_id, bytes(asked.input)) == (
         "http:alice",
         "space.s/message",
@@ -149,14 +178,14 @@ def test_each_operation_is_asked_for_when_the_one_before_has_its_outcome(world: 
     assert (end.step, end.done, translate.decode(end.data)["status"]) == ("ended", True, "completed")
     assert translate.decode(end.data)["events"] == run.events
     assert run.state == "ending"
-    world.say(Reply(SESSION, 0, "run_1/ended", id="run_1"))
+    world.record("run_1", "ended")
     assert (run.state, world.runs.open, world.finished) == ("done", {}, [run])
 
 
 def test_a_run_that_is_done_does_not_keep_its_message(world: World) -> None:
     run = world.submit("run_1", MESSAGE)
     world.answer("run_1/0", {})
-    world.say(Reply(SESSION, 0, "run_1/ended", id="run_1"))
+    world.record("run_1", "ended")
     assert (run.state, run.operations, len(run.events)) == ("done", [], 1)
 
 
@@ -174,11 +203,18 @@ def test_an_empty_message_is_done_at_once(world: World) -> None:
     assert (run.state, run.events, world.asked) == ("ending", [], [])
 
 
+@pytest.mark.parametrize("output", [{"$ref": "sha256:zz"}, {"$ref": 7}])
+def test_an_output_that_looks_like_a_reference_is_told_as_it_is(world: World, output: dict[str, Any]) -> None:
+    run = world.submit("run_1", READ)
+    world.answer("run_1/0", output)
+    assert (run.events[0]["type"], run.events[0]["$ref"]) == ("readFile", output["$ref"])
+
+
 def test_an_answer_to_something_else_changes_nothing(world: World) -> None:
     run = world.submit("run_1", MESSAGE, MESSAGE)
     world.answer("run_1/1", {})
     world.answer("run_2/0", {})
-    world.say(Reply(SESSION, 0, "run_1/0", status="canceling"))
+    world.say("run_1", Reply(0, 0, "cancel", status="canceling"))
     assert (run.index, run.events) == (0, [])
     world.answer("run_1/0", {})
     world.answer("run_1/0", {})
@@ -274,9 +310,9 @@ def test_an_approved_operation_waits_for_the_turn_of_its_run(world: World) -> No
 def test_what_is_nobodys_operation_starts_at_once(world: World) -> None:
     world.submit("run_1", SHELL)
     world.wait("run_1/0")
-    world.take(world.runs.delivered(None, "operator", "c1", world.now))
-    world.take(world.runs.delivered("run_1/0", "http:mallory", "c2", world.now))
-    world.take(world.runs.delivered("run_1/5", "operator", "c3", world.now))
+    world.deliver(None, call_id="c1")
+    world.deliver("run_1/0", "http:mallory", "c2")
+    world.deliver("run_1/5", call_id="c3")
     assert world.started == ["c1", "c2", "c3"]
 
 
@@ -313,13 +349,13 @@ def test_a_run_whose_time_is_over_ends_with_a_timeout(world: World) -> None:
     run, following = world.submit("run_1", SHELL, MESSAGE), world.submit("run_2", MESSAGE)
     assert world.runs.wake_at() == 106.0
     world.later(5.9)
-    world.take(world.runs.woke(world.now))
+    world.wake()
     assert run.state == "active"
     world.later(0.2)
-    world.take(world.runs.woke(world.now))
+    world.wake()
     assert (run.state, run.status) == ("ending", "error")
     assert (run.events[0]["type"], run.events[0]["category"]) == ("error", "timeout")
-    assert [cancel.target for cancel in world.cancels] == ["run_1/0"]
+    assert [(cancel.session, cancel.target) for cancel in world.cancels] == [(run.session, "0")]
     assert following.state == "active"
     world.answer("run_1/0", {})
     assert len(run.events) == 1
@@ -331,7 +367,7 @@ def test_time_stands_still_while_a_person_thinks(world: World) -> None:
     world.wait("run_1/0")
     assert world.runs.wake_at() is None
     world.later(3000.0)
-    world.take(world.runs.woke(world.now))
+    world.wake()
     world.deliver("run_1/0")
     assert (run.state, world.runs.wake_at()) == ("active", world.now.mono + 2.0)
 
@@ -339,14 +375,15 @@ def test_time_stands_still_while_a_person_thinks(world: World) -> None:
 # --- restarts ---------------------------------------------------------------------------------------------------------
 
 
-def recorded(run_id: str, n: int, *operations: dict[str, Any], space: str = "s") -> dict[str, list[ProcessStep]]:
-    data = Raw(translate.encode({"space": space, "caller": "operator", "message": written(*operations)}))
-    return {run_id: [ProcessStep(n=n, at=0, process=PROCESS, subject=run_id, step="started", data=data)]}
+def recorded(run_id: str, *operations: dict[str, Any]) -> ProcessStep:
+    data = Raw(translate.encode({"space": "s", "caller": "operator", "message": written(*operations)}))
+    return ProcessStep(n=1, at=0, process=PROCESS, subject=run_id, step="started", data=data)
 
 
-def test_open_runs_are_taken_up_from_their_first_operation_in_the_order_of_the_record(world: World) -> None:
-    found = {**recorded("run_b", 9, MESSAGE), **recorded("run_a", 3, MESSAGE, SHELL)}
-    world.take(world.runs.take_up(found, lambda _: set(), world.now))
+def test_open_runs_are_taken_up_from_their_first_operation_one_after_the_other(world: World) -> None:
+    for number, started in enumerate((recorded("run_a", MESSAGE, SHELL), recorded("run_b", MESSAGE))):
+        world.take(world.runs.take_up(number, started, lambda *_: set()))
+    assert [event.session for event in world.asked] == [0]
     assert world.refs == ["run_a/0"]
     world.answer("run_a/0", {})
     assert world.refs[-1] == "run_a/1"
@@ -359,8 +396,8 @@ def test_open_runs_are_taken_up_from_their_first_operation_in_the_order_of_the_r
 
 def test_what_was_refused_before_a_restart_stays_refused(world: World) -> None:
     world.denied = fault("policy.denied", "Command 'sudo' is blocked", details={"policy": "shell.denied"})
-    found = recorded("run_1", 3, SHELL, MESSAGE, SHELL, MESSAGE)
-    world.take(world.runs.take_up(found, lambda _: {1, 3}, world.now))
+    found = recorded("run_1", SHELL, MESSAGE, SHELL, MESSAGE)
+    world.take(world.runs.take_up(4, found, lambda *_: {1, 3}))
     assert world.refs == ["run_1/1"]
     world.denied = None
     world.answer("run_1/1", {})
@@ -394,6 +431,52 @@ def test_without_a_sandbox_a_command_says_what_to_install_and_the_run_goes_on(wo
     world.refuse("run_1/0", fault("tool.not_found"))
     assert (run.events[0]["category"], run.events[0]["message"]) == ("execution", "install a sandbox")
     assert world.refs[-1] == "run_1/1"
+
+
+# --- defects ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_in_which_a_defect_was_met_ends_with_an_error_its_call_is_canceled_and_the_next_has_the_turn(
+    world: World,
+) -> None:
+    run, following = world.submit("run_1", MESSAGE, SHELL), world.submit("run_2", MESSAGE)
+    world.answer("run_1/0", {})
+    world.say("run_1", Wait(0, 0, "1", "call-7", Status.RUNNING))
+    world.take(world.runs.fail(run, 99, world.now))
+    assert (run.state, run.status, run.session) == ("ending", "error", 99)
+    assert (run.events[-1]["type"], run.events[-1]["category"]) == ("error", "system")
+    assert [(cancel.session, cancel.call_id) for cancel in world.cancels] == [(99, "call-7")]
+    assert (world.steps[-1].session, world.steps[-1].step, world.steps[-1].done) == (99, "ended", True)
+    assert following.state == "active"
+    world.record("run_1", "ended")
+    assert (run.state, world.finished) == ("done", [run])
+
+
+def test_a_run_that_asks_ends_by_a_defect_too_and_its_question_with_its_call(world: World) -> None:
+    run = world.submit("run_1", SHELL)
+    world.wait("run_1/0")
+    world.take(world.runs.fail(run, 99, world.now))
+    assert (run.state, [cancel.call_id for cancel in world.cancels]) == ("ending", ["call-run_1/0"])
+
+
+def test_a_defect_at_the_very_end_of_a_run_leaves_its_outcome_as_it_is(world: World) -> None:
+    run = world.submit("run_1", MESSAGE)
+    world.answer("run_1/0", {})
+    world.take(world.runs.fail(run, 99, world.now))
+    assert (run.state, run.status, len(run.events)) == ("done", "completed", 1)
+    assert [step.step for step in world.steps] == ["started", "ended"]
+    world.take(world.runs.fail(run, 100, world.now))
+    assert world.finished == [run]
+
+
+def test_the_turn_of_a_run_that_failed_meanwhile_goes_to_the_next(world: World) -> None:
+    first, second = world.submit("run_1", MESSAGE), world.submit("run_2", MESSAGE)
+    third = world.submit("run_3", MESSAGE)
+    outputs = world.runs.fail(first, 99, world.now)
+    world.take(world.runs.fail(second, 98, world.now))
+    world.take(outputs)
+    assert (second.state, third.state) == ("ending", "active")
+    assert world.refs == ["run_1/0", "run_3/0"]
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------

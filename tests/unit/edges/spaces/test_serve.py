@@ -1,182 +1,81 @@
-"""Spaces joined to an exchange: what is kept, what is looked up, and a machine without a sandbox."""
+"""Spaces and their runs in an exchange: what is kept, what is looked up, and what a defect in one run does."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
 from tests.requirement import requirement
-from trunkline.edges.exchange import Sink
-from trunkline.edges.spaces import serve, translate, validate_operations_message
-from trunkline.edges.spaces.process import PROCESS, Run
-from trunkline.edges.spaces.provider import Space
-from trunkline.edges.spaces.serve import KEPT_RUNS, Spaces
-from trunkline.effects import Admit, Answer, ConfirmTools, Reply, ToSession, Wait
-from trunkline.entries import ProcessStep
-from trunkline.errors import WorkspaceError
-from trunkline.events import AgentArrived, CallRequested, Event, ProcessStepped, ToolsOffered
-from trunkline.model import Decision, Guard, Now, Policy, ProcessIdentity, Question, Status, Verdict, fault
-from trunkline.workspace.folder import Workspace
-from trunkline.workspace.policy import make_policy
+from tests.unit.edges.spaces.conftest import Case
+from trunkline.edges.answers import Refused
+from trunkline.edges.spaces.process import PROCESS
+from trunkline.edges.spaces.serve import KEPT_RUNS, NEWS, NotTaken
+from trunkline.edges.waiting import CLOSING
+from trunkline.entries import CallAccepted, CallSettled, Noticed, ProcessStep
+from trunkline.events import CancelRequested, DrainStarted, ProcessStepped
+from trunkline.model import Decision, Policy, Principal, Rule, Status
+from trunkline.testing.memory import BOSS
 
+MESSAGE = {"type": "message", "content": "x"}
+WRITE = {"type": "createFile", "path": "a", "content": "x", "overwrite": True}
 READ = {"type": "readFile", "path": "a"}
-SHELL = {"type": "shell", "command": "rm -r a"}
+PROTECTED = {"type": "createFile", "path": ".git/hooks/pre-commit", "content": "x"}
+RM = {"type": "shell", "command": "rm -r a"}
 
 
-class Exchange:
-    """An exchange that takes everything on and answers when a test says so."""
-
-    instance = "test"
-
-    def __init__(self) -> None:
-        self.sinks: dict[int, Sink] = {}
-        self.fed: list[Event] = []
-        self.guards: dict[str, Guard | None] = {}
-        self.recorded: list[ProcessStep] = []
-        self.blobs: dict[str, bytes] = {}
-        self.asked: list[Question] = []
-        self.lines: list[bytes] = []
-        self.verdict = Verdict(Decision.ALLOW, "rule-1", "", "operator")
-
-    def now(self) -> Now:
-        return Now(10.0, 1_700_000_000.0)
-
-    def open_session(self, sink: Sink) -> int:
-        self.sinks[len(self.sinks) + 1] = sink
-        return len(self.sinks)
-
-    def close_session(self, session: int) -> None:
-        del self.sinks[session]
-
-    def guard(self, agent_id: str, guard: Guard | None) -> None:
-        self.guards[agent_id] = guard
-
-    def feed(self, events: Sequence[Event]) -> None:
-        for event in events:
-            self.fed.append(event)
-            match event:
-                case AgentArrived():
-                    self.say(Admit(event.session, 0, event.ref))
-                case ToolsOffered():
-                    self.say(ConfirmTools(event.session, 0, event.ref, tuple(tool.tool_id for tool in event.tools)))
-                case ProcessStepped():
-                    self.recorded.append(
-                        ProcessStep(
-                            n=len(self.recorded) + 1,
-                            at=0,
-                            process=event.process,
-                            subject=event.subject,
-                            step=event.step,
-                            data=event.data,
-                            done=event.done,
-                        )
-                    )
-                    self.say(Reply(event.session, 0, event.ref, id=event.subject, status=event.step))
-                case _:
-                    pass
-
-    def say(self, effect: ToSession) -> None:
-        self.sinks[effect.session].send(effect, self.now())
-
-    def check(self, _caller: str, _tool_id: str, _body: Raw | None) -> Verdict:
-        return self.verdict
-
-    def questions(self) -> list[Question]:
-        return self.asked
-
-    def blob(self, sha256: str) -> bytes | None:
-        return self.blobs.get(sha256)
-
-    def entries(self, **_: str) -> list[bytes]:
-        return self.lines
-
-    def open_steps(self, process: str) -> dict[str, list[ProcessStep]]:
-        done = {step.subject for step in self.recorded if step.done}
-        return {step.subject: [step] for step in self.recorded if step.process == process and step.subject not in done}
-
-    def steps(self, process: str, subject: str) -> list[ProcessStep]:
-        return [step for step in self.recorded if (step.process, step.subject) == (process, subject)]
-
-    def policy(self) -> Policy:
-        raise AssertionError("not asked for")
+def kinds(run: Any) -> list[str]:
+    return [event["type"] for event in run.events]
 
 
-class Store:
-    """One folder for each space."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def create(self, name: str, preset: str, overrides: Mapping[str, Any]) -> Space:
-        folder = self.path / name
-        folder.mkdir()
-        workspace = Workspace.create(folder / "files")
-        return Space(name, preset, make_policy(preset, overrides), workspace, folder)
-
-    def remove(self, space: Space) -> None:
-        space.workspace.close()
-
-
-class Case:
-    def __init__(self, path: Path, exchange: Exchange | None = None) -> None:
-        self.exchange = exchange or Exchange()
-        self.spaces = Spaces(self.exchange, Store(path), ProcessIdentity(1, 2), "1.0.0")  # type: ignore[arg-type]
-
-    def submit(self, *operations: dict[str, Any]) -> Run:
-        message = validate_operations_message({"protocolVersion": "1.0", "operations": list(operations)})["data"]
-        return self.spaces.submit("demo", "operator", message)
-
-    def answer(self, run: Run, output: object, index: int = 0) -> None:
-        body = Raw(translate.encode(output))
-        self.exchange.say(Answer(1, 0, f"{run.run_id}/{index}", "c", Status.SUCCEEDED, body, finished_ms=1))
-
-
-@pytest.fixture
-async def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    async def nothing_holds() -> None:
-        raise WorkspaceError("execution", "no sandbox holds here: install bubblewrap")
-
-    monkeypatch.setattr(serve, "probe", nothing_holds)
-    found = Case(tmp_path)
-    await found.spaces.create("demo", "standard", {})
-    yield found
-    await found.spaces.stop()
-    for agent in found.spaces.agents.values():
-        agent.space.workspace.close()
+# --- spaces -----------------------------------------------------------------------------------------------------------
 
 
 @requirement("SP-072")
 async def test_without_a_sandbox_no_shell_is_offered_and_the_error_says_what_to_install(case: Case) -> None:
-    (offered,) = [event for event in case.exchange.fed if isinstance(event, ToolsOffered)]
-    assert "space.demo/shell" not in {tool.tool_id for tool in offered.tools}
-    run = case.submit(SHELL)
-    refused = fault("tool.not_found")
-    case.exchange.say(Answer(1, 0, f"{run.run_id}/0", "c", Status.FAILED, fault=refused, finished_ms=1, refused=True))
+    assert case.exchange.views.tool("space.demo/shell") is None
+    run = await case.run({"type": "shell", "command": "ls"}, MESSAGE)
     assert (run.events[0]["category"], "install bubblewrap" in run.events[0]["message"]) == ("execution", True)
+    assert kinds(run) == ["error", "message"]
+    assert case.edge.status() == {"spaces": 1, "open_runs": 0, "note": f"no shell: {case.spaces.no_shell}"}
 
 
-async def test_a_guard_is_there_as_long_as_its_space(case: Case) -> None:
-    assert case.exchange.guards["space.demo"] is not None
+async def test_a_space_is_guarded_by_its_own_rules_as_long_as_it_is_there(case: Case) -> None:
+    run = await case.run(PROTECTED)
+    assert (kinds(run), run.events[0]["details"]["policy"]) == (["policyDenied"], "filesystem.protected")
     await case.spaces.remove("demo")
-    assert case.exchange.guards["space.demo"] is None
+    assert {view.status for view in case.exchange.views.tools()} == {"unavailable"}
+    with pytest.raises(Refused, match="not_found"):
+        case.spaces.agent("demo")
+    await case.spaces.create("demo", "standard", {"filesystem": {"protected": []}})
+    assert kinds(await case.run(PROTECTED)) == ["createFile"]
 
 
-@pytest.mark.parametrize("content", [{"$ref": "sha256:zz"}, {"$ref": 7}])
-async def test_an_output_that_looks_like_a_reference_is_not_looked_up(case: Case, content: dict[str, Any]) -> None:
-    run = case.submit(READ)
-    case.answer(run, content)
-    assert run.events[0]["type"] == "readFile"
+async def test_a_space_with_open_runs_is_not_removed(shell: Case) -> None:
+    run = shell.submit(RM)
+    with pytest.raises(Refused, match=r"state\.conflict"):
+        await shell.spaces.remove("demo")
+    assert run.asked is not None
+    shell.exchange.answer(run.asked.approval_id, approved=False)
+    await shell.spaces.remove("demo")
+    assert shell.spaces.agents == {}
 
 
-async def test_a_file_that_looks_like_a_reference_is_none(case: Case) -> None:
-    run = case.submit(READ)
-    case.answer(run, {"content": '{"$ref": "sha256:00"}', "encoding": "utf-8", "size": 21})
-    assert run.events[0]["content"] == '{"$ref": "sha256:00"}'
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+async def test_each_run_is_a_conversation_of_its_own_that_ends_with_it(case: Case) -> None:
+    before = case.exchange.feed.figures()["sessions"]
+    await case.run(WRITE, READ)
+    assert case.exchange.feed.figures()["sessions"] == before
+
+
+async def test_a_file_that_looks_like_a_reference_is_none_and_a_large_one_is_told_whole(case: Case) -> None:
+    for content in ('{"$ref": "sha256:00"}', "x" * 3_000_000):
+        run = await case.run({**WRITE, "content": content}, READ)
+        assert run.events[1]["content"] == content
 
 
 async def test_a_finished_run_is_forgotten_in_time_and_then_comes_from_the_record(case: Case) -> None:
@@ -191,67 +90,212 @@ async def test_a_finished_run_is_forgotten_in_time_and_then_comes_from_the_recor
     assert case.spaces.find("run_unknown") is None
 
 
-async def test_calls_of_somebody_else_say_nothing_about_a_run(case: Case) -> None:
-    run = case.submit(READ, READ, READ)
-    key = f"{run.run_id}/2"
-    case.exchange.lines = [translate.encode({"kind": "call.accepted", "key": key, "caller": "http:mallory"})]
-    again = Case(case.spaces.agents["demo"].space.folder, case.exchange)
-    await again.spaces.start()
-    assert again.spaces.runs.open[run.run_id].refused_before == frozenset()
-    case.exchange.lines = [translate.encode({"kind": "call.accepted", "key": key, "caller": "operator"})]
-    again = Case(case.spaces.agents["demo"].space.folder, case.exchange)
-    await again.spaces.start()
-    assert again.spaces.runs.open[run.run_id].refused_before == {0, 1}
-
-
-async def test_what_is_asked_says_by_which_rule(case: Case) -> None:
-    case.exchange.asked = [Question("a7", "call", "operator", "2026-01-01T00:00:00.000Z", "", "the rules ask")]
-    own, exchanges = case.submit(SHELL), case.submit(READ)
-    case.exchange.say(Wait(1, 0, f"{own.run_id}/0", "c", Status.WAITING_APPROVAL, "a7", 1_700_000_000_000))
-    assert own.events[0]["details"] == {
-        "command": "rm -r a",
-        "policy": "shell.approvalRequired",
-        "approvalId": "a7",
-        "expiresAt": "2023-11-14T22:13:20.000Z",
-    }
-    case.exchange.say(Wait(1, 0, f"{exchanges.run_id}/0", "c", Status.WAITING_APPROVAL, "a7"))
-    assert exchanges.events[0]["reason"] == "the rules ask"
-    assert exchanges.events[0]["details"]["policy"] == "rule-1"
-
-
-async def test_open_runs_are_taken_up_and_know_what_was_refused(case: Case, tmp_path: Path) -> None:
-    run = case.submit(READ, READ, READ)
-    key = f"{run.run_id}/1"
-    case.exchange.lines = [
-        translate.encode({"kind": "call.refused", "n": 1}),
-        translate.encode({"kind": "call.accepted", "n": 2, "key": key, "caller": "operator"}),
-        translate.encode({"kind": "call.accepted", "n": 3, "key": "somebody's", "caller": "operator"}),
-    ]
-    (tmp_path / "again").mkdir()
-    again = Case(tmp_path / "again", case.exchange)
-    await again.spaces.start()
-    asked = [event for event in case.exchange.fed if isinstance(event, CallRequested)][-1]
-    assert (asked.key, again.spaces.runs.open[run.run_id].events[0]["type"]) == (key, "policyDenied")
-    await again.spaces.stop()
-
-
-async def test_whoever_waits_is_told_when_the_exchange_stops(case: Case) -> None:
-    run = case.submit(READ)
-    news = case.spaces.news(run)
-    assert not news.is_set()
-    await case.spaces.stop()
-    assert news.is_set()
-    async with asyncio.timeout(1):
-        await case.spaces.news(run).wait()
-
-
 async def test_a_run_is_refused_as_a_whole_only_if_everything_in_it_is(case: Case) -> None:
-    message = validate_operations_message({"protocolVersion": "1.0", "operations": [READ]})["data"]
-    assert case.spaces.refusal("demo", "http:x", message) is None
-    case.exchange.verdict = Verdict(Decision.DENY, "rule-2", "", "http:x", fault("policy.denied", "not you"))
-    assert case.spaces.refusal("demo", "http:x", message) == ("policy", "not you")
-    empty = {**message, "operations": []}
-    assert case.spaces.refusal("demo", "http:x", empty) is None
+    rules = (
+        Rule("out", "http:x", "space.*", Decision.DENY, "not you"),
+        Rule("half", "http:y", "space.demo/read_file", Decision.DENY, "not this"),
+        Rule("all", "*", "*", Decision.ALLOW),
+    )
+    await case.restart(policy=Policy(rules, "other"))
+    await case.start()
+    with pytest.raises(NotTaken) as refused:
+        case.submit(READ, MESSAGE, caller="http:x")
+    assert refused.value.status == 403
+    (event,) = refused.value.message["events"]
+    assert (event["category"], "not you" in event["message"]) == ("policy", True)
+    assert kinds(await case.run(READ, MESSAGE, caller="http:y")) == ["policyDenied", "message"]
+    assert (await case.run(caller="http:x")).status == "completed"
+
+
+async def test_what_is_asked_says_by_which_rule(shell: Case) -> None:
+    ask = Policy(
+        (Rule("ask-alice", "http:alice", "*", Decision.ASK, "the rules ask"), *shell.exchange.policy.rules), "2"
+    )
+    await shell.restart(policy=ask)
+    await shell.start()
+    own, exchanges = shell.submit(RM), shell.submit(READ, caller="http:alice")
+    details = own.events[0]["details"]
+    assert own.events[0]["reason"] == "Destructive command requires approval"
+    assert (details["command"], details["policy"]) == ("rm -r a", "shell.approvalRequired")
+    assert own.asked is not None
+    question = shell.exchange.views.question(own.asked.approval_id)
+    assert question is not None
+    assert (details["approvalId"], own.events[0]["timestamp"]) == (question.approval_id, question.asked_at)
+    assert details["expiresAt"] == "2027-01-15T09:00:00.000Z"
+    assert exchanges.events[0]["reason"] == "the rules ask"
+    assert exchanges.events[0]["details"]["policy"] == "ask-alice"
+
+
+@requirement("SP-073")
+async def test_a_run_whose_time_is_over_is_ended_by_the_alarm_and_its_command_with_it(shell: Case) -> None:
+    assert shell.commands is not None
+    run, following = shell.submit({"type": "shell", "command": "long", "timeout": 1000}), shell.submit(MESSAGE)
+    await shell.commands.wait_begun("long")
+    shell.exchange.advance(5.9)
+    assert run.state == "active"
+    shell.exchange.advance(0.2)
+    await shell.end_of(run)
+    assert (run.status, run.events[0]["category"]) == ("error", "timeout")
+    await shell.end_of(following)
+    assert shell.commands.ended == ["long"]
+    settled = {entry.status for entry in shell.exchange.recorded(CallSettled)}
+    assert settled == {Status.CANCELED, Status.SUCCEEDED}
+
+
+async def test_what_is_canceled_before_the_turn_of_its_run_comes_never_starts(shell: Case) -> None:
+    assert shell.commands is not None
+    paused, busy = shell.submit(RM, MESSAGE), shell.submit({"type": "shell", "command": "busy"})
+    await shell.commands.wait_begun("busy")
+    assert paused.asked is not None
+    shell.exchange.answer(paused.asked.approval_id)
+    assert (paused.state, paused.held is not None) == ("queued", True)
+    shell.exchange.feed.feed([CancelRequested(0, "cancel", BOSS, call_id=paused.call_id)])
+    shell.commands.end("busy")
+    await shell.end_of(busy)
+    await shell.end_of(paused)
+    assert kinds(paused) == ["approvalRequired", "error", "message"]
+    assert shell.commands.begun == ["busy"]
+
+
+# --- who follows ------------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_follows_is_told_when_the_exchange_stops(shell: Case) -> None:
+    assert shell.commands is not None
+    run = shell.submit({"type": "shell", "command": "long"}, MESSAGE)
+    await shell.commands.wait_begun("long")
+    shell.exchange.feed.feed([DrainStarted()])
+    async with asyncio.timeout(10):
+        with shell.spaces.following(run) as follower:
+            await shell.spaces.stop()
+            told = [await follower.next()]
+            while told[-1] is NEWS:
+                told.append(await follower.next())
+        assert told[-1] is CLOSING
+        assert run.state == "left"
+        with shell.spaces.following(run) as late:
+            assert await late.next() is CLOSING
+
+
+async def test_nobody_is_kept_who_does_not_follow_any_more(case: Case) -> None:
+    before = case.exchange.feed.figures()["sessions"]
+    run = case.submit(READ)
+    with case.spaces.following(run), case.spaces.following(run) as follower:
+        async with asyncio.timeout(10):
+            while run.state != "done":
+                assert await follower.next() is NEWS
+    assert case.exchange.feed.figures()["sessions"] == before
+    assert case.spaces._followers == {}
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------------
+
+
+async def test_open_runs_are_taken_up_and_know_what_was_refused(shell: Case) -> None:
+    run = shell.submit(PROTECTED, RM, MESSAGE)
+    assert kinds(run) == ["policyDenied", "approvalRequired"]
+    accepted = len(shell.exchange.recorded(CallAccepted))
+    await shell.restart()
+    await shell.start()
+    again = shell.spaces.runs.open[run.run_id]
+    assert again is not run
+    assert again.events[0]["details"] == run.events[0]["details"]
+    assert again.events[1] == run.events[1]
+    assert len(shell.exchange.recorded(CallAccepted)) == accepted
+    assert again.asked is not None
+    shell.exchange.answer(again.asked.approval_id, approved=False)
+    await shell.end_of(again)
+    assert kinds(again) == ["policyDenied", "approvalRequired", "policyDenied", "message"]
+
+
+@pytest.mark.parametrize(("caller", "refused"), [("http:mallory", 0), ("operator", 2)])
+async def test_calls_of_somebody_else_say_nothing_about_a_run(shell: Case, caller: str, refused: int) -> None:
+    assert shell.commands is not None
+    shell.submit({"type": "shell", "command": "busy"})
+    await shell.commands.wait_begun("busy")
+    run = shell.submit(MESSAGE, MESSAGE, MESSAGE)
+    terms = {"key": f"{run.run_id}/2", "correlation_id": run.run_id}
+    await shell.call("message", {"content": "x"}, by=Principal(caller), **terms)
+    await shell.restart()
+    await shell.start()
+    again = shell.spaces.find(run.run_id)
+    assert again is not None
+    await shell.end_of(again)
+    assert kinds(again) == ["policyDenied"] * refused + ["message"] * (3 - refused)
+
+
+# --- defects ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_in_which_a_defect_is_met_ends_alone_and_its_followers_are_told(shell: Case) -> None:
+    assert shell.commands is not None
+    before = shell.exchange.feed.figures()["sessions"]
+    bystander = shell.submit({"type": "shell", "command": "busy"}, MESSAGE)
+    await shell.commands.wait_begun("busy")
+    broken, behind = shell.submit(MESSAGE, RM, MESSAGE), shell.submit(MESSAGE)
+    with shell.spaces.following(broken) as follower:
+        shell.views.broken.add("question")
+        shell.commands.end("busy")
+        async with asyncio.timeout(10):
+            while broken.state != "done":
+                assert await follower.next() is NEWS
+    shell.views.broken.clear()
+    assert (broken.status, kinds(broken)) == ("error", ["message", "error"])
+    assert (broken.events[1]["category"], broken.events[1]["details"]) == ("system", {"index": 1})
+    assert "operator's record" in broken.events[1]["message"]
+    for run in (bystander, behind):
+        await shell.end_of(run)
+        assert run.status == "completed"
+    assert shell.exchange.notices() == ["defect"]
+    assert "ZeroDivisionError" in shell.exchange.recorded(Noticed)[0].detail
+    # Its question is withdrawn with its call; nothing of it is open.
+    assert shell.exchange.views.questions() == []
+    settled = {entry.call for entry in shell.exchange.recorded(CallSettled)}
+    assert {entry.n for entry in shell.exchange.recorded(CallAccepted)} == settled
+    ended = [step.subject for step in shell.exchange.recorded(ProcessStep) if step.done]
+    assert sorted(ended) == sorted(run.run_id for run in (bystander, broken, behind))
+    assert shell.exchange.feed.figures()["sessions"] == before
+    found = shell.spaces.find(broken.run_id)
+    assert found is broken
+
+
+async def test_a_defect_met_as_the_turn_comes_to_a_run_is_that_runs_own(shell: Case) -> None:
+    broken = shell.submit(PROTECTED, RM)
+    sound = shell.submit(MESSAGE, RM)
+    await shell.restart()
+    shell.views.broken.add("check")  # asked for the reason why an operation was refused before
+    await shell.start()
+    ended = shell.spaces.find(broken.run_id)
+    assert ended is not None
+    assert (ended.status, kinds(ended)) == ("error", ["error"])
+    shell.views.broken.clear()
+    again = shell.spaces.runs.open[sound.run_id]
+    shell.exchange.advance(5)  # what was lost is sent again after a while
+    await shell.until(again, lambda: kinds(again) == ["message", "approvalRequired"])
+    assert shell.exchange.notices() == ["defect"]
+
+
+async def test_a_defect_in_a_run_whose_command_runs_cancels_the_command(shell: Case) -> None:
+    assert shell.commands is not None
+    run = shell.submit({"type": "shell", "command": "long"}, MESSAGE)
+    await shell.commands.wait_begun("long")
+    shell.exchange.feed.failed(run.session, ZeroDivisionError())
+    await shell.end_of(run)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(task for task, _ in shell.spaces.agents["demo"]._tasks.values()), return_exceptions=True)
+    assert shell.commands.ended == ["long"]
+    assert (run.status, kinds(run)) == ("error", ["error"])
+    assert [entry.status for entry in shell.exchange.recorded(CallSettled)] == [Status.CANCELED]
+
+
+async def test_what_is_on_record_of_a_run_and_cannot_be_read_stops_no_other(shell: Case) -> None:
+    step = ProcessStepped(0, "started", PROCESS, "run_odd", "started", Raw(b'{"space": "demo"}'))
+    shell.exchange.feed.feed([step])
+    sound = shell.submit(RM)
+    await shell.restart()
+    await shell.start()
+    assert list(shell.spaces.runs.open) == [sound.run_id]
+    assert shell.exchange.notices() == ["defect"]
 
 
 def test_the_process_has_its_own_name() -> None:

@@ -1,0 +1,215 @@
+"""A space as an agent that lives in the exchange: it offers tools, and carries out what is delivered to it.
+
+Owns the way from a delivery to the workspace and back to its outcome. Does not own what a file or a command is
+(``trunkline.workspace``), whether it may be (the hub asked ``guard`` before), or whose turn it is (``process``).
+
+Invariant: every delivery that was started has exactly one outcome, also if it is canceled, or if a defect of ours ends
+it (which is then on record).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from trunkline.edges.exchange import Feed
+from trunkline.edges.resident import Resident
+from trunkline.edges.spaces import translate
+from trunkline.edges.spaces.messages import DEFAULT_TIMEOUT_MS, validate_operation
+from trunkline.edges.spaces.store import Space
+from trunkline.effects import Cancel, Deliver
+from trunkline.errors import WorkspaceError
+from trunkline.events import CallProgressed, CancelAcknowledged
+from trunkline.model import Now, ProcessIdentity, Status, ToolDefinition, Verdict, fault
+from trunkline.workspace import files, policy
+from trunkline.workspace.edits import Edit
+from trunkline.workspace.output import Output
+from trunkline.workspace.sandbox import Sandbox
+
+log = logging.getLogger("trunkline")
+
+TYPE_OF: Final = {tool: kind for kind, tool in translate.TOOL_OF.items()}
+# What a tool tells, and what is only for the record.
+Told = tuple[dict[str, Any], dict[str, Any]]
+
+
+class SpaceAgent(Resident):
+    """One space. ``delivered`` is told of each delivery; whoever was told calls ``start`` when its turn has come."""
+
+    def __init__(
+        self, feed: Feed, space: Space, process: ProcessIdentity, version: str, delivered: Callable[[Deliver], None]
+    ) -> None:
+        super().__init__(feed, translate.EDGE, translate.agent_id(space.name), version, process)
+        self.space = space
+        # Where its commands run. Without one there is no shell.
+        self.sandbox: Sandbox | None = None
+        self._delivered = delivered
+        self._tasks: dict[str, tuple[asyncio.Task[None], str]] = {}
+
+    def guard(self, tool_id: str, body: Raw) -> Verdict | None:
+        """What the space's own rules say; the hub asks before anybody is let through."""
+        return translate.guard_verdict(self.space.policy, self.agent_id, tool_id.partition("/")[2], body)
+
+    def judge(self, tool_id: str, body: Raw) -> policy.Verdict | None:
+        """The same in the space's own words."""
+        try:
+            return translate.judge(self.space.policy, tool_id.partition("/")[2], body)
+        except WorkspaceError:
+            return None
+
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """Its tools."""
+        return translate.definitions(self.space.name, has_shell=self.sandbox is not None)
+
+    async def detach(self, reason: str) -> None:
+        """Go. What still runs is ended, with everything it started."""
+        for task, tool in self._tasks.values():
+            # A file is written in a moment, and a thread that writes cannot be called back.
+            if tool == "shell":
+                task.cancel()
+        await asyncio.gather(*(task for task, _ in self._tasks.values()), return_exceptions=True)
+        self.leave(reason)
+
+    # -- deliveries ----------------------------------------------------------------------------------------------------
+
+    def deliver(self, effect: Deliver, now: Now) -> None:  # noqa: ARG002  (whoever starts it looks at the clock)
+        """Something to do, now or later."""
+        self._delivered(effect)
+
+    def start(self, delivery: Deliver) -> None:
+        """The turn of this delivery has come."""
+        tool = delivery.tool_id.partition("/")[2]
+        task = asyncio.get_running_loop().create_task(self._carry_out(delivery, tool))
+        self._tasks[delivery.call_id] = (task, tool)
+        task.add_done_callback(lambda task: self._ended(delivery.call_id, task))
+
+    def cancel(self, effect: Cancel, now: Now) -> None:  # noqa: ARG002  (it stops as soon as it can)
+        """Stop a call; one whose turn has not come never starts."""
+        self._feed.feed([CancelAcknowledged(self.number, effect.call_id, accepted=True)])
+        started = self._tasks.get(effect.call_id)
+        if started is None:
+            self.finish(effect.call_id, Status.CANCELED, fault("tool.canceled"))
+        else:
+            started[0].cancel()
+
+    def _ended(self, call_id: str, task: asyncio.Task[None]) -> None:
+        """What ended in another way than ``_carry_out`` tells."""
+        del self._tasks[call_id]
+        if task.cancelled():
+            self.finish(call_id, Status.CANCELED, fault("tool.canceled"))
+        elif (error := task.exception()) is not None:
+            self._feed.failed(0, error)
+            self.finish(call_id, Status.FAILED, translate.failure(WorkspaceError("system", translate.DEFECT)))
+
+    async def _carry_out(self, delivery: Deliver, tool: str) -> None:
+        try:
+            told, recorded = await self._work(delivery, tool)
+            output, metrics = Raw(translate.encode(told)), Raw(translate.encode(recorded))
+        except WorkspaceError as error:
+            for note in getattr(error, "__notes__", ()):
+                log.warning("%s: %s", delivery.tool_id, note)
+            self.finish(delivery.call_id, Status.FAILED, translate.failure(error))
+        else:
+            self.finish(delivery.call_id, Status.SUCCEEDED, output=output, metrics=metrics)
+
+    # -- tools ---------------------------------------------------------------------------------------------------------
+
+    async def _work(self, delivery: Deliver, tool: str) -> Told:
+        try:
+            given = translate.decode(delivery.input, type=dict[str, Any])
+        except msgspec.DecodeError:
+            raise WorkspaceError("validation", "The input is not an object") from None
+        # Not every caller came through a message that was validated.
+        read = validate_operation({**given, "type": TYPE_OF[tool]})
+        if not read["success"]:
+            raise WorkspaceError("validation", read["error"]["message"])
+        match tool:
+            case "message":
+                return {}, {}
+            case "shell":
+                return await self._shell(read["data"], delivery.call_id)
+            case _:
+                return await asyncio.to_thread(self._file, tool, read["data"])
+
+    def _file(self, tool: str, given: dict[str, Any]) -> Told:
+        """One file operation, in a thread."""
+        workspace, path, quota = self.space.workspace, given["path"], self.space.policy.quota
+        match tool:
+            case "create_file":
+                created = files.create_file(workspace, path, _content(given), overwrite=given["overwrite"], quota=quota)
+                return {"bytesWritten": created.bytes_written}, {"sha256": created.sha256}
+            case "read_file":
+                found = files.read_file(workspace, path)
+                encoding = given["encoding"]
+                content = found.text() if encoding == "utf-8" else base64.b64encode(found.data).decode()
+                return {"content": content, "encoding": encoding, "size": found.size}, {"sha256": found.sha256}
+            case "edit_file":
+                edits = [
+                    Edit(edit["oldContent"], edit["newContent"], edit.get("replaceAll", False))
+                    for edit in given["edits"]
+                ]
+                edited = files.edit_file(workspace, path, edits, quota=quota)
+                return {"editsApplied": edited.edits_applied}, {"sha256": edited.sha256, "size": edited.size}
+            case "delete_file":
+                files.delete_file(workspace, path)
+        return {}, {}
+
+    async def _shell(self, given: dict[str, Any], call_id: str) -> Told:
+        assert self.sandbox is not None
+        asked = int(given.get("timeout", DEFAULT_TIMEOUT_MS))
+        longest = self.space.policy.shell.max_timeout_ms
+        numbers = itertools.count(1)
+
+        def show(channel: str, text: str) -> None:
+            data = Raw(translate.encode({"text": text}))
+            self._feed.feed([CallProgressed(self.number, call_id, next(numbers), channel, data)])
+
+        ran = await self.sandbox.run(
+            self.space.workspace,
+            given["command"],
+            policy=self.space.policy,
+            cwd=given.get("cwd"),
+            timeout_ms=min(asked, longest),
+            env=given.get("env", {}),
+            on_output=show,
+        )
+        told: dict[str, Any] = {
+            "success": ran.exit_code == 0 and not ran.timed_out,  # SP-056
+            "exitCode": ran.exit_code,
+            "stdout": ran.stdout.text,
+            "stderr": ran.stderr.text,
+            "durationMs": ran.duration_ms,
+        }
+        if ran.timed_out:
+            told["timedOut"] = True
+        elif ran.ended_by is not None:
+            told["endedBy"] = ran.ended_by
+        for name, output in (("stdout", ran.stdout), ("stderr", ran.stderr)):
+            if output.truncated:
+                told[f"{name}Truncated"] = True
+        if asked > longest:
+            told["timeoutCappedTo"] = longest
+        return told, {"stdout": _on_record(ran.stdout), "stderr": _on_record(ran.stderr)}
+
+
+def _content(given: dict[str, Any]) -> bytes:
+    content: str = given["content"]
+    if given["encoding"] == "utf-8":
+        return content.encode()
+    try:
+        return base64.b64decode(content, validate=True)
+    except binascii.Error:
+        raise WorkspaceError("validation", "content is not valid base64") from None
+
+
+def _on_record(output: Output) -> dict[str, Any]:
+    """The whole of an output, by its size and its hash (decision 39)."""
+    return {"bytes": output.size, "sha256": output.sha256}

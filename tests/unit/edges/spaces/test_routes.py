@@ -1,0 +1,304 @@
+"""Spaces over HTTP and WebSocket, on a real loopback socket: who waits, who leaves, and what a defect does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import websockets.exceptions
+from websockets.asyncio.client import ClientConnection, connect
+
+from tests.unit.edges.spaces.conftest import Case, Commands
+from trunkline.config import Config, Http
+from trunkline.edges.http.edge import HTTP
+from trunkline.edges.spaces.process import Run
+from trunkline.entries import Noticed
+from trunkline.events import DrainStarted
+from trunkline.testing.memory import OPERATOR_TOKEN
+
+MESSAGE = {"type": "message", "content": "x"}
+RM = {"type": "shell", "id": "rm", "command": "rm -r a"}
+LONG = {"type": "shell", "command": "long"}
+
+
+class Served(Case):
+    """Spaces behind the listener."""
+
+    commands: Commands
+
+    async def start(self) -> None:
+        await super().start()
+        url = self.exchange.edges.ready()["http"]
+        assert url is not None
+        self.url = url
+        # No TLS here; an empty context spares each test the 30 ms of loading certificates.
+        plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        headers = {"authorization": f"Bearer {OPERATOR_TOKEN}"}
+        self.client = httpx.AsyncClient(base_url=url, timeout=10, verify=plain, headers=headers)
+
+    async def post(self, path: str, body: Any) -> httpx.Response:
+        return await self.client.post(path, json=body)
+
+    async def ask(self, *operations: dict[str, Any], query: str = "") -> httpx.Response:
+        message = {"protocolVersion": "1.0", "operations": list(operations)}
+        return await self.post(f"/v1/spaces/demo/runs{query}", message)
+
+    def socket(self, token: str = OPERATOR_TOKEN) -> connect:
+        address = self.url.replace("http://", "ws://")
+        headers = {"authorization": f"Bearer {token}"}
+        return connect(f"{address}/v1/spaces/demo/ws", additional_headers=headers)
+
+    async def only_run(self) -> Run:
+        """The one that is open, once there is one."""
+        async with asyncio.timeout(10):
+            while not self.spaces.runs.open:  # noqa: ASYNC110  there is no event to wait for
+                await asyncio.sleep(0.001)
+        (run,) = self.spaces.runs.open.values()
+        return run
+
+    async def wait_sessions(self, count: object) -> None:
+        async with asyncio.timeout(10):
+            while self.exchange.feed.figures()["sessions"] != count:  # noqa: ASYNC110  there is no event to wait for
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def served(tmp_path: Path, machine: list[Commands]) -> AsyncIterator[Served]:
+    commands = Commands()
+    machine.append(commands)
+    config = Config(http=Http(listen="127.0.0.1:0"))
+    found = Served(tmp_path, commands, (HTTP,), config=config)
+    await found.start()
+    await found.spaces.create("demo", "standard", {})
+    yield found
+    await found.client.aclose()
+    await found.stop()
+    assert found.exchange.died is None
+
+
+async def said(socket: ClientConnection) -> dict[str, Any]:
+    async with asyncio.timeout(10):
+        found: dict[str, Any] = json.loads(await socket.recv())
+    return found
+
+
+def operations(*given: dict[str, Any]) -> str:
+    return json.dumps({"protocolVersion": "1.0", "operations": list(given)})
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_waits_for_the_end_of_its_run(served: Served) -> None:
+    asking = asyncio.ensure_future(served.ask(LONG, MESSAGE))
+    await served.commands.wait_begun("long")
+    served.commands.end("long")
+    answer = await asking
+    assert (answer.status_code, [event["type"] for event in answer.json()["events"]]) == (200, ["shell", "message"])
+
+
+async def test_a_request_that_does_not_wait_is_told_what_there_is(served: Served) -> None:
+    answer = await served.ask(LONG, query="?wait=0")
+    assert (answer.status_code, answer.json()["more"], answer.json()["events"]) == (202, True, [])
+    run = await served.only_run()
+    looked = await served.client.get(f"/v1/runs/{run.run_id}?wait=0")
+    assert (looked.status_code, looked.json()["runId"]) == (202, run.run_id)
+    served.commands.end("long")
+    assert (await served.client.get(f"/v1/runs/{run.run_id}?wait=10")).json()["status"] == "completed"
+
+
+async def test_whoever_leaves_is_forgotten_and_the_run_goes_on(served: Served) -> None:
+    asking = asyncio.ensure_future(served.ask(LONG))
+    await served.commands.wait_begun("long")
+    run = await served.only_run()
+    sessions = served.exchange.feed.figures()["sessions"]
+    assert isinstance(sessions, int)
+    asking.cancel()
+    await served.wait_sessions(sessions - 1)
+    assert (run.state, served.spaces._followers) == ("active", {})
+    served.commands.end("long")
+    await served.end_of(run)
+
+
+async def test_a_request_that_waits_is_answered_when_the_exchange_stops(served: Served) -> None:
+    asking = asyncio.ensure_future(served.ask(LONG, MESSAGE))
+    await served.commands.wait_begun("long")
+    served.exchange.feed.feed([DrainStarted()])
+    await served.exchange.edges.stop()
+    answer = await asking
+    assert (answer.status_code, answer.json()["more"]) == (202, True)
+
+
+async def test_whoever_has_seen_the_question_waits_for_what_comes_of_it(served: Served) -> None:
+    first = (await served.ask(RM, MESSAGE)).json()
+    assert (first["status"], len(first["events"])) == ("awaiting_approval", 1)
+    looking = asyncio.ensure_future(served.client.get(f"/v1/runs/{first['runId']}?wait=10&after=1"))
+    body = {"approval": {"operationId": "rm", "decision": "denied", "reason": "we need it"}}
+    resumed = await served.post(f"/v1/runs/{first['runId']}/resume", body)
+    expected = ["policyDenied", "message"]
+    assert [event["type"] for event in resumed.json()["events"]] == expected
+    looked = await looking
+    assert (looked.status_code, [event["type"] for event in looked.json()["events"]]) == (200, expected)
+
+
+async def test_an_approval_is_carried_out_and_followed_by_whoever_gave_it(served: Served) -> None:
+    run_id = (await served.ask(RM)).json()["runId"]
+    body = {"approval": {"operationId": "rm", "decision": "approved"}}
+    resuming = asyncio.ensure_future(served.post(f"/v1/runs/{run_id}/resume", body))
+    await served.commands.wait_begun("rm -r a")
+    served.commands.end("rm -r a")
+    answer = await resuming
+    assert (answer.status_code, answer.json()["status"], len(answer.json()["events"])) == (200, "completed", 1)
+
+
+# --- what cannot be taken ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/v1/spaces", {}, "missing required field name"),
+        ("/v1/spaces", {"name": "Upper"}, "name: a space's name is up to 63 of a-z"),
+        ("/v1/spaces", {"name": "x", "preset": 1}, "preset: expected str, got int"),
+        ("/v1/spaces", {"name": "x", "preset": "y"}, "unknown preset 'y'"),
+        ("/v1/spaces", {"name": "x", "policy": {"shell": {"denyed": []}}}, "shell.denyed"),
+        ("/v1/spaces", {"name": "x", "files": 1}, "unknown field 'files'; known are name, preset, policy"),
+        ("/v1/runs/{run}/resume", {"approval": {}}, "approval: missing required field operationId"),
+        (
+            "/v1/runs/{run}/resume",
+            {"approval": {"operationId": "rm", "decision": "yes"}},
+            "approval.decision: expected approved or denied",
+        ),
+        ("/v1/runs/{run}/resume?wait=601", {"approval": {"operationId": "rm", "decision": "denied"}}, "from 0 to 600"),
+    ],
+)
+async def test_a_body_that_does_not_fit_is_refused_with_its_place(
+    served: Served, path: str, body: dict[str, Any], says: str
+) -> None:
+    run_id = (await served.ask(RM)).json()["runId"]
+    answer = await served.post(path.replace("{run}", run_id), body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "message.malformed")
+    assert says in answer.json()["error"]["message"]
+
+
+async def test_a_message_of_which_nothing_is_done_is_answered_in_an_events_message(served: Served) -> None:
+    bad = await served.ask({"type": "nothing"})
+    assert (bad.status_code, bad.json()["status"]) == (400, "error")
+    kind = {"content-type": "text/plain"}
+    other = await served.client.post("/v1/spaces/demo/runs", content="x", headers=kind)
+    (event,) = other.json()["events"]
+    assert (other.status_code, event["category"], event["details"]) == (
+        415,
+        "validation",
+        {"code": "message.malformed"},
+    )
+    checked = await served.post("/v1/spaces/demo/check", {"protocolVersion": "1.0", "operations": 1})
+    assert (checked.status_code, checked.json()["events"][0]["details"]) == (400, {"path": "operations"})
+
+
+# --- defects ----------------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_follows_a_run_in_which_a_defect_is_met_is_told_its_end(served: Served) -> None:
+    served.views.broken.add("question")
+    answer = await served.ask(MESSAGE, RM)
+    served.views.broken.clear()
+    message = answer.json()
+    assert (answer.status_code, message["status"]) == (200, "error")
+    assert [event["type"] for event in message["events"]] == ["message", "error"]
+    assert "secret" not in answer.text
+    assert (await served.ask(MESSAGE)).json()["status"] == "completed"
+    assert served.exchange.notices() == ["defect"]
+
+
+async def test_a_defect_in_a_route_is_an_error_of_that_request_and_on_record(served: Served) -> None:
+    served.views.broken.add("check")
+    answer = await served.ask(MESSAGE)
+    served.views.broken.clear()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "hub.unavailable")
+    assert "secret" not in answer.text
+    (noticed,) = served.exchange.recorded(Noticed)
+    assert (noticed.code, "ZeroDivisionError" in noticed.detail) == ("defect", True)
+    assert (await served.ask(MESSAGE)).status_code == 200
+
+
+async def test_a_defect_on_a_socket_closes_it_and_no_other(served: Served) -> None:
+    async with served.socket() as broken, served.socket() as sound:
+        served.views.broken.add("check")
+        await broken.send(operations(MESSAGE))
+        with pytest.raises(websockets.exceptions.ConnectionClosed) as closed:
+            await said(broken)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1011
+        served.views.broken.clear()
+        await sound.send(operations(MESSAGE))
+        assert [(await said(sound))["status"] for _ in range(2)] == ["completed", "completed"]
+    assert served.exchange.notices() == ["defect"]
+
+
+async def test_a_defect_while_a_run_is_told_closes_its_socket_and_the_run_goes_on(served: Served) -> None:
+    async with served.socket() as socket:
+        await socket.send(operations(LONG, MESSAGE))
+        await served.commands.wait_begun("long")
+        run = await served.only_run()
+        served.feed.broken.add("identify")  # asked before each event is told
+        served.commands.end("long")
+        with pytest.raises(websockets.exceptions.ConnectionClosed) as closed:
+            await said(socket)
+        served.feed.broken.clear()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1011
+    await served.end_of(run)
+    assert run.status == "completed"
+    assert served.exchange.notices() == ["defect"]
+
+
+# --- sockets ----------------------------------------------------------------------------------------------------------
+
+
+async def test_several_runs_are_told_on_one_socket(served: Served) -> None:
+    async with served.socket() as socket:
+        await socket.send(operations(RM))
+        asked = await said(socket)
+        assert (asked["status"], "more" in asked) == ("awaiting_approval", False)
+        await socket.send("{")
+        assert (await said(socket))["events"][0]["category"] == "validation"
+        await socket.send(operations(MESSAGE).encode())
+        told = [await said(socket) for _ in range(2)]
+        assert [(len(one["events"]), one.get("more", False)) for one in told] == [(1, True), (0, False)]
+        served.exchange.answer(asked["events"][0]["details"]["approvalId"], approved=False)
+        rest = [await said(socket) for _ in range(2)]
+        assert {one["runId"] for one in rest} == {asked["runId"]}
+        assert [[event["type"] for event in one["events"]] for one in rest] == [["policyDenied"], []]
+
+
+async def test_a_run_of_a_lost_socket_goes_on_and_nobody_follows_it(served: Served) -> None:
+    async with served.socket() as socket:
+        await socket.send(operations(LONG))
+        await served.commands.wait_begun("long")
+        run = await served.only_run()
+        sessions = served.exchange.feed.figures()["sessions"]
+    assert isinstance(sessions, int)
+    await served.wait_sessions(sessions - 1)
+    served.commands.end("long")
+    await served.end_of(run)
+    assert served.exchange.notices() == []
+
+
+async def test_a_socket_whose_token_was_revoked_hears_nothing_more_of_its_run(served: Served) -> None:
+    token = served.exchange.token("http", "leaver")
+    async with served.socket(token) as socket:
+        await socket.send(operations(LONG))
+        await served.commands.wait_begun("long")
+        served.exchange.revoke("http", "leaver")
+        served.commands.end("long")
+        with pytest.raises(websockets.exceptions.ConnectionClosed) as closed:
+            await said(socket)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
