@@ -14,6 +14,7 @@ import base64
 import binascii
 import itertools
 import logging
+import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -45,9 +46,15 @@ class SpaceAgent(Resident):
     """One space. ``delivered`` is told of each delivery; whoever was told calls ``start`` when its turn has come."""
 
     def __init__(
-        self, feed: Feed, space: Space, process: ProcessIdentity, version: str, delivered: Callable[[Deliver], None]
+        self,
+        feed: Feed,
+        space: Space,
+        process: ProcessIdentity,
+        version: str,
+        delivered: Callable[[Deliver], None],
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        super().__init__(feed, translate.EDGE, translate.agent_id(space.name), version, process)
+        super().__init__(feed, translate.EDGE, translate.agent_id(space.name), version, process, entropy)
         self.space = space
         # Where its commands run. Without one there is no shell.
         self.sandbox: Sandbox | None = None

@@ -47,21 +47,30 @@ P = ParamSpec("P")
 class NotTaken(Exception):
     """An operations message of which nothing is done: the events message that says why, and its HTTP status."""
 
-    def __init__(self, status: int, events: list[dict[str, Any]]) -> None:
+    def __init__(self, status: int, run_id: str, events: list[dict[str, Any]]) -> None:
         super().__init__(f"not taken: {status}")
         self.status = status
-        self.message = translate.events_message(_new_run_id(), "error", events)
+        self.message = translate.events_message(run_id, "error", events)
 
 
 class Spaces:
     """The spaces and their runs. ``prepare`` before the exchange starts, ``start`` and ``stop`` once each."""
 
-    def __init__(self, feed: Feed, views: Views, store: SpacesFolder, process: ProcessIdentity, version: str) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        views: Views,
+        store: SpacesFolder,
+        process: ProcessIdentity,
+        version: str,
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
         self._feed = feed
         self._views = views
         self._store = store
         self._process = process
         self._version = version
+        self._entropy = entropy
         self._sandbox: Sandbox | None = None
         self._is_probed = False
         self.no_shell = ""
@@ -81,7 +90,7 @@ class Spaces:
             self._put(space)
 
     def _put(self, space: Space) -> SpaceAgent:
-        agent = SpaceAgent(self._feed, space, self._process, self._version, self._delivered)
+        agent = SpaceAgent(self._feed, space, self._process, self._version, self._delivered, self._entropy)
         self.agents[space.name] = agent
         self._feed.guard(agent.agent_id, agent.guard)
         return agent
@@ -143,13 +152,14 @@ class Spaces:
         """A valid operations message; ``NotTaken`` says everything that is wrong with it."""
         result = read_operations_message(data)
         if not result["success"]:
-            raise NotTaken(400, translate.invalid(result["error"], stamp(self._feed.now().ms)))
+            raise NotTaken(400, self._new_run_id(), translate.invalid(result["error"], stamp(self._feed.now().ms)))
         data_read: dict[str, Any] = result["data"]
         return data_read
 
     def not_taken(self, status: int, category: str, text: str, details: Mapping[str, Any] | None = None) -> NotTaken:
         """What to raise if a message is not taken for one reason."""
-        return NotTaken(status, [translate.error_event(category, text, stamp(self._feed.now().ms), details)])
+        event = translate.error_event(category, text, stamp(self._feed.now().ms), details)
+        return NotTaken(status, self._new_run_id(), [event])
 
     def submit(self, space: str, caller: str, message: Mapping[str, Any]) -> Run:
         """Take on a valid message; ``NotTaken`` if its caller is kept out of all of it, or if there is no room."""
@@ -161,11 +171,15 @@ class Spaces:
         full = self.runs.refusal(space)
         if full:
             raise self.not_taken(503, "system", full)
-        run_id = _new_run_id()
+        run_id = self._new_run_id()
         outputs = self.runs.submit(run_id, self._converse(run_id), space, caller, message)
         run = self.runs.open[run_id]
         self._carry_out(outputs)
         return run
+
+    def _new_run_id(self) -> str:
+        """``run_`` and 128 random bits (SP-039)."""
+        return f"run_{self._entropy(16).hex()}"
 
     def find(self, run_id: str) -> Run | None:
         """A run: as it is, as it was, or, once memory has forgotten it, as it is on record."""
@@ -328,8 +342,3 @@ class _Keyed(msgspec.Struct):
 
 
 _read_keyed: Final = msgspec.json.Decoder(_Keyed).decode
-
-
-def _new_run_id() -> str:
-    """``run_`` and 128 random bits (SP-039)."""
-    return f"run_{secrets.token_hex(16)}"
