@@ -29,7 +29,7 @@ from trunkline.ledger.reader import Reader
 from trunkline.ledger.writer import Writer
 from trunkline.model import HubSettings, Limits, Now, Policy, Status
 from trunkline.testing.agents import ScriptedAgent
-from trunkline.testing.people import Desk
+from trunkline.testing.callers import HttpCallers
 from trunkline.testing.simulation import Simulation
 from trunkline.testing.world import World
 
@@ -206,7 +206,7 @@ def ordinary(patch: Patch) -> Counter[str]:
 
     To be applied after what breaks something.
     """
-    settings, ask, call = World.settings, ScriptedAgent.ask, Desk.call
+    settings, ask, call = World.settings, ScriptedAgent.ask, HttpCallers.call
     try_accept, try_settle = Lanes.try_accept, Lanes.try_settle
     person_calls, agent_calls = Simulation._person_calls, Simulation._agent_calls
     taken: Counter[str] = Counter()
@@ -220,7 +220,7 @@ def ordinary(patch: Patch) -> Counter[str]:
             ask(self, tool_id, b'{"n":%d}' % number)
         return first
 
-    def person_again(self: Desk, who: Any, tool_id: str, body: bytes, **terms: Any) -> Any:
+    def person_again(self: HttpCallers, who: Any, tool_id: str, body: bytes, **terms: Any) -> Any:
         first = call(self, who, tool_id, body, **terms)
         for number in range(3):
             call(self, who, tool_id, b'{"n":%d}' % number)
@@ -234,7 +234,7 @@ def ordinary(patch: Patch) -> Counter[str]:
 
     def person_step(self: Simulation) -> None:
         with pytest.MonkeyPatch.context() as here:
-            here.setattr(Desk, "call", person_again)
+            here.setattr(HttpCallers, "call", person_again)
             person_calls(self)
 
     def accepting(self: Lanes, event: Any, now: Now) -> Any:

@@ -20,6 +20,7 @@ from trunkline.ledger import export
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import as_ledger_error, open_for_reading
 from trunkline.ledger.verify import verify
+from trunkline.testing import work_promises
 from trunkline.testing.exchange import Setup
 from trunkline.testing.promises import Breach, Promises, Record, secrets_in
 from trunkline.testing.world import OPEN, POLICIES, World
@@ -66,6 +67,7 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
         reader.close()
     policies = {policy.version: policy for policy in (*POLICIES, OPEN)}
     yield from Promises(world.witness, record, policies, world.tools).breaches()
+    yield from work_promises.breaches(world.witness, record)
     for canary in secrets_in(world.setup.disk.folder, world.canaries):
         yield Breach(f"a secret can be read in the files: {canary}")
 
@@ -114,6 +116,7 @@ def forgetting(world: World) -> Iterator[Breach]:
     setup = world.setup
     world.start_exchange()
     world.loop.run_for(0.05)
+    world.wait_for_disk()
     exchange = world.exchange
     assert exchange is not None
     exchange.snapshot()
@@ -190,4 +193,6 @@ def figures(world: World) -> dict[str, int]:
         "executions": len(witness.executions),
         "told": len(witness.outcomes),
         "agents": len(world.agents),
+        "works": len(witness.works),
+        "results of works": sum(len(work.results) for work in witness.works),
     }

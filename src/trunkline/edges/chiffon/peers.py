@@ -147,6 +147,7 @@ class Peers:
                 lambda number, now: OrchestratorSession(
                     number,
                     caller.principal,
+                    find_keyed=self._views.keyed,
                     tool_for=self._work_types.tool_for,
                     supported=self._work_types.supported,
                     new_id=self.new_id,
