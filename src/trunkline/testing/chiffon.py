@@ -27,7 +27,7 @@ from trunkline.testing.witness import Witness, Work
 # How long a peer waits before it tries again.
 AGAIN_S: Final = (0.05, 2.0)
 # How long it lets the exchange wait for something to say: a whole number of seconds, and below its limit of 25.
-POLLS_S: Final = (0, 2, 20)
+POLLS_S: Final = (0, 5, 20, 20, 20)
 # An orchestrator that was told nothing for so long, while it should hear every 10 s, asks again.
 IMPATIENT_S: Final = 25.0
 # After so many refusals of the kind "later" an orchestrator gives a request up.

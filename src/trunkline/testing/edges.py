@@ -5,6 +5,8 @@ What is simulated of each:
 OpenSentience: sessions and connections are the real ones, on wires of ``network``; the listener's socket is left out.
 Chiffon: everything behind its HTTP door (registration, messages, the long poll, peers, sessions, types), called by
 ``web``. WebSockets, callbacks and the message queue are left out.
+Spaces: everything but what an operation does (``spaces``): files are texts in memory and commands no processes.
+WebSockets are left out.
 HTTP: nobody listens. ``callers`` speak to the exchange as this edge does, and ``web`` to the doors of others.
 """
 
@@ -22,6 +24,7 @@ from trunkline.edges.http.edge import HTTP
 from trunkline.edges.known import EDGES
 from trunkline.edges.opensentience.edge import OPENSENTIENCE, OpenSentienceEdge
 from trunkline.edges.opensentience.serve import Connection
+from trunkline.edges.spaces.edge import SPACES
 from trunkline.testing.callers import HttpCallers
 from trunkline.testing.network import Network
 from trunkline.testing.web import Web
@@ -79,12 +82,21 @@ class CallersAndDoors(RunningEdge):
         self._web.close()
 
 
-def simulated_edges(network: Network, callers: HttpCallers, web: Web, *, with_chiffon: bool) -> Sequence[Edge]:
+def simulated_edges(
+    network: Network,
+    callers: HttpCallers,
+    web: Web,
+    *,
+    with_chiffon: bool,
+    spaces: Callable[[Surroundings], RunningEdge] | None,
+) -> Sequence[Edge]:
     """The edges of one simulation, in the order of the real ones."""
     makers: dict[Edge, Callable[[Surroundings], RunningEdge]] = {
         OPENSENTIENCE: lambda given: AgentsOnWires(given, network),
         HTTP: lambda given: CallersAndDoors(given, callers, web),
     }
+    if spaces is not None:
+        makers[SPACES] = spaces
     if with_chiffon:
         makers[CHIFFON] = CHIFFON.make
     return [replace(edge, make=makers[edge]) for edge in EDGES if edge in makers]

@@ -23,7 +23,7 @@ from trunkline.edges.opensentience.agent_events import Called
 from trunkline.effects import Reply
 from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.model import HubSettings, Principal, Status
-from trunkline.testing import chiffon
+from trunkline.testing import chiffon, spaces
 from trunkline.testing.agents import Deed, Job, ScriptedAgent, Thief
 from trunkline.testing.chiffon import Plan, Worker
 from trunkline.testing.disk import Failure
@@ -31,7 +31,7 @@ from trunkline.testing.ending import figures, findings, forgetting, ledger_sha25
 from trunkline.testing.exchange import SimulatedExchange
 from trunkline.testing.promises import Breach
 from trunkline.testing.story import SimulationFailed, Story, involved
-from trunkline.testing.witness import Request
+from trunkline.testing.witness import Request, SpaceRun
 from trunkline.testing.world import APPROVAL_S, BOSS, CHECKER, OPEN, PEOPLE, POLICIES, WORK_TYPES, World, tools_of
 
 __all__ = ["STEPS", "simulate"]
@@ -96,6 +96,7 @@ class Simulation:
         self.world = World(seed, self._job, self._plan)
         self.rng: Random = self.world.rng
         self._is_quiet = False
+        self._sent = 0
         self._directives: list[tuple[str, str]] = []
         self._complaints = _Complaints()
         self.actions: dict[Callable[[], None], float] = {
@@ -132,6 +133,13 @@ class Simulation:
                 self._peer_is_cut_off: 3,
                 self._peer_falls_silent: 2,
                 self._peer_token_is_revoked: 0.7,
+            }
+
+        if self.world.has_spaces:
+            self.actions |= {
+                self._person_sends_operations: 20,
+                self._person_looks_at_a_run: 14,
+                self._person_resumes_a_run: 8,
             }
 
     def close(self) -> None:
@@ -461,6 +469,37 @@ class Simulation:
     def _peer_token_is_revoked(self) -> None:
         self.world.revoke_peer_token()
 
+    # -- who uses spaces -----------------------------------------------------------------------------------------------
+
+    def _person_sends_operations(self) -> None:
+        rng, world = self.rng, self.world
+        self._sent += 1
+        # Three questions after each other expire within the quiet at the end.
+        kinds = rng.choices(spaces.KINDS, k=rng.randint(1, 3))
+        operations = [
+            spaces.operation(kind, f"m{self._sent}-{number}", rng.randrange(3)) for number, kind in enumerate(kinds)
+        ]
+        space = rng.choice(world.workspaces).name
+        who = rng.choice(PEOPLE)
+        world.space_users.submit(who, space, operations, rng.choice([0, 0, 2, 30]), stops=rng.random() < 0.2)
+
+    def _some_run(self) -> SpaceRun | None:
+        open_runs = [run for run in self.world.witness.runs.values() if not run.is_over]
+        return self.rng.choice(open_runs[-5:]) if open_runs else None
+
+    def _person_looks_at_a_run(self) -> None:
+        run = self._some_run()
+        if run is not None:
+            after = self.rng.choice([0, run.seen])
+            self.world.space_users.look(BOSS, run, self.rng.choice([0, 1, 20]), after)
+
+    def _person_resumes_a_run(self) -> None:
+        run = self._some_run()
+        if run is not None:
+            operation_id = self.rng.choice(run.operations)["id"]
+            decision = "approved" if self.rng.random() < 0.7 else "denied"
+            self.world.space_users.resume(self.rng.choice([BOSS, CHECKER]), run, operation_id, decision)
+
     # -- what goes wrong -----------------------------------------------------------------------------------------------
 
     def _agent_dies(self) -> None:
@@ -556,8 +595,8 @@ class _Complaints(logging.Handler):
         self._log = logging.getLogger("trunkline")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a warning; a death is judged where it is seen."""
-        if record.levelno < logging.CRITICAL:
+        """Keep a warning or an error; a death is judged where it is seen, and a broken disk cannot be read."""
+        if record.levelno < logging.CRITICAL and "a defect: Ledger" not in record.getMessage():
             self.texts.append(record.getMessage())
 
     def __enter__(self) -> None:

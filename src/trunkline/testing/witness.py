@@ -7,6 +7,7 @@ that ``promises`` can hold the record against it in the end. It judges nothing i
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from msgspec import Raw, Struct
 
@@ -88,6 +89,23 @@ class Work(Struct, eq=False):
     refused_after: list[int] = []
 
 
+class SpaceRun(Struct, eq=False):
+    """A run of a space that somebody was told was taken on, and what was shown of it."""
+
+    run_id: str
+    caller: str
+    space: str
+    operations: list[dict[str, Any]]
+    # From which event on, and the events.
+    looks: list[tuple[int, list[dict[str, Any]]]] = []
+    is_over: bool = False
+
+    @property
+    def seen(self) -> int:
+        """How many of its events were shown."""
+        return max((first + len(events) for first, events in self.looks), default=0)
+
+
 class Witness:
     """Collects everything that callers and agents see in one simulation."""
 
@@ -113,6 +131,8 @@ class Witness:
         self.works: list[Work] = []
         # The last result of each worker for each call that was acknowledged: in which run, and as which answer.
         self._results: dict[tuple[str, str], tuple[int, int]] = {}
+        # Runs of spaces.
+        self.runs: dict[str, SpaceRun] = {}
         # The present run of the exchange.
         self.run = 0
         self.crashes = 0
@@ -237,6 +257,21 @@ class Witness:
             work.refused_after.append(code)
         if is_last:
             work.is_waiting = False
+
+    # -- spaces --------------------------------------------------------------------------------------------------------
+
+    def run_taken(self, run: SpaceRun) -> None:
+        """Somebody is told that a run was taken on."""
+        self.runs[run.run_id] = run
+        self.note(run.caller, f"hears that {run.run_id} was taken on")
+
+    def run_told(self, who: str, run_id: str, first: int, events: list[dict[str, Any]], *, is_over: bool) -> None:
+        """Somebody is shown the events of a run, from one on."""
+        kinds = ", ".join(f"{event['type']} {event.get('operationId', '')}" for event in events)
+        self.note(who, f"is shown of {run_id} from {first} on: {kinds}{' (the end)' if is_over else ''}")
+        run = self.runs[run_id]
+        run.is_over = run.is_over or is_over
+        run.looks.append((first, events))
 
     def welcomed(self, agent_id: str) -> None:
         """An agent is let in."""

@@ -18,6 +18,8 @@ from msgspec import Raw, Struct
 from trunkline import events
 from trunkline.config import Chiffon, Config, OpenSentience
 from trunkline.edges.chiffon import translate as chiffon_tools
+from trunkline.edges.edge import Surroundings
+from trunkline.edges.spaces import translate as space_tools
 from trunkline.effects import Reply
 from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.model import (
@@ -43,6 +45,7 @@ from trunkline.testing.clock import ManualLoop
 from trunkline.testing.edges import simulated_edges
 from trunkline.testing.exchange import PowerCut, Setup, SimulatedExchange
 from trunkline.testing.network import Network
+from trunkline.testing.spaces import SimulatedSpacesEdge, SimulatedWorkspace, SpaceUsers
 from trunkline.testing.web import Web
 from trunkline.testing.witness import Witness
 
@@ -72,7 +75,9 @@ UNTRUSTED: Final = "com.c"
 # Short, so that a quiet minute at the end sees everything expire.
 APPROVAL_S: Final = 40.0
 # Not every simulation has every edge: those that are there meet each other more, and all cost time.
-CHIFFON_SHARE: Final = 0.35
+CHIFFON_SHARE: Final = 0.25
+SPACES_SHARE: Final = 0.25
+SPACES: Final = (("lab", "standard"), ("office", "restrictive"))
 # Four attempts end within the quiet at the end.
 CHIFFON_TIMEOUT_S: Final = 15.0
 WORKERS: Final = (("infra-1", "infra"), ("infra-2", "infra"), ("code-1", "code"))
@@ -150,7 +155,16 @@ class World:
         self.setup = Setup(self.loop, self.network, self.rng, self, self.rng.randbytes(32))
         self.web = Web(self.loop, self.rng, self._something_left)
         self.has_chiffon = self.rng.random() < CHIFFON_SHARE
-        self.setup.edges = simulated_edges(self.network, self.callers, self.web, with_chiffon=self.has_chiffon)
+        self.has_spaces = self.rng.random() < SPACES_SHARE
+        self.workspaces = [SimulatedWorkspace(name, preset) for name, preset in SPACES if self.has_spaces]
+        self.space_users = SpaceUsers(self.web, self.witness)
+        self.setup.edges = simulated_edges(
+            self.network,
+            self.callers,
+            self.web,
+            with_chiffon=self.has_chiffon,
+            spaces=self._spaces_edge if self.has_spaces else None,
+        )
         self.setup.config = Config(
             opensentience=OpenSentience(max_inflight_requests=self.rng.choice([1, 2, 8, 256])),
             chiffon=Chiffon(timeout_s=CHIFFON_TIMEOUT_S),
@@ -185,6 +199,8 @@ class World:
                     chiffon_tools.type_definition(worker.kind, work_type),
                 ):
                     self.tools[tool.tool_id] = tool
+        for space in self.workspaces:
+            self.tools |= {tool.tool_id: tool for tool in space_tools.definitions(space.name, has_shell=True)}
         self._standing: dict[str, str] = {name: "" for name in names if self.rng.random() < 0.3}
         self._token_ids: dict[str, str] = {}
         self._peer_tokens: dict[str, str] = {}
@@ -202,6 +218,9 @@ class World:
             died=self._agent_died,
             can_cancel=self.rng.random() < 0.7,
         )
+
+    def _spaces_edge(self, given: Surroundings) -> SimulatedSpacesEdge:
+        return SimulatedSpacesEdge(given, self.workspaces, self.rng, self.witness)
 
     def _new_worker(self, name: str, kind: str, planner: Planner) -> Worker:
         work_types = WORK_TYPES if self.rng.random() < 0.6 else WORK_TYPES[:1]
@@ -301,6 +320,12 @@ class World:
         self._count_crash()
         exchange.kill(power_loss=power_loss)
         self._come_back()
+
+    def end(self, *, power_loss: bool) -> None:
+        """The exchange is gone, and nobody starts it again."""
+        exchange = self._gone()
+        if exchange is not None:
+            exchange.kill(power_loss=power_loss)
 
     def stop(self) -> None:
         """The exchange is told to stop."""

@@ -138,13 +138,17 @@ class SpaceAgent(Resident):
         read = validate_operation({**given, "type": TYPE_OF[tool]})
         if not read["success"]:
             raise WorkspaceError("validation", read["error"]["message"])
+        return await self.do(delivery, tool, read["data"])
+
+    async def do(self, delivery: Deliver, tool: str, given: dict[str, Any]) -> Told:
+        """Do what a valid input says; a simulation does it in its own way."""
         match tool:
             case "message":
                 return {}, {}
             case "shell":
-                return await self._shell(read["data"], delivery.call_id)
+                return await self._shell(given, delivery.call_id)
             case _:
-                return await asyncio.to_thread(self._file, tool, read["data"])
+                return await asyncio.to_thread(self._file, tool, given)
 
     def _file(self, tool: str, given: dict[str, Any]) -> Told:
         """One file operation, in a thread."""

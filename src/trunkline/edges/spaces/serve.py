@@ -38,6 +38,8 @@ log = logging.getLogger("trunkline")
 # Finished runs kept as they were: for whoever asks again soon, before the record's masked form has to do.
 KEPT_RUNS: Final = 256
 KEPT_BYTES: Final = 67_108_864
+# Entries that say that a call waits for a person.
+QUESTIONS: Final = frozenset({"question.opened", "question.joined"})
 # What those who follow a run are told: look at it.
 NEWS: Final = b""
 
@@ -90,10 +92,14 @@ class Spaces:
             self._put(space)
 
     def _put(self, space: Space) -> SpaceAgent:
-        agent = SpaceAgent(self._feed, space, self._process, self._version, self._delivered, self._entropy)
+        agent = self.new_agent(space)
         self.agents[space.name] = agent
         self._feed.guard(agent.agent_id, agent.guard)
         return agent
+
+    def new_agent(self, space: Space) -> SpaceAgent:
+        """The agent of a space; a simulation has its own, without files and processes."""
+        return SpaceAgent(self._feed, space, self._process, self._version, self._delivered, self._entropy)
 
     async def start(self) -> None:
         """Attach the spaces, then go on with the runs that were open, in the order of the record."""
@@ -102,19 +108,24 @@ class Spaces:
         recorded = self._views.open_steps(PROCESS).values()
         for started in sorted((steps[0] for steps in recorded), key=lambda step: step.n):
             session = self._converse(started.subject)
-            self._guarded(session, self.runs.take_up, session, started, self._carried_out)
+            self._guarded(session, self.runs.take_up, session, started, self._on_record_of)
 
     async def _attach(self, agent: SpaceAgent) -> None:
         """Let a space in. A sandbox is looked for once, when the first one needs it."""
         if not self._is_probed:
             self._is_probed = True
-            try:
-                self._sandbox = await probe()
-            except WorkspaceError as error:
-                self.no_shell = error.message
-                log.warning("spaces have no shell: %s", error.message)
+            self._sandbox = await self.find_sandbox()
         agent.sandbox = self._sandbox
         await agent.attach()
+
+    async def find_sandbox(self) -> Sandbox | None:
+        """Where commands run; None if nothing holds them here, and then ``no_shell`` says why."""
+        try:
+            return await probe()
+        except WorkspaceError as error:
+            self.no_shell = error.message
+            log.warning("spaces have no shell: %s", error.message)
+            return None
 
     def agent(self, name: str) -> SpaceAgent:
         """A space that is there."""
@@ -282,6 +293,24 @@ class Spaces:
     def why_asked(self, run: Run, operation: Mapping[str, Any], wait: Wait) -> translate.Why:
         """Why a person is asked: by the space's rules, or else by those of the exchange."""
         question = self._views.question(wait.approval_id or "")
+        return self._why(
+            run,
+            operation,
+            wait.approval_id or "",
+            "" if question is None else question.reason,
+            stamp(self._feed.now().ms) if question is None else question.asked_at,
+            wait.expires_ms,
+        )
+
+    def _why(
+        self,
+        run: Run,
+        operation: Mapping[str, Any],
+        approval_id: str,
+        reason: str,
+        asked_at: str,
+        expires_ms: int | None,
+    ) -> translate.Why:
         tool_id, body = translate.tool_id(run.space, operation["type"]), translate.tool_input(operation)
         agent = self.agents.get(run.space)
         own = None if agent is None else agent.judge(tool_id, body)
@@ -289,30 +318,34 @@ class Spaces:
             rule, reason, suggestion = own.rule, own.reason, own.suggestion
         else:
             rule, suggestion = self._views.check(run.caller, tool_id, None).rule, None
-            reason = "" if question is None else question.reason
-        return translate.Why(
-            rule,
-            reason,
-            stamp(self._feed.now().ms) if question is None else question.asked_at,
-            wait.approval_id or "",
-            None if wait.expires_ms is None else stamp(wait.expires_ms),
-            suggestion,
-        )
+        expires_at = None if expires_ms is None else stamp(expires_ms)
+        return translate.Why(rule, reason, asked_at, approval_id, expires_at, suggestion)
 
     def why_refused(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
         """Why such an operation would be refused now, if it would."""
         tool_id = translate.tool_id(run.space, operation["type"])
         return self._views.check(run.caller, tool_id, translate.tool_input(operation)).fault
 
-    def _carried_out(self, run_id: str, caller: str) -> set[int]:
-        """Which operations of a run became calls, by what is on record of it."""
-        found = set()
-        for line in self._views.entries(correlation_id=run_id):
-            entry = _read_keyed(line)
+    def _on_record_of(self, run: Run) -> dict[int, list[translate.Why]]:
+        """Which operations of a run became calls, and what a person was asked about each, by what is on record."""
+        found: dict[int, list[translate.Why]] = {}
+        calls: dict[int, int] = {}
+        recorded = [_read_recorded(line) for line in self._views.entries(correlation_id=run.run_id)]
+        # Changed rules may say yes to a call that waits: nobody was asked that.
+        by_rules = {entry.approval_id for entry in recorded if entry.how == "approved" and entry.by == "policy"}
+        for entry in recorded:
             owner, _, index = (entry.key or "").rpartition("/")
             # Correlations and keys are the callers' to choose: somebody else's say nothing about this run.
-            if owner == run_id and entry.caller == caller and index.isdecimal():
-                found.add(int(index))
+            if owner == run.run_id and entry.caller == run.caller and index.isdecimal():
+                calls[entry.n] = int(index)
+                found[int(index)] = []
+            elif entry.kind in QUESTIONS and entry.call in calls and entry.approval_id not in by_rules:
+                place = calls[entry.call]
+                operation = run.operations[place]
+                # Of a question that another call opened, only that one's entry says until when it is open.
+                found[place].append(
+                    self._why(run, operation, entry.approval_id, entry.reason, stamp(entry.at), entry.expires_ms)
+                )
         return found
 
 
@@ -334,11 +367,20 @@ class _RunSink(BaseSink):
         self._spaces.fail(self._run_id)
 
 
-class _Keyed(msgspec.Struct):
-    """Of an entry, the key and whose it is."""
+class _Recorded(msgspec.Struct):
+    """Of an entry, the key of a call and whose it is, or the question that a call waited for."""
 
+    kind: str
+    n: int
+    at: int
     key: str | None = None
     caller: str = ""
+    call: int | None = None
+    approval_id: str = ""
+    reason: str = ""
+    expires_ms: int | None = None
+    how: str = ""
+    by: str = ""
 
 
-_read_keyed: Final = msgspec.json.Decoder(_Keyed).decode
+_read_recorded: Final = msgspec.json.Decoder(_Recorded).decode
