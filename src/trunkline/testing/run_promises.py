@@ -43,6 +43,9 @@ def _on_record(steps: list[ProcessStep], run_id: str, witness: Witness, record: 
     if ended["status"] == "completed" and len(ends) != len(asked):
         yield f"is completed, and told of {len(ends)} of {len(asked)} operations"
     done = _effects(run_id, witness, record)
+    for index in sorted(set(done)):
+        if done.count(index) > 1:
+            yield f"had the effect of {asked[index]} {done.count(index)} times"
     if done != sorted(done):
         yield f"had its effects in the order {done}"
     for event in ended["events"]:
@@ -56,9 +59,8 @@ def _effects(run_id: str, witness: Witness, record: Record) -> list[int]:
     found = []
     for execution in witness.executions:
         accepted = record.call(execution.call_id)
-        owner, _, index = (execution.key or "").rpartition("/")
-        if owner == run_id and execution.side_effects and accepted is not None:
-            found.append(int(index))
+        if execution.side_effects and accepted is not None and accepted.correlation_id == run_id:
+            found.append(int((execution.key or "").rpartition("/")[2]))
     return found
 
 
