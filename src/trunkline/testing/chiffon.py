@@ -132,8 +132,9 @@ class Peer:
         self._silent_until = max(self._silent_until, self._loop.time() + seconds)
 
     def wake_up(self) -> None:
-        """It goes on."""
+        """It goes on, and nothing for it is lost any more."""
         self._silent_until = 0.0
+        self._loses_next = False
 
     def _when_awake(self, callback: Callable[..., None], *args: object) -> bool:
         """Whether it is awake; if not, it does this when it is."""
