@@ -34,10 +34,10 @@ from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.writer import Writer
 from trunkline.model import HubSettings, Limits, Now, Policy, Status
-from trunkline.testing import world
+from trunkline.testing import chiffon, world
 from trunkline.testing.agents import ScriptedAgent
 from trunkline.testing.callers import HttpCallers
-from trunkline.testing.simulation import Simulation
+from trunkline.testing.simulation import WORK_DEEDS, Simulation
 from trunkline.testing.world import World
 
 Patch = pytest.MonkeyPatch
@@ -295,6 +295,7 @@ def everybody_speaks_chiffon(patch: Patch) -> None:
 def typed_work_moves_whatever_became_of_it(patch: Patch) -> None:
     """Work goes to another instance only if the one before took nothing on."""
     everybody_speaks_chiffon(patch)
+    patch.setitem(WORK_DEEDS, chiffon.Deed.SILENT, 50)
     for module in (retry, calls):
         patch.setattr(module, "may_move", lambda _problem: True)
 
@@ -316,7 +317,15 @@ def an_instance_is_chosen_anew_after_a_restart(patch: Patch) -> None:
 def work_that_is_done_is_not_forgotten(patch: Patch) -> None:
     """An instance is not given what it has given a result of."""
     everybody_speaks_chiffon(patch)
-    patch.setattr(Tasks, "end", lambda _self, _task: None)
+    patch.setitem(WORK_DEEDS, chiffon.Deed.DIE, 50)
+    result = Tasks.result
+
+    def kept(self: Tasks, task: Any, *args: Any) -> Any:
+        happened = result(self, task, *args)
+        self._tasks[task.call_id] = task
+        return happened
+
+    patch.setattr(Tasks, "result", kept)
 
 
 def a_result_is_told_twice(patch: Patch) -> None:
@@ -345,6 +354,8 @@ def a_repeated_request_is_another_call(patch: Patch) -> None:
 def a_repeat_needs_somebody_who_does_such_work(patch: Patch) -> None:
     """A repeat is told the same as the first, also while nobody offers the work."""
     everybody_speaks_chiffon(patch)
+    # Those who work come back late.
+    patch.setattr(chiffon, "AGAIN_S", (0.05, 10.0))
     patch.setattr(Reading, "keyed", lambda *_args: None)
 
 

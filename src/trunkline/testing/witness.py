@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from trunkline.edges.chiffon.messages import WorkRequest, WorkResult
+from trunkline.edges.chiffon.messages import UNAVAILABLE, WorkRequest, WorkResult
 from trunkline.ledger.reader import call_number
 from trunkline.model import Status, ToolDefinition
 from trunkline.testing.clock import ManualClock
@@ -253,7 +253,8 @@ class Witness:
     def work_refused(self, work: Work, code: int, *, is_last: bool) -> None:
         """An orchestrator is told that its work was not taken on."""
         self.note(work.caller, f"hears of {work.request_id}: error {code}")
-        if work.results:
+        # An exchange that is dying says to everything that it is not there.
+        if work.results and code != UNAVAILABLE:
             work.refused_after.append(code)
         if is_last:
             work.is_waiting = False
