@@ -73,6 +73,7 @@ class Peer:
         rng: Random,
         witness: Witness,
         needs_token: Callable[[Peer], None],
+        died: Callable[[Peer], None],
     ) -> None:
         self.agent_id = agent_id
         self.kind = kind
@@ -82,6 +83,7 @@ class Peer:
         self._rng = rng
         self._witness = witness
         self._needs_token = needs_token
+        self._died = died
         self._process = ProcessLoop(loop)
         self._is_alive = False
         self._is_revoked = False
@@ -297,7 +299,7 @@ class Worker(Peer):
                 self.fall_silent(self._rng.uniform(1.0, 60.0))
                 self._process.call_at(self._silent_until, self._say, envelope, self._done[call_id])
             case Deed.DIE:
-                self.kill()
+                self._died(self)
             case Deed.NEVER:
                 pass
 

@@ -6,6 +6,7 @@ is on record and was allowed, is judged where all calls are (``promises``).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,8 @@ def breaches(witness: Witness, record: Record) -> Iterator[Breach]:
     for run_id, found in steps.items():
         yield from (Breach(f"the run {run_id} {text}") for text in _on_record(found, run_id, witness, record))
     for run in witness.runs.values():
-        yield from (Breach(f"the run {run.run_id} {text}") for text in _told(run, steps.get(run.run_id, [])))
+        found = steps.get(run.run_id, [])
+        yield from (Breach(f"the run {run.run_id} {text}") for text in _told(run, found, witness.crashed_run))
 
 
 def _on_record(steps: list[ProcessStep], run_id: str, witness: Witness, record: Record) -> Iterator[str]:
@@ -64,16 +66,23 @@ def _effects(run_id: str, witness: Witness, record: Record) -> list[int]:
     return found
 
 
-def _told(run: SpaceRun, steps: list[ProcessStep]) -> Iterator[str]:
+def _told(run: SpaceRun, steps: list[ProcessStep], crashed_run: int) -> Iterator[str]:
     if not steps:
         yield "was taken on, and is not on record"
     if len(steps) != 2:
         return
     events = msgspec.json.decode(steps[1].data)["events"]
-    for first, told in run.looks:
+    for in_run, first, shown in run.looks:
+        told = list(itertools.takewhile(_lasts, shown)) if in_run <= crashed_run else shown
         now = [_kept(event) for event in events[first : first + len(told)]]
         if now != [_kept(event) for event in told]:
             yield f"was told of with {told} from event {first} on, and the record says {now}"
+
+
+def _lasts(event: dict[str, Any]) -> bool:
+    """Whether this is told only once it is on record. What was read or refused may be different after a crash."""
+    kinds = {"message", "readFile"}
+    return event["type"] not in {*kinds, "policyDenied", "error"} and event.get("operationType") not in kinds
 
 
 def _kept(event: dict[str, Any]) -> tuple[str, str, object]:

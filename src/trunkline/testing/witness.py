@@ -96,14 +96,14 @@ class SpaceRun(Struct, eq=False):
     caller: str
     space: str
     operations: list[dict[str, Any]]
-    # From which event on, and the events.
-    looks: list[tuple[int, list[dict[str, Any]]]] = []
+    # In which run of the exchange, from which event on, and the events.
+    looks: list[tuple[int, int, list[dict[str, Any]]]] = []
     is_over: bool = False
 
     @property
     def seen(self) -> int:
         """How many of its events were shown."""
-        return max((first + len(events) for first, events in self.looks), default=0)
+        return max((first + len(events) for _, first, events in self.looks), default=0)
 
 
 class Witness:
@@ -272,7 +272,7 @@ class Witness:
         self.note(who, f"is shown of {run_id} from {first} on: {kinds}{' (the end)' if is_over else ''}")
         run = self.runs[run_id]
         run.is_over = run.is_over or is_over
-        run.looks.append((first, events))
+        run.looks.append((self.run, first, events))
 
     def welcomed(self, agent_id: str) -> None:
         """An agent is let in."""

@@ -236,6 +236,7 @@ class World:
             "rng": self.rng,
             "witness": self.witness,
             "needs_token": lambda peer: self.loop.call_later(self.rng.uniform(0.1, 3.0), self._start_peer, peer),
+            "died": self.kill_peer,
         }
 
     @property

@@ -177,6 +177,8 @@ class AgentSession:
         return []
 
     def _deliver(self, effect: Deliver, now: Now) -> list[Event]:
+        if self.tasks.is_answered(effect.call_id):
+            return []  # the result of an earlier attempt came while this one waited for the disk
         call = self._find_call(effect.call_id)
         is_typed = call is not None and call.tool_id != effect.tool_id
         try:

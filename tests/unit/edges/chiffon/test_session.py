@@ -291,3 +291,21 @@ async def test_a_result_that_comes_before_its_work_is_sent_again_is_not_taken_an
     (settled,) = kit.exchange.recorded(CallSettled)
     assert (settled.status, made.call_id) == (Status.SUCCEEDED, settled.call_id)
     assert not [note for note in kit.notes() if "result" in note]
+
+
+async def test_an_attempt_that_waited_for_the_disk_is_not_sent_after_the_result_of_an_earlier_one() -> None:
+    """Seed 1738 of the simulation."""
+    kit = Kit()
+    agent = await kit.agent()
+    kit.call("infra-1/run")
+    first = agent.fetch_one()
+    kit.exchange.disk_rests = True
+    agent.error(first, 5002, agent_id="infra-1")
+    kit.advance(2.0, agent)
+    assert agent.fetch() == [], "the next attempt is not on disk yet"
+    agent.result(first, "done")
+    kit.exchange.disk_rests = False
+    kit.exchange.store()
+    assert agent.fetch() == []
+    (settled,) = kit.exchange.recorded(CallSettled)
+    assert settled.status is Status.SUCCEEDED
