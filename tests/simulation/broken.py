@@ -13,8 +13,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from trunkline import effects, entries
+from trunkline import effects, entries, events
+from trunkline.edges.chiffon.orchestrator_session import OrchestratorSession
+from trunkline.edges.chiffon.tasks import Tasks
 from trunkline.edges.driver import Driver
+from trunkline.edges.spaces import routes
+from trunkline.edges.spaces.process import Runs
+from trunkline.edges.spaces.serve import Spaces
+from trunkline.host.reading import Reading
 from trunkline.hub import calls, chains, retry, views
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.calls import Calls
@@ -23,14 +29,15 @@ from trunkline.hub.credentials import Credentials
 from trunkline.hub.hub import Hub
 from trunkline.hub.lanes import Lanes
 from trunkline.hub.policy import Judge
-from trunkline.hub.state import OpenQuestion, State
+from trunkline.hub.state import OpenQuestion, Route, State
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.writer import Writer
 from trunkline.model import HubSettings, Limits, Now, Policy, Status
+from trunkline.testing import chiffon, world
 from trunkline.testing.agents import ScriptedAgent
-from trunkline.testing.people import Desk
-from trunkline.testing.simulation import Simulation
+from trunkline.testing.callers import HttpCallers
+from trunkline.testing.simulation import WORK_DEEDS, Simulation
 from trunkline.testing.world import World
 
 Patch = pytest.MonkeyPatch
@@ -206,7 +213,7 @@ def ordinary(patch: Patch) -> Counter[str]:
 
     To be applied after what breaks something.
     """
-    settings, ask, call = World.settings, ScriptedAgent.ask, Desk.call
+    settings, ask, call = World.settings, ScriptedAgent.ask, HttpCallers.call
     try_accept, try_settle = Lanes.try_accept, Lanes.try_settle
     person_calls, agent_calls = Simulation._person_calls, Simulation._agent_calls
     taken: Counter[str] = Counter()
@@ -220,7 +227,7 @@ def ordinary(patch: Patch) -> Counter[str]:
             ask(self, tool_id, b'{"n":%d}' % number)
         return first
 
-    def person_again(self: Desk, who: Any, tool_id: str, body: bytes, **terms: Any) -> Any:
+    def person_again(self: HttpCallers, who: Any, tool_id: str, body: bytes, **terms: Any) -> Any:
         first = call(self, who, tool_id, body, **terms)
         for number in range(3):
             call(self, who, tool_id, b'{"n":%d}' % number)
@@ -234,7 +241,7 @@ def ordinary(patch: Patch) -> Counter[str]:
 
     def person_step(self: Simulation) -> None:
         with pytest.MonkeyPatch.context() as here:
-            here.setattr(Desk, "call", person_again)
+            here.setattr(HttpCallers, "call", person_again)
             person_calls(self)
 
     def accepting(self: Lanes, event: Any, now: Now) -> Any:
@@ -277,6 +284,154 @@ def its_outcome_is_told_before_it_is_on_record(patch: Patch) -> None:
     patch.setattr(Lanes, "try_settle", hasty)
 
 
+# --- Chiffon ----------------------------------------------------------------------------------------------------------
+
+
+def everybody_speaks_chiffon(patch: Patch) -> None:
+    """In every simulation, so that few are needed."""
+    patch.setattr(world, "CHIFFON_SHARE", 1.0)
+
+
+def typed_work_moves_whatever_became_of_it(patch: Patch) -> None:
+    """Work goes to another instance only if the one before took nothing on."""
+    everybody_speaks_chiffon(patch)
+    patch.setitem(WORK_DEEDS, chiffon.Deed.SILENT, 50)
+    for module in (retry, calls):
+        patch.setattr(module, "may_move", lambda _problem: True)
+
+
+def an_instance_is_chosen_anew_after_a_restart(patch: Patch) -> None:
+    """Work that was sent stays with the instance that has it."""
+    everybody_speaks_chiffon(patch)
+    fold = Hub.fold
+
+    def forgetful(self: Hub, remembered: Any) -> None:
+        fold(self, remembered)
+        for call in self.state.calls.values():
+            if call.route is not None and call.attempt:
+                call.route, call.attempt, call.status = Route(tried=(call.served_by,)), 0, Status.QUEUED
+
+    patch.setattr(Hub, "fold", forgetful)
+
+
+def work_that_is_done_is_not_forgotten(patch: Patch) -> None:
+    """An instance is not given what it has given a result of."""
+    everybody_speaks_chiffon(patch)
+    patch.setitem(WORK_DEEDS, chiffon.Deed.DIE, 50)
+    result = Tasks.result
+
+    def kept(self: Tasks, task: Any, *args: Any) -> Any:
+        happened = result(self, task, *args)
+        self._tasks[task.call_id] = task
+        return happened
+
+    patch.setattr(Tasks, "result", kept)
+
+
+def a_result_is_told_twice(patch: Patch) -> None:
+    """A request ends in one result."""
+    everybody_speaks_chiffon(patch)
+    answer = OrchestratorSession._answer
+
+    def twice(self: OrchestratorSession, *args: Any) -> None:
+        answer(self, *args)
+        answer(self, *args)
+
+    patch.setattr(OrchestratorSession, "_answer", twice)
+
+
+def a_repeated_request_is_another_call(patch: Patch) -> None:
+    """A repeat is told the same as the first."""
+    everybody_speaks_chiffon(patch)
+    start = OrchestratorSession._start
+
+    def unkeyed(self: OrchestratorSession, *args: Any) -> Any:
+        return replace(start(self, *args), key=None)
+
+    patch.setattr(OrchestratorSession, "_start", unkeyed)
+
+
+def a_repeat_needs_somebody_who_does_such_work(patch: Patch) -> None:
+    """A repeat is told the same as the first, also while nobody offers the work."""
+    everybody_speaks_chiffon(patch)
+    # Those who work come back late.
+    patch.setattr(chiffon, "AGAIN_S", (0.05, 10.0))
+    patch.setattr(Reading, "keyed", lambda *_args: None)
+
+
+# --- spaces -----------------------------------------------------------------------------------------------------------
+
+
+def everybody_has_spaces(patch: Patch) -> None:
+    """In every simulation, so that few are needed."""
+    patch.setattr(world, "SPACES_SHARE", 1.0)
+
+
+def a_run_forgets_what_was_done(patch: Patch) -> None:
+    """An operation has its effect once, also across a crash."""
+    everybody_has_spaces(patch)
+    take = Runs._take
+
+    def forgetful(self: Runs) -> Any:
+        # The number of a conversation is another one after a restart.
+        return [
+            replace(each, key=f"{each.correlation_id}.{each.session}/{each.ref}")
+            if isinstance(each, events.CallRequested)
+            else each
+            for each in take(self)
+        ]
+
+    patch.setattr(Runs, "_take", forgetful)
+
+
+def a_run_is_told_of_before_it_is_on_record(patch: Patch) -> None:
+    """Nothing acknowledged is lost."""
+    everybody_has_spaces(patch)
+
+    async def at_once(_feed: Any) -> None:
+        return
+
+    patch.setattr(routes, "stored", at_once)
+
+
+def the_questions_of_a_run_are_forgotten_at_a_restart(patch: Patch) -> None:
+    """Events stay in the places in which they were told."""
+    everybody_has_spaces(patch)
+    found = Spaces._on_record_of
+
+    def forgetful(self: Spaces, run: Any) -> Any:
+        return {index: [] for index in found(self, run)}
+
+    patch.setattr(Spaces, "_on_record_of", forgetful)
+
+
+def the_end_of_a_run_is_not_remembered(patch: Patch) -> None:
+    """A run ends once."""
+    everybody_has_spaces(patch)
+    take = Runs._take
+
+    def endless(self: Runs) -> Any:
+        return [replace(each, done=False) if isinstance(each, events.ProcessStepped) else each for each in take(self)]
+
+    patch.setattr(Runs, "_take", endless)
+
+
+def a_run_does_not_wait_for_its_operation(patch: Patch) -> None:
+    """Operations of a run are carried out in their order."""
+    everybody_has_spaces(patch)
+    ask = Runs._ask
+
+    def hasty(self: Runs, run: Any, now: Now) -> None:
+        index = run.index
+        if index + 1 < len(run.operations):
+            run.index += 1
+            ask(self, run, now)
+            run.index = index
+        ask(self, run, now)
+
+    patch.setattr(Runs, "_ask", hasty)
+
+
 LANE_VARIANTS: dict[Callable[[Patch], None], str] = {
     an_ordinary_call_is_sent_before_it_is_on_record: "not on record",
     its_outcome_is_told_before_it_is_on_record: "on record",
@@ -302,4 +457,15 @@ VARIANTS: dict[Callable[[Patch], None], str] = {
     a_lost_agent_is_not_noticed: "runs nowhere",
     a_token_is_good_for_any_process: "somebody came in with the token",
     reading_never_goes_on: "still waits",
+    typed_work_moves_whatever_became_of_it: "ran twice for one call",
+    an_instance_is_chosen_anew_after_a_restart: "ran twice for one call",
+    work_that_is_done_is_not_forgotten: "whose result had been taken",
+    a_result_is_told_twice: "times for",
+    a_repeated_request_is_another_call: "and the call is not on record",
+    a_repeat_needs_somebody_who_does_such_work: "and then 5006",
+    a_run_forgets_what_was_done: "had the effect of",
+    a_run_is_told_of_before_it_is_on_record: "was taken on, and is not on record",
+    the_questions_of_a_run_are_forgotten_at_a_restart: "was told of with",
+    the_end_of_a_run_is_not_remembered: "has the steps started, ended, ended",
+    a_run_does_not_wait_for_its_operation: "had its effects in the order",
 }

@@ -54,6 +54,8 @@ class Surroundings(Struct, frozen=True):
     instance: str
     # The doors of all edges, for the one that listens for them. To be asked for when all edges are made.
     doors: Callable[[], Sequence[Door]]
+    # So many random bytes: the source of all ids and secrets that an edge makes.
+    entropy: Callable[[int], bytes] = secrets.token_bytes
 
 
 class RunningEdge:

@@ -126,6 +126,9 @@ class Views(Protocol):
     def call(self, call_id: str) -> CallView | None:
         """One call, open or settled."""
 
+    def keyed(self, caller: str, key: str) -> CallView | None:
+        """The call that a repeat with this key of this caller would join, open or settled."""
+
     def awaited(self, session: int, ref: str) -> CallView | None:
         """The call on record whose outcome this conversation waits for under ``ref``."""
 

@@ -15,6 +15,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Raw
@@ -38,12 +39,21 @@ class Resident(BaseSink, abc.ABC):
     # What the edge's agents may run at once; each has timers of its own, so the exchange has none for them.
     max_inflight = 256
 
-    def __init__(self, feed: Feed, edge: str, agent_id: str, version: str, process: ProcessIdentity) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        edge: str,
+        agent_id: str,
+        version: str,
+        process: ProcessIdentity,
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
         self._feed = feed
         self._edge = edge
         self.agent_id = agent_id
         self._version = version
         self._process = process
+        self._entropy = entropy
         self._run_id = ""
         self._ready = asyncio.Event()
         self._return: Timer | None = None
@@ -67,8 +77,8 @@ class Resident(BaseSink, abc.ABC):
     def arrive(self) -> None:
         """Come in, and offer the tools as soon as that is admitted."""
         self.number = self._feed.open_session(self)
-        self._run_id = secrets.token_hex(8)
-        digest = hashlib.sha256(secrets.token_bytes(32)).hexdigest()
+        self._run_id = self._entropy(8).hex()
+        digest = hashlib.sha256(self._entropy(32)).hexdigest()
         arrived = AgentArrived(
             session=self.number,
             ref="arrive",

@@ -69,6 +69,15 @@ class Reading(Views):
             return None
         return _stored_view(*found)
 
+    def keyed(self, caller: str, key: str) -> CallView | None:
+        """The call that a repeat with this key of this caller would join."""
+        key_id = self._hub.fingerprints.key_id(caller, key)
+        call_id = self._hub.state.keys.get(key_id)
+        if call_id is not None:
+            return self.call(call_id)
+        found = self._reader.by_key(key_id)
+        return None if found is None else _stored_view(*found)
+
     def awaited(self, session: int, ref: str) -> CallView | None:
         """The call whose outcome this conversation waits for under ``ref``, also while that is on its way to disk."""
         answer = self._runner.held_answer(session, ref)

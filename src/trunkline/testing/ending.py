@@ -20,6 +20,7 @@ from trunkline.ledger import export
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import as_ledger_error, open_for_reading
 from trunkline.ledger.verify import verify
+from trunkline.testing import run_promises, work_promises
 from trunkline.testing.exchange import Setup
 from trunkline.testing.promises import Breach, Promises, Record, secrets_in
 from trunkline.testing.world import OPEN, POLICIES, World
@@ -56,8 +57,7 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
     # What had expired once is in no snapshot, even if the wall clock was set back since.
     now_ms = int(max(world.latest_wall, world.clock.wall) * 1000)
     live = dump(hub.state, now_ms)
-    exchange.kill(power_loss=False)
-    world.exchange = None
+    world.end(power_loss=False)
     yield from _record_is_whole(world.setup, live, now_ms)
     reader = Reader(world.setup.path, world.setup.keys, vfs=world.setup.disk.vfs)
     try:
@@ -66,6 +66,8 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
         reader.close()
     policies = {policy.version: policy for policy in (*POLICIES, OPEN)}
     yield from Promises(world.witness, record, policies, world.tools).breaches()
+    yield from work_promises.breaches(world.witness, record)
+    yield from run_promises.breaches(world.witness, record)
     for canary in secrets_in(world.setup.disk.folder, world.canaries):
         yield Breach(f"a secret can be read in the files: {canary}")
 
@@ -114,6 +116,7 @@ def forgetting(world: World) -> Iterator[Breach]:
     setup = world.setup
     world.start_exchange()
     world.loop.run_for(0.05)
+    world.wait_for_disk()
     exchange = world.exchange
     assert exchange is not None
     exchange.snapshot()
@@ -126,8 +129,7 @@ def forgetting(world: World) -> Iterator[Breach]:
     live = dump(exchange.hub.state, now_ms)
     if exchange.ledger.backlog:
         yield Breach(f"{exchange.ledger.backlog} entries never reached the disk")
-    exchange.kill(power_loss=True)
-    world.exchange = None
+    world.end(power_loss=True)
     yield from _record_is_whole(setup, live, now_ms, is_whole=False)
 
 
@@ -190,4 +192,7 @@ def figures(world: World) -> dict[str, int]:
         "executions": len(witness.executions),
         "told": len(witness.outcomes),
         "agents": len(world.agents),
+        "runs of spaces": len(witness.runs),
+        "works": len(witness.works),
+        "results of works": sum(len(work.results) for work in witness.works),
     }

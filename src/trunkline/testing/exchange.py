@@ -1,14 +1,15 @@
 """One run of the real exchange on a fake clock, disk and network: started from a ledger, killed or stopped.
 
-The same parts as ``host.up`` joins (``Runner``, ``Hub``, ``Ledger`` with its ``Writer``, the OpenSentience rim), in one
-thread. The writer is no process here: a group takes fake time to reach it and its answer takes time to come back, so
-that a crash can fall between. HTTP is left out: ``people`` speaks to the runner as that edge does.
+The same parts as ``host.up`` joins (``Runner``, ``Hub``, ``Ledger`` with its ``Writer``, ``Edges``), in one thread. The
+writer is no process here: a group takes fake time to reach it and its answer takes time to come back, so that a crash
+can fall between. Which edges there are, and what of each is simulated, ``edges`` says.
 
 Invariant: nothing random in it but what ``Random`` it is given.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,10 +18,11 @@ from random import Random
 from typing import Final
 
 from trunkline import events
-from trunkline.edges.driver import Driver
-from trunkline.edges.opensentience.serve import OpenSentienceListener
-from trunkline.edges.opensentience.session import Settings
-from trunkline.errors import LedgerError
+from trunkline.config import Config
+from trunkline.edges.edge import Edge, Surroundings
+from trunkline.errors import InvariantBroken, LedgerError
+from trunkline.host.edges import Edges
+from trunkline.host.operating import Operating
 from trunkline.host.reading import Reading
 from trunkline.host.runner import Processes, Runner
 from trunkline.hub import invariants
@@ -31,10 +33,11 @@ from trunkline.ledger.link import Blob
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.writer import Writer
-from trunkline.model import HubSettings, Now, Status
+from trunkline.model import HubSettings, Now, ProcessIdentity, Status
 from trunkline.testing.clock import ManualLoop, ProcessLoop, Timer
 from trunkline.testing.disk import FaultyDisk
 from trunkline.testing.network import Network
+from trunkline.testing.tasks import TaskLoop
 
 LEDGER: Final = "ledger.sqlite"
 # A quick disk, and one that makes everybody wait: some runs of the exchange have it all the time, others now and then.
@@ -43,12 +46,14 @@ SLOW_COMMIT_S: Final = (0.05, 2.0)
 SLOW_SHARES: Final = (0.0, 0.02, 0.1, 0.8)
 # As in ``host.up`` and the rim.
 DRAIN_S: Final = 10.0
-GOODBYE_S: Final = 2.5
-HEARTBEAT_MS: Final = 10_000
+LAST_WORDS_S: Final = 1.0
+# Each edge takes a moment to say goodbye.
+STOP_S: Final = 30.0
+PROCESS: Final = ProcessIdentity(1, 1)
 
 
-class PowerCut(BaseException):
-    """The process ends here, in the middle of whatever it does."""
+class PowerCut(SystemExit):
+    """The process ends here, in the middle of whatever it does. Nothing else gets through a task of asyncio."""
 
 
 class Setup:
@@ -62,7 +67,8 @@ class Setup:
         self.keys = LedgerKeys(secret, rng.randbytes)
         self.secrets: list[tuple[str, str]] = []
         self.operator_sha256 = ""
-        self.max_inflight = 256
+        self.edges: Sequence[Edge] = ()
+        self.config = Config()
         self.backlog = (2048, 8192)
         self.settings: HubSettings
         self.disk = FaultyDisk(rng.getrandbits(32))
@@ -173,20 +179,31 @@ class SlowLink:
         self._writer.abandon()
 
 
+class KillableRunner(Runner):
+    """The real runner, in a process that can be killed."""
+
+    def kill(self) -> None:
+        """From here on nothing happens any more, whatever tasks of this exchange still say."""
+        self._dead = True
+
+
 class SimulatedExchange:
     """One process of the exchange. ``LedgerError`` if it cannot start."""
 
     def __init__(self, setup: Setup) -> None:
         setup.runs += 1
         self._setup = setup
-        self._loop = ProcessLoop(setup.loop)
+        self.loop = TaskLoop(setup.loop, self._defect)
         # Why it died by itself, if it did, with the stack of it.
         self.died: str | None = None
         self.stack = ""
+        # Whether every edge has started.
+        self.is_up = False
+        self._edges = Edges(setup.edges, {})
         writer = Writer(setup.path, setup.keys, Masker(), vfs=setup.disk.vfs)
         # How much was done to the disk when the last answer of the writer was heard: all of that has to last.
         self._promised = len(setup.disk.steps)
-        self._link = SlowLink(writer, self._loop, setup.rng, self._heard)
+        self._link = SlowLink(writer, self.loop, setup.rng, self._heard)
         try:
             reader = Reader(setup.path, setup.keys, vfs=setup.disk.vfs)
         except LedgerError:
@@ -197,7 +214,7 @@ class SimulatedExchange:
             reader,
             setup.keys,
             lock=None,
-            loop=self._loop.as_asyncio,
+            loop=self.loop.as_asyncio,
             on_durable=self._on_durable,
             on_failure=self._on_failure,
         )
@@ -208,42 +225,62 @@ class SimulatedExchange:
             call_prefix=f"{setup.runs:08x}-0000-8000-a000-",
             new_id=setup.new_id,
             operator_sha256=setup.operator_sha256,
-            launch_edge="opensentience",
-            operator_edge="http",
+            launch_edge=self._edges.launch_edge,
+            operator_edge=self._edges.operator_edge,
             settings=setup.settings,
         )
         try:
             self.hub.fold(reader.recovery())
         except LedgerError:
-            self.abandon()
+            self._let_go()
             raise
         self.hub.stored(self.ledger.durable)
         instance = f"run-{setup.runs}"
-        self.runner = Runner(
+        self.runner = KillableRunner(
             self.hub,
             self.ledger,
             Masker(setup.secrets),
             setup.processes,
-            self._loop,
+            self.loop,
             instance=instance,
             fatal=self._fatal,
             clock=setup.now,
             backlog=setup.backlog,
         )
         self.views = Reading(self.runner, reader, setup.processes)
-        settings = Settings("0.0.0", instance, HEARTBEAT_MS, max_inflight=setup.max_inflight)
-        self._listener = OpenSentienceListener(
-            self.runner, settings, path=Path("agents.sock"), entropy=setup.rng.randbytes
+        self._edges.make(
+            Surroundings(
+                feed=self.runner,
+                views=self.views,
+                operator=Operating(self.runner, self._edges, reload=lambda: None),
+                config=setup.config,
+                home=Path("/nowhere"),
+                process=PROCESS,
+                version="0.0.0",
+                instance=instance,
+                doors=self._edges.doors,
+                entropy=setup.rng.randbytes,
+            )
         )
-        self._listener.loop = self._loop.as_asyncio
-        self._connections: list[Driver] = []
-        setup.network.listener = self._accept
-        self.runner.feed([events.ExchangeStarted("0.0.0", instance)])
+        self._edges.prepare()
+        self.runner.feed([events.SettingsChanged(setup.settings), events.ExchangeStarted("0.0.0", instance)])
 
-    def _accept(self) -> Driver:
-        connection = self._listener.connection(is_local=True)
-        self._connections.append(connection)
-        return connection
+    def start_edges(self, up: Callable[[], None]) -> None:
+        """Start all edges, as time passes; ``up`` is told when all have."""
+
+        def started(task: asyncio.Task[None]) -> None:
+            error = task.exception()
+            if error is None:
+                self.is_up = True
+                up()
+            elif not isinstance(error, PowerCut):
+                self.stack = "".join(traceback.format_exception(error))
+                self.died = self.died or f"an edge did not start: {error!r}"
+
+        self.loop.create_task(self._edges.start()).add_done_callback(started)
+
+    def _defect(self, error: BaseException) -> None:
+        self.runner.failed(0, error)
 
     def _heard(self) -> None:
         self._promised = len(self._setup.disk.steps)
@@ -285,23 +322,25 @@ class SimulatedExchange:
 
     def abandon(self) -> None:
         """Let go of the file as a process does that ends: nothing more is written."""
-        self._loop.kill()
+        self.runner.kill()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self.loop.kill()
         self._link.abandon()
         self.ledger.reader.close()
 
     def stop(self) -> bool:
         """The orderly end: what runs may finish, everybody hears of it, the record is closed. False if it died."""
-        self.runner.feed([events.DrainStarted()])
         loop = self._setup.loop
-        deadline = loop.time() + DRAIN_S
-        while loop.time() < deadline and self._is_busy() and self.died is None:
+        ending = self.loop.create_task(self._take_down())
+        give_up_at = loop.time() + DRAIN_S + STOP_S
+        while not ending.done() and self.died is None and loop.time() < give_up_at:
             loop.run_for(0.02)
-        self._setup.network.listener = None
-        now = self._setup.now()
-        for connection in self._connections:
-            if connection in self._listener.connections.open:
-                connection.say_goodbye("shutdown", now)
-        loop.run_for(GOODBYE_S)
+        if ending.done():
+            ending.result()
+        elif self.died is None:
+            raise InvariantBroken("the exchange does not stop")
         if self.died is not None:
             self.abandon()
             return False
@@ -312,6 +351,19 @@ class SimulatedExchange:
         finally:
             self.abandon()
         return True
+
+    async def _take_down(self) -> None:
+        """As ``host.up`` does it."""
+        self.runner.feed([events.DrainStarted()])
+        await self._wait_idle(DRAIN_S)
+        await self._edges.stop()
+        await self._wait_idle(LAST_WORDS_S)
+        await self._edges.stop_last()
+
+    async def _wait_idle(self, seconds: float) -> None:
+        deadline = self.loop.time() + seconds
+        while self._is_busy() and self.died is None and self.loop.time() < deadline:  # noqa: ASYNC110  (as host.up)
+            await asyncio.sleep(0.02)
 
     def _is_busy(self) -> bool:
         running = any(call.status is Status.RUNNING for call in self.hub.state.calls.values())

@@ -50,10 +50,13 @@ class Record:
         self.revoked: set[str] = set()
         self.admitted: dict[str, int] = {}
         self.masked: set[int] = set()
+        self.steps: list[entries.ProcessStep] = []
         for number in range(1, self.last + 1):
             entry = reader.entry(number)
             if isinstance(entry, entries.ExchangeStarted):
                 self.starts.append(number)
+            elif isinstance(entry, entries.ProcessStep):
+                self.steps.append(entry)
             elif entry is not None:
                 self._take(entry)
                 if b'"masked_mac":' in (reader.line(number) or b""):
@@ -270,7 +273,9 @@ class Promises:
         told: dict[str, str] = {}
         for request in self._witness.requests:
             call_id, outcome = request.call_id, request.outcome
-            if call_id in given and given[call_id] != digest(request.input):
+            # What is not a parameter of the work is taken out of it.
+            is_whole = b'"$' not in request.input
+            if call_id in given and is_whole and given[call_id] != digest(request.input):
                 yield Breach("an agent was given another input than was asked for", (call_id,))
             if outcome is None or outcome.refused or not self._is_bound(call_id, request.tool_id):
                 continue
@@ -289,7 +294,9 @@ class Promises:
                 (_says(policy.rules, caller, tool, accepted.circumstances) for caller in _callers(accepted)),
                 key=_STRICTNESS.index,
             )
-            if said is not accepted.decision:
+            # A space has rules of its own besides: they may be stricter.
+            is_stricter = "space" in tool.tags and _STRICTNESS.index(accepted.decision) > _STRICTNESS.index(said)
+            if said is not accepted.decision and not is_stricter:
                 yield Breach(f"policy says {said.value} and the record {accepted.decision.value}", (call_id,))
             if said is Decision.DENY:
                 yield Breach("a denied call ran", (call_id,))

@@ -17,18 +17,22 @@ from random import Random
 from typing import Final
 
 from trunkline import events
+from trunkline.edges.chiffon import messages
+from trunkline.edges.chiffon.messages import ErrorPayload, WorkRequest
 from trunkline.edges.opensentience.agent_events import Called
 from trunkline.effects import Reply
 from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.model import HubSettings, Principal, Status
+from trunkline.testing import chiffon, spaces
 from trunkline.testing.agents import Deed, Job, ScriptedAgent, Thief
+from trunkline.testing.chiffon import Plan, Worker
 from trunkline.testing.disk import Failure
 from trunkline.testing.ending import figures, findings, forgetting, ledger_sha256, on_record
 from trunkline.testing.exchange import SimulatedExchange
 from trunkline.testing.promises import Breach
 from trunkline.testing.story import SimulationFailed, Story, involved
-from trunkline.testing.witness import Request
-from trunkline.testing.world import APPROVAL_S, BOSS, CHECKER, OPEN, PEOPLE, POLICIES, World, tools_of
+from trunkline.testing.witness import Request, SpaceRun
+from trunkline.testing.world import APPROVAL_S, BOSS, CHECKER, OPEN, PEOPLE, POLICIES, WORK_TYPES, World, tools_of
 
 __all__ = ["STEPS", "simulate"]
 
@@ -53,6 +57,17 @@ DEEDS: Final = {
 }
 # Which tools are called, and how often.
 WANTED: Final = {"read": 5, "look": 4, "write": 5, "make": 4, "once": 4, "intended": 1.5, "guarded": 1}
+# What a Chiffon worker does with a piece of work, and how often.
+WORK_DEEDS: Final = {
+    chiffon.Deed.SUCCEED: 50,
+    chiffon.Deed.FAIL: 8,
+    chiffon.Deed.ERROR: 12,
+    chiffon.Deed.TWO_RESULTS: 5,
+    chiffon.Deed.IN_PIECES: 8,
+    chiffon.Deed.NEVER: 3,
+    chiffon.Deed.SILENT: 5,
+    chiffon.Deed.DIE: 5,
+}
 # How long a step is followed by nothing new: most are close to each other, some far apart.
 PAUSES_S: Final = (((0.0, 0.0), 3), ((0.0, 0.02), 8), ((0.0, 0.5), 6), ((0.5, 6.0), 3), ((6.0, 35.0), 1))
 # In the end: for questions to be answered, and for calls to come back over the slowest disk and network.
@@ -78,9 +93,10 @@ class Simulation:
     def __init__(self, seed: int, steps: int) -> None:
         self._seed = seed
         self._steps = steps
-        self.world = World(seed, self._job)
+        self.world = World(seed, self._job, self._plan)
         self.rng: Random = self.world.rng
         self._is_quiet = False
+        self._sent = 0
         self._directives: list[tuple[str, str]] = []
         self._complaints = _Complaints()
         self.actions: dict[Callable[[], None], float] = {
@@ -108,6 +124,23 @@ class Simulation:
             self._disk_fills: 0.7,
             self._exchange_stops: 0.7,
         }
+
+        if self.world.has_chiffon:
+            self.actions |= {
+                self._orchestrator_gives_work: 25,
+                self._orchestrator_repeats: 6,
+                self._peer_dies: 2,
+                self._peer_is_cut_off: 3,
+                self._peer_falls_silent: 2,
+                self._peer_token_is_revoked: 0.7,
+            }
+
+        if self.world.has_spaces:
+            self.actions |= {
+                self._person_sends_operations: 20,
+                self._person_looks_at_a_run: 14,
+                self._person_resumes_a_run: 8,
+            }
 
     def close(self) -> None:
         """Let go of the disk."""
@@ -138,7 +171,7 @@ class Simulation:
         actions, weights = list(self.actions), list(self.actions.values())
         for _ in range(self._steps):
             with world.under_power():
-                if world.exchange is not None:
+                if world.is_up:
                     self.rng.choices(actions, weights)[0]()
             self._pass_time()
         self._fall_silent()
@@ -165,7 +198,7 @@ class Simulation:
         # First it has to be up: it may be dying of what was broken before.
         for seconds in (*(1.0,) * UP_WITHIN_S, QUIET_S):
             self._run_until(world.loop.time() + seconds)
-        if world.exchange is None or world.exchange.died is not None:
+        if world.exchange is None or world.exchange.died is not None or not world.is_up:
             raise InvariantBroken("the exchange did not come back")
         # What an agent is asked about itself is asked again whenever it comes back.
         for question in world.exchange.views.questions():
@@ -180,16 +213,25 @@ class Simulation:
         world.witness.note("exchange", "calls the roll")
         world.setup.settings = HubSettings(OPEN, approval_expire_s=APPROVAL_S)
         exchange.runner.feed([events.SettingsChanged(world.setup.settings)])
+        for worker in world.workers.values():
+            world.rouse(worker)
         for agent in world.agents.values():
             agent.report("ok")
             agent.offer(tools_of(agent.agent_id), replace=True)
         for _ in range(ROLL_CALL_S):
             # A changed definition waits for somebody's word, some for their turn to be asked about.
             for question in exchange.views.questions():
-                world.desk.answer(BOSS, question.approval_id, approved=True)
+                world.callers.answer(BOSS, question.approval_id, approved=True)
             self._run_until(world.loop.time() + 1.0)
         asked = [
-            world.desk.call(BOSS, f"{name}/{tool}", b'{"n":1}') for name in world.agents for tool in ("read", "write")
+            world.callers.call(BOSS, f"{name}/{tool}", b'{"n":1}')
+            for name in world.agents
+            for tool in ("read", "write")
+        ]
+        asked += [
+            world.callers.call(BOSS, f"{name}/{worker.work_types[0]}", b'{"n":1}')
+            for worker in world.workers.values()
+            for name in (worker.agent_id, f"chiffon.{worker.kind}")
         ]
         self._run_until(world.loop.time() + ROLL_CALL_S)
         for request in asked:
@@ -220,6 +262,30 @@ class Simulation:
             obeys_cancel=rng.random() < 0.6,
             other=self._some_tool(agent.agent_id),
             names_cause=rng.random() < 0.7,
+        )
+
+    def _plan(self, worker: Worker, request: WorkRequest) -> Plan:
+        del request
+        rng = self.rng
+        if self._is_quiet:
+            return Plan(chiffon.Deed.SUCCEED, 0.01, "done in the end")
+        (deed,) = rng.choices(list(WORK_DEEDS), list(WORK_DEEDS.values()))
+        after_s = rng.choice([rng.uniform(0.0, 0.05), rng.uniform(0.1, 3.0)])
+        if rng.random() < 0.1:
+            after_s = rng.uniform(10.0, 40.0)
+        output = f"done by {worker.agent_id} as number {rng.randrange(1000)}"
+        return Plan(deed, after_s, output, self._error() if deed is chiffon.Deed.ERROR else None)
+
+    def _error(self) -> ErrorPayload:
+        return self.rng.choice(
+            [
+                ErrorPayload(messages.TIMEOUT, "took too long"),
+                messages.unavailable("worker", None, "busy elsewhere").error,
+                messages.over_limit("memory_mb", 1, 2).error,
+                messages.invalid("not like this").error,
+                messages.unsupported("this", ("that",)).error,
+                ErrorPayload(5999, "something else"),
+            ]
         )
 
     def _chunks(self) -> tuple[str, ...]:
@@ -255,7 +321,7 @@ class Simulation:
             tool_id, causation_id = rng.choice(self._directives)
         wall_ms = int(world.clock.wall * 1000)
         call = functools.partial(
-            world.desk.call,
+            world.callers.call,
             who,
             tool_id,
             self._body(),
@@ -273,6 +339,10 @@ class Simulation:
     def _some_tool(self, not_of: str = "") -> str:
         """A tool, mostly of the few agents that everybody wants something of."""
         agents = [name for name in self.world.agents if name != not_of]
+        if self.world.has_chiffon and self.rng.random() < 0.2:
+            worker = self.rng.choice(list(self.world.workers.values()))
+            who = worker.agent_id if self.rng.random() < 0.4 else f"chiffon.{worker.kind}"
+            return f"{who}/{self.rng.choice(worker.work_types)}"
         agent = self.rng.choice(agents[:2] if self.rng.random() < 0.5 else agents)
         (name,) = self.rng.choices(list(WANTED), list(WANTED.values()))
         return f"{agent}/{name}"
@@ -310,7 +380,7 @@ class Simulation:
             agent.ask(request.tool_id, request.input, key=request.key)
         else:
             who = next(person for person in PEOPLE if person.identity == request.caller)
-            self.world.desk.call(who, request.tool_id, request.input, key=request.key)
+            self.world.callers.call(who, request.tool_id, request.input, key=request.key)
 
     def _waiting_request(self) -> Request | None:
         waiting = [request for request in self.world.witness.requests[-40:] if request.is_waiting]
@@ -326,23 +396,23 @@ class Simulation:
         elif request.call_id:
             # The caller, the operator, or somebody who has no business with it.
             who = self.rng.choice([*PEOPLE, Principal(request.caller)])
-            self.world.desk.cancel(who, request.call_id, f"enough of {self.world.canary()}")
+            self.world.callers.cancel(who, request.call_id, f"enough of {self.world.canary()}")
 
     def _somebody_leaves(self) -> None:
         request = self._waiting_request()
         if request is not None:
-            self.world.desk.leave(request)
+            self.world.callers.leave(request)
 
     def _somebody_looks(self) -> None:
         known = [request.call_id for request in self.world.witness.requests[-30:] if request.call_id]
         if known and self.rng.random() < 0.5:
-            self.world.desk.look_up(BOSS, self.rng.choice(known))
+            self.world.callers.look_up(BOSS, self.rng.choice(known))
         else:
-            self.world.desk.look_around(BOSS)
+            self.world.callers.look_around(BOSS)
 
     def _exchange_crashes_after_a_look(self) -> None:
         """What was just read is what may not be forgotten."""
-        self.world.desk.look_around(BOSS)
+        self.world.callers.look_around(BOSS)
         self.world.crash(power_loss=True)
 
     def _person_answers(self) -> None:
@@ -354,7 +424,7 @@ class Simulation:
             who = self.rng.choice([BOSS, BOSS, CHECKER, self.rng.choice(PEOPLE)])
             question = self.rng.choice(questions)
             approved = self.rng.random() < 0.7
-            self.world.desk.answer(who, question.approval_id, approved=approved, reason="as seen")
+            self.world.callers.answer(who, question.approval_id, approved=approved, reason="as seen")
 
     def _person_states_intent(self) -> None:
         agent = self.rng.choice(list(self.world.agents))
@@ -363,12 +433,72 @@ class Simulation:
         def stated(reply: Reply) -> None:
             self._directives.append((tool_id, reply.id or ""))
 
-        self.world.desk.state(BOSS, tool_id, stated, "it is needed")
+        self.world.callers.state(BOSS, tool_id, stated, "it is needed")
 
     def _agent_wishes(self) -> None:
         agent = self._ready_agent()
         if agent is not None:
             agent.wish(f"{self.rng.choice(list(self.world.agents))}/intended")
+
+    # -- who speaks Chiffon --------------------------------------------------------------------------------------------
+
+    def _orchestrator_gives_work(self) -> None:
+        rng = self.rng
+        giver = rng.choice(list(self.world.orchestrators.values()))
+        worker = rng.choice(list(self.world.workers.values()))
+        if giver.is_alive:
+            pinned = worker.agent_id if rng.random() < 0.2 else ""
+            giver.give(worker.kind, rng.choice(WORK_TYPES), b'{"n":%d}' % rng.randrange(3), pinned)
+
+    def _orchestrator_repeats(self) -> None:
+        giver = self.rng.choice(list(self.world.orchestrators.values()))
+        if giver.works:
+            giver.repeat(self.rng.choice(list(giver.works.values())[-10:]))
+
+    def _peer_dies(self) -> None:
+        self.world.kill_peer(self.rng.choice(self.world.peers))
+
+    def _peer_is_cut_off(self) -> None:
+        peer = self.rng.choice(self.world.peers)
+        self.world.witness.note(peer.agent_id, "loses what was on its way to it")
+        peer.lose_next() if self.rng.random() < 0.5 else peer.cut()
+
+    def _peer_falls_silent(self) -> None:
+        self.rng.choice(self.world.peers).fall_silent(self.rng.uniform(1.0, 70.0))
+
+    def _peer_token_is_revoked(self) -> None:
+        self.world.revoke_peer_token()
+
+    # -- who uses spaces -----------------------------------------------------------------------------------------------
+
+    def _person_sends_operations(self) -> None:
+        rng, world = self.rng, self.world
+        self._sent += 1
+        # Three questions after each other expire within the quiet at the end.
+        kinds = rng.choices(spaces.KINDS, k=rng.randint(1, 3))
+        operations = [
+            spaces.operation(kind, f"m{self._sent}-{number}", rng.randrange(3)) for number, kind in enumerate(kinds)
+        ]
+        space = rng.choice(world.workspaces).name
+        who = rng.choice(PEOPLE)
+        world.space_users.submit(who, space, operations, rng.choice([0, 0, 2, 30]), stops=rng.random() < 0.2)
+
+    def _some_run(self) -> SpaceRun | None:
+        open_runs = [run for run in self.world.witness.runs.values() if not run.is_over]
+        return self.rng.choice(open_runs[-5:]) if open_runs else None
+
+    def _person_looks_at_a_run(self) -> None:
+        run = self._some_run()
+        if run is not None:
+            after = self.rng.choice([0, run.seen])
+            self.world.space_users.look(BOSS, run, self.rng.choice([0, 1, 20]), after)
+
+    def _person_resumes_a_run(self) -> None:
+        run = self._some_run()
+        if run is not None:
+            operation_id = self.rng.choice(run.operations)["id"]
+            decision = "approved" if self.rng.random() < 0.7 else "denied"
+            self.world.space_users.resume(self.rng.choice([BOSS, CHECKER]), run, operation_id, decision)
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
 
@@ -465,8 +595,8 @@ class _Complaints(logging.Handler):
         self._log = logging.getLogger("trunkline")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a warning; a death is judged where it is seen."""
-        if record.levelno == logging.WARNING:
+        """Keep a warning or an error; a death is judged where it is seen, and a broken disk cannot be read."""
+        if record.levelno < logging.CRITICAL and "a defect: Ledger" not in record.getMessage():
             self.texts.append(record.getMessage())
 
     def __enter__(self) -> None:

@@ -7,9 +7,11 @@ that ``promises`` can hold the record against it in the end. It judges nothing i
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
+from trunkline.edges.chiffon.messages import UNAVAILABLE, WorkRequest, WorkResult
 from trunkline.ledger.reader import call_number
 from trunkline.model import Status, ToolDefinition
 from trunkline.testing.clock import ManualClock
@@ -71,6 +73,39 @@ class Execution(Struct, frozen=True):
     side_effects: bool
 
 
+class Work(Struct, eq=False):
+    """A piece of work that a Chiffon orchestrator asked for, once or repeatedly, and every end it was told of."""
+
+    request_id: str
+    caller: str
+    request: WorkRequest
+    to: str
+    custom: Raw | None = None
+    asked: int = 0
+    refusals: int = 0
+    is_waiting: bool = True
+    results: list[WorkResult] = []
+    # What it was told after a result, if that was no result.
+    refused_after: list[int] = []
+
+
+class SpaceRun(Struct, eq=False):
+    """A run of a space that somebody was told was taken on, and what was shown of it."""
+
+    run_id: str
+    caller: str
+    space: str
+    operations: list[dict[str, Any]]
+    # In which run of the exchange, from which event on, and the events.
+    looks: list[tuple[int, int, list[dict[str, Any]]]] = []
+    is_over: bool = False
+
+    @property
+    def seen(self) -> int:
+        """How many of its events were shown."""
+        return max((first + len(events) for _, first, events in self.looks), default=0)
+
+
 class Witness:
     """Collects everything that callers and agents see in one simulation."""
 
@@ -92,6 +127,14 @@ class Witness:
         self.confirmed: list[tuple[str, str]] = []
         # How often each agent was welcomed.
         self.welcomes: dict[str, int] = {}
+        # Work of orchestrators.
+        self.works: list[Work] = []
+        # The last result of each worker for each call that was acknowledged: in which run, and as which answer.
+        self._results: dict[tuple[str, str], tuple[int, int]] = {}
+        # Runs of spaces.
+        self.runs: dict[str, SpaceRun] = {}
+        # The present run of the exchange.
+        self.run = 0
         self.crashes = 0
         # The last run of the exchange that did not end in good order.
         self.crashed_run = 0
@@ -177,6 +220,59 @@ class Witness:
                 side_effects=tool.side_effects,
             )
         )
+
+    # -- Chiffon -------------------------------------------------------------------------------------------------------
+
+    def given_work(self, by: str, call_id: str, order: int) -> None:
+        """A worker is given work, in an answer that left the exchange as number ``order``."""
+        self.note(by, "is given work", call_id)
+        run, result = self._results.get((by, call_id), (0, 0))
+        # A result that was only heard of may be lost in a crash.
+        if result and order > result and run > self.crashed_run:
+            self.defect(f"{by} was given work again whose result had been taken: {short(call_id)}")
+
+    def gave_result(self, by: str, call_id: str, order: int) -> None:
+        """A worker's result is taken."""
+        self._results[by, call_id] = (self.run, order)
+
+    def work_asked(self, work: Work) -> Work:
+        """An orchestrator asks for work."""
+        self.works.append(work)
+        self.note(work.caller, f"asks {work.request_id} for {work.to} {work.request.work_type}")
+        return work
+
+    def work_ended(self, work: Work, result: WorkResult, *, is_refusal: bool) -> None:
+        """An orchestrator is told how its work ended; a refusal is nothing that anybody remembers."""
+        self.note(work.caller, f"hears of {work.request_id}: {result.status} {result.exit_code}")
+        work.is_waiting = False
+        if not is_refusal:
+            work.results.append(result)
+        elif work.results:
+            work.refused_after.append(result.exit_code)
+
+    def work_refused(self, work: Work, code: int, *, is_last: bool) -> None:
+        """An orchestrator is told that its work was not taken on."""
+        self.note(work.caller, f"hears of {work.request_id}: error {code}")
+        # An exchange that is dying says to everything that it is not there.
+        if work.results and code != UNAVAILABLE:
+            work.refused_after.append(code)
+        if is_last:
+            work.is_waiting = False
+
+    # -- spaces --------------------------------------------------------------------------------------------------------
+
+    def run_taken(self, run: SpaceRun) -> None:
+        """Somebody is told that a run was taken on."""
+        self.runs[run.run_id] = run
+        self.note(run.caller, f"hears that {run.run_id} was taken on")
+
+    def run_told(self, who: str, run_id: str, first: int, events: list[dict[str, Any]], *, is_over: bool) -> None:
+        """Somebody is shown the events of a run, from one on."""
+        kinds = ", ".join(f"{event['type']} {event.get('operationId', '')}" for event in events)
+        self.note(who, f"is shown of {run_id} from {first} on: {kinds}{' (the end)' if is_over else ''}")
+        run = self.runs[run_id]
+        run.is_over = run.is_over or is_over
+        run.looks.append((self.run, first, events))
 
     def welcomed(self, agent_id: str) -> None:
         """An agent is let in."""

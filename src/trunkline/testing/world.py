@@ -10,12 +10,16 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import events
+from trunkline.config import Chiffon, Config, OpenSentience
+from trunkline.edges.chiffon import translate as chiffon_tools
+from trunkline.edges.edge import Surroundings
+from trunkline.edges.spaces import translate as space_tools
 from trunkline.effects import Reply
 from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.model import (
@@ -34,10 +38,15 @@ from trunkline.model import (
     ToolDefinition,
 )
 from trunkline.testing.agents import Script, ScriptedAgent
+from trunkline.testing.callers import HttpCallers
+from trunkline.testing.chiffon import Orchestrator, Planner, Worker
+from trunkline.testing.chiffon import Peer as ChiffonPeer
 from trunkline.testing.clock import ManualLoop
+from trunkline.testing.edges import simulated_edges
 from trunkline.testing.exchange import PowerCut, Setup, SimulatedExchange
 from trunkline.testing.network import Network
-from trunkline.testing.people import Desk
+from trunkline.testing.spaces import SimulatedSpacesEdge, SimulatedWorkspace, SpaceUsers
+from trunkline.testing.web import Web
 from trunkline.testing.witness import Witness
 
 BOSS: Final = Principal(OPERATOR)
@@ -65,6 +74,15 @@ CONFIGURED: Final = "plain-Xq7vBn2mKp9sTr4w"
 UNTRUSTED: Final = "com.c"
 # Short, so that a quiet minute at the end sees everything expire.
 APPROVAL_S: Final = 40.0
+# Not every simulation has every edge: those that are there meet each other more, and all cost time.
+CHIFFON_SHARE: Final = 0.25
+SPACES_SHARE: Final = 0.25
+SPACES: Final = (("lab", "standard"), ("office", "restrictive"))
+# Four attempts end within the quiet at the end.
+CHIFFON_TIMEOUT_S: Final = 15.0
+WORKERS: Final = (("infra-1", "infra"), ("infra-2", "infra"), ("code-1", "code"))
+WORK_TYPES: Final = ("build", "check")
+ORCHESTRATORS: Final = ("planner", "scheduler")
 # How long an exchange that gave up still says no to everybody.
 DYING_S: Final = 2.0
 # What is recorded last has so long to reach a slow disk.
@@ -127,15 +145,30 @@ class Run(Struct):
 class World:
     """Everything there is."""
 
-    def __init__(self, seed: int, script: Script) -> None:
+    def __init__(self, seed: int, script: Script, planner: Planner) -> None:
         self.rng = Random(seed)
         self.loop = ManualLoop()
         self.clock = self.loop.clock
         self.witness = Witness(self.clock)
         self.network = Network(self.loop, self.rng, self._something_left)
-        self.desk = Desk(self.witness, self._something_left)
+        self.callers = HttpCallers(self.witness, self._something_left)
         self.setup = Setup(self.loop, self.network, self.rng, self, self.rng.randbytes(32))
-        self.setup.max_inflight = self.rng.choice([1, 2, 8, 256])
+        self.web = Web(self.loop, self.rng, self._something_left)
+        self.has_chiffon = self.rng.random() < CHIFFON_SHARE
+        self.has_spaces = self.rng.random() < SPACES_SHARE
+        self.workspaces = [SimulatedWorkspace(name, preset) for name, preset in SPACES if self.has_spaces]
+        self.space_users = SpaceUsers(self.web, self.witness)
+        self.setup.edges = simulated_edges(
+            self.network,
+            self.callers,
+            self.web,
+            with_chiffon=self.has_chiffon,
+            spaces=self._spaces_edge if self.has_spaces else None,
+        )
+        self.setup.config = Config(
+            opensentience=OpenSentience(max_inflight_requests=self.rng.choice([1, 2, 8, 256])),
+            chiffon=Chiffon(timeout_s=CHIFFON_TIMEOUT_S),
+        )
         # With so little room reading stops whenever the disk is slow.
         self.setup.backlog = self.rng.choice([(2048, 8192), (3, 8)])
         self.setup.settings = self.settings(POLICIES[0])
@@ -157,8 +190,20 @@ class World:
         self.agents = {name: self._new_agent(name, script) for name in names}
         self.tools = {tool.tool_id: tool for name in names for tool in tools_of(name)}
         # Standing tokens by agent: the others are launched by the exchange.
+        self.workers = {name: self._new_worker(name, kind, planner) for name, kind in WORKERS if self.has_chiffon}
+        self.orchestrators = {name: self._new_orchestrator(name) for name in ORCHESTRATORS if self.has_chiffon}
+        for worker in self.workers.values():
+            for work_type in worker.work_types:
+                for tool in (
+                    chiffon_tools.tool_definition(worker.agent_id, work_type, worker.kind),
+                    chiffon_tools.type_definition(worker.kind, work_type),
+                ):
+                    self.tools[tool.tool_id] = tool
+        for space in self.workspaces:
+            self.tools |= {tool.tool_id: tool for tool in space_tools.definitions(space.name, has_shell=True)}
         self._standing: dict[str, str] = {name: "" for name in names if self.rng.random() < 0.3}
         self._token_ids: dict[str, str] = {}
+        self._peer_tokens: dict[str, str] = {}
         self._manifests = {name: Manifest("ab" * 32, ("files:read",)) for name in names if self.rng.random() < 0.3}
 
     def _new_agent(self, name: str, script: Script) -> ScriptedAgent:
@@ -173,6 +218,31 @@ class World:
             died=self._agent_died,
             can_cancel=self.rng.random() < 0.7,
         )
+
+    def _spaces_edge(self, given: Surroundings) -> SimulatedSpacesEdge:
+        return SimulatedSpacesEdge(given, self.workspaces, self.rng, self.witness)
+
+    def _new_worker(self, name: str, kind: str, planner: Planner) -> Worker:
+        work_types = WORK_TYPES if self.rng.random() < 0.6 else WORK_TYPES[:1]
+        return Worker(name, kind, work_types, planner, **self._peer_terms())
+
+    def _new_orchestrator(self, name: str) -> Orchestrator:
+        return Orchestrator(name, **self._peer_terms())
+
+    def _peer_terms(self) -> dict[str, Any]:
+        return {
+            "loop": self.loop,
+            "web": self.web,
+            "rng": self.rng,
+            "witness": self.witness,
+            "needs_token": lambda peer: self.loop.call_later(self.rng.uniform(0.1, 3.0), self._start_peer, peer),
+            "died": self.kill_peer,
+        }
+
+    @property
+    def peers(self) -> list[ChiffonPeer]:
+        """Everybody who speaks Chiffon."""
+        return [*self.workers.values(), *self.orchestrators.values()]
 
     def settings(self, policy: Policy) -> HubSettings:
         """A configuration with this policy."""
@@ -225,10 +295,21 @@ class World:
             self.setup.disk.heal()
             self.loop.call_later(1.0, self.start_exchange)
             return
+        self.witness.run = self.setup.runs
         self.witness.note("exchange", f"starts, run {self.setup.runs}, from entry {self.exchange.ledger.durable}")
-        self.desk.open(self.exchange.runner, self.exchange.views)
+        self.exchange.start_edges(self._is_up)
+
+    def _is_up(self) -> None:
+        self.witness.note("exchange", "is up")
         for agent in self.agents.values():
             self._start(agent)
+        for peer in self.peers:
+            self._start_peer(peer)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether an exchange runs whose edges have all started."""
+        return self.exchange is not None and self.exchange.is_up
 
     def crash(self, *, power_loss: bool) -> None:
         """The exchange is gone, from one moment to the next."""
@@ -240,6 +321,12 @@ class World:
         self._count_crash()
         exchange.kill(power_loss=power_loss)
         self._come_back()
+
+    def end(self, *, power_loss: bool) -> None:
+        """The exchange is gone, and nobody starts it again."""
+        exchange = self._gone()
+        if exchange is not None:
+            exchange.kill(power_loss=power_loss)
 
     def stop(self) -> None:
         """The exchange is told to stop."""
@@ -277,7 +364,8 @@ class World:
         self._cut_in = 0
         self._is_dying = False
         self.network.listener = None
-        self.desk.close()
+        self.callers.close()
+        self.web.close()
         return exchange
 
     def _come_back(self) -> None:
@@ -294,7 +382,8 @@ class World:
     def _something_left(self) -> None:
         if self._cut_in:
             self._cut_in -= 1
-            if self._cut_in == 0:
+            if self._cut_in == 0 and self.exchange is not None:
+                self.exchange.runner.kill()
                 raise PowerCut
 
     @contextmanager
@@ -337,7 +426,7 @@ class World:
 
     def _start(self, agent: ScriptedAgent) -> None:
         name = agent.agent_id
-        if agent.is_alive or self.exchange is None:
+        if agent.is_alive or not self.is_up:
             return
         if name not in self._standing:
             self._launch(agent)
@@ -356,13 +445,48 @@ class World:
             self.loop.call_soon(self._start, agent)
 
         sha256 = hashlib.sha256(token.encode()).hexdigest()
-        self.desk.issue(BOSS, "opensentience", agent.agent_id, sha256, started)
+        self.callers.issue(BOSS, "opensentience", agent.agent_id, sha256, started)
+
+    def _start_peer(self, peer: ChiffonPeer) -> None:
+        """Start one who speaks Chiffon, with a new token if it has none."""
+        if not self.is_up or peer.is_alive:
+            return
+        if peer.token:
+            peer.start()
+            return
+        token = self._secret("", 32)
+
+        def started(reply: Reply) -> None:
+            peer.token = token
+            self._peer_tokens[peer.agent_id] = reply.id or ""
+            self.loop.call_soon(peer.start)
+
+        sha256 = hashlib.sha256(token.encode()).hexdigest()
+        self.callers.issue(BOSS, "chiffon", peer.agent_id, sha256, started, peer.kind)
+
+    def rouse(self, peer: ChiffonPeer) -> None:
+        """Whatever it did, from here on it is there."""
+        peer.wake_up()
+        self._start_peer(peer)
+
+    def kill_peer(self, peer: ChiffonPeer) -> None:
+        """One who speaks Chiffon dies; some day it is started again."""
+        peer.kill()
+        self.loop.call_later(self.rng.uniform(0.1, 20.0), self._start_peer, peer)
+
+    def revoke_peer_token(self) -> None:
+        """The operator takes the token of one who speaks Chiffon back; it is told when it next says something."""
+        if self._peer_tokens:
+            name = self.rng.choice(list(self._peer_tokens))
+            self.callers.revoke(BOSS, self._peer_tokens.pop(name))
+            (peer,) = [peer for peer in self.peers if peer.agent_id == name]
+            peer.token_is_revoked()
 
     def revoke_token(self) -> None:
         """The operator takes a standing token back; its agent is started with another one, some day."""
         if self._token_ids:
             name = self.rng.choice(list(self._token_ids))
-            self.desk.revoke(BOSS, self._token_ids.pop(name))
+            self.callers.revoke(BOSS, self._token_ids.pop(name))
             self._standing[name] = ""
             self.loop.call_later(self.rng.uniform(0.0, 10.0), self.agents[name].kill)
 

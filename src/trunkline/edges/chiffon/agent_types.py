@@ -32,8 +32,9 @@ class AgentType(Resident):
         agent_type: str,
         instances: Callable[[], Iterable[AgentSession]],
         process: ProcessIdentity,
+        entropy: Callable[[int], bytes],
     ) -> None:
-        super().__init__(feed, EDGE, f"{EDGE}.{agent_type}", VERSION, process)
+        super().__init__(feed, EDGE, f"{EDGE}.{agent_type}", VERSION, process, entropy)
         self._views = views
         self._agent_type = agent_type
         self._instances = instances

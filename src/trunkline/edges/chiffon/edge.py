@@ -24,7 +24,7 @@ class ChiffonEdge(RunningEdge):
 
     def __init__(self, given: Surroundings) -> None:
         url = given.config.chiffon.nats
-        self.peers = Peers(given.feed, given.views, given.config.chiffon, given.process)
+        self.peers = Peers(given.feed, given.views, given.config.chiffon, given.process, given.entropy)
         self._background = Background(given.feed)
         self._door = ChiffonDoor(self.peers, self._background)
         self._queue: Queue | None = None

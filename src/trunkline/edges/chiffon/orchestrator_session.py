@@ -23,7 +23,7 @@ from trunkline.edges.chiffon.outbox import POLL_BYTES, Outbox, Outgoing
 from trunkline.edges.chiffon.session import State
 from trunkline.effects import Answer, Progress, ToSession, Wait
 from trunkline.events import CallRequested, Event
-from trunkline.model import EMPTY_OBJECT, Now, Principal, Status, ToolView
+from trunkline.model import EMPTY_OBJECT, CallView, Now, Principal, Status, ToolView
 
 # CH-030: between 5 and 30 seconds; a third of the time after which an orchestrator takes us as hung.
 STATUS_S: Final = 10.0
@@ -47,8 +47,8 @@ class Work(Struct):
 class OrchestratorSession:
     """One orchestrator, whatever transport it uses.
 
-    ``tool_for`` answers which tool serves a work type for an agent type, or for the agent whose id is given;
-    ``supported`` which work types there are; ``new_id`` makes a UUID.
+    ``find_keyed`` answers which call a caller's key stands for; ``tool_for`` which tool serves a work type for an agent
+    type, or for the agent whose id is given; ``supported`` which work types there are; ``new_id`` makes a UUID.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class OrchestratorSession:
         number: int,
         principal: Principal,
         *,
+        find_keyed: Callable[[str, str], CallView | None],
         tool_for: Callable[[str, str, str | None], ToolView | None],
         supported: Callable[[], tuple[str, ...]],
         new_id: Callable[[], str],
@@ -67,6 +68,7 @@ class OrchestratorSession:
         self.principal = principal
         self.outbox = Outbox()
         self._number = number
+        self._find_keyed = find_keyed
         self._tool_for = tool_for
         self._supported = supported
         self._new_id = new_id
@@ -106,17 +108,27 @@ class OrchestratorSession:
 
     def _start(self, envelope: Envelope, request: WorkRequest, fingerprint: str, now: Now) -> CallRequested:
         pinned = _custom_text(envelope.x_custom_fields, "agent_id")
-        tool = self._tool_for(request.work_type, envelope.to_agent, pinned)
-        if tool is None:  # CH-062
-            raise messages.unsupported(request.work_type, self._supported())
         key, duration_s = envelope.request_id.lower(), request.hints.max_duration_seconds
+        tool = self._tool_for(request.work_type, envelope.to_agent, pinned)
+        known = self._find_keyed(self.principal.identity, key)
+        if known is not None:
+            # A repeat is about the tool that it was about before, also if nobody offers that now, or another one would
+            # serve this work type by now.
+            tool_id = known.tool_id
+        elif tool is not None:
+            tool_id = tool.tool_id
+        else:  # CH-062
+            raise messages.unsupported(request.work_type, self._supported())
+        takes_hints = pinned is not None or tool_id == f"{translate.EDGE}.{envelope.to_agent}/{request.work_type}"
+        if tool is not None and tool.tool_id == tool_id:
+            takes_hints = translate.EDGE in tool.tags
         self._works[key] = Work(envelope, request, fingerprint, now.mono)
         return CallRequested(
             self._number,
             key,
             self.principal,
-            tool.tool_id,
-            _input(request, tool),
+            tool_id,
+            _input(request, takes_hints=takes_hints),
             key=key,
             timeout_ms=None if duration_s is None else max(1, int(min(duration_s, MAX_DURATION_S) * 1000)),
             correlation_id=envelope.trace_id,
@@ -213,10 +225,10 @@ class OrchestratorSession:
         return []
 
 
-def _input(request: WorkRequest, tool: ToolView) -> Raw:
+def _input(request: WorkRequest, *, takes_hints: bool) -> Raw:
     """The parameters; hints travel on to agents that know them."""
     memory = request.hints.max_memory_mb
-    if memory is None or translate.EDGE not in tool.tags:
+    if memory is None or not takes_hints:
         return request.parameters
     given = msgspec.json.decode(request.parameters, type=dict[str, Raw])
     given.setdefault(translate.HINTS_KEY, messages.raw({"max_memory_mb": memory}))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import itertools
+import secrets
 import uuid
 from collections.abc import Callable
 from typing import Final
@@ -60,13 +61,8 @@ class Caller(Struct, frozen=True):
         return hmac.digest(self.token_sha256.encode(), b"trunkline orchestrator", "sha256").hex()[:32]
 
 
-def random_id() -> str:
-    """A UUID that nobody can foresee."""
-    return str(uuid.uuid4())
-
-
 class Peers:
-    """All conversations. ``new_id`` makes the ids of our messages."""
+    """All conversations. ``entropy`` gives so many random bytes: for the ids of our messages."""
 
     def __init__(
         self,
@@ -74,21 +70,25 @@ class Peers:
         views: Views,
         config: Chiffon,
         process: ProcessIdentity,
-        new_id: Callable[[], str] = random_id,
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self.feed = feed
-        self.new_id = new_id
+        self._entropy = entropy
         self._views = views
         self._timeout_s = config.timeout_s
         self._work_types = WorkTypes(views, config.work)
         self.agents: dict[str, Conversation[AgentSession]] = {}
         self.orchestrators: dict[str, Conversation[OrchestratorSession]] = {}
         self._types = {
-            agent_type: AgentType(feed, views, agent_type, self._sessions, process)
+            agent_type: AgentType(feed, views, agent_type, self._sessions, process, entropy)
             for agent_type in messages.AGENT_TYPES
             if agent_type != ORCHESTRATOR
         }
         self._refs = itertools.count(1)
+
+    def new_id(self) -> str:
+        """A UUID that nobody can foresee."""
+        return str(uuid.UUID(bytes=self._entropy(16), version=4))
 
     def prepare(self) -> None:
         """Let tools of types be served by those of instances."""
@@ -139,6 +139,7 @@ class Peers:
                 lambda number, now: OrchestratorSession(
                     number,
                     caller.principal,
+                    find_keyed=self._views.keyed,
                     tool_for=self._work_types.tool_for,
                     supported=self._work_types.supported,
                     new_id=self.new_id,

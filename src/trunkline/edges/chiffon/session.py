@@ -164,6 +164,8 @@ class AgentSession:
         return []
 
     def _deliver(self, effect: Deliver, now: Now) -> list[Event]:
+        if self.tasks.is_answered(effect.call_id):
+            return []  # the result of an earlier attempt came while this one waited for the disk
         call = self._find_call(effect.call_id)
         is_typed = call is not None and call.tool_id != effect.tool_id
         try:
@@ -236,6 +238,9 @@ class AgentSession:
         if task is None and task_id is not None and self._own_call(task_id) is None:  # CH-031
             raise invalid("no such task of this agent", "payload.task_id")
         payload = messages.read_payload(envelope)
+        if task is None and task_id is not None and self._is_open(task_id) and not self.tasks.has_ended(task_id):
+            # After a restart of ours, before the work is sent again: only then it can be taken, and must not be lost.
+            raise messages.unavailable(self.agent_id, self._heard_ms, "this task is sent again; answer it then")
         if isinstance(payload, messages.WorkStatus):
             if task is None:  # CH-040
                 raise invalid("the task has ended", "payload.task_id")

@@ -32,6 +32,10 @@ RETRY: Final = RetryPolicy((0.0, 1.0, 2.0, 4.0))
 MAX_HELD_BYTES: Final = 2 * chunks.MAX_STEP_BYTES
 # Steps of one task that are told of at its end; of more the last ones.
 MAX_STEPS: Final = 1000
+# Tasks of one agent whose result is remembered: an attempt may still be on its way to the disk when the result comes.
+MAX_ANSWERED: Final = 1024
+# Tasks that ended here and are remembered: more than ever wait for the disk.
+MAX_ENDED: Final = 1024
 # How often tasks that were ended elsewhere (canceled, out of time) are looked for.
 LOOK_S: Final = 30.0
 
@@ -70,6 +74,7 @@ class Tasks:
         self._timeout_s = timeout_s
         self._is_open = is_open
         self._tasks: dict[str, Task] = {}
+        self._answered: dict[str, None] = {}
         # While there are tasks: when somebody looks which of them were ended elsewhere.
         self._look_at = 0.0
 
@@ -79,6 +84,10 @@ class Tasks:
     def get(self, call_id: str) -> Task | None:
         """An open task."""
         return self._tasks.get(call_id)
+
+    def is_answered(self, call_id: str) -> bool:
+        """Whether the agent gave a result of this lately: it is not to be given it again."""
+        return call_id in self._answered
 
     def all(self) -> list[Task]:
         """All of them, in the order in which they were given."""
@@ -175,6 +184,9 @@ class Tasks:
         if custom is not None and is_tail and f'"{chunks.sha256(task.last_text)}"'.encode() in bytes(custom):
             output = task.last_text
         self.end(task)
+        self._answered[task.call_id] = None
+        if len(self._answered) > MAX_ANSWERED:
+            del self._answered[next(iter(self._answered))]
         status, body, fault = translate.outcome(result, output, list(task.finished.values()), custom)
         metrics = messages.raw(result.resources_used)
         return [CallFinished(self._session, task.call_id, status, body, fault, metrics=metrics)]
@@ -193,6 +205,13 @@ class Tasks:
     def end(self, task: Task) -> None:
         """Nothing more is expected of it."""
         self._tasks.pop(task.call_id, None)
+        self._ended[task.call_id] = None
+        if len(self._ended) > MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+
+    def has_ended(self, call_id: str) -> bool:
+        """Whether it was ended here lately: its outcome is shown to others only once it is on disk."""
+        return call_id in self._ended
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,9 @@ class OpenSentienceEdge(RunningEdge):
             debug_errors=chosen.debug_errors,
         )
         tcp = host_and_port(chosen.tcp) if chosen.tcp else None
-        self._listener = OpenSentienceListener(given.feed, settings, path=Path(chosen.socket), tcp=tcp)
+        self._listener = OpenSentienceListener(
+            given.feed, settings, path=Path(chosen.socket), tcp=tcp, entropy=given.entropy
+        )
 
     async def start(self) -> None:
         """Listen."""

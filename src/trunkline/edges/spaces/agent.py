@@ -14,6 +14,7 @@ import base64
 import binascii
 import itertools
 import logging
+import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -45,9 +46,15 @@ class SpaceAgent(Resident):
     """One space. ``delivered`` is told of each delivery; whoever was told calls ``start`` when its turn has come."""
 
     def __init__(
-        self, feed: Feed, space: Space, process: ProcessIdentity, version: str, delivered: Callable[[Deliver], None]
+        self,
+        feed: Feed,
+        space: Space,
+        process: ProcessIdentity,
+        version: str,
+        delivered: Callable[[Deliver], None],
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        super().__init__(feed, translate.EDGE, translate.agent_id(space.name), version, process)
+        super().__init__(feed, translate.EDGE, translate.agent_id(space.name), version, process, entropy)
         self.space = space
         # Where its commands run. Without one there is no shell.
         self.sandbox: Sandbox | None = None
@@ -131,13 +138,17 @@ class SpaceAgent(Resident):
         read = validate_operation({**given, "type": TYPE_OF[tool]})
         if not read["success"]:
             raise WorkspaceError("validation", read["error"]["message"])
+        return await self.do(delivery, tool, read["data"])
+
+    async def do(self, delivery: Deliver, tool: str, given: dict[str, Any]) -> Told:
+        """Do what a valid input says; a simulation does it in its own way."""
         match tool:
             case "message":
                 return {}, {}
             case "shell":
-                return await self._shell(read["data"], delivery.call_id)
+                return await self._shell(given, delivery.call_id)
             case _:
-                return await asyncio.to_thread(self._file, tool, read["data"])
+                return await asyncio.to_thread(self._file, tool, given)
 
     def _file(self, tool: str, given: dict[str, Any]) -> Told:
         """One file operation, in a thread."""

@@ -18,7 +18,7 @@ class SpacesEdge(RunningEdge):
 
     def __init__(self, given: Surroundings) -> None:
         store = SpacesFolder(given.home / "spaces")
-        self.spaces = Spaces(given.feed, given.views, store, given.process, given.version)
+        self.spaces = Spaces(given.feed, given.views, store, given.process, given.version, given.entropy)
         self._door = Door(PREFIXES, SpacesApi(given.feed, given.views, self.spaces).app())
 
     def prepare(self) -> None:

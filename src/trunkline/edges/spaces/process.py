@@ -79,6 +79,9 @@ class Run(Struct, eq=False):
     deadline: float = 0.0
     # Operations that were refused before a restart: they are not asked for again after later ones were carried out.
     refused_before: frozenset[int] = frozenset()
+    # What a person was asked before a restart, by operation, and which questions have been told of since.
+    asked_before: dict[int, list[translate.Why]] = {}
+    told: set[str] = set()
 
     @property
     def is_open(self) -> bool:
@@ -178,12 +181,21 @@ class Runs:
         self._out.append(ProcessStepped(session, "started", PROCESS, run_id, "started", data))
         return self._take()
 
-    def take_up(self, session: int, started: ProcessStep, carried_out: Callable[[str, str], set[int]]) -> list[Output]:
-        """After a restart: go on with a run that was open. ``carried_out`` tells which operations became calls."""
+    def take_up(
+        self,
+        session: int,
+        started: ProcessStep,
+        on_record: Callable[[Run], Mapping[int, list[translate.Why]]],
+    ) -> list[Output]:
+        """After a restart: go on with a run that was open.
+
+        ``on_record`` tells which of its operations became calls, and what a person was asked about each.
+        """
         data = translate.decode(started.data)
         run = self._add(started.subject, session, started.data, data["space"], data["caller"], data["message"])
-        done = carried_out(run.run_id, run.caller)
-        run.refused_before = frozenset(range(max(done, default=0))) - done
+        found = on_record(run)
+        run.refused_before = frozenset(range(max(found, default=0))) - found.keys()
+        run.asked_before = {index: questions for index, questions in found.items() if questions}
         self._enqueue(run)
         return self._take()
 
@@ -245,14 +257,17 @@ class Runs:
             return
         assert wait.approval_id is not None
         operation = run.operations[run.index]
-        self._tell(
-            run, translate.approval_required(operation, run.index, self._reasons.why_asked(run, operation, wait))
-        )
+        if wait.approval_id not in run.told:
+            self._tell_question(run, self._reasons.why_asked(run, operation, wait))
         run.asked = Asked(wait.approval_id, translate.operation_id(operation, run.index))
         if run.state == "active":
             run.seconds = max(0.0, run.deadline - now.mono)
             run.state = "paused"
             self._give_turn(run)
+
+    def _tell_question(self, run: Run, why: translate.Why) -> None:
+        run.told.add(why.approval_id)
+        self._tell(run, translate.approval_required(run.operations[run.index], run.index, why))
 
     def _answered(self, run: Run, answer: Answer, now: Now) -> None:
         problem = answer.fault
@@ -330,6 +345,9 @@ class Runs:
             self._end(run, "completed")
             return
         operation = run.operations[run.index]
+        # Whoever has seen so many events finds the next one in its place.
+        for why in run.asked_before.pop(run.index, ()):
+            self._tell_question(run, why)
         self._out.append(
             CallRequested(
                 session=run.session,

@@ -30,7 +30,7 @@ from trunkline.edges.spaces.process import Run
 from trunkline.edges.spaces.serve import NEWS, NotTaken, Spaces
 from trunkline.edges.spaces.sockets import SpaceSocket
 from trunkline.edges.spaces.store import NAME, NAME_IN_WORDS
-from trunkline.edges.waiting import ask
+from trunkline.edges.waiting import ask, stored
 from trunkline.errors import ConfigError
 from trunkline.events import ApprovalAnswered
 from trunkline.model import Principal, fault
@@ -124,6 +124,8 @@ class SpacesApi:
         space = self._agent(request).space.name
         wait_s = number_of(request, "wait", 0, MAX_WAIT_S)
         run = self._spaces.submit(space, principal_of(request).identity, await self._message(request))
+        # Whoever is told of a run can come back for it, whatever happens to the exchange.
+        await stored(self._feed)
         await self._until(request, run, lambda: not run.is_open, wait_s)
         return _told(run)
 

@@ -38,6 +38,8 @@ log = logging.getLogger("trunkline")
 # Finished runs kept as they were: for whoever asks again soon, before the record's masked form has to do.
 KEPT_RUNS: Final = 256
 KEPT_BYTES: Final = 67_108_864
+# Entries that say that a call waits for a person.
+QUESTIONS: Final = frozenset({"question.opened", "question.joined"})
 # What those who follow a run are told: look at it.
 NEWS: Final = b""
 
@@ -47,21 +49,30 @@ P = ParamSpec("P")
 class NotTaken(Exception):
     """An operations message of which nothing is done: the events message that says why, and its HTTP status."""
 
-    def __init__(self, status: int, events: list[dict[str, Any]]) -> None:
+    def __init__(self, status: int, run_id: str, events: list[dict[str, Any]]) -> None:
         super().__init__(f"not taken: {status}")
         self.status = status
-        self.message = translate.events_message(_new_run_id(), "error", events)
+        self.message = translate.events_message(run_id, "error", events)
 
 
 class Spaces:
     """The spaces and their runs. ``prepare`` before the exchange starts, ``start`` and ``stop`` once each."""
 
-    def __init__(self, feed: Feed, views: Views, store: SpacesFolder, process: ProcessIdentity, version: str) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        views: Views,
+        store: SpacesFolder,
+        process: ProcessIdentity,
+        version: str,
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
         self._feed = feed
         self._views = views
         self._store = store
         self._process = process
         self._version = version
+        self._entropy = entropy
         self._sandbox: Sandbox | None = None
         self._is_probed = False
         self.no_shell = ""
@@ -83,10 +94,14 @@ class Spaces:
             self._put(space)
 
     def _put(self, space: Space) -> SpaceAgent:
-        agent = SpaceAgent(self._feed, space, self._process, self._version, self._delivered)
+        agent = self.new_agent(space)
         self.agents[space.name] = agent
         self._feed.guard(agent.agent_id, agent.guard)
         return agent
+
+    def new_agent(self, space: Space) -> SpaceAgent:
+        """The agent of a space; a simulation has its own, without files and processes."""
+        return SpaceAgent(self._feed, space, self._process, self._version, self._delivered, self._entropy)
 
     async def start(self) -> None:
         """Attach the spaces, then go on with the runs that were open, in the order of the record."""
@@ -95,19 +110,24 @@ class Spaces:
         recorded = self._views.open_steps(PROCESS).values()
         for started in sorted((steps[0] for steps in recorded), key=lambda step: step.n):
             session = self._converse(started.subject)
-            self._guarded(session, self.runs.take_up, session, started, self._carried_out)
+            self._guarded(session, self.runs.take_up, session, started, self._on_record_of)
 
     async def _attach(self, agent: SpaceAgent) -> None:
         """Let a space in. A sandbox is looked for once, when the first one needs it."""
         if not self._is_probed:
             self._is_probed = True
-            try:
-                self._sandbox = await probe()
-            except WorkspaceError as error:
-                self.no_shell = error.message
-                log.warning("spaces have no shell: %s", error.message)
+            self._sandbox = await self.find_sandbox()
         agent.sandbox = self._sandbox
         await agent.attach()
+
+    async def find_sandbox(self) -> Sandbox | None:
+        """Where commands run; None if nothing holds them here, and then ``no_shell`` says why."""
+        try:
+            return await probe()
+        except WorkspaceError as error:
+            self.no_shell = error.message
+            log.warning("spaces have no shell: %s", error.message)
+            return None
 
     def agent(self, name: str) -> SpaceAgent:
         """A space that is there."""
@@ -150,13 +170,14 @@ class Spaces:
         """A valid operations message; ``NotTaken`` says everything that is wrong with it."""
         result = read_operations_message(data)
         if not result["success"]:
-            raise NotTaken(400, translate.invalid(result["error"], stamp(self._feed.now().ms)))
+            raise NotTaken(400, self._new_run_id(), translate.invalid(result["error"], stamp(self._feed.now().ms)))
         data_read: dict[str, Any] = result["data"]
         return data_read
 
     def not_taken(self, status: int, category: str, text: str, details: Mapping[str, Any] | None = None) -> NotTaken:
         """What to raise if a message is not taken for one reason."""
-        return NotTaken(status, [translate.error_event(category, text, stamp(self._feed.now().ms), details)])
+        event = translate.error_event(category, text, stamp(self._feed.now().ms), details)
+        return NotTaken(status, self._new_run_id(), [event])
 
     def submit(self, space: str, caller: str, message: Mapping[str, Any]) -> Run:
         """Take on a valid message; ``NotTaken`` if its caller is kept out of all of it, or if there is no room."""
@@ -168,11 +189,15 @@ class Spaces:
         full = self.runs.refusal(space)
         if full:
             raise self.not_taken(503, "system", full)
-        run_id = _new_run_id()
+        run_id = self._new_run_id()
         outputs = self.runs.submit(run_id, self._converse(run_id), space, caller, message)
         run = self.runs.open[run_id]
         self._carry_out(outputs)
         return run
+
+    def _new_run_id(self) -> str:
+        """``run_`` and 128 random bits (SP-039)."""
+        return f"run_{self._entropy(16).hex()}"
 
     def find(self, run_id: str) -> Run | None:
         """A run: as it is, as it was, or, once memory has forgotten it, as it is on record."""
@@ -275,37 +300,61 @@ class Spaces:
     def why_asked(self, run: Run, operation: Mapping[str, Any], wait: Wait) -> translate.Why:
         """Why a person is asked: by the space's rules, or else by those of the exchange."""
         question = self._views.question(wait.approval_id or "")
+        return self._why(
+            run,
+            operation,
+            wait.approval_id or "",
+            "" if question is None else question.reason,
+            stamp(self._feed.now().ms) if question is None else question.asked_at,
+            wait.expires_ms,
+            "" if question is None else question.rule,
+        )
+
+    def _why(
+        self,
+        run: Run,
+        operation: Mapping[str, Any],
+        approval_id: str,
+        reason: str,
+        asked_at: str,
+        expires_ms: int | None,
+        asked_by_rule: str = "",
+    ) -> translate.Why:
         tool_id, body = translate.tool_id(run.space, operation["type"]), translate.tool_input(operation)
         agent = self.agents.get(run.space)
         own = None if agent is None else agent.judge(tool_id, body)
         if own is not None and own.decision is Decision.ASK:
             rule, reason, suggestion = own.rule, own.reason, own.suggestion
         else:
-            rule, suggestion = "" if question is None else question.rule, None
-            reason = "" if question is None else question.reason
-        return translate.Why(
-            rule,
-            reason,
-            stamp(self._feed.now().ms) if question is None else question.asked_at,
-            wait.approval_id or "",
-            None if wait.expires_ms is None else stamp(wait.expires_ms),
-            suggestion,
-        )
+            rule, suggestion = asked_by_rule or self._views.check(run.caller, tool_id, None).rule, None
+        expires_at = None if expires_ms is None else stamp(expires_ms)
+        return translate.Why(rule, reason, asked_at, approval_id, expires_at, suggestion)
 
     def why_refused(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
         """Why such an operation would be refused now, if it would."""
         tool_id = translate.tool_id(run.space, operation["type"])
         return self._views.check(run.caller, tool_id, translate.tool_input(operation)).fault
 
-    def _carried_out(self, run_id: str, caller: str) -> set[int]:
-        """Which operations of a run became calls, by what is on record of it."""
-        found = set()
-        for line in self._views.entries(correlation_id=run_id):
-            entry = _read_keyed(line)
+    def _on_record_of(self, run: Run) -> dict[int, list[translate.Why]]:
+        """Which operations of a run became calls, and what a person was asked about each, by what is on record."""
+        found: dict[int, list[translate.Why]] = {}
+        calls: dict[int, int] = {}
+        recorded = [_read_recorded(line) for line in self._views.entries(correlation_id=run.run_id)]
+        # Changed rules may say yes to a call that waits: nobody was asked that.
+        by_rules = {entry.approval_id for entry in recorded if entry.how == "approved" and entry.by == "policy"}
+        for entry in recorded:
             owner, _, index = (entry.key or "").rpartition("/")
             # Correlations and keys are the callers' to choose: somebody else's say nothing about this run.
-            if owner == run_id and entry.caller == caller and index.isdecimal():
-                found.add(int(index))
+            if owner == run.run_id and entry.caller == run.caller and index.isdecimal():
+                calls[entry.n] = int(index)
+                found[int(index)] = []
+            elif entry.kind in QUESTIONS and entry.call in calls and entry.approval_id not in by_rules:
+                place = calls[entry.call]
+                operation = run.operations[place]
+                # Of a question that another call opened, only that one's entry says until when it is open.
+                found[place].append(
+                    self._why(run, operation, entry.approval_id, entry.reason, stamp(entry.at), entry.expires_ms)
+                )
         return found
 
 
@@ -327,16 +376,20 @@ class _RunSink(BaseSink):
         self._spaces.fail(self._run_id)
 
 
-class _Keyed(msgspec.Struct):
-    """Of an entry, the key and whose it is."""
+class _Recorded(msgspec.Struct):
+    """Of an entry, the key of a call and whose it is, or the question that a call waited for."""
 
+    kind: str
+    n: int
+    at: int
     key: str | None = None
     caller: str = ""
+    call: int | None = None
+    approval_id: str = ""
+    reason: str = ""
+    expires_ms: int | None = None
+    how: str = ""
+    by: str = ""
 
 
-_read_keyed: Final = msgspec.json.Decoder(_Keyed).decode
-
-
-def _new_run_id() -> str:
-    """``run_`` and 128 random bits (SP-039)."""
-    return f"run_{secrets.token_hex(16)}"
+_read_recorded: Final = msgspec.json.Decoder(_Recorded).decode

@@ -285,3 +285,31 @@ async def test_an_output_that_looks_like_a_reference_is_an_output(output: dict[s
     worker.finish(output)
     result = [message for message in boss.fetch() if message["type"] == "work_result"]
     assert json.loads(result[0]["payload"]["output"]) == output
+
+
+@pytest.mark.parametrize("hints", [{}, {"max_memory_mb": 64}])
+async def test_a_repeat_after_a_restart_is_told_the_recorded_result_before_anybody_offers_the_work(
+    hints: dict[str, Any],
+) -> None:
+    """Found by seed 59 of the simulation: it was told that there is no such work type."""
+    kit = Kit()
+    agent, boss = await kit.agent(), kit.orchestrator()
+    asked = request("run", {"x": 1}, to_agent="infra", hints=hints)
+    boss.say(asked)
+    agent.result(agent.fetch_one(), "done")
+    kit = kit.restarted()
+    repeated = {**asked, "message_id": str(uuid.uuid4())}
+    assert at_once(kit.orchestrator(), repeated)["output"] == "done"
+    assert refused(kit.orchestrator(), request("run", {"x": 1}, to_agent="infra")).error_code == 5006
+
+
+async def test_a_repeat_is_about_the_same_tool_though_another_one_serves_this_work_by_now() -> None:
+    kit = Kit()
+    agent, boss = await kit.agent(), kit.orchestrator()
+    asked = request("run", to_agent="infra")
+    boss.say(asked)
+    agent.result(agent.fetch_one(), "done")
+    kit = kit.restarted()
+    other = kit.offer("com.a", tool("com.a/run"))
+    assert at_once(kit.orchestrator(), {**asked, "message_id": str(uuid.uuid4())})["output"] == "done"
+    assert not other.delivered

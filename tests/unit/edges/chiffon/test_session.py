@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import uuid
@@ -9,12 +10,13 @@ import uuid
 import pytest
 from msgspec import Raw
 
-from tests.unit.edges.chiffon.kit import Kit, as_fields, envelope, reply_to
+from tests.unit.edges.chiffon.kit import Kit, RawAgent, as_fields, envelope, reply_to
 from trunkline.edges.chiffon import tasks, translate
 from trunkline.edges.chiffon.messages import Refused, Registration
 from trunkline.edges.chiffon.outbox import Outgoing
 from trunkline.edges.chiffon.session import HEALTH_CHECK, AgentSession, Probe
 from trunkline.effects import Admit, Deliver
+from trunkline.entries import CallSettled
 from trunkline.events import Event
 from trunkline.model import CallView, Health, Now, Status
 
@@ -318,3 +320,45 @@ def test_an_input_without_hints_passes_as_it_was_written() -> None:
     body = Raw(b'{ "n" : 12345678901234567890 }')
     request = translate.work_request(Deliver(1, 0, "c", "a/run", body, "operator", "c"), is_typed=False)
     assert bytes(request.parameters) == bytes(body)
+
+
+async def test_a_result_that_comes_before_its_work_is_sent_again_is_not_taken_and_so_not_lost() -> None:
+    """Seed 1008 of the simulation: after a restart it was answered with 202, and the work was sent once more."""
+    kit = Kit()
+    agent, made = await kit.agent(), kit.call("infra-1/run")
+    work = agent.fetch_one()
+    kit = kit.restarted()
+    kit.exchange.disk_rests = True
+    coming = asyncio.ensure_future(kit.agent())
+    await asyncio.sleep(0)
+    early = RawAgent(kit, kit.peers.identify(kit.token("infra-1", "infra")), "infra", {})
+    for say in (early.result, early.status):
+        with pytest.raises(Refused) as refused:
+            say(work)
+        assert refused.value.error.error_code == 5002
+    kit.exchange.disk_rests = False
+    kit.exchange.store()
+    again = await coming
+    kit.advance(2.0, again)
+    again.result(again.fetch_one(), "done")
+    (settled,) = kit.exchange.recorded(CallSettled)
+    assert (settled.status, made.call_id) == (Status.SUCCEEDED, settled.call_id)
+    assert not [note for note in kit.notes() if "result" in note]
+
+
+async def test_an_attempt_that_waited_for_the_disk_is_not_sent_after_the_result_of_an_earlier_one() -> None:
+    """Seed 1738 of the simulation."""
+    kit = Kit()
+    agent = await kit.agent()
+    kit.call("infra-1/run")
+    first = agent.fetch_one()
+    kit.exchange.disk_rests = True
+    agent.error(first, 5002, agent_id="infra-1")
+    kit.advance(2.0, agent)
+    assert agent.fetch() == [], "the next attempt is not on disk yet"
+    agent.result(first, "done")
+    kit.exchange.disk_rests = False
+    kit.exchange.store()
+    assert agent.fetch() == []
+    (settled,) = kit.exchange.recorded(CallSettled)
+    assert settled.status is Status.SUCCEEDED

@@ -382,7 +382,7 @@ def recorded(run_id: str, *operations: dict[str, Any]) -> ProcessStep:
 
 def test_open_runs_are_taken_up_from_their_first_operation_one_after_the_other(world: World) -> None:
     for number, started in enumerate((recorded("run_a", MESSAGE, SHELL), recorded("run_b", MESSAGE))):
-        world.take(world.runs.take_up(number, started, lambda *_: set()))
+        world.take(world.runs.take_up(number, started, lambda _: {}))
     assert [event.session for event in world.asked] == [0]
     assert world.refs == ["run_a/0"]
     world.answer("run_a/0", {})
@@ -397,7 +397,7 @@ def test_open_runs_are_taken_up_from_their_first_operation_one_after_the_other(w
 def test_what_was_refused_before_a_restart_stays_refused(world: World) -> None:
     world.denied = fault("policy.denied", "Command 'sudo' is blocked", details={"policy": "shell.denied"})
     found = recorded("run_1", SHELL, MESSAGE, SHELL, MESSAGE)
-    world.take(world.runs.take_up(4, found, lambda *_: {1, 3}))
+    world.take(world.runs.take_up(4, found, lambda _: {1: [], 3: []}))
     assert world.refs == ["run_1/1"]
     world.denied = None
     world.answer("run_1/1", {})
@@ -405,6 +405,21 @@ def test_what_was_refused_before_a_restart_stays_refused(world: World) -> None:
     first, _, third = world.runs.open["run_1"].events
     assert (first["type"], first["reason"]) == ("policyDenied", "Command 'sudo' is blocked")
     assert "before the exchange was restarted" in third["reason"]
+
+
+def test_what_a_person_was_asked_before_a_restart_is_told_again_in_its_place(world: World) -> None:
+    """Found by the simulation: whoever had seen the question missed the event that came after it."""
+    asked = [translate.Why("rule", "why", "2027-01-15T08:00:00.000Z", f"a{number}") for number in (1, 2)]
+    found = recorded("run_1", MESSAGE, SHELL, MESSAGE)
+    world.take(world.runs.take_up(4, found, lambda _: {0: [], 1: asked}))
+    world.answer("run_1/0", {})
+    kinds = [(event["type"], event.get("details", {}).get("approvalId")) for event in world.runs.open["run_1"].events]
+    assert kinds == [("message", None), ("approvalRequired", "a1"), ("approvalRequired", "a2")]
+    world.wait("run_1/1", "a2")
+    run = world.runs.open["run_1"]
+    assert (run.state, len(run.events)) == ("paused", 3), "a question that is still open is told once"
+    world.answer("run_1/1", {"success": True})
+    assert [event["type"] for event in run.events[3:]] == ["shell"]
 
 
 def test_a_stopping_exchange_leaves_the_run_as_it_is_on_record(world: World) -> None:

@@ -114,6 +114,21 @@ async def test_a_request_that_does_not_wait_is_told_what_there_is(served: Served
     assert (await served.client.get(f"/v1/runs/{run.run_id}?wait=10")).json()["status"] == "completed"
 
 
+async def test_nobody_is_told_of_a_run_before_it_is_on_record(served: Served) -> None:
+    """Found by the simulation: a run that somebody was told of was gone after a crash."""
+    served.exchange.disk_rests = True
+    asking = asyncio.ensure_future(served.ask(LONG, query="?wait=0"))
+    run = await served.only_run()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (run.state, asking.done()) == ("recording", False)
+    served.exchange.disk_rests = False
+    served.exchange.store()
+    assert (await asking).json()["runId"] == run.run_id
+    served.commands.end("long")
+    await served.end_of(run)
+
+
 async def test_whoever_leaves_is_forgotten_and_the_run_goes_on(served: Served) -> None:
     asking = asyncio.ensure_future(served.ask(LONG))
     await served.commands.wait_begun("long")

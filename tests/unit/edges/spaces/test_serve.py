@@ -18,8 +18,8 @@ from trunkline.edges.spaces.process import PROCESS
 from trunkline.edges.spaces.serve import KEPT_RUNS, NEWS, NotTaken
 from trunkline.edges.waiting import CLOSING
 from trunkline.entries import CallAccepted, CallSettled, Noticed, ProcessStep
-from trunkline.events import CancelRequested, DrainStarted, ProcessStepped
-from trunkline.model import Decision, Policy, Principal, Rule, Status
+from trunkline.events import CancelRequested, DrainStarted, ProcessStepped, SettingsChanged
+from trunkline.model import Decision, HubSettings, Limits, Policy, Principal, Rule, Status
 from trunkline.testing.memory import BOSS
 
 MESSAGE = {"type": "message", "content": "x"}
@@ -248,6 +248,26 @@ async def test_open_runs_are_taken_up_and_know_what_was_refused(shell: Case) -> 
     shell.exchange.answer(again.asked.approval_id, approved=False)
     await shell.end_of(again)
     assert kinds(again) == ["policyDenied", "approvalRequired", "policyDenied", "message"]
+
+
+@pytest.mark.parametrize("how", ["by a person", "by other rules"])
+async def test_a_question_answered_before_a_restart_is_among_the_events_after_it(shell: Case, how: str) -> None:
+    """Found by the simulation: the events after it stood in other places than those that had been told."""
+    other = Policy((Rule("all", "*", "*", Decision.ALLOW),), "other")
+    ask = Policy((Rule("ask", "*", "*/message", Decision.ASK), Rule("all", "*", "*", Decision.ALLOW)), "ask")
+    shell.exchange.feed.feed([SettingsChanged(HubSettings(ask, Limits()))])
+    run = shell.submit(MESSAGE, RM)
+    assert run.asked is not None
+    if how == "by a person":
+        shell.exchange.answer(run.asked.approval_id)
+    else:
+        shell.exchange.feed.feed([SettingsChanged(HubSettings(other, Limits()))])
+    await shell.until(run, lambda: kinds(run) == ["approvalRequired", "message", "approvalRequired"])
+    await shell.restart(policy=ask)
+    await shell.start()
+    again = shell.spaces.runs.open[run.run_id]
+    assert [event["type"] for event in again.events[:2]] == ["approvalRequired", "message"]
+    assert again.events[0]["details"]["approvalId"] == run.events[0]["details"]["approvalId"]
 
 
 @pytest.mark.parametrize(("caller", "refused"), [("http:mallory", 0), ("operator", 2)])

@@ -1,7 +1,8 @@
-"""People and programs at the exchange's desk: they come in over HTTP, with a token for each request.
+"""People and programs who call over HTTP: each request has a caller of its own, who waits for its answer or leaves.
 
-``Desk`` speaks to the runner as the HTTP edge does: one session, a ``ref`` for each request, an answer under that ref.
-An effect that reaches it has left the exchange: the one who asked knows. It decides nothing and repeats nothing.
+``HttpCallers`` speaks to the runner as the HTTP edge does, without its listener and its routes: one session, a ``ref``
+for each request, an answer under that ref. An effect that reaches it has left the exchange: the one who asked knows.
+It decides nothing and repeats nothing.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from typing import Final
 from msgspec import Raw
 
 from trunkline import events
-from trunkline.edges.exchange import BaseSink, Views
+from trunkline.edges.exchange import BaseSink, Feed, Operator, Views
 from trunkline.effects import Answer, Reply, ToSession, Wait
 from trunkline.errors import LedgerError
-from trunkline.host.runner import Runner
 from trunkline.model import CallView, Now, Principal
 from trunkline.testing.witness import Request, Witness
 
 PAGE_CALLS: Final = 8
 
 
-class Desk(BaseSink):
+class HttpCallers(BaseSink):
     """Everybody who asks over HTTP. ``left`` is told of each answer."""
 
     def __init__(self, witness: Witness, left: Callable[[], None]) -> None:
         self._witness = witness
         self._left = left
-        self._runner: Runner | None = None
+        self._exchange: Feed | None = None
         self._views: Views
+        self._operator: Operator
         self._session = 0
         self._count = 0
         self._requests: dict[str, Request] = {}
@@ -40,17 +41,18 @@ class Desk(BaseSink):
     @property
     def is_open(self) -> bool:
         """Whether an exchange is there."""
-        return self._runner is not None
+        return self._exchange is not None
 
-    def open(self, runner: Runner, views: Views) -> None:
+    def open(self, exchange: Feed, views: Views, operator: Operator) -> None:
         """An exchange serves."""
-        self._runner = runner
+        self._exchange = exchange
         self._views = views
-        self._session = runner.open_session(self)
+        self._operator = operator
+        self._session = exchange.open_session(self)
 
     def close(self) -> None:
         """The exchange is gone: nobody who waits will hear anything."""
-        self._runner = None
+        self._exchange = None
         for request in self._requests.values():
             request.is_waiting = False
         self._requests.clear()
@@ -112,9 +114,13 @@ class Desk(BaseSink):
         """``POST /v1/directives``."""
         self._ask(who, lambda ref: events.DirectiveStated(self._session, ref, who, tool_id, None, reason), then)
 
-    def issue(self, who: Principal, edge: str, agent: str, token_sha256: str, then: Callable[[Reply], None]) -> None:
+    def issue(
+        self, who: Principal, edge: str, agent: str, token_sha256: str, then: Callable[[Reply], None], kind: str = ""
+    ) -> None:
         """``POST /v1/tokens``."""
-        self._ask(who, lambda ref: events.TokenIssued(self._session, ref, who, edge, agent, token_sha256), then)
+        self._ask(
+            who, lambda ref: events.TokenIssued(self._session, ref, who, edge, agent, token_sha256, (), kind), then
+        )
 
     def revoke(self, who: Principal, token_id: str) -> None:
         """``DELETE /v1/tokens/{id}``."""
@@ -122,19 +128,19 @@ class Desk(BaseSink):
 
     def look_up(self, who: Principal, call_id: str) -> None:
         """``GET /v1/calls/{id}``."""
-        if self._runner is not None:
+        if self._exchange is not None:
             with suppress(LedgerError):  # the disk is broken: the exchange will say so itself
                 view = self._views.call(call_id)
                 self._read(who, [] if view is None else [view])
 
     def look_around(self, who: Principal) -> None:
         """``GET /v1/calls``: the newest ones."""
-        if self._runner is not None:
+        if self._exchange is not None:
             with suppress(LedgerError):
                 self._read(who, self._views.calls(PAGE_CALLS, None)[0])
                 self._views.agents()
                 self._views.tools()
-                self._runner.figures()
+                self._operator.status()
 
     def _read(self, who: Principal, views: list[CallView]) -> None:
         for view in views:
@@ -154,8 +160,8 @@ class Desk(BaseSink):
         self._feed(event(ref))
 
     def _feed(self, event: events.Event) -> None:
-        if self._runner is not None:
-            self._runner.feed([event])
+        if self._exchange is not None:
+            self._exchange.feed([event])
 
     def _ref(self) -> str:
         self._count += 1
