@@ -238,7 +238,7 @@ class AgentSession:
         if task is None and task_id is not None and self._own_call(task_id) is None:  # CH-031
             raise invalid("no such task of this agent", "payload.task_id")
         payload = messages.read_payload(envelope)
-        if task is None and task_id is not None and self._is_open(task_id) and not self.tasks.has_ended(task_id):
+        if task is None and task_id is not None and self._is_open(task_id) and not self.tasks.is_answered(task_id):
             # After a restart of ours, before the work is sent again: only then it can be taken, and must not be lost.
             raise messages.unavailable(self.agent_id, self._heard_ms, "this task is sent again; answer it then")
         if isinstance(payload, messages.WorkStatus):

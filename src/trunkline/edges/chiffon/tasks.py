@@ -34,8 +34,6 @@ MAX_HELD_BYTES: Final = 2 * chunks.MAX_STEP_BYTES
 MAX_STEPS: Final = 1000
 # Tasks of one agent whose result is remembered: an attempt may still be on its way to the disk when the result comes.
 MAX_ANSWERED: Final = 1024
-# Tasks that ended here and are remembered: more than ever wait for the disk.
-MAX_ENDED: Final = 1024
 # How often tasks that were ended elsewhere (canceled, out of time) are looked for.
 LOOK_S: Final = 30.0
 
@@ -205,13 +203,6 @@ class Tasks:
     def end(self, task: Task) -> None:
         """Nothing more is expected of it."""
         self._tasks.pop(task.call_id, None)
-        self._ended[task.call_id] = None
-        if len(self._ended) > MAX_ENDED:
-            del self._ended[next(iter(self._ended))]
-
-    def has_ended(self, call_id: str) -> bool:
-        """Whether it was ended here lately: its outcome is shown to others only once it is on disk."""
-        return call_id in self._ended
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
