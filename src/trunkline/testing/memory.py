@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import shutil
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -121,7 +123,12 @@ class MemoryExchange:
         self.policy = policy
         self._known = edges
         self.config = Config() if config is None else config
+        is_own = disk is None or run > 1
         self.disk = FaultyDisk(1) if disk is None else disk
+        # A megabyte each: a thousand tests must not fill the memory that the folder is in.
+        self._removal = weakref.finalize(self, shutil.rmtree, self.disk.folder, ignore_errors=True)
+        if not is_own:
+            self._removal.detach()
         self.clock = ManualClock() if clock is None else clock
         self.loop = ManualLoop(self.clock)
         # Both clocks.
@@ -219,6 +226,7 @@ class MemoryExchange:
     def restarted(self, **changes: Any) -> MemoryExchange:
         """Another process on the same record, after this one was killed; nobody is connected."""
         self.died = "killed"
+        self._removal.detach()
         self.feed.kill()
         self.ledger.reader.close()
         terms = {
