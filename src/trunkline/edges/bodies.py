@@ -178,4 +178,6 @@ def _choices(kind: object) -> Iterator[str]:
 
 def _in_words(kind: object) -> str:
     """What the pattern of a field asks for; every pattern has words."""
-    return next(part.description for part in _parts(kind) if isinstance(part, Meta) and part.description)
+    # A field that the request made up has none.
+    found = (part.description for part in _parts(kind) if isinstance(part, Meta) and part.description)
+    return next(found, "another value")

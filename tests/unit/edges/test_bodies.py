@@ -158,3 +158,9 @@ def test_a_query_may_name_nothing_else() -> None:
     with pytest.raises(BadRequest) as bad:
         known_parameters(query("x" * 5000 + "=1"), "a")
     assert len(bad.value.text) < 400
+
+
+def test_a_field_whose_name_reads_like_a_complaint_is_an_unknown_field_all_the_same() -> None:
+    with pytest.raises(BadRequest) as bad:
+        decode(Shape, b'{"name": "a", "matching regex - at `$.zz": 1}')
+    assert bad.value.status == 400

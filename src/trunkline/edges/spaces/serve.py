@@ -159,7 +159,7 @@ class Spaces:
 
     async def stop(self) -> None:
         """End what still runs, and tell whoever follows a run that it goes on after the next start."""
-        for agent in self.agents.values():
+        for agent in list(self.agents.values()):
             await agent.detach("shutdown")
         self._alarm.cancel()
         self._requests.close()
