@@ -108,6 +108,9 @@ class Feed(Protocol):
 class Views(Protocol):
     """What can be looked at. Nothing here changes anything."""
 
+    def storage_trouble(self) -> str:
+        """Why nothing can be put on record; empty while everything can."""
+
     def agents(self) -> list[AgentView]:
         """All agents, launched or attached."""
 

@@ -21,13 +21,13 @@ import msgspec
 
 from trunkline import entries, events
 from trunkline.edges.exchange import Sink, Timer, Watcher
-from trunkline.effects import Answer, Progress, ToSession
+from trunkline.effects import Answer, Deliver, Progress, ToSession
 from trunkline.entries import CallAccepted, CallSettled, Entry
 from trunkline.errors import LedgerError, LocalProtocolError
 from trunkline.events import CallRequested, Event
 from trunkline.hub.hub import Hub
 from trunkline.ledger.masking import Masker
-from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router
+from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router, Status, fault
 
 log = logging.getLogger("trunkline")
 
@@ -234,6 +234,8 @@ class Runner:
             count = 0
             while held and held[0][0] <= number:
                 what = held.popleft()[1]
+                if type(what) is Deliver and what.call_id not in self.hub.state.calls:
+                    continue  # given up meanwhile: nobody knows of it, and nobody wants it any more
                 if isinstance(what, ToSession):
                     self._send(what, now)
                 else:
@@ -245,6 +247,33 @@ class Runner:
             self._flush()
         if self._paused and self._ledger.backlog < self._backlog_low and self._ledger.backlog_bytes < BACKLOG_BYTES:
             self._pause(paused=False)
+
+    def answer_overdue(self) -> None:
+        """The disk does not answer: tell those whose time is over what is true without it (decision 51)."""
+        now, kept = self.now(), deque[tuple[int, ToSession | Callable[[], None]]]()
+        overdue: list[Answer] = []
+        for after, what in self._held:
+            if type(what) is Answer and what.deadline and what.deadline <= now.mono:
+                overdue.append(what)
+            else:
+                kept.append((after, what))
+        self._held = kept
+        for answer in overdue:
+            self._send(self._without_record(answer), now)
+        self._flush()
+
+    def _without_record(self, answer: Answer) -> Answer:
+        """What may be said of a call while its outcome is not on record: after a crash it may be another one."""
+        settled = self.hub.state.recent.get(answer.call_id)
+        has_effects = settled is None or settled.accepted.side_effects
+        text = "the disk does not answer, so that the outcome is not on record"
+        return msgspec.structs.replace(
+            answer,
+            status=Status.UNKNOWN if has_effects else Status.FAILED,
+            output=None,
+            large=None,
+            fault=fault("hub.unavailable", text, retryable=not has_effects),
+        )
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call this in so many seconds."""

@@ -52,6 +52,8 @@ log = logging.getLogger("trunkline")
 DRAIN_S: Final = 10.0
 # A commit takes a thousandth of that; a disk that needs longer keeps nobody.
 LAST_WORDS_S: Final = 1.0
+# A commit takes a thousandth of that. A disk that does not answer for so long is not waited for (decision 51).
+STALL_S: Final = 5.0
 # P-A6: below this new calls are refused, so that open ones can finish.
 MIN_FREE_BYTES: Final = 67_108_864
 # 1,000 calls a second with 64 KiB each fill those 64 MiB in one second; to look costs some microseconds.
@@ -271,17 +273,24 @@ class Exchange:
 
     async def _keep_house(self) -> None:
         """Five times a second: room on the disk, whether a snapshot is due. Now and then: what is to be forgotten."""
-        is_low = False
+        is_low = is_stalled = False
         erase_at = retention_at = time.monotonic()
         while True:
             usage = os.statvfs(self._home.path)
             low = usage.f_bavail * usage.f_frsize < MIN_FREE_BYTES
+            stalled = self._is_stalled
+            if (low, stalled) != (is_low, is_stalled):
+                self._runner.feed([events.StorageChanged(low=low, stalled=stalled)])
             if low is not is_low:
                 is_low = low
-                self._runner.feed([events.StorageChanged(low=low)])
                 log.warning(
                     "the disk is nearly full: new calls are refused" if low else "there is room on the disk again"
                 )
+            if stalled is not is_stalled:
+                is_stalled = stalled
+                log.warning("the disk does not answer: new calls are refused" if stalled else "the disk answers again")
+            if stalled:
+                self._runner.answer_overdue()
             self._supervisor.look(self._well())
             if self._runner.hub.state.last >= self._next_snapshot:
                 self._take_snapshot()
@@ -292,6 +301,10 @@ class Exchange:
                 retention_at = time.monotonic() + RETENTION_CHECK_S
                 self._close_old_part()
             await asyncio.sleep(DISK_CHECK_S)
+
+    @property
+    def _is_stalled(self) -> bool:
+        return self._ledger.unanswered_s > STALL_S
 
     def _well(self) -> set[str]:
         """The agents that are connected and were heard of lately."""
@@ -327,6 +340,11 @@ class Exchange:
         if self._exit_code == 0:
             runner.feed([events.DrainStarted()])
             await self._wait_idle(DRAIN_S)
+        is_stalled = self._exit_code == 0 and self._is_stalled
+        if is_stalled:
+            self._exit_code = EXIT_FAILED
+            log.critical("the disk does not answer; stopping without it. The next start recovers from the ledger.")
+            runner.answer_overdue()
         await self._edges.stop()
         # Calls whose agents have just left have ended too, and who asked for them is still there to hear it.
         await self._wait_idle(LAST_WORDS_S)
@@ -336,7 +354,7 @@ class Exchange:
             self._take_snapshot()
             runner.feed([events.ExchangeStopped()])
         try:
-            self._ledger.close()
+            self._ledger.close(is_stalled=is_stalled)
         except LedgerError as error:
             if self._exit_code == 0:
                 log.critical("the ledger failed at the end: %s. The next start recovers from it.", error)
@@ -348,7 +366,9 @@ class Exchange:
     async def _wait_idle(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         # Nothing in the hub calls back when a call ends.
-        while self._exit_code == 0 and self._is_busy() and time.monotonic() < deadline:  # noqa: ASYNC110
+        while (  # noqa: ASYNC110
+            self._exit_code == 0 and self._is_busy() and not self._is_stalled and time.monotonic() < deadline
+        ):
             await asyncio.sleep(0.02)
 
     def _is_busy(self) -> bool:

@@ -38,8 +38,8 @@ class ExchangeEvents:
         self._alarms = alarms
         self._control = control
         self._in_force = in_force
-        # Why no new calls are taken on follows from these, of which only the last can change back.
-        self._storage_failed = self._is_draining = self._storage_low = False
+        # Why no new calls are taken on follows from these, of which only the last two can change back.
+        self._storage_failed = self._is_draining = self._storage_stalled = self._storage_low = False
 
     def exchange_started(self, event: events.ExchangeStarted, now: Now) -> None:
         """Take up what was open: what ran is lost, what was not sent waits for its tool, questions go on."""
@@ -78,14 +78,18 @@ class ExchangeEvents:
             self._control.judge_questions_anew(now)
 
     def storage_changed(self, event: events.StorageChanged, _now: Now) -> None:
-        """Short of room, new calls are refused and open ones may finish; a failed disk ends it."""
+        """Short of room, or stalled, new calls are refused and open ones may finish; a failed disk ends it."""
         self._storage_failed = self._storage_failed or event.failed
-        self._storage_low = event.low
+        self._storage_stalled, self._storage_low = event.stalled, event.low
         self._close_or_open()
 
     def _close_or_open(self) -> None:
+        trouble = "the disk does not answer" if self._storage_stalled else ""
         if self._storage_failed:
-            self._in_force.closed = fault("hub.unavailable", "the record cannot be written")
+            trouble = "the record cannot be written"
+        self._in_force.storage_trouble = trouble
+        if trouble:
+            self._in_force.closed = fault("hub.unavailable", trouble)
         elif self._is_draining:
             self._in_force.closed = fault("hub.unavailable", "the exchange is stopping")
         else:

@@ -27,7 +27,7 @@ from trunkline.entries import (
     SnapshotTaken,
     encode,
 )
-from trunkline.errors import InvariantBroken, LedgerError
+from trunkline.errors import InvariantBroken, LedgerError, LedgerFailed
 from trunkline.events import PartClosed as PartClosing
 from trunkline.ledger.blobs import SentBlobs
 from trunkline.ledger.indexes import rows_of
@@ -93,6 +93,8 @@ class Ledger:
         # Snapshots that were made and whose entry has not come yet, by their hash.
         self._made: dict[str, bytes] = {}
         self._outstanding = False
+        # When the group that is on its way left, by the loop's clock.
+        self._sent_at = 0.0
         self._urgent = False
         self._soon = False
         self._closed = False
@@ -144,6 +146,11 @@ class Ledger:
     def backlog(self) -> int:
         """How many entries are not on the disk yet."""
         return self.last - self.durable
+
+    @property
+    def unanswered_s(self) -> float:
+        """For how long the writer has owed an answer."""
+        return self._loop.time() - self._sent_at if self._outstanding and self._loop is not None else 0.0
 
     @property
     def backlog_bytes(self) -> int:
@@ -290,6 +297,8 @@ class Ledger:
         self._sent = self.last
         self._urgent = False
         self._outstanding = True
+        if self._loop is not None:
+            self._sent_at = self._loop.time()
         self._link.send(packed(group, entries), blobs)
 
     def _acknowledged(self, number: int) -> None:
@@ -327,14 +336,19 @@ class Ledger:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Put everything on the disk, end the writer, let go of the lock. Blocks; ``LedgerError`` if that failed."""
+    def close(self, *, is_stalled: bool = False) -> None:
+        """Put everything on the disk, end the writer, let go of the lock. Blocks; ``LedgerError`` if that failed.
+
+        A writer that is known to hang (``is_stalled``) is not waited for; what it was sent may be on the disk or not.
+        """
         if self._closed:
             return
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if is_stalled and self.failure is None:
+            self.failure = LedgerFailed("the ledger's writer does not answer")
         try:
             while self.failure is None and (self._outstanding or self._entries):
                 if self._outstanding:

@@ -110,7 +110,10 @@ class Api:
         return HTMLResponse(PAGE, headers=PAGE_HEADERS)
 
     async def healthz(self, _: Request) -> Response:
-        """``GET /healthz``: we serve."""
+        """``GET /healthz``: we serve, or why not."""
+        trouble = self._views.storage_trouble()
+        if trouble:
+            return json_answer({"status": "unavailable", "reason": trouble}, 503)
         return json_answer({"status": "ok"})
 
     async def metrics(self, _: Request) -> Response:
