@@ -303,6 +303,12 @@ class StorageChanged(Event):
     stalled: bool = False
 
 
+class ClockJumped(Event):
+    """The wall clock went ahead by so much more than time passed: it was set, or the machine slept."""
+
+    ahead_ms: int
+
+
 class Noticed(Event):
     """An edge or the host saw something that should be on record."""
 

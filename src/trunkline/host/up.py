@@ -41,6 +41,7 @@ from trunkline.host.reading import Reading
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
+from trunkline.hub.state import LONGEST_LIFE_MS
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.verify import verify
@@ -180,6 +181,7 @@ class Exchange:
         self._next_snapshot = hub.state.last + SNAPSHOT_EVERY
         started = events.ExchangeStarted(trunkline.__version__, self._instance)
         self._runner.feed([events.SettingsChanged(self._settings()), started])
+        self._runner.mind_the_clock(self._runner.now())
 
     def _make_edges(self) -> None:
         reading = Reading(self._runner, self._ledger.reader, self._supervisor)
@@ -296,7 +298,11 @@ class Exchange:
                 self._take_snapshot()
             if time.monotonic() >= erase_at:
                 erase_at = time.monotonic() + ERASE_CHECK_S
-                self._ledger.erase_expired(self._runner.now().ms)
+                # Nothing happened, but the clock may have jumped.
+                self._runner.feed(())
+                now = self._runner.now()
+                self._runner.mind_the_clock(now)
+                self._ledger.erase_expired(now.ms)
             if self._config.ledger.retention_days and time.monotonic() >= retention_at:
                 retention_at = time.monotonic() + RETENTION_CHECK_S
                 self._close_old_part()
@@ -329,6 +335,8 @@ class Exchange:
     def _close_old_part(self) -> None:
         """Remove what is older than the retention setting; its hash stays in the chain."""
         now = self._runner.now()
+        if self._runner.hub.state.unlived_ms(now.ms) >= LONGEST_LIFE_MS:
+            return  # somebody who set the clock wrong has a day to notice (decision 52)
         before_ms = now.ms - self._config.ledger.retention_days * 86_400_000
         closing = self._ledger.close_part(before_ms, self._runner.hub.state.open_entries(now.ms))
         if closing is not None:

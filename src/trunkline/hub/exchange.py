@@ -14,6 +14,7 @@ from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.limits import Loads
 from trunkline.hub.registry import Registry
+from trunkline.hub.state import CLOCK_JUMPED, RECORDED_JUMP_MS
 from trunkline.model import Now, Status, fault, tool_agent
 
 
@@ -43,6 +44,10 @@ class ExchangeEvents:
 
     def exchange_started(self, event: events.ExchangeStarted, now: Now) -> None:
         """Take up what was open: what ran is lost, what was not sent waits for its tool, questions go on."""
+        off_ms = now.ms - self._state.last_at
+        if self._state.last_at and off_ms >= RECORDED_JUMP_MS:
+            # Nobody can tell whether it was off for so long or the clock was set meanwhile.
+            self._note_jump(off_ms, "since the last entry", now)
         self._journal.write(
             entries.ExchangeStarted(n=self._journal.next, at=now.ms, version=event.version, instance=event.instance)
         )
@@ -95,6 +100,19 @@ class ExchangeEvents:
         else:
             low = fault("limit.resource", "the disk is nearly full")
             self._in_force.closed = low if self._storage_low else None
+
+    def clock_jumped(self, event: events.ClockJumped, now: Now) -> None:
+        """The wall clock was set ahead: what is forgotten after a time is not forgotten for that."""
+        if event.ahead_ms >= RECORDED_JUMP_MS:
+            self._note_jump(event.ahead_ms, "ahead", now)
+        else:
+            self._state.jumped(event.ahead_ms, now.ms)
+
+    def _note_jump(self, ahead_ms: int, how: str, now: Now) -> None:
+        detail = f"{ahead_ms} ms {how}"
+        self._journal.write(
+            entries.Noticed(n=self._journal.next, at=now.ms, code=CLOCK_JUMPED, place="host", detail=detail)
+        )
 
     def noticed(self, event: events.Noticed, now: Now) -> None:
         """An edge or the host saw something that should be on record."""

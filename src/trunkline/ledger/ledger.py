@@ -69,6 +69,8 @@ class Ledger:
         self.last = link.last
         self.durable = link.last
         self.failure: LedgerError | None = None
+        # By how much the clock is ahead of what was lived through: what is to be erased after a time waits so long.
+        self.unlived_ms = 0
         self._link = link
         self._lock = lock
         self._loop = loop
@@ -288,6 +290,7 @@ class Ledger:
             part=self._part,
             outputs=self._outputs,
             forgotten=forgotten,
+            erase_until=max(0, self._at - self.unlived_ms),
         )
         self._entries, self._outlined, self._settled = [], {}, []
         self._keyed, self._correlations, self._steps = [], [], []
