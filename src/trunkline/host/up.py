@@ -185,7 +185,7 @@ class Exchange:
 
     def _make_edges(self) -> None:
         reading = Reading(self._runner, self._ledger.reader, self._supervisor)
-        operating = Operating(self._runner, self._edges, reload=self._reload_now)
+        operating = Operating(self._runner, self._edges, reload=self._reload_now, steer=self._supervisor.steer)
         self._edges.make(
             Surroundings(
                 feed=self._runner,
@@ -250,15 +250,16 @@ class Exchange:
         except ConfigError as error:
             log.warning("the configuration was not changed: %s", error)
 
-    def _reload_now(self) -> None:
-        """Read the file again. A file that cannot be used changes nothing."""
+    def _reload_now(self) -> dict[str, list[str]]:
+        """Read the file again, and say what became of the agents. A file that cannot be used changes nothing."""
         config = _load(self._home, self._config_path, demo=self._demo)
         self._edges.reload(config, str(self._config_path or ""))
         self._config = config
         self._runner.feed([events.SettingsChanged(self._settings())])
-        self._supervisor.reload([_spec(agent) for agent in config.agents])
+        done = self._supervisor.reload([_spec(agent) for agent in config.agents])
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
         self._warn()
+        return done
 
     def _warn(self) -> None:
         """Say what of the configuration has no effect here."""
