@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 from tests.unit.edges.chiffon.kit import Kit, as_fields, envelope, reply_to
-from trunkline.edges.chiffon import tasks, translate
+from trunkline.edges.chiffon import messages, tasks, translate
 from trunkline.edges.chiffon.messages import Refused
 from trunkline.edges.chiffon.outbox import Outgoing
 from trunkline.edges.chiffon.session import HEALTH_CHECK, Probe
@@ -265,3 +265,27 @@ def test_an_input_without_hints_passes_as_it_was_written() -> None:
     body = Raw(b'{ "n" : 12345678901234567890 }')
     request = translate.work_request(Deliver(1, 0, "c", "a/run", body, "operator", "c"), is_typed=False)
     assert bytes(request.parameters) == bytes(body)
+
+
+# --- what does not fit ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [messages.MAX_CUSTOM_BYTES + 1, 3_900_000])
+async def test_a_call_whose_context_an_agent_would_refuse_fails_alone_before_it_is_sent(size: int) -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    fits = kit.call("infra-1/run", {"n": 1}, context=padded(messages.MAX_CUSTOM_BYTES - 1))
+    called = kit.call("infra-1/run", {"n": 2}, context=padded(size))
+    assert (called.outcome.status, called.code) == (Status.FAILED, "tool.invalid_input")
+    assert called.outcome.fault is not None
+    assert "custom fields have at most 16384" in called.outcome.fault.message
+    work = agent.fetch_one()
+    assert work["payload"]["parameters"] == {"n": 1}
+    agent.result(work)
+    assert fits.outcome.status is Status.SUCCEEDED
+    assert len(agent.session.tasks) == 0
+
+
+def padded(size: int) -> Raw:
+    """A context of so many bytes."""
+    return Raw(b'{"x":"%s"}' % (b"x" * (size - 8)))
