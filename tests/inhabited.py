@@ -84,6 +84,7 @@ class Inhabited(MemoryExchange):
         # Their tokens can be made; none of them runs.
         known = [replace(edge, make=lambda _: RunningEdge(), needs=None) for edge in EDGES]
         super().__init__(config.policy(), edges=known, config=config)
+        self.launched.add("com.launched")
         self.answering = AnsweringFeed(self)
         self.alice = self.token("http", "alice")
         self.approver = self.token("http", "carol", permissions=("approve",))
@@ -118,6 +119,7 @@ class Inhabited(MemoryExchange):
     def known(self) -> dict[str, str]:
         """What is in it, by the names that paths have for it."""
         return {
+            "agent_id": "com.launched",
             "call_id": self.call_id,
             "approval_id": self.approval_id,
             "token_id": self.token_id,

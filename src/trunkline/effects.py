@@ -87,6 +87,8 @@ class Answer(ToSession):
     # A refusal came before the call was taken on: an HTTP status of its own, no key used.
     refused: bool = False
     large: LargeOutput | None = None
+    # When its caller hears something even if the disk does not answer (monotonic); 0.0: whoever asked waits.
+    deadline: float = 0.0
 
 
 class Wait(ToSession):

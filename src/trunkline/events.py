@@ -296,10 +296,17 @@ class SettingsChanged(Event):
 
 
 class StorageChanged(Event):
-    """The room on the disk fell below, or rose above, what new calls need; ``failed`` is for ever."""
+    """How the disk is: short of room for new calls, without an answer for too long, or failed, which is for ever."""
 
     low: bool
     failed: bool = False
+    stalled: bool = False
+
+
+class ClockJumped(Event):
+    """The wall clock went ahead by so much more than time passed: it was set, or the machine slept."""
+
+    ahead_ms: int
 
 
 class Noticed(Event):

@@ -17,8 +17,12 @@ from trunkline.cli.terminal import say
 def reload(settings: CommandSettings) -> None:
     """Read the configuration again: rules, limits, agents. A file that cannot be used changes nothing.
 
-    New agents start, changed ones restart, crashed ones are tried again. Addresses of listeners need a restart.
+    New agents start, changed ones restart, those that do not run are started. Addresses of listeners need a restart.
+    An agent whose code changed, and nothing in the file, is started anew by `trunkline restart`.
     """
     answer = settings.connect().post(at("reload"))
     if not settings.shown_as_json(answer):
         say("reloaded")
+        for what in ("started", "restarted", "stopped"):
+            if answer.get(what):
+                say(f"  {what}: {', '.join(answer[what])}")

@@ -8,7 +8,7 @@ acts for the person who runs the exchange. ``Sink`` is the one protocol in the o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Raw
 
@@ -62,6 +62,10 @@ class Timer(Protocol):
         """Do not do it."""
 
 
+# What a person may have done to an agent's process.
+AgentAction = Literal["start", "stop", "restart"]
+
+
 class Feed(Protocol):
     """What a conversation needs: time, a number, a way to say what happened."""
 
@@ -107,6 +111,9 @@ class Feed(Protocol):
 
 class Views(Protocol):
     """What can be looked at. Nothing here changes anything."""
+
+    def storage_trouble(self) -> str:
+        """Why nothing can be put on record; empty while everything can."""
 
     def agents(self) -> list[AgentView]:
         """All agents, launched or attached."""
@@ -174,8 +181,14 @@ class Operator(Protocol):
     def status(self) -> dict[str, object]:
         """Figures for a person and for ``/metrics``."""
 
-    def reload(self) -> None:
-        """Read the configuration again; ``ConfigError`` if it cannot be used, and then nothing changed."""
+    def reload(self) -> dict[str, list[str]]:
+        """Read the configuration again; which agents were started, restarted and stopped for it.
+
+        ``ConfigError`` if it cannot be used, and then nothing changed.
+        """
+
+    def steer(self, agent_id: str, action: AgentAction) -> bool:
+        """Start, stop or restart an agent that the exchange launches; False if there is none of this id."""
 
     def watch(self, watcher: Watcher) -> None:
         """Hand every entry and progress to ``watcher`` as it happens, until ``unwatch``."""

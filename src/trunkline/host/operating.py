@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from trunkline.edges.edge import TokenKind
-from trunkline.edges.exchange import Operator, Watcher
+from trunkline.edges.exchange import AgentAction, Operator, Watcher
 from trunkline.host.edges import Edges
 from trunkline.host.runner import Runner
 from trunkline.hub import views
@@ -19,10 +19,18 @@ from trunkline.model import Policy, TokenView
 class Operating(Operator):
     """The operator's side of one exchange."""
 
-    def __init__(self, runner: Runner, edges: Edges, *, reload: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        edges: Edges,
+        *,
+        reload: Callable[[], dict[str, list[str]]],
+        steer: Callable[[str, AgentAction], bool],
+    ) -> None:
         self._runner = runner
         self._edges = edges
         self._reload = reload
+        self._steer = steer
 
     def tokens(self) -> list[TokenView]:
         """The standing credentials."""
@@ -40,9 +48,13 @@ class Operating(Operator):
         """Figures for a person and for /metrics."""
         return {**self._runner.figures(), **views.figures(self._runner.hub), **self._edges.status()}
 
-    def reload(self) -> None:
+    def reload(self) -> dict[str, list[str]]:
         """Read the configuration again."""
-        self._reload()
+        return self._reload()
+
+    def steer(self, agent_id: str, action: AgentAction) -> bool:
+        """Start, stop or restart an agent that the exchange launches."""
+        return self._steer(agent_id, action)
 
     def watch(self, watcher: Watcher) -> None:
         """Hand every entry and progress to ``watcher``."""

@@ -28,6 +28,10 @@ class Reading(Views):
         self._reader = reader
         self._processes = processes
 
+    def storage_trouble(self) -> str:
+        """Why nothing can be put on record, if that is so."""
+        return self._hub.in_force.storage_trouble
+
     def agents(self) -> list[AgentView]:
         """All agents, launched or attached."""
         found = {agent.agent_id: views.agent(self._hub, agent) for agent in self._hub.registry.agents.values()}

@@ -8,7 +8,7 @@ crash loop: the agent is given up until a person asks for it.
 =========  ========  ========  =================================  ========  ========  ========
 state      start     launched  ended                              wake      stop      retry
 =========  ========  ========  =================================  ========  ========  ========
-stopped    starting  –         –                                  –         –         –
+stopped    starting  –         –                                  –         –         starting
 starting   stopping  running   backoff, crashed or stopped        –         stopping  –
 running    stopping  –         backoff, crashed or stopped        –         stopping  –
 stopping   –         –         stopped; starting if asked for     –         –         –
@@ -39,6 +39,7 @@ CRASH_LOOP_RUNS: Final = 5
 CRASH_LOOP_S: Final = 60.0
 
 START_AGAIN: Final = "`trunkline reload` starts it again"
+STOPPED_BY_HAND: Final = "stopped by the operator; `trunkline start` starts it again"
 
 
 class State(enum.StrEnum):
@@ -105,10 +106,11 @@ class Life:
         if self.state is State.STOPPING:
             if self._starts_again:
                 return self._launch(now)
-            self._rest(State.STOPPED, "")
+            # Whoever stopped it may have said why.
+            self._rest(State.STOPPED, self.note)
             return None
         if self.restart == "never" or (self.restart == "on-failure" and code == 0):
-            self._rest(State.CRASHED if code else State.STOPPED, f"{how}; {START_AGAIN}" if code else how)
+            self._rest(State.CRASHED if code else State.STOPPED, f"{how}; {START_AGAIN}")
             return None
         if now - self._started_at >= STEADY_S:
             self._waits = 0
@@ -143,8 +145,8 @@ class Life:
         return None
 
     def retry(self, now: float) -> Step | None:
-        """Somebody says that a crashed agent may be better now."""
-        return self.start(now) if self.state is State.CRASHED else None
+        """Somebody says that an agent which does not run, and is not about to, should."""
+        return self.start(now) if self.state in {State.CRASHED, State.STOPPED} else None
 
     def _launch(self, now: float) -> Step:
         self._rest(State.STARTING, "")

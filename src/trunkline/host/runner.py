@@ -21,13 +21,14 @@ import msgspec
 
 from trunkline import entries, events
 from trunkline.edges.exchange import Sink, Timer, Watcher
-from trunkline.effects import Answer, Progress, ToSession
+from trunkline.effects import Answer, Deliver, Progress, ToSession
 from trunkline.entries import CallAccepted, CallSettled, Entry
 from trunkline.errors import LedgerError, LocalProtocolError
 from trunkline.events import CallRequested, Event
 from trunkline.hub.hub import Hub
+from trunkline.hub.state import JUMP_MS
 from trunkline.ledger.masking import Masker
-from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router
+from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router, Status, fault
 
 log = logging.getLogger("trunkline")
 
@@ -37,6 +38,8 @@ FLUSH_EVERY: Final = 8
 # Entries not on disk at which reading from peers stops, and at which it starts again.
 BACKLOG_HIGH: Final = 8192
 BACKLOG_LOW: Final = 2048
+# The wall clock went so much further than time: it was set.
+JUMP_S: Final = JUMP_MS / 1000
 # And in bytes: of large bodies so many entries would be half a gigabyte.
 BACKLOG_BYTES: Final = 33_554_432
 
@@ -70,6 +73,8 @@ class Record(Protocol):
 
     # Entries up to this number are on disk; how many, and how many bytes, are on their way.
     durable: int
+    # By how much the wall clock is ahead of the time that the exchange lived through.
+    unlived_ms: int
 
     @property
     def backlog(self) -> int:
@@ -139,7 +144,10 @@ class Runner:
         self._is_refusing = False
         self._paused = False
         self._backlog_low, self._backlog_high = backlog
-        self.started = clock().wall
+        started = clock()
+        self.started = started.wall
+        # Between the two clocks. It drifts by less than a second in half an hour; what moves it more is a jump.
+        self._clock_offset = started.wall - started.mono
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -158,6 +166,10 @@ class Runner:
         self._is_feeding = True
         now = self.now()
         try:
+            # Before anything is judged by it.
+            ahead_s = now.wall - now.mono - self._clock_offset
+            if ahead_s > JUMP_S or ahead_s < -JUMP_S:
+                self._clock_jumped(ahead_s, now)
             self._take(happened, now)
             while self._waiting:
                 waiting = self._waiting.popleft()
@@ -176,6 +188,17 @@ class Runner:
             self._ledger.backlog > self._backlog_high or self._ledger.backlog_bytes > BACKLOG_BYTES
         ):
             self._pause(paused=True)
+
+    def _clock_jumped(self, ahead_s: float, now: Now) -> None:
+        self._clock_offset += ahead_s
+        log.info("the clock was set: it is %+.0f s from where it was", ahead_s)
+        if ahead_s > 0:
+            self._take((events.ClockJumped(int(ahead_s * 1000)),), now)
+        self.mind_the_clock(now)
+
+    def mind_the_clock(self, now: Now) -> None:
+        """Tell the record how much of the time that passed by the wall clock does not count."""
+        self._ledger.unlived_ms = self.hub.state.unlived_ms(now.ms)
 
     def _take(self, happened: Sequence[Event], now: Now) -> None:
         handle, ledger = self.hub.handle, self._ledger
@@ -234,6 +257,8 @@ class Runner:
             count = 0
             while held and held[0][0] <= number:
                 what = held.popleft()[1]
+                if type(what) is Deliver and what.call_id not in self.hub.state.calls:
+                    continue  # given up meanwhile: nobody knows of it, and nobody wants it any more
                 if isinstance(what, ToSession):
                     self._send(what, now)
                 else:
@@ -245,6 +270,33 @@ class Runner:
             self._flush()
         if self._paused and self._ledger.backlog < self._backlog_low and self._ledger.backlog_bytes < BACKLOG_BYTES:
             self._pause(paused=False)
+
+    def answer_overdue(self) -> None:
+        """The disk does not answer: tell those whose time is over what is true without it (decision 51)."""
+        now, kept = self.now(), deque[tuple[int, ToSession | Callable[[], None]]]()
+        overdue: list[Answer] = []
+        for after, what in self._held:
+            if type(what) is Answer and what.deadline and what.deadline <= now.mono:
+                overdue.append(what)
+            else:
+                kept.append((after, what))
+        self._held = kept
+        for answer in overdue:
+            self._send(self._without_record(answer), now)
+        self._flush()
+
+    def _without_record(self, answer: Answer) -> Answer:
+        """What may be said of a call while its outcome is not on record: after a crash it may be another one."""
+        settled = self.hub.state.recent.get(answer.call_id)
+        has_effects = settled is None or settled.accepted.side_effects
+        text = "the disk does not answer, so that the outcome is not on record"
+        return msgspec.structs.replace(
+            answer,
+            status=Status.UNKNOWN if has_effects else Status.FAILED,
+            output=None,
+            large=None,
+            fault=fault("hub.unavailable", text, retryable=not has_effects),
+        )
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call this in so many seconds."""

@@ -26,6 +26,7 @@ from typing import Final
 from msgspec import Struct
 
 from trunkline.edges.edge import Launcher
+from trunkline.edges.exchange import AgentAction
 from trunkline.errors import ConfigError
 from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
 from trunkline.host import processes
@@ -33,7 +34,7 @@ from trunkline.host.keeper import KILL_WAIT_S
 from trunkline.host.keeper_link import KeeperLink, Report, end_leftovers, end_strays
 from trunkline.host.launch import CANNOT_RUN
 from trunkline.host.log_mask import mask_log
-from trunkline.host.restart import Life, Restart, State, Step, how_it_ended
+from trunkline.host.restart import STOPPED_BY_HAND, Life, Restart, State, Step, how_it_ended
 from trunkline.model import AgentView, Manifest, Peer, ProcessIdentity
 
 log = logging.getLogger("trunkline")
@@ -133,24 +134,48 @@ class Supervisor:
         await self._open_keeper()
         self.reload(specs)
 
-    def reload(self, specs: Sequence[AgentSpec]) -> None:
-        """Run these agents and no others. Equal ones go on, changed ones restart, crashed ones are tried again."""
+    def reload(self, specs: Sequence[AgentSpec]) -> dict[str, list[str]]:
+        """Run these agents and no others. Equal ones go on, changed ones restart, those that do not run are started.
+
+        What it did: the ids of those ``started``, ``restarted`` and ``stopped``.
+        """
+        done: dict[str, list[str]] = {"started": [], "restarted": [], "stopped": []}
         wanted = {spec.agent_id for spec in specs}
-        for agent_id in self._agents.keys() - wanted:
+        for agent_id in sorted(self._agents.keys() - wanted):
             agent = self._agents[agent_id]
+            if not agent.is_removed:
+                done["stopped"].append(agent_id)
             agent.is_removed = True
             self._perform(agent, agent.life.stop())
         for spec in specs:
             known = self._agents.get(spec.agent_id)
             if known is not None and known.spec == spec and not known.is_removed:
-                self._perform(known, known.life.retry(self._clock()))
+                step = known.life.retry(self._clock())
+                if step is not None:
+                    done["started"].append(spec.agent_id)
+                self._perform(known, step)
                 continue
+            done["restarted" if known is not None and known.life.has_process else "started"].append(spec.agent_id)
             agent = known or Agent(spec)
             self._agents[spec.agent_id] = agent
             agent.spec = spec
             agent.life.restart = spec.restart
             agent.is_removed = False
             self._perform(agent, agent.life.start(self._clock()))
+        return done
+
+    def steer(self, agent_id: str, action: AgentAction) -> bool:
+        """Start, stop or restart one agent as it is configured; False if there is none of this id."""
+        agent = self._agents.get(agent_id)
+        if agent is None or agent.is_removed:
+            return False
+        life = agent.life
+        if action == "stop":
+            self._perform(agent, life.stop())
+            life.note = STOPPED_BY_HAND
+        elif action == "restart" or life.state not in {State.STARTING, State.RUNNING}:
+            self._perform(agent, life.start(self._clock()))
+        return True
 
     def look(self, well: Collection[str]) -> None:
         """End agents that hang: their process is there, but they are not among those that are connected and well.

@@ -41,6 +41,7 @@ from trunkline.host.reading import Reading
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
+from trunkline.hub.state import LONGEST_LIFE_MS
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.verify import verify
@@ -52,6 +53,8 @@ log = logging.getLogger("trunkline")
 DRAIN_S: Final = 10.0
 # A commit takes a thousandth of that; a disk that needs longer keeps nobody.
 LAST_WORDS_S: Final = 1.0
+# A commit takes a thousandth of that. A disk that does not answer for so long is not waited for (decision 51).
+STALL_S: Final = 5.0
 # P-A6: below this new calls are refused, so that open ones can finish.
 MIN_FREE_BYTES: Final = 67_108_864
 # 1,000 calls a second with 64 KiB each fill those 64 MiB in one second; to look costs some microseconds.
@@ -178,10 +181,11 @@ class Exchange:
         self._next_snapshot = hub.state.last + SNAPSHOT_EVERY
         started = events.ExchangeStarted(trunkline.__version__, self._instance)
         self._runner.feed([events.SettingsChanged(self._settings()), started])
+        self._runner.mind_the_clock(self._runner.now())
 
     def _make_edges(self) -> None:
         reading = Reading(self._runner, self._ledger.reader, self._supervisor)
-        operating = Operating(self._runner, self._edges, reload=self._reload_now)
+        operating = Operating(self._runner, self._edges, reload=self._reload_now, steer=self._supervisor.steer)
         self._edges.make(
             Surroundings(
                 feed=self._runner,
@@ -246,15 +250,16 @@ class Exchange:
         except ConfigError as error:
             log.warning("the configuration was not changed: %s", error)
 
-    def _reload_now(self) -> None:
-        """Read the file again. A file that cannot be used changes nothing."""
+    def _reload_now(self) -> dict[str, list[str]]:
+        """Read the file again, and say what became of the agents. A file that cannot be used changes nothing."""
         config = _load(self._home, self._config_path, demo=self._demo)
         self._edges.reload(config, str(self._config_path or ""))
         self._config = config
         self._runner.feed([events.SettingsChanged(self._settings())])
-        self._supervisor.reload([_spec(agent) for agent in config.agents])
+        done = self._supervisor.reload([_spec(agent) for agent in config.agents])
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
         self._warn()
+        return done
 
     def _warn(self) -> None:
         """Say what of the configuration has no effect here."""
@@ -271,27 +276,42 @@ class Exchange:
 
     async def _keep_house(self) -> None:
         """Five times a second: room on the disk, whether a snapshot is due. Now and then: what is to be forgotten."""
-        is_low = False
+        is_low = is_stalled = False
         erase_at = retention_at = time.monotonic()
         while True:
             usage = os.statvfs(self._home.path)
             low = usage.f_bavail * usage.f_frsize < MIN_FREE_BYTES
+            stalled = self._is_stalled
+            if (low, stalled) != (is_low, is_stalled):
+                self._runner.feed([events.StorageChanged(low=low, stalled=stalled)])
             if low is not is_low:
                 is_low = low
-                self._runner.feed([events.StorageChanged(low=low)])
                 log.warning(
                     "the disk is nearly full: new calls are refused" if low else "there is room on the disk again"
                 )
+            if stalled is not is_stalled:
+                is_stalled = stalled
+                log.warning("the disk does not answer: new calls are refused" if stalled else "the disk answers again")
+            if stalled:
+                self._runner.answer_overdue()
             self._supervisor.look(self._well())
             if self._runner.hub.state.last >= self._next_snapshot:
                 self._take_snapshot()
             if time.monotonic() >= erase_at:
                 erase_at = time.monotonic() + ERASE_CHECK_S
-                self._ledger.erase_expired(self._runner.now().ms)
+                # Nothing happened, but the clock may have jumped.
+                self._runner.feed(())
+                now = self._runner.now()
+                self._runner.mind_the_clock(now)
+                self._ledger.erase_expired(now.ms)
             if self._config.ledger.retention_days and time.monotonic() >= retention_at:
                 retention_at = time.monotonic() + RETENTION_CHECK_S
                 self._close_old_part()
             await asyncio.sleep(DISK_CHECK_S)
+
+    @property
+    def _is_stalled(self) -> bool:
+        return self._ledger.unanswered_s > STALL_S
 
     def _well(self) -> set[str]:
         """The agents that are connected and were heard of lately."""
@@ -316,6 +336,8 @@ class Exchange:
     def _close_old_part(self) -> None:
         """Remove what is older than the retention setting; its hash stays in the chain."""
         now = self._runner.now()
+        if self._runner.hub.state.unlived_ms(now.ms) >= LONGEST_LIFE_MS:
+            return  # somebody who set the clock wrong has a day to notice (decision 52)
         before_ms = now.ms - self._config.ledger.retention_days * 86_400_000
         closing = self._ledger.close_part(before_ms, self._runner.hub.state.open_entries(now.ms))
         if closing is not None:
@@ -327,6 +349,11 @@ class Exchange:
         if self._exit_code == 0:
             runner.feed([events.DrainStarted()])
             await self._wait_idle(DRAIN_S)
+        is_stalled = self._exit_code == 0 and self._is_stalled
+        if is_stalled:
+            self._exit_code = EXIT_FAILED
+            log.critical("the disk does not answer; stopping without it. The next start recovers from the ledger.")
+            runner.answer_overdue()
         await self._edges.stop()
         # Calls whose agents have just left have ended too, and who asked for them is still there to hear it.
         await self._wait_idle(LAST_WORDS_S)
@@ -336,7 +363,7 @@ class Exchange:
             self._take_snapshot()
             runner.feed([events.ExchangeStopped()])
         try:
-            self._ledger.close()
+            self._ledger.close(is_stalled=is_stalled)
         except LedgerError as error:
             if self._exit_code == 0:
                 log.critical("the ledger failed at the end: %s. The next start recovers from it.", error)
@@ -348,7 +375,9 @@ class Exchange:
     async def _wait_idle(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         # Nothing in the hub calls back when a call ends.
-        while self._exit_code == 0 and self._is_busy() and time.monotonic() < deadline:  # noqa: ASYNC110
+        while (  # noqa: ASYNC110
+            self._exit_code == 0 and self._is_busy() and not self._is_stalled and time.monotonic() < deadline
+        ):
             await asyncio.sleep(0.02)
 
     def _is_busy(self) -> bool:

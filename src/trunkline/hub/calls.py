@@ -320,6 +320,8 @@ class Calls:
             large = LargeOutput.of(output)
             # A reference is of use once what it refers to can be fetched.
             after = number if waits_for_disk(call) or call.joined or large is not None else 0
+            # That nobody knows how it ended needs no record to be true.
+            deadline = now.mono if status is Status.UNKNOWN else call.deadline
             for session, ref in call.waiters:
                 journal.effects.append(
                     effects.Answer(
@@ -334,6 +336,7 @@ class Calls:
                         ms,
                         entry.correlation_id,
                         large=large,
+                        deadline=deadline if after else 0.0,
                     )
                 )
         agent = self._registry.by_session.get(call.session)

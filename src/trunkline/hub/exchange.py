@@ -16,6 +16,7 @@ from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.limits import Loads
 from trunkline.hub.registry import Registry
+from trunkline.hub.state import CLOCK_JUMPED, RECORDED_JUMP_MS
 from trunkline.model import Now, Status, fault, tool_agent
 
 # Of the same code about the same peer so many remarks are all on record; so many kinds are told apart.
@@ -46,11 +47,15 @@ class ExchangeEvents:
         self._alarms = alarms
         self._control = control
         self._in_force = in_force
-        # Why no new calls are taken on follows from these, of which only the last can change back.
-        self._storage_failed = self._is_draining = self._storage_low = False
+        # Why no new calls are taken on follows from these, of which only the last two can change back.
+        self._storage_failed = self._is_draining = self._storage_stalled = self._storage_low = False
 
     def exchange_started(self, event: events.ExchangeStarted, now: Now) -> None:
         """Take up what was open: what ran is lost, what was not sent waits for its tool, questions go on."""
+        off_ms = now.ms - self._state.last_at
+        if self._state.last_at and off_ms >= RECORDED_JUMP_MS:
+            # Nobody can tell whether it was off for so long or the clock was set meanwhile.
+            self._note_jump(off_ms, "since the last entry", now)
         self._journal.write(
             entries.ExchangeStarted(n=self._journal.next, at=now.ms, version=event.version, instance=event.instance)
         )
@@ -86,19 +91,36 @@ class ExchangeEvents:
             self._control.judge_questions_anew(now)
 
     def storage_changed(self, event: events.StorageChanged, _now: Now) -> None:
-        """Short of room, new calls are refused and open ones may finish; a failed disk ends it."""
+        """Short of room, or stalled, new calls are refused and open ones may finish; a failed disk ends it."""
         self._storage_failed = self._storage_failed or event.failed
-        self._storage_low = event.low
+        self._storage_stalled, self._storage_low = event.stalled, event.low
         self._close_or_open()
 
     def _close_or_open(self) -> None:
+        trouble = "the disk does not answer" if self._storage_stalled else ""
         if self._storage_failed:
-            self._in_force.closed = fault("hub.unavailable", "the record cannot be written")
+            trouble = "the record cannot be written"
+        self._in_force.storage_trouble = trouble
+        if trouble:
+            self._in_force.closed = fault("hub.unavailable", trouble)
         elif self._is_draining:
             self._in_force.closed = fault("hub.unavailable", "the exchange is stopping")
         else:
             low = fault("limit.resource", "the disk is nearly full")
             self._in_force.closed = low if self._storage_low else None
+
+    def clock_jumped(self, event: events.ClockJumped, now: Now) -> None:
+        """The wall clock was set ahead: what is forgotten after a time is not forgotten for that."""
+        if event.ahead_ms >= RECORDED_JUMP_MS:
+            self._note_jump(event.ahead_ms, "ahead", now)
+        else:
+            self._state.jumped(event.ahead_ms, now.ms)
+
+    def _note_jump(self, ahead_ms: int, how: str, now: Now) -> None:
+        detail = f"{ahead_ms} ms {how}"
+        self._journal.write(
+            entries.Noticed(n=self._journal.next, at=now.ms, code=CLOCK_JUMPED, place="host", detail=detail)
+        )
 
     def noticed(self, event: events.Noticed, now: Now) -> None:
         """An edge or the host saw something that should be on record: of the same often enough only now and then."""

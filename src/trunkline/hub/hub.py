@@ -142,6 +142,7 @@ class Hub:
             events.SettingsChanged: self.exchange.settings_changed,
             events.StorageChanged: self.exchange.storage_changed,
             events.Noticed: self.exchange.noticed,
+            events.ClockJumped: self.exchange.clock_jumped,
             events.ProcessStepped: self.exchange.process_stepped,
             events.SnapshotTaken: self.exchange.snapshot_taken,
             events.PartClosed: self.exchange.part_closed,
@@ -168,6 +169,7 @@ class Hub:
         state = self.state
         for entry in remembered:
             state.apply(entry)
+            state.last_at = entry.at
             if type(entry) is entries.CallSettled:
                 state.on_disk(entry.n)  # it was read from there
         state.on_disk(state.last)
@@ -297,7 +299,7 @@ class Hub:
                 self._wait_too(call, event)
             return True
         settled = self.state.recent.get(call_id) if call_id is not None else event.earlier
-        if settled is None or settled.settled.at + KEY_LIFE_MS <= now.ms:
+        if settled is None or self.state.age_ms(settled.settled.at, now.ms) >= KEY_LIFE_MS:
             return False
         accepted, outcome = settled.accepted, settled.settled
         if accepted.input_mac != mac:

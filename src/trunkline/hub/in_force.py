@@ -15,3 +15,5 @@ class InForce:
     def __init__(self, settings: HubSettings) -> None:
         self.settings = settings
         self.closed: Fault | None = None
+        # Why nothing can be put on record, while that is so.
+        self.storage_trouble = ""

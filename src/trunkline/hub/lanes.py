@@ -256,6 +256,6 @@ class Lanes:
             settled,
             Answer(
                 session, number if accepted.side_effects else 0, ref, call_id, SUCCEEDED, output, None, started_ms, ms,
-                accepted.correlation_id,
+                accepted.correlation_id, False, None, call.deadline if accepted.side_effects else 0.0,
             ),
         )  # fmt: skip

@@ -34,6 +34,14 @@ RECENT_BYTES: Final = 33_554_432
 # How long a correlation counts as touched by untrusted text, and how many are remembered.
 TAINT_MS: Final = 86_400_000
 TAINTED: Final = 10_000
+# Jumps of the wall clock are put on record under this code, as "<milliseconds> ms …". Those of less than a few hours,
+# such as a wrong time zone, are only remembered while the exchange runs; what is shorter than a minute changes no age.
+CLOCK_JUMPED: Final = "clock.jumped"
+JUMP_MS: Final = 60_000
+RECORDED_JUMP_MS: Final = 7_200_000
+# Nothing whose age is counted lives longer; and so many jumps within that time are a broken clock.
+LONGEST_LIFE_MS: Final = 86_400_000
+MAX_JUMPS: Final = 1000
 
 
 class Route(Struct, frozen=True, gc=False):
@@ -128,6 +136,14 @@ class OpenQuestion(Struct):
     trail: list[int]
 
 
+class Jump(Struct, frozen=True, gc=False):
+    """A stretch of wall time that the exchange did not live through; the number of its entry, 0 if it has none."""
+
+    n: int
+    from_ms: int
+    to_ms: int
+
+
 class State:
     """The fold. Read its attributes; change it through ``apply``, or through ``open`` and ``settle``, its parts."""
 
@@ -148,6 +164,9 @@ class State:
         self.pins: dict[str, ToolPinned] = {}
         # What edges keep of their runs and tasks that are not done, by process and subject.
         self.processes: dict[tuple[str, str], list[entries.ProcessStep]] = {}
+        self.jumps: list[Jump] = []
+        # When the last entry that was folded was written.
+        self.last_at = 0
         # Correlation → the number and time of the entry that tainted it last.
         self.tainted: dict[str, tuple[int, int]] = {}
         self._appliers: dict[type[Entry], Callable[[Any], None]] = {
@@ -164,6 +183,7 @@ class State:
             entries.PermissionsGranted: self._permissions_granted,
             entries.ToolPinned: self._tool_pinned,
             entries.ProcessStep: self._process_step,
+            entries.Noticed: self._noticed,
         }
 
     def apply(self, entry: Entry) -> None:
@@ -229,8 +249,22 @@ class State:
         for group in (self.tokens, self.revoked, self.grants, self.pins):
             numbers.update(item.n for item in group.values())
         numbers.update(step.n for steps in self.processes.values() for step in steps)
-        numbers.update(number for number, at in self.tainted.values() if at + TAINT_MS > now_ms)
+        numbers.update(number for number, at in self.tainted.values() if self.age_ms(at, now_ms) < TAINT_MS)
+        lately = (jump for jump in self.jumps if self.age_ms(jump.to_ms, now_ms) < LONGEST_LIFE_MS)
+        numbers.update(jump.n for jump in lately if jump.n)
         return sorted(numbers)
+
+    def age_ms(self, at_ms: int, now_ms: int) -> int:
+        """How much of the time since then the exchange lived through (decision 52): jumps of the clock do not count."""
+        age = now_ms - at_ms
+        for jump in self.jumps:
+            age -= max(0, min(jump.to_ms, now_ms) - max(jump.from_ms, at_ms))
+        return age
+
+    def unlived_ms(self, now_ms: int) -> int:
+        """How much of the last stretch of time that matters to an age the exchange did not live through."""
+        lately = (jump for jump in self.jumps if self.age_ms(jump.to_ms, now_ms) < LONGEST_LIFE_MS)
+        return sum(jump.to_ms - jump.from_ms for jump in lately)
 
     def questions_inside(self) -> dict[int, str]:
         """Calls (by number) that wait for a person because a call that they caused does: the open question's id."""
@@ -246,7 +280,7 @@ class State:
     def is_tainted(self, correlation_id: str, now_ms: int) -> bool:
         """Whether a result of an agent that reads untrusted text is part of this correlation."""
         found = self.tainted.get(correlation_id)
-        return found is not None and found[1] + TAINT_MS > now_ms
+        return found is not None and self.age_ms(found[1], now_ms) < TAINT_MS
 
     # -- one method for each entry that changes something --------------------------------------------------------------
 
@@ -351,6 +385,14 @@ class State:
 
     def _tool_pinned(self, entry: ToolPinned) -> None:
         self.pins[entry.definition.tool_id] = entry
+
+    def _noticed(self, entry: entries.Noticed) -> None:
+        if entry.code == CLOCK_JUMPED:
+            self.jumped(int(entry.detail.partition(" ")[0]), entry.at, entry.n)
+
+    def jumped(self, ahead_ms: int, at_ms: int, n: int = 0) -> None:
+        """The clock went ahead by so much and stands here now. Without an entry it is true while this process lives."""
+        self.jumps = [*self.jumps[1 - MAX_JUMPS :], Jump(n, at_ms - ahead_ms, at_ms)]
 
     def _process_step(self, entry: entries.ProcessStep) -> None:
         key = (entry.process, entry.subject)

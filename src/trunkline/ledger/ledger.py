@@ -27,7 +27,7 @@ from trunkline.entries import (
     SnapshotTaken,
     encode,
 )
-from trunkline.errors import InvariantBroken, LedgerError
+from trunkline.errors import InvariantBroken, LedgerError, LedgerFailed
 from trunkline.events import PartClosed as PartClosing
 from trunkline.ledger.blobs import SentBlobs
 from trunkline.ledger.indexes import rows_of
@@ -69,6 +69,8 @@ class Ledger:
         self.last = link.last
         self.durable = link.last
         self.failure: LedgerError | None = None
+        # By how much the clock is ahead of what was lived through: what is to be erased after a time waits so long.
+        self.unlived_ms = 0
         self._link = link
         self._lock = lock
         self._loop = loop
@@ -93,6 +95,8 @@ class Ledger:
         # Snapshots that were made and whose entry has not come yet, by their hash.
         self._made: dict[str, bytes] = {}
         self._outstanding = False
+        # When the group that is on its way left, by the loop's clock.
+        self._sent_at = 0.0
         self._urgent = False
         self._soon = False
         self._closed = False
@@ -144,6 +148,11 @@ class Ledger:
     def backlog(self) -> int:
         """How many entries are not on the disk yet."""
         return self.last - self.durable
+
+    @property
+    def unanswered_s(self) -> float:
+        """For how long the writer has owed an answer."""
+        return self._loop.time() - self._sent_at if self._outstanding and self._loop is not None else 0.0
 
     @property
     def backlog_bytes(self) -> int:
@@ -281,6 +290,7 @@ class Ledger:
             part=self._part,
             outputs=self._outputs,
             forgotten=forgotten,
+            erase_until=max(0, self._at - self.unlived_ms),
         )
         self._entries, self._outlined, self._settled = [], {}, []
         self._keyed, self._correlations, self._steps = [], [], []
@@ -290,6 +300,8 @@ class Ledger:
         self._sent = self.last
         self._urgent = False
         self._outstanding = True
+        if self._loop is not None:
+            self._sent_at = self._loop.time()
         self._link.send(packed(group, entries), blobs)
 
     def _acknowledged(self, number: int) -> None:
@@ -327,14 +339,19 @@ class Ledger:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Put everything on the disk, end the writer, let go of the lock. Blocks; ``LedgerError`` if that failed."""
+    def close(self, *, is_stalled: bool = False) -> None:
+        """Put everything on the disk, end the writer, let go of the lock. Blocks; ``LedgerError`` if that failed.
+
+        A writer that is known to hang (``is_stalled``) is not waited for; what it was sent may be on the disk or not.
+        """
         if self._closed:
             return
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if is_stalled and self.failure is None:
+            self.failure = LedgerFailed("the ledger's writer does not answer")
         try:
             while self.failure is None and (self._outstanding or self._entries):
                 if self._outstanding:

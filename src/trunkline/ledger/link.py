@@ -31,8 +31,12 @@ __all__ = ["InlineLink", "Link", "ProcessLink"]
 
 # A writer that has not opened its file by then never will: starting takes 0.1 s, replaying a full log about 1.
 START_S: Final = 30.0
-# The last group and a checkpoint of the whole log, on a slow disk.
+# The last group: a commit takes milliseconds, and a disk that needs longer than this does not answer at all.
+LAST_GROUP_S: Final = 5.0
+# A checkpoint of the whole log, on a slow disk.
 STOP_S: Final = 30.0
+# A process that waits for a disk which does not answer cannot even be killed; nobody waits longer for it.
+KILL_S: Final = 1.0
 
 # So many pieces are given to the system with one call; it takes 1,024 at most.
 AT_ONCE: Final = 64
@@ -238,7 +242,7 @@ class ProcessLink:
         """Block until the group that was sent is answered."""
         self._loop.remove_reader(self._channel)
         self._loop.remove_writer(self._channel)
-        self._await_answer(STOP_S)
+        self._await_answer(LAST_GROUP_S)
 
     def _await_answer(self, seconds: float) -> None:
         self._channel.settimeout(seconds)
@@ -264,13 +268,19 @@ class ProcessLink:
             raise LedgerFailed(f"the ledger's writer ended with code {code}; everything acknowledged is on the disk")
 
     def abandon(self) -> None:
-        """Close this end and see that no process is left behind."""
+        """Close this end and see that no process is left behind, unless the disk holds it: then it ends after that.
+
+        It has the lock until it does, so that nobody else writes before.
+        """
+        self._loop.remove_reader(self._channel)
+        self._loop.remove_writer(self._channel)
         self._channel.close()
         try:
-            self._process.wait(1.0)
+            self._process.wait(KILL_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(KILL_S)
 
 
 def _failure(kind: bytes, number: int, text: str) -> LedgerError:

@@ -105,6 +105,8 @@ class CommitGroup(NamedTuple):
     # Blobs that are handed over by reference, and blobs that no later group will name.
     outputs: list[int]
     forgotten: list[int]
+    # Held originals whose time was over then are erased; 0: none. Not ``at``: a clock that jumped erases nothing.
+    erase_until: int = 0
 
 
 def packed(group: CommitGroup, entries: Iterable[bytes]) -> bytes:
@@ -362,9 +364,9 @@ class Writer:
                 if call in self._held_calls:
                     self._execute("DELETE FROM held WHERE call = ? AND expires = 0", (call,))
                     self._held_calls.discard(call)
-        if group.at >= self._next_expiry:
-            self._execute("DELETE FROM held WHERE expires BETWEEN 1 AND ?", (group.at,))
-            self._execute("DELETE FROM held_blobs WHERE expires <= ?", (group.at,))
+        if group.erase_until >= self._next_expiry:
+            self._execute("DELETE FROM held WHERE expires BETWEEN 1 AND ?", (group.erase_until,))
+            self._execute("DELETE FROM held_blobs WHERE expires <= ?", (group.erase_until,))
             self._next_expiry = self._soonest_expiry()
 
     def _soonest_expiry(self) -> int:

@@ -136,6 +136,8 @@ class MemoryExchange:
         self.log: list[Entry] = [] if log is None else log
         self.effects: list[ToSession] = []
         self.disk_rests = self.is_storing = False
+        # Ids of agents whose processes can be started and stopped, as far as anybody can tell.
+        self.launched: set[str] = set()
         # Why it ended by itself.
         self.died: str | None = None
         self._run = run
@@ -183,7 +185,9 @@ class MemoryExchange:
         self.feed.exchange = self
         self.edges = Edges(edges, {})
         self.views = Reading(self.feed, self.ledger.reader, processes)
-        self.operator = Operating(self.feed, self.edges, reload=lambda: None)
+        self.operator = Operating(
+            self.feed, self.edges, reload=dict, steer=lambda agent_id, _: agent_id in self.launched
+        )
         self._caller = _Caller()
         self._session = self.feed.open_session(self._caller)
         self._refs = itertools.count(1)

@@ -90,6 +90,9 @@ NEEDS_EXCHANGE = [
     ("policy",),
     ("policy", "check", "operator", "a/b"),
     ("reload",),
+    ("start", "com.x"),
+    ("stop", "com.x"),
+    ("restart", "com.x"),
 ]
 
 
@@ -420,6 +423,27 @@ def test_a_dry_run_says_what_would_happen_and_by_which_rule(running: Running) ->
     assert said.out.startswith("ask by builtin-side-effects: a person decides before an agent calls")
     shape = running.run("policy", "check", "agent:x", MAIL, "--json").json
     assert (shape["decision"], shape["caller"]) == ("ask", "opensentience:x"), "agent: is short for opensentience:"
+
+
+@pytest.mark.parametrize("verb", ["start", "stop", "restart"])
+def test_an_agents_process_is_steered_by_its_name(running: Running, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def steer(agent_id: str, action: str) -> bool:
+        asked.append((agent_id, action))
+        return agent_id == "com.x"
+
+    monkeypatch.setattr(running.exchange.operator, "steer", steer)
+    assert running.run(verb, "com.x").out.startswith("com.x is being ")
+    said = running.run(verb, "com.y")
+    assert (said.code, said.err) == (2, "not_found: the exchange launches no agent of this id\n")
+    assert asked == [("com.x", verb), ("com.y", verb)]
+
+
+def test_reload_says_what_it_did(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = {"started": ["com.x", "com.y"], "restarted": [], "stopped": ["com.z"]}
+    monkeypatch.setattr(running.exchange.operator, "reload", lambda: done)
+    assert running.run("reload").out == "reloaded\n  started: com.x, com.y\n  stopped: com.z\n"
 
 
 def test_reload_says_why_not(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

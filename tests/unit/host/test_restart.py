@@ -135,7 +135,7 @@ TABLE: dict[Callable[[Life], Step | None], dict[State, tuple[State, Step | None]
         S.CRASHED: (S.STOPPED, None),
     },
     is_retried: {
-        S.STOPPED: (S.STOPPED, None),
+        S.STOPPED: (S.STARTING, Step.LAUNCH),
         S.STARTING: (S.STARTING, None),
         S.RUNNING: (S.RUNNING, None),
         S.STOPPING: (S.STOPPING, None),

@@ -294,8 +294,26 @@ async def test_an_agent_that_ended_well_is_not_started_again(host: Host, tmp_pat
     ended = await host.exit_of("a")
     assert (ended.exit_code, ended.restart_in_s) == (0, None)
     assert host.state("a") == "stopped"
-    host.supervisor.reload([shell("a", tmp_path, "exit 0")])
-    assert host.state("a") == "stopped"
+    (view,) = host.supervisor.views()
+    assert view.note == "exit code 0; `trunkline reload` starts it again"
+    assert host.supervisor.reload([shell("a", tmp_path, "exit 0")])["started"] == ["a"]
+    await host.until(lambda: len(host.launched("a")) == 2, "the second run")
+
+
+async def test_an_agent_is_restarted_stopped_and_started_by_hand(host: Host, tmp_path: Path) -> None:
+    await host.start(sleeping("a", tmp_path), sleeping("b", tmp_path))
+    first, other = await host.pid("a"), await host.pid("b")
+    assert host.supervisor.steer("a", "start"), "one that runs goes on"
+    assert host.supervisor.steer("a", "restart")
+    await host.until(lambda: len(host.launched("a")) == 2, "the second run")
+    assert not is_running(first)
+    assert host.supervisor.steer("a", "stop")
+    await host.until(lambda: host.state("a") == "stopped", "its end")
+    assert "stopped by the operator" in {view.agent_id: view for view in host.supervisor.views()}["a"].note
+    assert host.supervisor.steer("a", "start")
+    await host.until(lambda: len(host.launched("a")) == 3, "the third run")
+    assert await host.pid("b") == other
+    assert not host.supervisor.steer("nobody", "restart")
 
 
 async def test_reload_starts_stops_and_restarts_what_changed_and_leaves_the_rest(host: Host, tmp_path: Path) -> None:

@@ -181,6 +181,60 @@ def test_a_jump_moves_neither_a_deadline_nor_a_question(kit: Kit) -> None:
     assert waiting.code == "approval.expired"
 
 
+DAY_S = 86_400
+
+
+def jump(kit: Kit, seconds: float) -> None:
+    """The wall clock is set, and the runner notices."""
+    kit.wall += seconds
+    kit.feed(events.ClockJumped(int(seconds * 1000)))
+
+
+@pytest.mark.parametrize("how", ["while it runs", "while it is off", "and then it restarts"])
+def test_a_clock_that_jumps_ahead_forgets_no_key(kit: Kit, how: str) -> None:
+    kit.attach("com.a", "x")
+    asked = kit.call("com.a/x", key="k")
+    kit.finish(asked, {"n": 1})
+    if how == "while it is off":
+        kit.wall += 30 * DAY_S
+        kit.crash()
+    else:
+        jump(kit, 30 * DAY_S)
+    if how == "and then it restarts":
+        kit.snapshot()
+        kit.crash()
+    for _ in range(2):
+        again = kit.call("com.a/x", key="k")
+        assert (again.call_id, again.status) == (asked.call_id, Status.SUCCEEDED)
+        kit.advance(DAY_S / 2 - 1)
+    kit.advance(3)
+    kit.attach("com.a", "x")
+    assert kit.call("com.a/x", key="k").call_id != asked.call_id, "a day that was lived through counts"
+
+
+def test_a_clock_that_jumps_ahead_forgets_no_taint(kit: Kit) -> None:
+    kit.in_force(untrusted_agents=frozenset({"com.a"}))
+    kit.attach("com.a", "x")
+    kit.finish(kit.call("com.a/x", correlation_id="c"), {})
+    jump(kit, 2 * DAY_S)
+    assert kit.state.is_tainted("c", kit.now.ms)
+    kit.snapshot()
+    kit.crash()
+    assert kit.state.is_tainted("c", kit.now.ms)
+    kit.advance(DAY_S + 1)
+    assert not kit.state.is_tainted("c", kit.now.ms)
+
+
+def test_a_short_jump_counts_while_the_exchange_runs_and_leaves_no_entry(kit: Kit) -> None:
+    kit.attach("com.a", "x")
+    asked = kit.call("com.a/x", key="k")
+    kit.finish(asked, {})
+    for _ in range(30):
+        jump(kit, 3600)
+    assert kit.call("com.a/x", key="k").call_id == asked.call_id
+    assert kit.log_of(entries.Noticed) == []
+
+
 def test_times_in_the_record_are_wall_times(kit: Kit) -> None:
     kit.attach("com.a", "x")
     asked = kit.call("com.a/x")

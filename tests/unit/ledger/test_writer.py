@@ -202,6 +202,18 @@ def test_expired_originals_go_even_when_nothing_happens(tmp_path: Path) -> None:
         assert made.ledger.last == 2
 
 
+def test_a_jump_of_the_clock_erases_no_original(tmp_path: Path) -> None:
+    day = OUTCOME_KEPT_MS
+    with in_process(tmp_path) as made:
+        made.add(accepted(1, key_id="id"), settled(2, 1, SECRET))
+        made.ledger.unlived_ms = day
+        made.add(noticed(3, at=AT + 2 + day))
+        made.ledger.erase_expired(AT + 1 + 2 * day)
+        assert made.ledger.reader.original(2, "output") is not None
+        made.ledger.erase_expired(AT + 2 + 2 * day)
+        assert made.ledger.reader.original(2, "output") is None
+
+
 def test_what_no_snapshot_names_needs_no_original(tmp_path: Path) -> None:
     definition = ToolDefinition("a/b", "password=hunter2x", Raw(b"{}"))
     with in_process(tmp_path) as made:

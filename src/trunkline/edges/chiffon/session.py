@@ -176,12 +176,28 @@ class AgentSession:
             if isinstance(refused, messages.Refused):
                 problem = translate.fault_of(refused.error)
             return [CallFinished(self._number, effect.call_id, Status.FAILED, fault=problem)]
+        unfit = self._unfit(task, now)
+        if unfit:
+            # The agent would refuse it, or drop its connection; told before anything is sent, and never tried again.
+            self.tasks.end(task)
+            problem = fault("tool.invalid_input", unfit)
+            return [CallFinished(self._number, effect.call_id, Status.FAILED, fault=problem)]
         too_much = self._beyond_capacity(task.request.hints)
         if too_much is not None:
             # Silent point 24: it would not fit; told before anything starts, and tried again like any 5005.
             return self.tasks.error(task, too_much)
         self._post(task, now)
         return []
+
+    def _unfit(self, task: Task, now: Now) -> str:
+        """Why no agent would take this message, if it is so large."""
+        custom = 0 if task.custom is None else len(task.custom)
+        if custom > messages.MAX_CUSTOM_BYTES:  # silent point 29
+            return f"the call's context has {custom} bytes; custom fields have at most {messages.MAX_CUSTOM_BYTES}"
+        size = len(messages.encode(self._envelope(task.request, task.trace_id, task.call_id, now, task.custom)))
+        if size > messages.MAX_MESSAGE_BYTES:  # silent point 26
+            return f"the call is a message of {size} bytes; one has at most {messages.MAX_MESSAGE_BYTES}"
+        return ""
 
     def _beyond_capacity(self, hints: messages.Hints) -> ErrorPayload | None:
         needed, there = hints.max_memory_mb, self.capacity.memory_mb

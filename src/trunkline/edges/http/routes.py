@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, get_args
 
 from msgspec import Raw, Struct
 from starlette.applications import Starlette
@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from trunkline.edges.answers import Handler, application, json_answer, principal_of, refusal
 from trunkline.edges.bodies import BadRequest, clip, decode, known_parameters, number_of, read_body
 from trunkline.edges.doors import Door
-from trunkline.edges.exchange import Feed, Operator, Views
+from trunkline.edges.exchange import AgentAction, Feed, Operator, Views
 from trunkline.edges.http import messages, metrics, translate
 from trunkline.edges.http.calls import NewCall
 from trunkline.edges.http.gate import Gate
@@ -79,6 +79,10 @@ class Api:
             "/healthz": {"GET": (ANYBODY, self.healthz)},
             "/metrics": {"GET": ("metrics", self.metrics)},
             "/v1/agents": {"GET": (ANYBODY, self.agents)},
+            **{
+                f"/v1/agents/{{agent_id}}/{one}": {"POST": (OPERATOR, self._steers(one))}
+                for one in get_args(AgentAction)
+            },
             "/v1/tools": {"GET": (ANYBODY, self.tools)},
             "/v1/calls": {"GET": (ANYBODY, self.calls), "POST": (ANYBODY, _past_the_router)},
             "/v1/calls/{call_id}": {"GET": (ANYBODY, self.call)},
@@ -110,7 +114,10 @@ class Api:
         return HTMLResponse(PAGE, headers=PAGE_HEADERS)
 
     async def healthz(self, _: Request) -> Response:
-        """``GET /healthz``: we serve."""
+        """``GET /healthz``: we serve, or why not."""
+        trouble = self._views.storage_trouble()
+        if trouble:
+            return json_answer({"status": "unavailable", "reason": trouble}, 503)
         return json_answer({"status": "ok"})
 
     async def metrics(self, _: Request) -> Response:
@@ -269,11 +276,21 @@ class Api:
     async def reload(self, _: Request) -> Response:
         """``POST /v1/reload``: the configuration re-read; a bad file changes nothing and says why."""
         try:
-            self._operator.reload()
+            done = self._operator.reload()
         except ConfigError as error:
             # Our own words about the operator's own file, for the operator only: no exception text of anybody else.
             return refusal(fault("config.invalid", clip(f"nothing changed: {error}")))
-        return json_answer({"status": "reloaded"})
+        return json_answer({"status": "reloaded", **done})
+
+    def _steers(self, action: AgentAction) -> Handler:
+        async def steer(request: Request) -> Response:
+            """``POST /v1/agents/{agent_id}/start``, ``stop`` and ``restart``."""
+            agent_id = request.path_params["agent_id"]
+            if not self._operator.steer(agent_id, action):
+                return refusal(fault("not_found", "the exchange launches no agent of this id"))
+            return json_answer({"agent_id": agent_id, "status": action}, 202)
+
+        return steer
 
     async def watch(self, _: Request) -> ASGIApp:
         """``GET /v1/watch``: the live feed."""

@@ -11,7 +11,7 @@ import pytest
 from msgspec import Raw
 
 from tests.unit.edges.chiffon.kit import Kit, RawAgent, as_fields, envelope, reply_to
-from trunkline.edges.chiffon import tasks, translate
+from trunkline.edges.chiffon import messages, tasks, translate
 from trunkline.edges.chiffon.messages import Refused, Registration
 from trunkline.edges.chiffon.outbox import Outgoing
 from trunkline.edges.chiffon.session import HEALTH_CHECK, AgentSession, Probe
@@ -362,3 +362,27 @@ async def test_an_attempt_that_waited_for_the_disk_is_not_sent_after_the_result_
     assert agent.fetch() == []
     (settled,) = kit.exchange.recorded(CallSettled)
     assert settled.status is Status.SUCCEEDED
+
+
+# --- what does not fit ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [messages.MAX_CUSTOM_BYTES + 1, 3_900_000])
+async def test_a_call_whose_context_an_agent_would_refuse_fails_alone_before_it_is_sent(size: int) -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    fits = kit.call("infra-1/run", {"n": 1}, context=padded(messages.MAX_CUSTOM_BYTES - 1))
+    called = kit.call("infra-1/run", {"n": 2}, context=padded(size))
+    assert (called.outcome.status, called.code) == (Status.FAILED, "tool.invalid_input")
+    assert called.outcome.fault is not None
+    assert "custom fields have at most 16384" in called.outcome.fault.message
+    work = agent.fetch_one()
+    assert work["payload"]["parameters"] == {"n": 1}
+    agent.result(work)
+    assert fits.outcome.status is Status.SUCCEEDED
+    assert len(agent.session.tasks) == 0
+
+
+def padded(size: int) -> Raw:
+    """A context of so many bytes."""
+    return Raw(b'{"x":"%s"}' % (b"x" * (size - 8)))

@@ -1,0 +1,42 @@
+"""``trunkline start``, ``stop``, ``restart``: the process of one agent that the exchange launches.
+
+One request each. When a process is started again by itself is decided in ``host.restart``.
+"""
+
+from __future__ import annotations
+
+import click
+
+from trunkline.cli.client import at
+from trunkline.cli.options import CommandSettings, shared
+from trunkline.cli.terminal import printable, say
+
+
+def _steer(settings: CommandSettings, agent: str, action: str, done: str) -> None:
+    answer = settings.connect().post(at("agents", agent, action))
+    if not settings.shown_as_json(answer):
+        say(f"{printable(agent)} {done}; `trunkline agents` shows how it is")
+
+
+@click.command()
+@click.argument("agent")
+@shared
+def start(settings: CommandSettings, agent: str) -> None:
+    """Start an agent that does not run. One that runs goes on."""
+    _steer(settings, agent, "start", "is being started")
+
+
+@click.command()
+@click.argument("agent")
+@shared
+def stop(settings: CommandSettings, agent: str) -> None:
+    """Stop an agent, until `trunkline start`, `reload` or the next `up`. Its calls end as for one that left."""
+    _steer(settings, agent, "stop", "is being stopped")
+
+
+@click.command()
+@click.argument("agent")
+@shared
+def restart(settings: CommandSettings, agent: str) -> None:
+    """Stop an agent and start it again: its code changed. One that does not run is started."""
+    _steer(settings, agent, "restart", "is being restarted")
