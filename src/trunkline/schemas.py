@@ -57,6 +57,10 @@ _MAX_WAITING_BYTES: Final = 16_777_216
 # A compiled schema's memory for each byte of its text, measured: 77 at most.
 _BYTES_A_CHARACTER: Final = 80
 
+# Compiled schemas take far more memory than their text, those with expressions most: all of one agent's tools together.
+# A thousand tools with a kilobyte of schema each, or with four ordinary expressions each, have about half of it.
+MAX_TOGETHER_BYTES: Final = 134_217_728
+
 _OUTSIDE_SUBSET: Final = frozenset(
     {
         "$dynamicRef",
@@ -96,6 +100,11 @@ def judge(schema: bytes) -> str | None:
     except BadSchema as exc:
         return str(exc)
     return None
+
+
+def judged_bytes(schema: bytes) -> int:
+    """What a schema that was just judged good takes when it is compiled."""
+    return _waiting.size(schema)
 
 
 def value_of(body: bytes | Raw) -> Any:
@@ -199,6 +208,10 @@ class _Waiting:
         self._bytes += validator.held_bytes
         while self._bytes > _MAX_WAITING_BYTES:
             self.take(next(iter(self._found)))
+
+    def size(self, schema: bytes) -> int:
+        found = self._found.get(schema)
+        return 0 if found is None else found.held_bytes
 
     def take(self, schema: bytes) -> Validator | None:
         validator = self._found.pop(schema, None)

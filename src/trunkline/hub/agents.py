@@ -20,7 +20,7 @@ from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.limits import Loads
 from trunkline.hub.policy import Judge
-from trunkline.hub.registry import MAX_SCHEMAS_BYTES, MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
+from trunkline.hub.registry import MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
 from trunkline.hub.timers import Timers
 from trunkline.model import RESERVED_PREFIXES, TOOL_NAME, Fault, Health, Now, ToolDefinition, fault
 
@@ -284,8 +284,8 @@ class Agents:
             read = self._try_read(agent, definition, known, taken, replace=event.replace)
             if isinstance(read, Tool):
                 more = read.schema_bytes - sizes.get(definition.tool_id, 0)
-                if more > 0 and schema_bytes + more > MAX_SCHEMAS_BYTES:
-                    text = f"the schemas of this agent's tools would take more than {MAX_SCHEMAS_BYTES} bytes"
+                if more > 0 and schema_bytes + more > schemas.MAX_TOGETHER_BYTES:
+                    text = f"the schemas of this agent's tools would take more than {schemas.MAX_TOGETHER_BYTES} bytes"
                     read = fault("tool.schema_too_large", text)
                 else:
                     schema_bytes += more

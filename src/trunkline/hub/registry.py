@@ -39,9 +39,6 @@ ABANDONED_S: Final = 3600.0
 MAX_ABANDONED: Final = 256
 # P-C7: more tools than any real agent has, few enough that a flood of them costs nothing.
 MAX_TOOLS: Final = 1000
-# Compiled schemas take far more memory than their text, those with expressions most: all of one agent's tools together.
-# A thousand tools with a kilobyte of schema each, or with four ordinary expressions each, have about half of it.
-MAX_SCHEMAS_BYTES: Final = 134_217_728
 
 
 _NOTHING: Final = Raw(b"{}")

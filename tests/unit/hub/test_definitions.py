@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.requirement import requirement
 from tests.unit.hub.kit import Kit, tool
 from trunkline import effects, entries, events, schemas
-from trunkline.hub.registry import MAX_SCHEMAS_BYTES, MAX_TOOLS, fingerprint_of
+from trunkline.hub.registry import MAX_TOOLS, fingerprint_of
 from trunkline.model import Fault, Status, ToolDefinition
 
 SCHEMA = Raw(b'{"type":"object","properties":{"a":{"type":"string"}}}')
@@ -264,7 +264,7 @@ def test_an_agent_has_a_thousand_tools_counted_over_all_its_sessions(kit: Kit) -
 def test_the_schemas_of_all_tools_of_an_agent_have_one_bound_together(kit: Kit) -> None:
     kit.attach("com.a")
     heavy = Raw(b'{"pattern":"^.{1,900}$"}')
-    fit = MAX_SCHEMAS_BYTES // schemas.compile(bytes(heavy)).held_bytes
+    fit = schemas.MAX_TOGETHER_BYTES // schemas.compile(bytes(heavy)).held_bytes
     offered = [tool(f"com.a/t{n}", input_schema=heavy) for n in range(fit + 2)]
     confirmed = kit.offer("com.a", *offered)
     assert len(confirmed.registered) == fit
