@@ -126,6 +126,15 @@ def stuck(seed: int) -> Outcome:  # noqa: ARG001  the same every time
         return readers, str(deaf(folder / "home", readers=readers, calls=1000))
 
 
+def greedy(seed: int) -> Outcome:  # noqa: ARG001  the same every time
+    """P-C12: one token with 540 requests and one agent with 150 calls of 3.9 MB, while others are served."""
+    from tests.load.scenes import greedy as take_all
+
+    with _folder() as folder:
+        requests, contexts = take_all(folder / "home", requests=540, contexts=150)
+    return 690, f"{requests} requests and {contexts} calls were let wait"
+
+
 def fuzz(seed: int) -> int:
     """P-D1, P-D3: 100,000 frames and requests, and 1,000 streams in pieces."""
     from tests.fuzz import conversations, requests
@@ -221,6 +230,7 @@ JOBS: Final = (
     Job(load, "calls"),
     Job(slow, "slow peers"),
     Job(stuck, "deaf agents"),
+    Job(greedy, "greedy requests"),
     Job(schemas, "schemas"),
     Job(fuzz, "frames"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),

@@ -4,9 +4,10 @@ Owns the safe subset, the judging of a definition and the compiled validator. It
 faults: it answers in texts that name the place and never quote a value, which may be a secret.
 
 Invariant: no schema can make us fetch anything, run an expression in more than linear time, hold more than it is
-counted for (``pattern_bytes``), or do more work on one body than ``MAX_WORK``. Work is bounded by counting: ``weight``
-is how many rules can meet at one place of a body, with all local references followed, at any depth; a body's places
-times the weight is the work.
+counted for (``held_bytes``), or do more work on one body than ``MAX_WORK`` and ``MAX_PATTERN_WORK``. Work is bounded by
+counting: ``weight`` is how many rules can meet at one place of a body, with all local references followed, at any
+depth; a body's places times the weight is the work. An expression's work is its size times the length of the text, and
+which texts it can meet is told by the key under which they stand (``_met_by_patterns``).
 """
 
 from __future__ import annotations
@@ -35,16 +36,30 @@ MAX_PATTERNS: Final = 32
 # All compiled expressions of one schema. `^.{1,1000}$` alone just fits; `\p{L}{1,200}` does not.
 MAX_PATTERN_BYTES: Final = 1_048_576
 # What one expression may have, tried in this order: most need the first, and are counted for no more.
-_PATTERN_BYTES: Final = (8_192, 65_536, MAX_PATTERN_BYTES)
+_PATTERN_BYTES: Final = (1_024, 4_096, 8_192, 65_536, MAX_PATTERN_BYTES)
+# Less than this for what an expression remembers while it runs makes ordinary ones slow.
+_MIN_CACHE_BYTES: Final = 8_192
+# What an expression holds once it was used, measured: 5 times what it may have, and this.
+_PATTERN_FACTOR: Final = 5
+_PATTERN_BASE_BYTES: Final = 10_240
 # Rules that may meet at one place. A union of 100 objects with 20 required fields has 2,100.
 MAX_WEIGHT: Final = 10_000
 # About 0.5 s at 10 ns a rule, for a body made to be slow; ordinary ones stay a thousand times below.
 MAX_WORK: Final = 50_000_000
+# Bytes of an expression times bytes of text. The slowest that were found take 0.4 ns for each: half a second. Texts of
+# 1.1 MiB for an ordinary expression, of 140 KiB for `[01]*1[01]{90}[^01]`, of 1,100 characters for `^.{1,1000}$`.
+MAX_PATTERN_WORK: Final = 1_200_000_000
+# Above this part of it what is wrong is not looked for: that would take the same time again.
+_QUICK_PART: Final = 8
 _LONGEST_TEXT: Final = 300
 # What is judged good is compiled by then, and soon asked for by whoever takes the tool: so much waits for that.
 _MAX_WAITING_BYTES: Final = 16_777_216
-# A compiled schema's memory for each byte of its text, measured: 30 at most.
-_BYTES_A_CHARACTER: Final = 32
+# A compiled schema's memory for each byte of its text, measured: 77 at most.
+_BYTES_A_CHARACTER: Final = 80
+
+# Compiled schemas take far more memory than their text, those with expressions most: all of one agent's tools together.
+# A thousand tools with a kilobyte of schema each, or with four ordinary expressions each, have about half of it.
+MAX_TOGETHER_BYTES: Final = 134_217_728
 
 _OUTSIDE_SUBSET: Final = frozenset(
     {
@@ -87,6 +102,11 @@ def judge(schema: bytes) -> str | None:
     return None
 
 
+def judged_bytes(schema: bytes) -> int:
+    """What a schema that was just judged good takes when it is compiled."""
+    return _waiting.size(schema)
+
+
 def value_of(body: bytes | Raw) -> Any:
     """A body as plain JSON, read like its schema and like ``strictjson.load``: integers beyond 64 bits are floats.
 
@@ -102,20 +122,26 @@ class BadSchema(ValueError):
 class Validator:
     """One compiled schema."""
 
-    __slots__ = ("_iter_errors", "_weight", "is_valid", "pattern_bytes")
+    __slots__ = ("_heaviest", "_iter_errors", "_patterns", "_weight", "held_bytes", "is_valid")
 
-    def __init__(self, compiled: jsonschema_rs.Validator, weight: int, pattern_bytes: int) -> None:
+    def __init__(
+        self, compiled: jsonschema_rs.Validator, weight: int, patterns: _Patterns | None, held_bytes: int
+    ) -> None:
         # Of a decoded body that has no more than ``quick_bytes``.
         self.is_valid = compiled.is_valid
         self._iter_errors = compiled.iter_errors
         self._weight = weight
-        # What its expressions have at most.
-        self.pattern_bytes = pattern_bytes
+        self._patterns = patterns
+        # Bytes of all expressions that one text can meet.
+        self._heaviest = 0 if patterns is None else patterns.heaviest
+        # What it takes of memory, at most.
+        self.held_bytes = held_bytes
 
     @property
     def quick_bytes(self) -> int:
-        """Bodies up to this size have too few values to be too many."""
-        return MAX_WORK // self._weight
+        """Bodies up to this size have too few values to be too many, and too little text to be too much."""
+        by_values = MAX_WORK // self._weight
+        return min(by_values, MAX_PATTERN_WORK // self._heaviest) if self._heaviest else by_values
 
     def error(self, body: bytes | Raw, value: Any = None) -> str | None:
         """The first thing that is wrong with this body, with its place, or ``None``; ``value`` is the body as read."""
@@ -125,9 +151,48 @@ class Validator:
             if places * self._weight > MAX_WORK:
                 return "$: too many values for a schema of this complexity"
         instance = value_of(body) if value is None else value
+        pattern_work = len(body) * self._heaviest
+        if pattern_work > MAX_PATTERN_WORK and self._patterns is not None:
+            pattern_work = self._patterns.work(instance)
+            if pattern_work > MAX_PATTERN_WORK:
+                return "$: a text is too long for the patterns of this schema"
         if self.is_valid(instance):
             return None
+        if pattern_work > MAX_PATTERN_WORK // _QUICK_PART:
+            return "$: does not match the schema"
         return _text(next(iter(self._iter_errors(instance))))
+
+
+class _Patterns(Struct, frozen=True):
+    """How many expressions a text can meet under a certain key, and how many anywhere; and how large each may be."""
+
+    each_bytes: int
+    by_key: dict[str, int]
+    anywhere: int
+
+    @property
+    def heaviest(self) -> int:
+        return self.each_bytes * (self.anywhere + max(self.by_key.values(), default=0))
+
+    def work(self, instance: Any) -> int:
+        """Bytes of expressions times bytes of text, for all texts of a body."""
+        met = 0
+        waiting: list[tuple[str, Any]] = [("", instance)]
+        while waiting:
+            key, part = waiting.pop()
+            if isinstance(part, str):
+                met += _utf8_size(part) * (self.anywhere + self.by_key.get(key, 0))
+            elif isinstance(part, dict):
+                waiting += part.items()
+                if self.anywhere:
+                    met += self.anywhere * sum(map(_utf8_size, part))
+            elif isinstance(part, list):
+                waiting += [(key, inner) for inner in part]
+        return met * self.each_bytes
+
+
+def _utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 class _Waiting:
@@ -140,19 +205,19 @@ class _Waiting:
     def put(self, schema: bytes, validator: Validator) -> None:
         self.take(schema)
         self._found[schema] = validator
-        self._bytes += _size(schema, validator)
+        self._bytes += validator.held_bytes
         while self._bytes > _MAX_WAITING_BYTES:
             self.take(next(iter(self._found)))
+
+    def size(self, schema: bytes) -> int:
+        found = self._found.get(schema)
+        return 0 if found is None else found.held_bytes
 
     def take(self, schema: bytes) -> Validator | None:
         validator = self._found.pop(schema, None)
         if validator is not None:
-            self._bytes -= _size(schema, validator)
+            self._bytes -= validator.held_bytes
         return validator
-
-
-def _size(schema: bytes, validator: Validator) -> int:
-    return len(schema) * _BYTES_A_CHARACTER + validator.pattern_bytes
 
 
 _waiting: Final = _Waiting()
@@ -177,7 +242,7 @@ def _compiled(schema: bytes) -> Validator:
                 mask="the value",
                 offline=True,
                 validate_formats=False,
-                pattern_options=jsonschema_rs.RegexOptions(limit, limit),
+                pattern_options=jsonschema_rs.RegexOptions(limit, max(limit, _MIN_CACHE_BYTES)),
             )
         except jsonschema_rs.ValidationError as exc:
             if patterns and each != MAX_PATTERN_BYTES:
@@ -185,7 +250,11 @@ def _compiled(schema: bytes) -> Validator:
             raise BadSchema(f"{_path(exc.instance_path)}: {exc.message[:_LONGEST_TEXT]}") from None
         except (jsonschema_rs.ReferencingError, ValueError):
             break
-        return Validator(compiled, weight, patterns * limit)
+        held_bytes = len(schema) * _BYTES_A_CHARACTER
+        if not patterns:
+            return Validator(compiled, weight, None, held_bytes)
+        held_bytes += patterns * (_PATTERN_BASE_BYTES + _PATTERN_FACTOR * limit)
+        return Validator(compiled, weight, _Patterns(limit, *_met_by_patterns(nodes)), held_bytes)
     raise BadSchema("$: not a schema that can be used")
 
 
@@ -239,6 +308,9 @@ _BELOW: Final = dict.fromkeys(
 ) | dict.fromkeys(("prefixItems", "patternProperties"), _values)
 
 
+_OF_ARRAYS: Final = frozenset({"items", "additionalItems", "contains", "prefixItems"})
+
+
 class _Node(Struct):
     """One schema object: what else applies at the same place, and what applies one level below, by their numbers."""
 
@@ -246,6 +318,11 @@ class _Node(Struct):
     in_place: list[int]
     named: list[int]
     unnamed: list[int]
+    # The names of ``named``; those of ``unnamed`` that are about what is in an array; expressions for texts, for names.
+    names: list[str] = []
+    in_arrays: list[int] = []
+    patterns: int = 0
+    name_patterns: int = 0
 
 
 # Where in the schema something stands: its last step, and where that begins. Shown only if it is refused.
@@ -282,10 +359,13 @@ def _walk(root: dict[str, Any]) -> tuple[list[_Node], int]:
             if word == "properties":
                 names = part if isinstance(part, dict) else {}
                 here.named += [number(inner, (place, name)) for name, inner in names.items()]
+                here.names += names
             elif word in _IN_PLACE:
                 here.in_place += [number(inner, (place, word)) for inner in _IN_PLACE[word](part)]
             elif word in _BELOW:
-                here.unnamed += [number(inner, (place, word)) for inner in _BELOW[word](part)]
+                below = [number(inner, (place, word)) for inner in _BELOW[word](part)]
+                here.unnamed += below
+                here.in_arrays += below if word in _OF_ARRAYS else ()
             elif word == "$ref":
                 here.in_place.append(number(_target(root, part, place), place))
             elif word in {"enum", "required"}:
@@ -294,7 +374,8 @@ def _walk(root: dict[str, Any]) -> tuple[list[_Node], int]:
                 raise BadSchema(f"{_shown(place)}: {word} is not supported")
         if "$id" in schema and schema is not root:
             raise BadSchema(f"{_shown(place)}: $id is only supported at the root")
-        patterns += _patterns(schema, place)
+        here.patterns, here.name_patterns = _patterns(schema, place)
+        patterns += here.patterns + here.name_patterns
     if patterns > MAX_PATTERNS:
         raise BadSchema(f"$: more than {MAX_PATTERNS} patterns")
     return nodes, patterns
@@ -308,15 +389,47 @@ def _shown(place: _Place) -> str:
     return _path(steps[::-1])
 
 
-def _patterns(schema: dict[str, Any], place: _Place) -> int:
-    """How many expressions this object has."""
+def _met_by_patterns(nodes: list[_Node]) -> tuple[dict[str, int], int]:
+    """How many expressions a text can meet under each key, and how many under any.
+
+    An expression belongs to the nearest ``properties`` above it if only words about the same value, or about what is in
+    an array, stand between; what is in an array stands under the array's key. Anything else may be met anywhere.
+    """
+    found: dict[str, int] = {}
+    anywhere = sum(node.name_patterns for node in nodes)
+    # None stands for any key.
+    waiting: list[tuple[int, str | None]] = [(0, "")]
+    seen: set[tuple[int, str | None]] = set(waiting)
+    while waiting:
+        number, key = waiting.pop()
+        node = nodes[number]
+        if key is None:
+            anywhere += node.patterns
+        elif node.patterns:
+            found[key] = found.get(key, 0) + node.patterns
+        arrays = set(node.in_arrays)
+        reached: list[tuple[int, str | None]] = [(inner, key) for inner in (*node.in_place, *node.in_arrays)]
+        reached += zip(node.named, node.names, strict=True)
+        reached += [(inner, None) for inner in node.unnamed if inner not in arrays]
+        for step in reached:
+            if step not in seen:
+                seen.add(step)
+                waiting.append(step)
+        if len(seen) > MAX_STEPS:
+            return {}, sum(node.patterns + node.name_patterns for node in nodes)
+    return found, anywhere
+
+
+def _patterns(schema: dict[str, Any], place: _Place) -> tuple[int, int]:
+    """How many expressions this object has: for texts, and for names."""
     if "pattern" not in schema and "patternProperties" not in schema:
-        return 0
+        return 0, 0
     by_pattern, pattern = schema.get("patternProperties"), schema.get("pattern")
     patterns = [*(by_pattern if isinstance(by_pattern, dict) else ()), *([pattern] if isinstance(pattern, str) else ())]
     if any(len(text) > MAX_PATTERN_CHARS for text in patterns):
         raise BadSchema(f"{_shown(place)}: a pattern longer than {MAX_PATTERN_CHARS} characters")
-    return len(patterns)
+    for_texts = int(isinstance(pattern, str))
+    return for_texts, len(patterns) - for_texts
 
 
 def _target(root: dict[str, Any], reference: Any, place: _Place) -> Any:

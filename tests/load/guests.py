@@ -86,13 +86,13 @@ class Guest(asyncio.Protocol):
         async with asyncio.timeout(WAIT_S):
             return await heard
 
-    async def call(self, tool_id: str, value: dict[str, Any]) -> dict[str, Any]:
+    async def call(self, tool_id: str, value: dict[str, Any], **more: Any) -> dict[str, Any]:
         """One call; its result's payload."""
         self._ids += 1
         name = f"c{self._ids}"
         answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[name] = (time.perf_counter(), answered)
-        self.send("agent.tool.call", {"call_id": name, "tool_id": tool_id, "input": value}, request_id=name)
+        self.send("agent.tool.call", {"call_id": name, "tool_id": tool_id, "input": value, **more}, request_id=name)
         async with asyncio.timeout(WAIT_S):
             return await answered
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import socket
 import struct
@@ -304,8 +305,8 @@ def heavy(home: Path, *, frames: int) -> int:
     depth = b"[" * 60 + b"]" * 60
     bodies = [
         b'{"a":[' + b",".join([b"1.5"] * 1_000_000) + b"]}",
-        b'{"a":[' + b",".join([b"{}"] * 250_000) + b"]}",
-        b'{"a":[' + b",".join([depth] * 4_000) + b"]}",
+        b'{"a":[' + b",".join([b"{}"] * 190_000) + b"]}",
+        b'{"a":[' + b",".join([depth] * 3_000) + b"]}",
         b'{"a":"' + b"\\u0041" * 600_000 + b'"}',
         b"{" + b",".join(b'"k%d":1' % n for n in range(300_000)) + b"}",
         b'{"a":"' + b"x" * 4_000_000 + b'"}',
@@ -329,10 +330,10 @@ def heavy(home: Path, *, frames: int) -> int:
         ]
         mean.send("agent.tools.register", {"tools": tools})
         answer = (await mean.hear("core.tools.registered"))["payload"]
-        assert len(answer["registered"]) == 64
+        assert len(answer["registered"]) == 25
         codes = {rejection["error"]["code"] for rejection in answer["rejected"]}
-        assert codes <= {"tool.schema_invalid", "limit.resource"}, codes
-        assert len(answer["rejected"]) == len(tools) - 64
+        assert codes <= {"tool.schema_invalid", "tool.schema_too_large"}, codes
+        assert len(answer["rejected"]) == len(tools) - 25
         assert await asking == 100
         grown = rss(exchange) - before
         assert grown < 200 * MIB, f"{grown / MIB:.0f} MiB"
@@ -389,3 +390,75 @@ def cascade(home: Path, *, agents: int, is_ring: bool) -> tuple[int, str]:
 
     outcome: tuple[int, str] = with_exchange(home, load)
     return outcome
+
+
+class Mute(Guest):
+    """An agent that takes calls and never answers one."""
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["type"] != "core.tool.call":
+            super()._take(message)
+
+
+def greedy(home: Path, *, requests: int, contexts: int) -> tuple[int, int]:
+    """P-C12: one token and one agent take all they get; the operator and others are served meanwhile.
+
+    How many requests of the token were let wait, and how many calls with a context of 3.9 MB.
+    """
+    context = {"x": "y" * 3_900_000}
+
+    async def load(exchange: Running) -> tuple[int, int]:
+        tokens = await asyncio.to_thread(
+            lambda: [exchange.new_token(name) for name in ("com.test.mute", "com.test.big")]
+        )
+        mute, big = Mute("com.test.mute", tokens[0]), Guest("com.test.big", tokens[1])
+        for guest in (mute, big):
+            await guest.connect(exchange.ready["socket"])
+        await mute.offer(**READ_ONLY)
+        workers = await join(exchange, "worker", 1, **READ_ONLY)
+        (caller,) = await join(exchange, "caller", 1)
+        greedy_token = await asyncio.to_thread(exchange.new_token, "greedy", "http")
+        host, _, port = exchange.ready["http"].removeprefix("http://").rpartition(":")
+        body = json.dumps({"tool_id": "com.test.mute/echo", "input": {}}).encode()
+        head = (
+            f"POST /v1/calls HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nauthorization: Bearer {greedy_token}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        before = rss(exchange)
+        held = []
+        for _ in range(requests):
+            held.append(await asyncio.open_connection(host, int(port)))
+            held[-1][1].write(head.encode() + body)
+        answers = {number: asyncio.create_task(reader.read(12)) for number, (reader, _) in enumerate(held)}
+        # Who is served meanwhile; by then whoever is refused has heard it.
+        await ask(caller, workers, 100, 0.01)
+        assert (await asyncio.to_thread(exchange.request, "GET", "/v1/status"))[0] == 200
+        calls = [asyncio.create_task(_with_context(big, context, number)) for number in range(contexts)]
+        # 64 MiB have room for 17; all others hear no.
+        for refusal in itertools.islice(asyncio.as_completed(calls, timeout=60), contexts - 17):
+            await refusal
+        await ask(caller, workers, 100, 0.01)
+        status, told = await asyncio.to_thread(exchange.request, "GET", "/v1/status")
+        assert status == 200
+        refused = sum(task.done() for task in answers.values())
+        assert {task.result() for task in answers.values() if task.done()} <= {b"HTTP/1.1 429", b"HTTP/1.1 503", b""}
+        codes = [task.result() for task in calls if task.done()]
+        assert set(codes) == {"protocol.throttled"}, told
+        grown = rss(exchange) - before
+        assert grown < 300 * MIB, f"{grown / MIB:.0f} MiB"
+        for task in (*answers.values(), *calls):
+            task.cancel()
+        for _, writer in held:
+            writer.transport.abort()
+        for guest in (mute, big, caller, *workers):
+            guest.close()
+        return requests - refused, contexts - len(codes)
+
+    outcome: tuple[int, int] = with_exchange(home, load)
+    return outcome
+
+
+async def _with_context(guest: Guest, context: dict[str, Any], number: int) -> str:
+    """Call one who never answers; the code of the refusal, if it comes to that."""
+    result = await guest.call("com.test.mute/echo", {"n": number}, context=context)
+    return str(result["error"]["code"])

@@ -42,6 +42,13 @@ def test_a_caller_that_floods_is_told_when_to_come_back_and_everybody_else_is_se
 
 
 @pytest.mark.timeout(120)
+def test_one_who_takes_all_he_gets_locks_out_neither_the_operator_nor_others(short_path: Path) -> None:
+    requests, contexts = scenes.greedy(short_path / "home", requests=520, contexts=30)
+    assert requests <= 256
+    assert 0 < contexts <= 17
+
+
+@pytest.mark.timeout(120)
 def test_frames_and_tools_made_to_be_slow_keep_nobody_else_from_being_served(short_path: Path) -> None:
     assert scenes.heavy(short_path / "home", frames=12) == 12
 

@@ -13,7 +13,7 @@ from msgspec import Raw
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import printable, say, status_word, table
-from trunkline.cli.tools import no_tool
+from trunkline.cli.tools import all_tools, no_tool
 
 
 @click.group(invoke_without_command=True)
@@ -68,5 +68,5 @@ def check(settings: CommandSettings, caller: str, tool: str, json_input: str | N
     fault = verdict.get("fault")
     if fault is not None:
         if fault["code"] == "tool.not_found":
-            fault["message"] = no_tool(tool, exchange.get(at("tools"))["tools"])
+            fault["message"] = no_tool(tool, all_tools(exchange))
         say(f"the caller would get {printable(fault['code'])}: {printable(fault['message'])}")

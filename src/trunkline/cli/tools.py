@@ -1,7 +1,7 @@
 """``trunkline tools``: which tools can be called, and of one its description, its schemas and a call to try.
 
-Also owns what other verbs say about a tool that does not exist: ``help_with_tool`` and ``no_tool`` name the one that
-was perhaps meant.
+Also owns the way through all pages of them (``all_tools``), and what other verbs say about a tool that does not exist:
+``help_with_tool`` and ``no_tool`` name the one that was perhaps meant.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def tools(settings: CommandSettings, tool: str | None) -> None:
     trunkline tools
     trunkline tools com.example.clock/countdown
     """
-    found: list[dict[str, Any]] = settings.connect().get(at("tools"))["tools"]
+    found = all_tools(settings.connect())
     if tool is not None:
         found = _named(tool, found)
     if settings.shown_as_json({"tools": found}):
@@ -48,13 +48,26 @@ def _named(tool: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return exact
 
 
+def all_tools(exchange: ExchangeClient) -> list[dict[str, Any]]:
+    """The tools of all pages, by name."""
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    while True:
+        page = exchange.get(at("tools", after=after))
+        found += page["tools"]
+        # An exchange of an earlier release has no pages.
+        after = page.get("next")
+        if after is None:
+            return found
+
+
 def help_with_tool(exchange: ExchangeClient, tool: str) -> None:
     """Let a refusal say which tool was perhaps meant, or where its input is described."""
 
     def refused(error: dict[str, Any]) -> NoReturn:
         exchange.refused = end_with
         if error["code"] == "tool.not_found":
-            error["message"] = no_tool(tool, exchange.get(at("tools"))["tools"])
+            error["message"] = no_tool(tool, all_tools(exchange))
         described = error["code"] == "tool.invalid_input"
         end_with(error, f"its input: trunkline tools {printable(tool)}" if described else "")
 

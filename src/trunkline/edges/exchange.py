@@ -121,8 +121,8 @@ class Views(Protocol):
     def agent(self, agent_id: str) -> AgentView | None:
         """One agent that is attached."""
 
-    def tools(self) -> list[ToolView]:
-        """All tools by name, also those that cannot be called now."""
+    def tools(self, limit: int | None = None, after: str = "") -> list[ToolView]:
+        """Tools by name, also those that cannot be called now: all, or the first so many after a name."""
 
     def tool(self, tool_id: str) -> ToolView | None:
         """One tool."""

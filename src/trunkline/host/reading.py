@@ -50,9 +50,9 @@ class Reading(Views):
         found = self._hub.registry.agents.get(agent_id)
         return None if found is None else views.agent(self._hub, found)
 
-    def tools(self) -> list[ToolView]:
-        """All tools by name."""
-        return views.tools(self._hub, self._runner.now())
+    def tools(self, limit: int | None = None, after: str = "") -> list[ToolView]:
+        """Tools by name: all, or the first so many after a name."""
+        return views.tools(self._hub, self._runner.now(), limit, after)
 
     def tool(self, tool_id: str) -> ToolView | None:
         """One tool."""

@@ -20,7 +20,7 @@ from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.limits import Loads
 from trunkline.hub.policy import Judge
-from trunkline.hub.registry import MAX_PATTERN_BYTES, MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
+from trunkline.hub.registry import MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
 from trunkline.hub.timers import Timers
 from trunkline.model import RESERVED_PREFIXES, TOOL_NAME, Fault, Health, Now, ToolDefinition, fault
 
@@ -278,8 +278,8 @@ class Agents:
         # Pins outlive a session: counted with them, or an agent could fill the state one session after the other.
         prefix = f"{agent.agent_id}/"
         known = {tool_id for tool_id in self._state.pins if tool_id.startswith(prefix)}
-        patterns = {tool_id: tool.pattern_bytes for tool_id in known if (tool := self._registry.tools.get(tool_id))}
-        pattern_bytes = sum(patterns.values())
+        sizes = {tool_id: tool.schema_bytes for tool_id in known if (tool := self._registry.tools.get(tool_id))}
+        schema_bytes = sum(sizes.values())
         # An id that equals one of these but for case is not taken (decision 19); what a new list replaces may go.
         folded: set[str] = set()
         for definition in event.tools:
@@ -290,11 +290,12 @@ class Agents:
             if isinstance(read, Tool) and is_look_alike:
                 read = fault("tool.name_conflict", "another tool's name equals this one but for case")
             if isinstance(read, Tool):
-                more = read.pattern_bytes - patterns.get(definition.tool_id, 0)
-                if more > 0 and pattern_bytes + more > MAX_PATTERN_BYTES:
-                    read = fault("limit.resource", "the patterns in the schemas of this agent's tools are too many")
+                more = read.schema_bytes - sizes.get(definition.tool_id, 0)
+                if more > 0 and schema_bytes + more > schemas.MAX_TOGETHER_BYTES:
+                    text = f"the schemas of this agent's tools would take more than {schemas.MAX_TOGETHER_BYTES} bytes"
+                    read = fault("tool.schema_too_large", text)
                 else:
-                    pattern_bytes += more
+                    schema_bytes += more
             if isinstance(read, Fault):
                 rejected.append((definition.tool_id, read))
             else:

@@ -21,7 +21,7 @@ from trunkline.hub.approvals import Approvals
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.lifecycle import step
-from trunkline.hub.limits import Loads
+from trunkline.hub.limits import CALL_BYTES, Loads
 from trunkline.hub.parked import ANYBODY, Parked
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S, may_move, may_resend, next_attempt_s, next_delay_s
@@ -315,7 +315,7 @@ class Calls:
         )
         self.settled[status] += 1
         self._loads.give_back(entry.caller, call.size + call.beside)
-        self._loads.wrote(entry.caller, body_size(output))
+        self._loads.wrote(entry.caller, call.size + body_size(output) + CALL_BYTES)
         if call.waiters:
             large = LargeOutput.of(output)
             # A reference is of use once what it refers to can be fetched.

@@ -28,7 +28,7 @@ from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.judging import Case, Judging, Refusal
 from trunkline.hub.lanes import Lanes
-from trunkline.hub.limits import Loads
+from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Agent, Registry
 from trunkline.hub.routing import Routing
@@ -224,7 +224,6 @@ class Hub:
 
     def _take_on(self, case: Case, now: Now) -> None:
         """Write down a call that nothing speaks against, and set it on its way."""
-        self.loads.wrote(case.caller, case.size)
         tool, chain, verdict = case.tool, case.chain, case.verdict
         is_sent = case.has_slot and not case.asks
         provider = None if case.provider is tool else case.provider.definition.tool_id
@@ -349,7 +348,7 @@ class Hub:
         else:
             number = self.journal.next
             call_id = f"{self._call_prefix}{number:012x}"
-            self.loads.wrote(event.caller.identity, 0)
+            self.loads.wrote(event.caller.identity, ENTRY_BYTES)
             self.journal.write(
                 entries.CallRefused(
                     n=number,

@@ -28,7 +28,7 @@ from trunkline.hub.calls import Calls
 from trunkline.hub.chains import MAX_DEPTH, NO_CHAIN
 from trunkline.hub.in_force import InForce
 from trunkline.hub.judging import Case, Judging
-from trunkline.hub.limits import ENTRY_BYTES, HOUR_S, Load, Loads, written_at_most
+from trunkline.hub.limits import CALL_BYTES, HOUR_S, Load, Loads, written_at_most
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.state import Call, State, held_beside
 from trunkline.model import INLINE_OUTPUT_BYTES, Now, Status
@@ -193,13 +193,13 @@ class Lanes:
             entry, RUNNING, 1, None, (), size, session, ((event.session, event.ref),), ms, deadline, mono, event.actor,
             event.context,
         )  # fmt: skip
-        call.beside = beside
+        if beside:
+            call.beside = beside
         state.open(call)
         self.under_way[call_id] = lane
         running[number] = None
         load.calls += 1
         load.bytes += size + beside
-        load.written += size + ENTRY_BYTES
         if deadline and not agent.alarm_at:
             self._alarms.watch(agent, deadline)
         return (
@@ -250,7 +250,7 @@ class Lanes:
         self._calls.settled[SUCCEEDED] += 1
         load.calls -= 1
         load.bytes -= call.size + call.beside
-        load.written += len(output) + ENTRY_BYTES
+        load.written += call.size + len(output) + CALL_BYTES
         ((session, ref),) = call.waiters
         return (
             settled,

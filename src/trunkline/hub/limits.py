@@ -20,6 +20,8 @@ _ONE: Final = 1.0 - 1e-6
 
 # An entry without its bodies, about.
 ENTRY_BYTES: Final = 512
+# The two entries of a call without its bodies. Counted with them when it ends: until then ``open_bytes`` bounds it.
+CALL_BYTES: Final = 2 * ENTRY_BYTES
 HOUR_S: Final = 3600.0
 # Entries beside calls: an agent of a thousand tools may offer them all, one by one, twice in a row; then ten a second.
 NOTES: Final = 2_000
@@ -81,8 +83,8 @@ class Loads:
         return None
 
     def wrote(self, caller: str, size: int) -> None:
-        """Count an entry with bodies of this size."""
-        self.of(caller).written += size + ENTRY_BYTES
+        """Count so many bytes on record."""
+        self.of(caller).written += size
 
     def try_note(self, who: str, count: int, now: float) -> Fault | None:
         """Count entries beside calls, or say when to come back. More than there ever are at once are let through."""

@@ -39,9 +39,6 @@ ABANDONED_S: Final = 3600.0
 MAX_ABANDONED: Final = 256
 # P-C7: more tools than any real agent has, few enough that a flood of them costs nothing.
 MAX_TOOLS: Final = 1000
-# Expressions in schemas are the one thing that takes far more memory than its text: all of one agent's tools together.
-# A thousand tools with four ordinary ones each have half of it.
-MAX_PATTERN_BYTES: Final = 67_108_864
 
 
 _NOTHING: Final = Raw(b"{}")
@@ -115,13 +112,18 @@ class Agent(Struct):
 
 
 class Tool(Struct):
-    """A tool that is or was offered. ``agent`` is None while nobody offers it."""
+    """A tool that is or was offered. ``agent`` is None while nobody offers it.
+
+    Its schemas are compiled when they are needed and while somebody offers it: who is away holds no memory for them.
+    """
 
     definition: ToolDefinition
     fingerprint: str
-    validator: schemas.Validator
-    output_validator: schemas.Validator | None
     agent: Agent | None
+    # What its schemas take when they are compiled.
+    schema_bytes: int = 0
+    # Input and output.
+    compiled: tuple[schemas.Validator, schemas.Validator | None] | None = None
     suspended: bool = False
     quarantined_until: float = 0.0
     verdicts: dict[tuple[tuple[str, ...], Circumstances], Verdict] = {}
@@ -129,11 +131,26 @@ class Tool(Struct):
     succeeded: int = 0
     failed: int = 0
 
+    def compile(self) -> tuple[schemas.Validator, schemas.Validator | None]:
+        """The validators of its input and output. ``schemas.BadSchema`` if one of its schemas cannot be used."""
+        if self.compiled is None:
+            output = self.definition.output_schema
+            self.compiled = (
+                schemas.compile(bytes(self.definition.input_schema)),
+                None if output is None else schemas.compile(bytes(output)),
+            )
+            self.schema_bytes = sum(each.held_bytes for each in self.compiled if each is not None)
+        return self.compiled
+
     @property
-    def pattern_bytes(self) -> int:
-        """What the expressions in its schemas have at most."""
-        output = self.output_validator
-        return self.validator.pattern_bytes + (0 if output is None else output.pattern_bytes)
+    def validator(self) -> schemas.Validator:
+        """Of its input."""
+        return self.compile()[0]
+
+    @property
+    def output_validator(self) -> schemas.Validator | None:
+        """Of its output, if it says what that is."""
+        return self.compile()[1]
 
     @property
     def is_usable(self) -> bool:
@@ -208,7 +225,8 @@ class Registry:
             del self.agents[agent.agent_id]
             self._left[agent.agent_id] = ((agent.credential, agent.process), agent.abandoned)
             for tool_id in agent.tools:
-                self.tools[tool_id].agent = None
+                tool = self.tools[tool_id]
+                tool.agent = tool.compiled = None
         return agent
 
     def tool(self, definition: ToolDefinition, fingerprint: str) -> Tool:
@@ -217,14 +235,9 @@ class Registry:
         if known is not None and known.fingerprint == fingerprint:
             known.definition = definition
             return known
-        output = definition.output_schema
-        return Tool(
-            definition,
-            fingerprint,
-            schemas.compile(bytes(definition.input_schema)),
-            None if output is None else schemas.compile(bytes(output)),
-            None,
-        )
+        tool = Tool(definition, fingerprint, None)
+        tool.compile()
+        return tool
 
     def put(self, agent: Agent, tool: Tool, *, suspended: bool) -> None:
         """An agent offers a tool."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from typing import Final
 
 from msgspec import Raw
@@ -126,9 +127,12 @@ def _health(found: Agent) -> str:
     return "unresponsive" if found.unanswered >= UNRESPONSIVE_AFTER else found.health.value
 
 
-def tools(hub: Hub, now: Now) -> list[ToolView]:
-    """All tools by name, also those that cannot be called now."""
-    return [_tool(hub.registry.tools[tool_id], now) for tool_id in sorted(hub.registry.tools)]
+def tools(hub: Hub, now: Now, limit: int | None = None, after: str = "") -> list[ToolView]:
+    """Tools by name, also those that cannot be called now: all, or the first so many after a name."""
+    known = hub.registry.tools
+    wanted = (tool_id for tool_id in known if tool_id > after)
+    chosen = sorted(wanted) if limit is None else heapq.nsmallest(limit, wanted)
+    return [_tool(known[tool_id], now) for tool_id in chosen]
 
 
 def tool(hub: Hub, tool_id: str, now: Now) -> ToolView | None:

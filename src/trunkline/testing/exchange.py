@@ -252,7 +252,7 @@ class SimulatedExchange:
             Surroundings(
                 feed=self.runner,
                 views=self.views,
-                operator=Operating(self.runner, self._edges, reload=dict, steer=lambda agent_id, action: False),
+                operator=Operating(self.runner, self._edges, reload=dict, steer=lambda *_: False),
                 config=setup.config,
                 home=Path("/nowhere"),
                 process=PROCESS,

@@ -14,10 +14,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.workspace.shell_grammar import Command, Kind, NotUnderstood, Word, parse
+from trunkline.workspace.shell_grammar import MAX_COMMANDS, Command, Kind, NotUnderstood, Word, parse
 
-# Commands in commands in commands: more than this many are not read.
-MAX_COMMANDS: Final = 2_000
 # The words of all of them: `env env env …` has all its words again at each level. As many as the longest text has.
 MAX_WORDS: Final = 32_768
 

@@ -2,7 +2,8 @@
 
 Owns the descriptor of the root, the choice of an owner and the quota. It does not own what files contain.
 
-Invariant: no file in a workspace is touched with more rights than its owner has. If the exchange runs as root, each
+Invariant: no file in a workspace is read or changed with more rights than its owner has; only counting looks with our
+own, since what is closed to its owner takes room all the same. If the exchange runs as root, each
 workspace has a user of its own, a number that no account has, and ``acting`` takes that user's rights for the file
 system in the calling thread. The folder's owner on disk is the only record of that number.
 """
@@ -42,6 +43,8 @@ BLOCK_BYTES: Final = 4096
 # Less than this between two counts does not matter.
 GROWTH_BYTES: Final = 16_777_216
 GROWTH_FILES: Final = 2_000
+# What commands leave free on the disk, whatever their quota: four times what the record needs to go on (P-A6).
+KEPT_FREE_BYTES: Final = 268_435_456
 
 
 class Quota(Struct, frozen=True):
@@ -133,19 +136,30 @@ class Workspace:
 
     def usage(self, quota: Quota = QUOTA) -> Usage:
         """Count what is there, up to the quota."""
-        self._free = self._free_now()
-        with self.acting():
-            self._known = _usage(self.fd, quota)
+        self._free = self.free_now()
+        self._known = _usage(self.fd, quota)
         return self._known
 
-    def _free_now(self) -> tuple[int, int]:
+    @property
+    def device(self) -> int:
+        """Of the file system that it is on."""
+        with system_calls():
+            return os.fstat(self.fd).st_dev
+
+    def fills_disk(self, free_before: int) -> bool:
+        """Whether the disk is nearly full, and more so than it was before."""
+        free, _ = self.free_now()
+        return free < KEPT_FREE_BYTES and free_before - free > GROWTH_BYTES
+
+    def free_now(self) -> tuple[int, int]:
+        """Bytes and files that the disk still takes."""
         with system_calls():
             disk = os.fstatvfs(self.fd)
         return disk.f_bfree * disk.f_frsize, disk.f_ffree
 
     def may_have_grown(self) -> bool:
         """Whether so much was written on the whole disk since the last count that counting again is worth it."""
-        size, files = self._free_now()
+        size, files = self.free_now()
         return self._known is None or self._free[0] - size > GROWTH_BYTES or self._free[1] - files > GROWTH_FILES
 
     def check_room(self, size: int, files: int, quota: Quota) -> None:
@@ -173,37 +187,59 @@ def _fits(usage: Usage, size: int, files: int, quota: Quota) -> bool:
     return not usage.over and usage.size + size <= quota.max_bytes and usage.files + files <= quota.max_files
 
 
-# A folder that is gone, was swapped, or is closed to its owner: then nobody can fill it.
-_NOT_COUNTED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES})
+# A folder that is gone, or was swapped.
+_NOT_COUNTED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+# What it takes to list a folder and to look at what is in it.
+_LISTABLE: Final = stat.S_IRUSR | stat.S_IXUSR
 
 
-def _enter(folder_fd: int, name: str) -> tuple[int, os._ScandirIterator[str]]:
-    """A folder, opened, and what is in it."""
-    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
-    try:
-        return fd, os.scandir(fd)
-    except OSError:
-        os.close(fd)
-        raise
+class _Level:
+    """A folder while it is counted, open. One that its owner closed is opened for that long, and closed again."""
+
+    __slots__ = ("_closed_mode", "entries", "fd")
+
+    def __init__(self, folder_fd: int, name: str) -> None:
+        self._closed_mode: int | None = None
+        flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        place = os.open(name, os.O_PATH | flags, dir_fd=folder_fd)
+        try:
+            mode = stat.S_IMODE(os.fstat(place).st_mode)
+            if os.geteuid() != 0 and mode & _LISTABLE != _LISTABLE:
+                # By what was opened and not by its name: that may lead elsewhere by now.
+                Path(f"/proc/self/fd/{place}").chmod(mode | _LISTABLE)
+                self._closed_mode = mode
+            self.fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        finally:
+            os.close(place)
+        try:
+            self.entries = os.scandir(self.fd)
+        except OSError:
+            os.close(self.fd)
+            raise
+
+    def close(self) -> None:
+        """Leave it as it was."""
+        self.entries.close()
+        if self._closed_mode is not None:
+            os.fchmod(self.fd, self._closed_mode)
+        os.close(self.fd)
 
 
 def _usage(root_fd: int, quota: Quota) -> Usage:
     size = files = 0
     # One open folder for each level; not os.fwalk, which recurses and so ends in a RecursionError at a nasty depth.
-    levels: list[tuple[int, os._ScandirIterator[str]]] = []
+    levels: list[_Level] = []
     try:
-        levels.append(_enter(root_fd, "."))
+        levels.append(_Level(root_fd, "."))
         while levels:
-            folder, entries = levels[-1]
-            entry = next(entries, None)
+            here = levels[-1]
+            entry = next(here.entries, None)
             if entry is None:
-                levels.pop()
-                entries.close()
-                os.close(folder)
+                levels.pop().close()
                 continue
             try:
                 info = entry.stat(follow_symlinks=False)
-            except OSError:
+            except FileNotFoundError:
                 continue  # gone meanwhile
             files += 1
             # Of a file with several names each counts as whole: better too early than too late.
@@ -212,16 +248,15 @@ def _usage(root_fd: int, quota: Quota) -> Usage:
                 return Usage(size, files, over=True)
             if stat.S_ISDIR(info.st_mode):
                 try:
-                    levels.append(_enter(folder, entry.name))
+                    levels.append(_Level(here.fd, entry.name))
                 except OSError as error:
                     if error.errno not in _NOT_COUNTED:
                         raise
     except OSError as error:
         raise failure_of(error) from None
     finally:
-        for folder, entries in levels:
-            entries.close()
-            os.close(folder)
+        for level in reversed(levels):
+            level.close()
     return Usage(size, files, over=False)
 
 

@@ -237,13 +237,14 @@ class _Running(asyncio.SubprocessProtocol):
         quota = policy.quota
         room = Quota(int(quota.max_bytes * TIDY_ROOM), int(quota.max_files * TIDY_ROOM))
         counted_at, took = 0.0, 0.0
+        free_before, _ = workspace.free_now()
         while not self.stopped.is_set():
             now = time.monotonic()
             if workspace.may_have_grown() or now - counted_at > RECOUNT_S:
-                usage = await asyncio.to_thread(workspace.usage, room)
+                is_full = await asyncio.to_thread(self._is_full, workspace, room)
                 counted_at = time.monotonic()
                 took = counted_at - now
-                if usage.over:
+                if is_full or workspace.fills_disk(free_before):
                     self.end_for("disk")
             if watch_memory and self.first is not None:
                 memory = await asyncio.to_thread(tree.memory_of, self.first)
@@ -251,6 +252,12 @@ class _Running(asyncio.SubprocessProtocol):
                     self.end_for("memory")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.stopped.wait(), max(WATCH_S, took / COUNT_SHARE))
+
+    def _is_full(self, workspace: Workspace, room: Quota) -> bool:
+        """Whether the workspace, and what the command has open that stands in no folder, take more than this."""
+        usage = workspace.usage(room)
+        unlinked = 0 if self.first is None else tree.unlinked_bytes(self.first, workspace.device)
+        return usage.over or usage.size + unlinked > room.max_bytes
 
     def end_for(self, reason: str) -> None:
         if not self.stopped.is_set():

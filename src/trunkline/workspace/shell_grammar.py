@@ -18,6 +18,8 @@ from msgspec import Struct
 # A person has to read the question; nothing that people write by hand is longer.
 MAX_COMMAND_CHARACTERS: Final = 65_536
 MAX_NESTING: Final = 40
+# More simple commands than this are not read on, whatever else a text has: 30 µs each, and judging them as much again.
+MAX_COMMANDS: Final = 2_000
 
 _BLANK: Final = " \t"
 _ENDS_WORD: Final = frozenset(" \t\n;&|()<>")
@@ -117,6 +119,10 @@ class _Parser:
         self.depth += 1
         if self.depth > MAX_NESTING:
             raise NotUnderstood("it is nested too deeply")
+
+    def check_count(self) -> None:
+        if len(self.commands) > MAX_COMMANDS:
+            raise NotUnderstood("it has too many commands")
 
     def at_list_end(self, ends: frozenset[str]) -> bool:
         if self.at >= len(self.text) or self.peek(")") or self.peek(";;"):
@@ -271,6 +277,7 @@ class _Parser:
             raise NotUnderstood(f"'{words[0].text}' means different things to different shells")
         if words:
             self.commands.append(Command(tuple(words)))
+            self.check_count()
 
     def function(self, name: str) -> bool:
         self.skip_blanks()
@@ -467,6 +474,7 @@ class _Parser:
         parser = _Parser(text, self.depth + 1)
         parser.script()
         self.commands.extend(parser.commands)
+        self.check_count()
 
     # --- blanks, lines and here-documents
 
@@ -511,6 +519,7 @@ class _Parser:
         while parser.at < len(body):
             parser.quoted_part(body[parser.at])
         self.commands.extend(parser.commands)
+        self.check_count()
 
     # --- small steps
 

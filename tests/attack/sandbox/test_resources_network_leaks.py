@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import resource
+import shutil
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ import pytest
 from tests.attack.sandbox.conftest import STANDARD, Host, Run, python
 from tests.requirement import requirement
 from trunkline.errors import WorkspaceError
+from trunkline.workspace import folder as folders
 from trunkline.workspace.folder import Workspace
 from trunkline.workspace.policy import make_policy
 from trunkline.workspace.sandbox import Sandbox, landlock_version, probe
@@ -125,6 +127,39 @@ def test_filling_the_disk_is_stopped_near_the_quota(run: Run, workspace: Workspa
     for path in list(workspace.root.iterdir()):
         path.unlink()
     assert run("echo fine", policy=policy).stdout.text == "fine\n"
+
+
+IN_FOLDERS = "i=0; while :; do mkdir $i; head -c 20000000 /dev/zero > $i/f; chmod {} $i; i=$((i+1)); done"
+HIDDEN = {
+    "closed": IN_FOLDERS.format("000"),
+    "only_listed": IN_FOLDERS.format("400"),
+    "unlinked": python(
+        "import os\nheld = []\nwhile True:\n  held.append(open('f', 'wb')); os.unlink('f')\n"
+        "  held[-1].write(bytes(20_000_000)); held[-1].flush()"
+    ),
+    "of_children": (
+        "for i in 1 2 3 4 5 6 7 8 9; do (exec 3>f$i; rm f$i; head -c 20000000 /dev/zero >&3; sleep 60) & done; wait"
+    ),
+}
+
+
+@pytest.mark.parametrize("fill", HIDDEN.values(), ids=list(HIDDEN))
+def test_what_cannot_be_listed_counts_while_a_command_runs(run: Run, workspace: Workspace, fill: str) -> None:
+    policy = make_policy("standard", {"quota": {"max_bytes": 50 * 2**20}})
+    free = shutil.disk_usage(workspace.root).free
+    ran = run(fill, policy=policy, timeout_ms=30_000)
+    assert (ran.ended_by, ran.exit_code) == ("disk", 137)
+    assert free - shutil.disk_usage(workspace.root).free < 20 * 50 * 2**20
+
+
+def test_a_command_that_would_take_the_last_of_the_disk_is_ended_whatever_its_quota(
+    run: Run, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = shutil.disk_usage(workspace.root).free
+    monkeypatch.setattr(folders, "KEPT_FREE_BYTES", free + 2**30)
+    assert run("echo nothing written").ended_by is None
+    ran = run("i=0; while :; do head -c 20000000 /dev/zero > f$i; i=$((i+1)); done")
+    assert (ran.ended_by, ran.exit_code) == ("disk", 137)
 
 
 def test_a_single_file_is_bounded(run_either: Run, workspace: Workspace) -> None:

@@ -16,6 +16,7 @@ from tests.unit.cli.conftest import Running, trunkline
 from trunkline import entries
 from trunkline.cli.client import is_alive
 from trunkline.cli.main import VERBS
+from trunkline.edges.http import routes
 from trunkline.errors import ConfigError
 from trunkline.events import DirectiveStated, TokenIssued
 from trunkline.model import (
@@ -224,7 +225,7 @@ def test_an_empty_table_says_what_to_do_next(
 ) -> None:
     running.exchange.pretend(calls=[], questions=[])
     for view_of in ("agents", "tools"):
-        monkeypatch.setattr(running.exchange.views, view_of, list)
+        monkeypatch.setattr(running.exchange.views, view_of, lambda *_: [])
     said = running.run(verb)
     assert said.code == 0
     assert hint in said.out
@@ -236,7 +237,7 @@ def test_everything_an_agent_says_is_escaped_in_every_table(running: Running, mo
     error = fault("tool.failed", NASTY)
     stamp = "2026-11-15T10:00:00.000Z"
     monkeypatch.setattr(exchange.views, "agents", lambda: [AgentView(NASTY, "e", NASTY, version=NASTY, note=NASTY)])
-    monkeypatch.setattr(exchange.views, "tools", lambda: [ToolView("a/b", NASTY, NASTY, schema, tags=(NASTY,))])
+    monkeypatch.setattr(exchange.views, "tools", lambda *_: [ToolView("a/b", NASTY, NASTY, schema, tags=(NASTY,))])
     monkeypatch.setattr(exchange.operator, "tokens", lambda: [TokenView("t1", "http", NASTY, stamp, (NASTY,))])
     question = Question(
         "a1", "definition", NASTY, stamp, stamp, NASTY, tool_id=NASTY, chain=(NASTY,), permissions=(NASTY,),
@@ -262,12 +263,19 @@ def test_an_agent_that_does_not_run_says_why_and_where_to_read_more(
     assert running.run("agents").out.endswith("starts it again; trunkline logs com.x\n")
 
 
+def test_all_pages_of_tools_are_shown(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = running.run("tools")
+    monkeypatch.setattr(routes, "MAX_PAGE_TOOLS", 1)
+    assert running.run("tools").out == whole.out
+    assert len(whole.out.splitlines()) > 3
+
+
 def test_one_tool_is_described_with_a_call_to_try(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Raw(
         b'{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city","days"]}'
     )
     monkeypatch.setattr(
-        running.exchange.views, "tools", lambda: [ToolView("a/forecast", "available", "Weather.", schema)]
+        running.exchange.views, "tools", lambda *_: [ToolView("a/forecast", "available", "Weather.", schema)]
     )
     said = running.run("tools", "forecast")
     assert """trunkline call a/forecast '{"city":"…","days":0}'""" in said.out

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.requirement import requirement
 from tests.unit.hub.kit import Kit, tool
 from trunkline import effects, entries, events, schemas
-from trunkline.hub.registry import MAX_PATTERN_BYTES, MAX_TOOLS, fingerprint_of
+from trunkline.hub.registry import MAX_TOOLS, fingerprint_of
 from trunkline.model import Fault, Status, ToolDefinition
 
 SCHEMA = Raw(b'{"type":"object","properties":{"a":{"type":"string"}}}')
@@ -261,14 +261,14 @@ def test_an_agent_has_a_thousand_tools_counted_over_all_its_sessions(kit: Kit) -
     assert [fault.code for _, fault in kit.offer("com.a", "another").rejected] == ["limit.resource"]
 
 
-def test_the_expressions_of_all_tools_of_an_agent_have_one_bound_together(kit: Kit) -> None:
+def test_the_schemas_of_all_tools_of_an_agent_have_one_bound_together(kit: Kit) -> None:
     kit.attach("com.a")
     heavy = Raw(b'{"pattern":"^.{1,900}$"}')
-    fit = MAX_PATTERN_BYTES // schemas.MAX_PATTERN_BYTES
+    fit = schemas.MAX_TOGETHER_BYTES // schemas.compile(bytes(heavy)).held_bytes
     offered = [tool(f"com.a/t{n}", input_schema=heavy) for n in range(fit + 2)]
     confirmed = kit.offer("com.a", *offered)
     assert len(confirmed.registered) == fit
-    assert [fault.code for _, fault in confirmed.rejected] == ["limit.resource"] * 2
+    assert [fault.code for _, fault in confirmed.rejected] == ["tool.schema_too_large"] * 2
     # The same once more takes no more; one without expressions always has room; so has another agent.
     assert len(kit.offer("com.a", *offered[:fit], "light").registered) == fit + 1
     kit.attach("com.b")
@@ -276,7 +276,23 @@ def test_the_expressions_of_all_tools_of_an_agent_have_one_bound_together(kit: K
     # Nor does it help to come back.
     kit.leave("com.a")
     kit.attach("com.a")
-    assert [fault.code for _, fault in kit.offer("com.a", offered[fit]).rejected] == ["limit.resource"]
+    assert [fault.code for _, fault in kit.offer("com.a", offered[fit]).rejected] == ["tool.schema_too_large"]
+
+
+def test_who_is_away_holds_no_compiled_schema_and_is_judged_as_before_when_it_is_back(kit: Kit) -> None:
+    strict = tool("com.a/x", input_schema=Raw(b'{"required":["a"]}'), output_schema=Raw(b'{"required":["b"]}'))
+    kit.attach("com.a", strict)
+    assert kit.call("com.a/x", {}).code == "tool.invalid_input"
+    size = kit.hub.registry.tools["com.a/x"].schema_bytes
+    kit.leave("com.a")
+    away = kit.hub.registry.tools["com.a/x"]
+    assert (away.compiled, away.schema_bytes) == (None, size)
+    assert kit.state.pins["com.a/x"].fingerprint == away.fingerprint
+    kit.attach("com.a", strict)
+    assert kit.call("com.a/x", {}).code == "tool.invalid_input"
+    asked = kit.call("com.a/x", {"a": 1})
+    kit.finish(asked, {"c": 1})
+    assert asked.code == "tool.invalid_output"
 
 
 def test_what_the_edge_could_not_read_is_passed_on_and_recorded(kit: Kit) -> None:

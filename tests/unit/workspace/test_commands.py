@@ -169,3 +169,11 @@ def test_a_rule_without_a_name_is_refused_where_it_is_written() -> None:
     for key in ("denied", "asked"):
         with pytest.raises(ConfigError, match=f"shell.{key}: a rule is empty"):
             make_policy("standard", {"shell": {key: ["rm", " "]}})
+
+
+@pytest.mark.parametrize("part", ["a;", "a|", "a&&", "`a`;", "a\n", "x $(b);", "(a);"])
+def test_a_text_of_ten_thousand_commands_is_not_read_to_its_end(part: str) -> None:
+    line = part * (60_000 // len(part)) + "a"
+    with pytest.raises(NotUnderstood, match="too many commands"):
+        parse(line)
+    assert judge_command(make_policy("standard"), line, {}).decision is Decision.ASK

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -163,6 +166,42 @@ def test_a_folder_is_no_file(workspace: Workspace, operation: str) -> None:
 
 def test_a_name_that_the_file_system_cannot_hold_is_an_execution_failure(workspace: Workspace) -> None:
     refused(lambda: read_file(workspace, "ä" * 200), "execution", "A name in the path is too long for the file system")
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o100, 0o400, 0o200])
+def test_what_is_in_a_closed_folder_counts_and_the_folder_stays_closed(workspace: Workspace, mode: int) -> None:
+    closed = workspace.root / "closed"
+    inner = closed / "inner"
+    inner.mkdir(parents=True)
+    (inner / "file").write_bytes(bytes(100_000))
+    for path in (inner / "file", inner, closed):
+        os.chown(path, workspace.uid, workspace.gid)
+    inner.chmod(mode)
+    closed.chmod(mode)
+    # By a process of the owner, as an exchange is that does not run as root, and by ourselves.
+    counted = f"""if True:
+        import ctypes, os
+        from trunkline.workspace.folder import QUOTA, _usage
+        if os.geteuid() == 0:
+            os.setgid({workspace.gid})
+            os.setuid({workspace.uid})
+            # One that was never root sees its own /proc.
+            ctypes.CDLL(None).prctl(4, 1)
+        found = _usage({workspace.fd}, QUOTA)
+        print(found.size, found.files)
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", counted], capture_output=True, check=True, timeout=30, pass_fds=(workspace.fd,)
+    )
+    size, files = map(int, ran.stdout.split())
+    own = workspace.usage()
+    assert (own.size, own.files) == (size, files)
+    assert size >= 100_000
+    assert files == 3
+    assert stat.S_IMODE(closed.stat().st_mode) == mode
+    closed.chmod(0o700)
+    assert stat.S_IMODE(inner.stat().st_mode) == mode
+    inner.chmod(0o700)
 
 
 def test_a_full_workspace_takes_no_more_and_recovers(workspace: Workspace) -> None:

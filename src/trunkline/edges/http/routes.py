@@ -43,6 +43,8 @@ from trunkline.model import RESERVED_PREFIXES, CallView, Principal, fault
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
 PAGE_CALLS: Final = 50
 MAX_PAGE_CALLS: Final = 500
+# One page of tools: as many as one agent may have.
+MAX_PAGE_TOOLS: Final = 1000
 # Pages looked through for somebody who may only see their own calls; then they are told where to go on.
 MAX_PAGES_SCANNED: Final = 20
 # A large body is handed to the connection in pieces, as they are taken: it is in memory once.
@@ -132,9 +134,14 @@ class Api:
         """``GET /v1/agents``."""
         return json_answer({"agents": self._views.agents()})
 
-    async def tools(self, _: Request) -> Response:
-        """``GET /v1/tools``."""
-        return json_answer({"tools": self._views.tools()})
+    async def tools(self, request: Request) -> Response:
+        """``GET /v1/tools?limit=&after=``, by name. ``next`` is the next page's ``after``."""
+        known_parameters(request, "limit", "after")
+        limit = number_of(request, "limit", 1, MAX_PAGE_TOOLS) or MAX_PAGE_TOOLS
+        # One more than the page has: whether there is another.
+        found = self._views.tools(limit + 1, request.query_params.get("after", ""))
+        last = found[limit - 1].tool_id if len(found) > limit else None
+        return json_answer({"tools": found[:limit], "next": last})
 
     async def blob(self, request: Request) -> Response:
         """``GET /v1/blobs/{hash}``: a large output. Its hash is known to those who were given the reference."""

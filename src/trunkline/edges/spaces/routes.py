@@ -33,7 +33,7 @@ from trunkline.edges.spaces.store import NAME, NAME_IN_WORDS
 from trunkline.edges.waiting import ask, stored
 from trunkline.errors import ConfigError
 from trunkline.events import ApprovalAnswered
-from trunkline.model import Principal, fault
+from trunkline.model import Decision, Principal, fault
 
 # Two for each operation, and one more for a run that could not go on; a question may be asked anew when rules change.
 MAX_EVENTS: Final = 100_000
@@ -216,9 +216,11 @@ class SpacesApi:
             "decision": verdict.decision,
             "policy": verdict.rule,
         }
-        own = agent.judge(tool_id, body)
-        if own is not None and own.rule == verdict.rule and own.suggestion is not None:
-            shape["suggestion"] = own.suggestion
+        # Reading a command takes time; whom the exchange's rules deny the tool itself does not get any.
+        if self._views.check(caller, tool_id, None).decision is not Decision.DENY:
+            own = agent.judge(tool_id, body)
+            if own is not None and own.rule == verdict.rule and own.suggestion is not None:
+                shape["suggestion"] = own.suggestion
         reason = verdict.reason
         if operation["type"] == "shell" and self._spaces.no_shell:
             reason = self._spaces.no_shell

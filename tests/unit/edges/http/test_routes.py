@@ -185,6 +185,21 @@ async def test_calls_are_listed_in_pages_and_only_ones_own(server: Server) -> No
     assert len(everything["calls"]) == 34
 
 
+async def test_tools_are_listed_in_pages_by_name(server: Server) -> None:
+    whole = (await server.ask("GET", "/v1/tools")).json()
+    assert whole["next"] is None
+    named = [tool["tool_id"] for tool in whole["tools"]]
+    assert named == sorted(named)
+    found, after = [], ""
+    for _ in named:
+        page = (await server.ask("GET", f"/v1/tools?limit=1&after={after}")).json()
+        found += [tool["tool_id"] for tool in page["tools"]]
+        after = page["next"]
+    assert (found, after) == (named, None)
+    for query in ("limit=0", "limit=1001", "before=x"):
+        is_error(await server.ask("GET", f"/v1/tools?{query}"), 400, "message.malformed")
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [

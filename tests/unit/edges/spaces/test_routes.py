@@ -20,8 +20,10 @@ from trunkline.edges.http.edge import HTTP
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.process import Run
 from trunkline.entries import Noticed
-from trunkline.events import DrainStarted
+from trunkline.events import DrainStarted, SettingsChanged
+from trunkline.model import Decision, HubSettings, Policy, Rule
 from trunkline.testing.memory import OPERATOR_TOKEN
+from trunkline.workspace import commands
 
 MESSAGE = {"type": "message", "content": "x"}
 RM = {"type": "shell", "id": "rm", "command": "rm -r a"}
@@ -71,10 +73,10 @@ class Served(Case):
 
 @pytest.fixture
 async def served(tmp_path: Path, machine: list[Commands]) -> AsyncIterator[Served]:
-    commands = Commands()
-    machine.append(commands)
+    running = Commands()
+    machine.append(running)
     config = Config(http=Http(listen="127.0.0.1:0"))
-    found = Served(tmp_path, commands, (HTTP,), config=config)
+    found = Served(tmp_path, running, (HTTP,), config=config)
     await found.start()
     await found.spaces.create("demo", "standard", {})
     yield found
@@ -201,6 +203,27 @@ async def test_a_body_that_does_not_fit_is_refused_with_its_place(
     answer = await served.post(path.replace("{run}", run_id), body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "message.malformed")
     assert says in answer.json()["error"]["message"]
+
+
+async def test_a_command_of_one_who_is_denied_the_shell_is_not_read(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    parse = commands.parse
+    monkeypatch.setattr(commands, "parse", lambda text: read.append(text) or parse(text))
+    message = {"protocolVersion": "1.0", "operations": [RM]}
+    token = served.exchange.token("http", "stranger")
+    headers = {"authorization": f"Bearer {token}"}
+    asked = await served.client.post("/v1/spaces/demo/check", json=message, headers=headers)
+    assert asked.json()["operations"][0]["decision"] == "ask"
+    assert read
+    read.clear()
+    rules = Policy((Rule("r", "http:*", "*", Decision.DENY),), "v2")
+    served.exchange.feed.feed([SettingsChanged(HubSettings(rules))])
+    for path in ("check", "runs"):
+        denied = await served.client.post(f"/v1/spaces/demo/{path}", json=message, headers=headers)
+        assert "deny" in denied.text or denied.status_code == 403
+    assert not read
 
 
 async def test_a_message_of_which_nothing_is_done_is_answered_in_an_events_message(served: Served) -> None:
