@@ -360,6 +360,11 @@ def tool_agent(tool_id: str) -> str:
     return tool_id.partition("/")[0]
 
 
+def agent_of(identity: str) -> str:
+    """The agent behind an identity, whichever edge it came by; "" is nobody's id, and stands for the operator."""
+    return identity.partition(":")[2]
+
+
 def stamp(ms: int) -> str:
     """Wall milliseconds as an RFC 3339 string."""
     seconds, rest = divmod(ms, 1000)

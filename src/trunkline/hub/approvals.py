@@ -24,7 +24,7 @@ from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.state import Call, OpenQuestion
 from trunkline.hub.timers import Timers, seconds_left
-from trunkline.model import OPERATOR, Fault, Manifest, Now, Question, ToolDefinition, fault, stamp
+from trunkline.model import OPERATOR, Fault, Manifest, Now, Question, ToolDefinition, agent_of, fault, stamp
 
 # Decision 11: a person who is asked a hundred times stops reading.
 MAX_OPEN_BY_ONE: Final = 5
@@ -205,7 +205,7 @@ class Approvals:
         if question is None:
             return fault("not_found", "there is no such open question; it may have been answered or have expired")
         by = event.by
-        is_part = by.identity == question.entry.asked_by or by.identity in question.entry.chain
+        is_part = agent_of(by.identity) in map(agent_of, (question.entry.asked_by, *question.entry.chain))
         if not by.is_operator:
             if APPROVE not in by.permissions:
                 return fault("not_allowed", f"{by.identity} may not answer questions")

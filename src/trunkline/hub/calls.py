@@ -37,6 +37,7 @@ from trunkline.model import (
     LargeOutput,
     Now,
     Status,
+    agent_of,
     fault,
     tool_agent,
 )
@@ -338,20 +339,22 @@ class Calls:
         if call.entry.correlation_id is not None:
             found[call.entry.correlation_id] = None
         if call.entry.chain and call.entry.cause is None:
-            for session, _ in call.waiters:
-                asking = self._registry.by_session.get(session)
-                for cause in self.worked_on(asking, now) if asking is not None else ():
-                    found[cause.correlation_id] = None
+            for cause in self.worked_on(call.entry.caller, now):
+                found[cause.correlation_id] = None
         return tuple(found)
 
-    def worked_on(self, agent: Agent, now: Now) -> Iterator[Call]:
-        """The calls that an agent may be working on: those it runs, and those that ended or were lost without its word.
+    def worked_on(self, identity: str, now: Now) -> Iterator[Call]:
+        """The calls that the agent behind an identity may be working on: those it runs, and those that ended or were
+        lost without its word, also while it is away.
 
         Else whoever cancels his call at once would have an agent act for him in its own name alone (P-F2).
         """
-        for number in agent.running:
-            yield self._state.by_number[number]
-        for call, until in agent.abandoned.values():
+        agent_id = agent_of(identity)
+        agent = self._registry.agents.get(agent_id)
+        if agent is not None:
+            for number in agent.running:
+                yield self._state.by_number[number]
+        for call, until in self._registry.abandoned_by(agent_id):
             if until > now.mono:
                 yield call
 

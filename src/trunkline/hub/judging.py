@@ -31,7 +31,7 @@ from trunkline.hub.policy import Judge
 from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
 from trunkline.hub.routing import Routing
 from trunkline.hub.state import State, body_size
-from trunkline.model import Circumstance, Circumstances, Decision, Fault, Now, Verdict, fault
+from trunkline.model import Circumstance, Circumstances, Decision, Fault, Now, Verdict, agent_of, fault
 
 # A look into an enum takes 70 ns.
 ASK: Final = Decision.ASK
@@ -188,17 +188,22 @@ class Judging:
 
     def chain_may_go_on(self, case: Case, now: Now) -> Refusal | None:
         """Those whom the caller works for stand behind the call; nobody is called in a circle, or too deep."""
-        event, agent = case.event, case.tool.agent
-        asking = self._registry.by_session.get(event.session)
-        if asking is not None and (asking.running or asking.abandoned):
-            working = list(self._calls.worked_on(asking, now))
-            named = next((call for call in working if call.entry.call_id == event.causation_id), None)
-            case.chain = chains.chain_of(named, working)
-        if agent is not None and (case.chain.causes or case.caller == agent.identity):
+        agent = case.tool.agent
+        self.find_chain(case, now)
+        if agent is not None and (case.chain.causes or agent_of(case.caller) == agent.agent_id):
             problem = chains.refusal(case.chain, case.caller, agent.identity)
             if problem is not None:
                 return Refusal(problem, chain=case.chain.callers)
         return None
+
+    def find_chain(self, case: Case, now: Now) -> None:
+        """Find out for whom the caller asks: the one place that does, whatever edge, token and session he asks by."""
+        working, named_id = list(self._calls.worked_on(case.caller, now)), case.event.causation_id
+        if not working and named_id is None:
+            return
+        # One that ended without the agent's word is not open, and may be named all the same.
+        named = next((call for call in working if call.entry.call_id == named_id), None)
+        case.chain = chains.chain_of(case.caller, named or self._state.calls.get(named_id or ""), working)
 
     def find_circumstances(self, case: Case, now: Now) -> None:
         """Find out under which circumstances the call is made: the one place that does. It refuses nothing itself."""
