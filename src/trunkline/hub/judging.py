@@ -5,8 +5,10 @@ out, and gives a ``Refusal`` or None. ``Judging.steps`` is the order; somebody w
 or who adds a reason, reads that list from top to bottom. A dry run goes through ``Judging.dry_steps``, which are some
 of the same.
 
-Does not own repeats of a key (they are joined before, in ``hub``), the rules themselves (``policy``), who is told, or
-what happens to a call that was taken on (``calls``).
+A repeat of a key goes through ``Judging.repeat_steps`` only: it is no new call, but who asks has to be one who may.
+
+Does not own the earlier call that a repeat joins (``hub``), the rules themselves (``policy``), who is told, or what
+happens to a call that was taken on (``calls``).
 
 Invariant: only the last step, and the one about the pace, count anything: a refused call leaves nothing behind.
 """
@@ -151,6 +153,8 @@ class Judging:
             self.input_is_valid,
             self.guard_agrees,
         )
+        # Whoever asks for a call that has been taken on: nothing of it is told to those who may not make it now.
+        self.repeat_steps: tuple[Step, ...] = (self.find_chain, self.find_circumstances, self.policy_agrees_to_repeat)
         # Of a dry run without an input.
         self.dry_steps_of_any_input: tuple[Step, ...] = (self.find_circumstances, self.policy_agrees)
 
@@ -245,6 +249,22 @@ class Judging:
         """No rule denies the call to anybody in the chain."""
         case.verdict = self._judge.verdict(case.tool, (*case.chain.callers, case.caller), case.circumstances)
         problem = case.verdict.fault  # OS-103, OS-104
+        return None if problem is None else case.refused(problem)
+
+    def policy_agrees_to_repeat(self, case: Case, _now: Now) -> Refusal | None:
+        """The same of a tool that may not be offered now; and its guard agrees."""
+        event, tool = case.event, self._registry.tools.get(case.event.tool_id)
+        callers = (*case.chain.callers, case.caller)
+        if tool is not None and not tool.suspended:
+            case.verdict = self._judge.verdict(tool, callers, case.circumstances)
+        else:
+            pin = self._state.pins.get(event.tool_id)
+            if pin is None:
+                # Never offered: the call that has the key is another tool's, which is a conflict.
+                return None
+            case.verdict = self._judge.judge(pin.definition, callers, case.circumstances)
+        case.verdict = self._judge.guarded(case.verdict, event.tool_id, event.input)
+        problem = case.verdict.fault
         return None if problem is None else case.refused(problem)
 
     def directive_is_stated(self, case: Case, now: Now) -> Refusal | None:

@@ -109,3 +109,37 @@ def test_nobody_answers_a_question_of_his_agent_with_another_token() -> None:
     assert reply.fault.code == "not_allowed"
     kit.answer(asked.approval_id, by=Principal("http:checker", ("approve",)))
     assert len(asked.deliveries) == 1
+
+
+# -- a key that is repeated -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["it runs", "it ended", "it is only on disk", "its tool is gone"])
+def test_a_repeat_by_somebody_whom_policy_denies_now_hears_nothing_of_the_call(when: str) -> None:
+    kit = two()
+    first = kit.call("com.b/x", {"n": 1}, by=LOW, key="k")
+    if when != "it runs":
+        kit.finish(first, {"secret": 1})
+    if when == "it is only on disk":
+        kit.crash()
+    if when == "its tool is gone":
+        kit.withdraw("com.b", "com.b/x")
+    kit.in_force(LOW_IS_DENIED)
+    assert kit.call("com.b/x", {"n": 1}, by=LOW, key="k").code == "policy.denied"
+    # Nor whether the key was used for something else.
+    assert kit.call("com.b/x", {"n": 2}, by=LOW, key="k").code == "policy.denied"
+    kit.in_force(ALL)
+    again = kit.call("com.b/x", {"n": 1}, by=LOW, key="k")
+    assert again.call_id == first.call_id
+    assert len(first.deliveries) == 1
+
+
+def test_a_repeat_is_judged_for_those_whom_the_caller_works_for_now() -> None:
+    kit = two(LOW_IS_DENIED)
+    first = kit.call("com.b/read", by="com.a", key="k")
+    kit.finish(first, {"secret": 1})
+    work = kit.call("com.a/x", by=LOW)
+    assert kit.call("com.b/read", by="com.a", key="k", causation_id=work.call_id).code == "policy.denied"
+    assert kit.call("com.b/read", by="com.a", key="k").code == "policy.denied"
+    kit.finish(work, {})
+    assert kit.call("com.b/read", by="com.a", key="k").call_id == first.call_id
