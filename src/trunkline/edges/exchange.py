@@ -19,6 +19,7 @@ from trunkline.events import Event
 from trunkline.model import (
     AgentView,
     CallView,
+    Fault,
     Guard,
     Now,
     Peer,
@@ -142,6 +143,12 @@ class Views(Protocol):
 
     def check(self, caller: str, tool_id: str, body: Raw | None) -> Verdict:
         """What would happen to such a call. Nothing is recorded."""
+
+    def denied(self, call_id: str) -> Fault | None:
+        """Why an open call may not go on, by the rules and tokens of now; None if it may.
+
+        The hub asks this before it delivers; an edge that was given a call and has not begun asks it before it begins.
+        """
 
     def blob(self, sha256: str) -> bytes | None:
         """A large body by its hash."""

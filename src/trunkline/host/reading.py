@@ -16,7 +16,7 @@ from trunkline.hub import views
 from trunkline.hub.state import Call
 from trunkline.ledger import export
 from trunkline.ledger.reader import Reader, call_number
-from trunkline.model import AgentView, CallView, Question, Status, ToolView, Verdict
+from trunkline.model import AgentView, CallView, Fault, Question, Status, ToolView, Verdict
 
 
 class Reading(Views):
@@ -102,6 +102,11 @@ class Reading(Views):
     def check(self, caller: str, tool_id: str, body: Raw | None) -> Verdict:
         """What would happen to such a call."""
         return views.dry_run(self._hub, caller, tool_id, body, self._runner.now())
+
+    def denied(self, call_id: str) -> Fault | None:
+        """Why an open call may not go on, if it may not."""
+        found = self._hub.state.calls.get(call_id)
+        return None if found is None else self._hub.calls.denial(found)
 
     def blob(self, sha256: str) -> bytes | None:
         """A large body by its hash."""

@@ -245,6 +245,18 @@ class Approvals:
         question = self._journal.state.questions.get(approval_id)
         return question if question is not None and now.mono >= self._expires_at[approval_id] else None
 
+    def withdraw_all(self, asked_by: str, reason: str, now: Now) -> list[OpenQuestion]:
+        """Nobody answers what this one asked any more, whatever it was about; what it would have asked next is dropped.
+
+        The questions that were withdrawn. Those about calls end with their calls.
+        """
+        self._held.pop(asked_by, None)
+        open_ones = [q for q in self._journal.state.questions.values() if q.entry.asked_by == asked_by]
+        own = [question for question in open_ones if question.entry.subject != "call"]
+        for question in own:
+            self.close(question, "withdrawn", now, by="policy", reason=reason)
+        return own
+
     def call_ended(self, approval_id: str, now: Now) -> None:
         """A call behind a question ended otherwise; a question with no call behind it is withdrawn."""
         question = self._journal.state.questions.get(approval_id)

@@ -1,7 +1,8 @@
 """The life of a call after it was accepted: sent, shown, ended; lost and sent again; timed out; canceled.
 
-Owns slots, queues and the one outcome. Does not decide whether a call may be made (``judging``), who serves a
-call of a tool that stands for others (``routing``), or whether a lost one is sent again (``retry``).
+Owns slots, queues and the one outcome. Does not decide whether a call may be made (``judging``, ``policy``), who serves
+a call of a tool that stands for others (``routing``), or whether a lost one is sent again (``retry``). What waited is
+put to ``policy`` once more before it is sent.
 
 Invariant: a call in state RUNNING is in ``agent.running`` of the agent whose session it was sent to; a QUEUED one waits
 in its agent's queue for a slot, or is parked until its tool is back; never two of these.
@@ -23,6 +24,7 @@ from trunkline.hub.journal import Journal
 from trunkline.hub.lifecycle import step
 from trunkline.hub.limits import Loads
 from trunkline.hub.parked import ANYBODY, Parked
+from trunkline.hub.policy import Judge
 from trunkline.hub.registry import MAX_QUEUED, Agent, Registry, Tool
 from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S, may_move, may_resend, next_attempt_s, next_delay_s
 from trunkline.hub.routing import Routing
@@ -64,6 +66,7 @@ class Calls:
         approvals: Approvals,
         alarms: Alarms,
         in_force: InForce,
+        judge: Judge,
         routing: Routing,
     ) -> None:
         self._journal = journal
@@ -73,6 +76,7 @@ class Calls:
         self._approvals = approvals
         self._alarms = alarms
         self._in_force = in_force
+        self._judge = judge
         self._routing = routing
         self._parked = Parked()
         self.settled: dict[Status, int] = dict.fromkeys(sorted(OUTCOMES), 0)
@@ -131,12 +135,39 @@ class Calls:
         tool = None if call.not_before > now.mono else self._serving_tool(call, asked, now)
         if tool is None or tool.agent is None:
             self._park(call, now)
+        elif (denial := self.denial(call)) is not None:
+            self.deny(call, denial, now)
         elif len(tool.agent.running) < tool.agent.max_inflight:
             self.deliver(call, tool.agent, self._write_sent(call, now), now)
         elif len(tool.agent.queue) < MAX_QUEUED:
             self.enqueue(call, tool.agent)
         else:
             self._give_up(call, Status.FAILED, fault("limit.inflight", "the agent's queue is full"), now)
+
+    def denial(self, call: Call) -> Fault | None:
+        """Why a call that was taken on may not be sent any more: rules or tokens changed since it was judged.
+
+        Both the tool that was asked for and the one that serves it must be allowed to everybody in the chain. Under
+        which circumstances the call was made does not change; nor does a person who has answered have to do so again.
+        """
+        entry, tools = call.entry, self._registry.tools
+        asked = tools.get(entry.tool_id)
+        pin = self._state.pins.get(entry.tool_id)
+        if asked is not None:
+            problem = self._judge.denial(asked, entry)
+        else:
+            problem = fault("policy.denied") if pin is None else self._judge.denial(pin.definition, entry)
+        server = tools.get(call.served_by)
+        if problem is None and server is not None and server is not asked:
+            problem = self._judge.denial(server, entry)
+        return problem
+
+    def deny(self, call: Call, problem: Fault, now: Now) -> None:
+        """End a call that may not go on. One that was sent before may have done what it was sent for."""
+        status = Status.FAILED
+        if call.attempt > 0 and call.entry.side_effects:
+            status, problem = Status.UNKNOWN, _not_known(problem)
+        self.settle(call, status, now, fault=problem)
 
     def _serving_tool(self, call: Call, asked: Tool | None, now: Now) -> Tool | None:
         """The tool that a queued call can be sent to now. One that was sent before goes to the same as then."""
@@ -420,10 +451,16 @@ class Calls:
 
     def _send_again(self, call: Call, now: Now) -> None:
         """The next attempt, at the same agent. When it has to be done stays as it was."""
+        agent = self._registry.by_session[call.session]
+        problem = self.denial(call)
+        if problem is not None:
+            agent.abandon(call, now.mono)
+            self.deny(call, problem, now)
+            return
         kept = call.deadline, call.sent_at, call.started_ms
         number = self._write_sent(call, now)
         self.resent += 1
-        self.deliver(call, self._registry.by_session[call.session], number, now)
+        self.deliver(call, agent, number, now)
         call.deadline, call.sent_at, call.started_ms = kept
         self._alarms.set(call)
 

@@ -99,7 +99,7 @@ class Hub:
         self.routing = routing = Routing(registry, judge)
         self.approvals = approvals = Approvals(journal, self.timers, in_force)
         self.alarms = alarms = Alarms(state, registry, self.timers)
-        self.calls = calls = Calls(journal, registry, loads, approvals, alarms, in_force, routing)
+        self.calls = calls = Calls(journal, registry, loads, approvals, alarms, in_force, judge, routing)
         self.agents = Agents(journal, registry, calls, approvals, credentials, judge, self.timers, in_force)
         self.control = control = Control(
             journal, registry, calls, approvals, credentials, fingerprints, judge, in_force, new_id
