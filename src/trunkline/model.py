@@ -12,6 +12,7 @@ import enum
 import functools
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -104,7 +105,8 @@ class Decision(enum.StrEnum):
 class Circumstance(enum.StrEnum):
     """Something about how a call came to be made that a rule may name (``when``). ``hub.judging`` finds them out."""
 
-    # What strangers wrote may be behind it: a result of an agent that reads such text is part of its correlation.
+    # What strangers wrote may be behind it: a result of an agent that reads such text is part of its correlation, or
+    # was received by its caller.
     UNTRUSTED = "untrusted"
 
 
@@ -305,13 +307,20 @@ class Policy(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """What one caller may use at once. Zero means no bound."""
+    """What one caller may use at once, and how long what it read is held against it. Zero means no bound."""
 
     calls_per_s: float = 0.0
     # Enough for 16 full agent connections; a caller above it is broken or hostile.
     open_calls: int = 4096
     # Inputs of one caller's open calls. 64 MiB is 64 inputs of the largest allowed size.
     open_bytes: int = 67_108_864
+    # How long who received what strangers wrote counts as under its influence, in seconds (decision 14).
+    taint_s: float = 86_400.0
+
+    @property
+    def taint_ms(self) -> int:
+        """The same in milliseconds."""
+        return int(self.taint_s * 1000) if self.taint_s else sys.maxsize
 
 
 class HubSettings(Struct, frozen=True):

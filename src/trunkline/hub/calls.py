@@ -79,6 +79,8 @@ class Calls:
         self._judge = judge
         self._routing = routing
         self._parked = Parked()
+        # Running calls that showed something of what strangers wrote, and the agents it was shown to.
+        self._showing: dict[int, str] = {}
         self.settled: dict[Status, int] = dict.fromkeys(sorted(OUTCOMES), 0)
         self.resent = 0
 
@@ -244,6 +246,8 @@ class Calls:
             call.stream = Stream()
         call.stream.add(event.seq, bytes(event.data))
         entry = call.entry
+        if tool_agent(call.served_by) in self._in_force.settings.untrusted_agents:
+            self._showing[entry.n] = agent_of(entry.caller)
         for session, ref in call.waiters:
             self._journal.say(
                 effects.Progress(
@@ -304,9 +308,13 @@ class Calls:
         self._alarms.drop(call)
         if call.status is QUEUED:
             self._forget_waiting(call)
+        if self._showing:
+            self._showing.pop(entry.n, None)
         untrusted, readers = False, self._in_force.settings.untrusted_agents
         if readers:
             untrusted = call.attempt > 0 and tool_agent(call.served_by) in readers
+        is_passed_on = not untrusted and output is not None and self._passes_on(call)
+        receiver = agent_of(entry.caller) if untrusted or is_passed_on else ""
         # By position, in the order of the fields: by keyword it takes half a microsecond more.
         number = journal.write(
             entries.CallSettled(
@@ -322,8 +330,10 @@ class Calls:
                 None if call.stream is None else call.stream.summary(),
                 untrusted,
                 metrics,
-                self._taints(call, now) if untrusted else (),
+                self._taints(call, now) if untrusted or is_passed_on else (),
                 call.provider,
+                # The operator is a person, who can tell what strangers wrote.
+                (receiver,) if receiver else (),
             )
         )
         self.settled[status] += 1
@@ -364,15 +374,31 @@ class Calls:
     def _taints(self, call: Call, now: Now) -> tuple[str, ...]:
         """The correlations that an untrusted result becomes part of (decision 14).
 
-        An agent that did not say for which of its calls it asked may use the answer for any of them.
+        An agent that did not say for which of its calls it asked may use the answer for any of them; one that did, for
+        that one, whatever it called the correlation.
         """
         found: dict[str, None] = {}
         if call.entry.correlation_id is not None:
             found[call.entry.correlation_id] = None
-        if call.entry.chain and call.entry.cause is None:
+        if call.entry.cause is not None:
+            named = self._state.by_number.get(call.entry.cause)
+            if named is not None:
+                found[named.correlation_id] = None
+        elif call.entry.chain:
             for cause in self.worked_on(call.entry.caller, now):
                 found[cause.correlation_id] = None
         return tuple(found)
+
+    def _passes_on(self, call: Call) -> bool:
+        """Whether who serves this call received an untrusted result for it: its own result may hold some of that."""
+        correlation = self._state.tainted.get(call.correlation_id)
+        server = self._state.tainted_agents.get(tool_agent(call.served_by))
+        began = call.entry.n
+        return correlation is not None and server is not None and correlation[0] > began and server[0] > began
+
+    def is_shown_untrusted(self, agent_id: str) -> bool:
+        """Whether an agent is being shown, by a call that runs, what strangers wrote."""
+        return agent_id in self._showing.values()
 
     def worked_on(self, identity: str, now: Now) -> Iterator[Call]:
         """The calls that the agent behind an identity may be working on: those it runs, and those that ended or were

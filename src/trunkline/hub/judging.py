@@ -216,7 +216,7 @@ class Judging:
         if case.correlation_id is None and cause is not None:
             case.correlation_id = cause.correlation_id
         case.circumstances = NONE
-        if (self._state.tainted or case.chain.causes) and self._is_untrusted(case, now):
+        if self._is_untrusted(case, now):
             case.circumstances |= {Circumstance.UNTRUSTED}
 
     def next_may_differ(self, case: Case) -> bool:
@@ -227,6 +227,7 @@ class Judging:
         return bool(
             case.circumstances
             or self._state.tainted
+            or self._state.tainted_agents
             or self._in_force.settings.untrusted_agents
             or agent_id in self._judge.guards
             or self._routing.is_routed(case.event.tool_id)
@@ -235,13 +236,19 @@ class Judging:
     def _is_untrusted(self, case: Case, now: Now) -> bool:
         """Whether what strangers wrote may be behind this call (decision 14).
 
-        The calls it was made for count as well: an agent does not shake it off by naming another correlation.
+        What the caller received counts, and the calls it was made for: an agent does not shake it off by naming another
+        correlation, or none.
         """
-        tainted = self._state.is_tainted
-        if case.correlation_id is not None and tainted(case.correlation_id, now.ms):
+        state, agent_id, taint_ms = self._state, agent_of(case.caller), self._in_force.settings.limits.taint_ms
+        if agent_id and (
+            state.is_tainted_agent(agent_id, now.ms, taint_ms) or self._calls.is_shown_untrusted(agent_id)
+        ):
+            return True
+        if case.correlation_id is not None and state.is_tainted(case.correlation_id, now.ms, taint_ms):
             return True
         return any(
-            Circumstance.UNTRUSTED in cause.entry.circumstances or tainted(cause.correlation_id, now.ms)
+            Circumstance.UNTRUSTED in cause.entry.circumstances
+            or state.is_tainted(cause.correlation_id, now.ms, taint_ms)
             for cause in case.chain.causes
         )
 
