@@ -99,7 +99,7 @@ class Inhabited(MemoryExchange):
         self.call_id = self.call(ECHO, said, by=ALICE, correlation_id="chat:1").call_id
         self.running_id = self.call(SLOW, by=BOB, correlation_id="a/b").call_id
         self.approval_id = self.call(MAIL, {"to": "bob"}, by=ALICE).approval_id
-        large = self.call("com.example.echo/big").outcome.large
+        large = self.call("com.example.echo/big", by=ALICE).outcome.large
         assert large is not None
         self.blob = large.sha256
         self.token_id = next(view.token_id for view in self.operator.tokens() if view.agent == "alice")

@@ -212,6 +212,8 @@ class CallSettled(Entry, tag="call.settled"):
     taints: tuple[str, ...] = ()
     # The one that served it, where that is not the tool that was asked for.
     provider: str | None = None
+    # The agents that received an untrusted result, by their ids.
+    receivers: tuple[str, ...] = ()
 
 
 class CallRefused(Entry, tag="call.refused"):

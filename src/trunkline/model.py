@@ -12,6 +12,7 @@ import enum
 import functools
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -108,7 +109,8 @@ class Circumstance(enum.StrEnum):
     that grants something has to be judged for each caller by his own call first.
     """
 
-    # What strangers wrote may be behind it: a result of an agent that reads such text is part of its correlation.
+    # What strangers wrote may be behind it: a result of an agent that reads such text is part of its correlation, or
+    # was received by its caller.
     UNTRUSTED = "untrusted"
 
 
@@ -311,7 +313,7 @@ class Policy(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """What one caller may use at once. Zero means no bound."""
+    """What one caller may use at once, and how long what it read is held against it. Zero means no bound."""
 
     calls_per_s: float = 0.0
     # Enough for 16 full agent connections; a caller above it is broken or hostile.
@@ -320,6 +322,13 @@ class Limits(Struct, frozen=True):
     open_bytes: int = 67_108_864
     # What is written on record for one caller in an hour: 4,000 small calls a second. The operator has no such bound.
     ledger_bytes_per_hour: int = 17_179_869_184
+    # How long who received what strangers wrote counts as under its influence, in seconds (decision 14).
+    taint_s: float = 86_400.0
+
+    @property
+    def taint_ms(self) -> int:
+        """The same in milliseconds."""
+        return int(self.taint_s * 1000) if self.taint_s else sys.maxsize
 
 
 class HubSettings(Struct, frozen=True):
@@ -366,6 +375,11 @@ RESEND: Final = RetryPolicy()
 def tool_agent(tool_id: str) -> str:
     """The agent's part of a tool id."""
     return tool_id.partition("/")[0]
+
+
+def agent_of(identity: str) -> str:
+    """The agent behind an identity, whichever edge it came by; "" is nobody's id, and stands for the operator."""
+    return identity.partition(":")[2]
 
 
 def stamp(ms: int) -> str:

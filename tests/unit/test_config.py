@@ -83,6 +83,7 @@ calls_per_s = 10
 open_calls = 5
 open_bytes = 1000
 ledger_bytes_per_hour = 1000000
+taint_s = 60
 [ledger]
 retention_days = 30
 """
@@ -144,7 +145,9 @@ def test_every_promised_section_and_key_is_taken_also_for_edges_that_are_not_bui
     defaults = msgspec.structs.asdict(type(agent)(id="x", command=("y",)))
     assert [key for key, default in defaults.items() if getattr(agent, key) == default] == []
     assert config.mcp_servers[1].url == "https://mcp.example"
-    assert config.limits == Limits(calls_per_s=10, open_calls=5, open_bytes=1000, ledger_bytes_per_hour=1_000_000)
+    assert config.limits == Limits(
+        calls_per_s=10, open_calls=5, open_bytes=1000, ledger_bytes_per_hour=1_000_000, taint_s=60
+    )
 
 
 def test_paths_are_made_absolute_against_the_files_folder_and_the_home(home: Home) -> None:

@@ -19,6 +19,7 @@ from trunkline.events import Event
 from trunkline.model import (
     AgentView,
     CallView,
+    Fault,
     Guard,
     Now,
     Peer,
@@ -153,8 +154,17 @@ class Views(Protocol):
     def check(self, caller: str, tool_id: str, body: Raw | None) -> Verdict:
         """What would happen to such a call. Nothing is recorded."""
 
-    def blob(self, sha256: str) -> bytes | None:
-        """A large body by its hash."""
+    def denied(self, call_id: str) -> Fault | None:
+        """Why an open call may not go on, by the rules and tokens of now; None if it may.
+
+        The hub asks this before it delivers; an edge that was given a call and has not begun asks it before it begins.
+        """
+
+    def blob(self, sha256: str, by: Principal) -> bytes | None:
+        """A large body by its hash, for the operator and for whoever may see a call that it belongs to.
+
+        To everybody else it is not there. A call that is looked at (``call``) makes its output known as its caller's.
+        """
 
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation, as JSON."""

@@ -6,6 +6,8 @@ supervisor. Changes nothing, and decides nothing.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from msgspec import Raw
 
@@ -16,7 +18,10 @@ from trunkline.hub import views
 from trunkline.hub.state import Call
 from trunkline.ledger import export
 from trunkline.ledger.reader import Reader, call_number
-from trunkline.model import AgentView, CallView, Question, Status, ToolView, Verdict
+from trunkline.model import AgentView, CallView, Fault, LargeOutput, Principal, Question, Status, ToolView, Verdict
+
+# Pairs of a large output and its caller. Who is forgotten looks at his call again.
+MAX_LARGE: Final = 16_384
 
 
 class Reading(Views):
@@ -27,6 +32,8 @@ class Reading(Views):
         self._hub = runner.hub
         self._reader = reader
         self._processes = processes
+        # Large outputs by their hashes, and whose calls they belong to, as far as somebody looked.
+        self._large: dict[tuple[str, str], None] = {}
 
     def storage_trouble(self) -> str:
         """Why nothing can be put on record, if that is so."""
@@ -66,12 +73,12 @@ class Reading(Views):
         """One call, open or settled."""
         view = views.call(self._hub, call_id)
         if view is not None:
-            return view
+            return self._shown(view)
         number = call_number(call_id)
         found = None if number is None else self._reader.call(number)
         if found is None or found[0].call_id != call_id:
             return None
-        return _stored_view(*found)
+        return self._shown(_stored_view(*found))
 
     def keyed(self, caller: str, key: str) -> CallView | None:
         """The call that a repeat with this key of this caller would join."""
@@ -102,6 +109,8 @@ class Reading(Views):
         views_by_number.update((number, view) for number, view in in_memory if before is None or number < before)
         newest = sorted(views_by_number, reverse=True)
         shown = newest[:limit]
+        for n in shown:
+            self._shown(views_by_number[n])
         return [views_by_number[n] for n in shown], shown[-1] if len(newest) > limit else following
 
     def questions(self) -> list[Question]:
@@ -116,9 +125,35 @@ class Reading(Views):
         """What would happen to such a call."""
         return views.dry_run(self._hub, caller, tool_id, body, self._runner.now())
 
-    def blob(self, sha256: str) -> bytes | None:
-        """A large body by its hash."""
-        return self._reader.blob(sha256)
+    def denied(self, call_id: str) -> Fault | None:
+        """Why an open call may not go on, if it may not."""
+        found = self._hub.state.calls.get(call_id)
+        return None if found is None else self._hub.calls.denial(found)
+
+    def blob(self, sha256: str, by: Principal) -> bytes | None:
+        """A large body by its hash, if it belongs to a call that ``by`` may see."""
+        return self._reader.blob(sha256) if by.is_operator or self._is_output_of(sha256, by.identity) else None
+
+    def _is_output_of(self, sha256: str, caller: str) -> bool:
+        """Whether a call of this caller has this output: one in memory, one that was shown, or the newest on record."""
+        if (sha256, caller) in self._large or self._reader.newest_user(sha256) == caller:
+            return True
+        for recent in self._hub.state.recent.values():
+            if recent.accepted.caller == caller and recent.settled.n <= self._hub.state.stored:
+                large = LargeOutput.of(recent.settled.output)
+                if large is not None:
+                    self._remember(large, caller)
+        return (sha256, caller) in self._large
+
+    def _shown(self, view: CallView | None) -> CallView | None:
+        if view is not None and view.large is not None:
+            self._remember(view.large, view.caller)
+        return view
+
+    def _remember(self, large: LargeOutput, caller: str) -> None:
+        self._large[large.sha256, caller] = None
+        if len(self._large) > MAX_LARGE:
+            del self._large[next(iter(self._large))]
 
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation."""

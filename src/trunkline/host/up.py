@@ -329,7 +329,7 @@ class Exchange:
     def _take_snapshot(self) -> None:
         state, now = self._runner.hub.state, self._runner.now()
         through = state.last
-        _, sha256 = self._ledger.snapshot(state.open_entries(now.ms))
+        _, sha256 = self._ledger.snapshot(state.open_entries(now.ms, self._config.limits.taint_ms))
         self._runner.feed([events.SnapshotTaken(through, sha256)])
         self._next_snapshot = through + SNAPSHOT_EVERY
 
@@ -339,7 +339,8 @@ class Exchange:
         if self._runner.hub.state.unlived_ms(now.ms) >= LONGEST_LIFE_MS:
             return  # somebody who set the clock wrong has a day to notice (decision 52)
         before_ms = now.ms - self._config.ledger.retention_days * 86_400_000
-        closing = self._ledger.close_part(before_ms, self._runner.hub.state.open_entries(now.ms))
+        needed = self._runner.hub.state.open_entries(now.ms, self._config.limits.taint_ms)
+        closing = self._ledger.close_part(before_ms, needed)
         if closing is not None:
             self._runner.feed([closing])
 

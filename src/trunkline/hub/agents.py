@@ -64,6 +64,7 @@ class Agents:
             event.token_sha256,
             Launch(event.agent_id, event.run_id, event.process, now.mono + FIRST_USE_S, event.manifest),
         )
+        self._judge.forget()
         self._journal.write(
             entries.AgentLaunched(
                 n=self._journal.next,

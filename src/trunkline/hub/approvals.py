@@ -24,7 +24,7 @@ from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.state import Call, OpenQuestion
 from trunkline.hub.timers import Timers, seconds_left
-from trunkline.model import OPERATOR, Fault, Manifest, Now, Question, ToolDefinition, fault, stamp
+from trunkline.model import OPERATOR, Fault, Manifest, Now, Question, ToolDefinition, agent_of, fault, stamp
 
 # Decision 11: a person who is asked a hundred times stops reading.
 MAX_OPEN_BY_ONE: Final = 5
@@ -205,7 +205,7 @@ class Approvals:
         if question is None:
             return fault("not_found", "there is no such open question; it may have been answered or have expired")
         by = event.by
-        is_part = by.identity == question.entry.asked_by or by.identity in question.entry.chain
+        is_part = agent_of(by.identity) in map(agent_of, (question.entry.asked_by, *question.entry.chain))
         if not by.is_operator:
             if APPROVE not in by.permissions:
                 return fault("not_allowed", f"{by.identity} may not answer questions")
@@ -244,6 +244,18 @@ class Approvals:
         """The question whose time is over, if it is."""
         question = self._journal.state.questions.get(approval_id)
         return question if question is not None and now.mono >= self._expires_at[approval_id] else None
+
+    def withdraw_all(self, asked_by: str, reason: str, now: Now) -> list[OpenQuestion]:
+        """Nobody answers what this one asked any more, whatever it was about; what it would have asked next is dropped.
+
+        The questions that were withdrawn. Those about calls end with their calls.
+        """
+        self._held.pop(asked_by, None)
+        open_ones = [q for q in self._journal.state.questions.values() if q.entry.asked_by == asked_by]
+        own = [question for question in open_ones if question.entry.subject != "call"]
+        for question in own:
+            self.close(question, "withdrawn", now, by="policy", reason=reason)
+        return own
 
     def call_ended(self, approval_id: str, now: Now) -> None:
         """A call behind a question ended otherwise; a question with no call behind it is withdrawn."""

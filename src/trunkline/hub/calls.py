@@ -1,7 +1,8 @@
 """The life of a call after it was accepted: sent, shown, ended; lost and sent again; timed out; canceled.
 
-Owns slots, queues and the one outcome. Does not decide whether a call may be made (``judging``), who serves a
-call of a tool that stands for others (``routing``), or whether a lost one is sent again (``retry``).
+Owns slots, queues and the one outcome. Does not decide whether a call may be made (``judging``, ``policy``), who serves
+a call of a tool that stands for others (``routing``), or whether a lost one is sent again (``retry``). What waited is
+put to ``policy`` once more before it is sent.
 
 Invariant: a call in state RUNNING is in ``agent.running`` of the agent whose session it was sent to; a QUEUED one waits
 in its agent's queue for a slot, or is parked until its tool is back; never two of these.
@@ -23,6 +24,7 @@ from trunkline.hub.journal import Journal
 from trunkline.hub.lifecycle import step
 from trunkline.hub.limits import CALL_BYTES, Loads
 from trunkline.hub.parked import ANYBODY, Parked
+from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S, may_move, may_resend, next_attempt_s, next_delay_s
 from trunkline.hub.routing import Routing
@@ -37,6 +39,7 @@ from trunkline.model import (
     LargeOutput,
     Now,
     Status,
+    agent_of,
     fault,
     tool_agent,
 )
@@ -63,6 +66,7 @@ class Calls:
         approvals: Approvals,
         alarms: Alarms,
         in_force: InForce,
+        judge: Judge,
         routing: Routing,
     ) -> None:
         self._journal = journal
@@ -72,8 +76,11 @@ class Calls:
         self._approvals = approvals
         self._alarms = alarms
         self._in_force = in_force
+        self._judge = judge
         self._routing = routing
         self._parked = Parked()
+        # Running calls that showed something of what strangers wrote, and the agents it was shown to.
+        self._showing: dict[int, str] = {}
         self.settled: dict[Status, int] = dict.fromkeys(sorted(OUTCOMES), 0)
         self.resent = 0
 
@@ -146,12 +153,39 @@ class Calls:
         tool = None if call.not_before > now.mono else self._serving_tool(call, asked, now)
         if tool is None or tool.agent is None:
             self._park(call, now)
+        elif (denial := self.denial(call)) is not None:
+            self.deny(call, denial, now)
         elif len(tool.agent.running) < tool.agent.max_inflight:
             self.deliver(call, tool.agent, self._write_sent(call, now), now)
         elif not tool.agent.queue.is_full:
             self.enqueue(call, tool.agent)
         else:
             self._give_up(call, Status.FAILED, fault("limit.inflight", "the agent's queue is full"), now)
+
+    def denial(self, call: Call) -> Fault | None:
+        """Why a call that was taken on may not be sent any more: rules or tokens changed since it was judged.
+
+        Both the tool that was asked for and the one that serves it must be allowed to everybody in the chain. Under
+        which circumstances the call was made does not change; nor does a person who has answered have to do so again.
+        """
+        entry, tools = call.entry, self._registry.tools
+        asked = tools.get(entry.tool_id)
+        pin = self._state.pins.get(entry.tool_id)
+        if asked is not None:
+            problem = self._judge.denial(asked, entry)
+        else:
+            problem = fault("policy.denied") if pin is None else self._judge.denial(pin.definition, entry)
+        server = tools.get(call.served_by)
+        if problem is None and server is not None and server is not asked:
+            problem = self._judge.denial(server, entry)
+        return problem
+
+    def deny(self, call: Call, problem: Fault, now: Now) -> None:
+        """End a call that may not go on. One that was sent before may have done what it was sent for."""
+        status = Status.FAILED
+        if call.attempt > 0 and call.entry.side_effects:
+            status, problem = Status.UNKNOWN, _not_known(problem)
+        self.settle(call, status, now, fault=problem)
 
     def _serving_tool(self, call: Call, asked: Tool | None, now: Now) -> Tool | None:
         """The tool that a queued call can be sent to now. One that was sent before goes to the same as then."""
@@ -231,6 +265,8 @@ class Calls:
             call.stream = Stream()
         call.stream.add(event.seq, bytes(event.data))
         entry = call.entry
+        if tool_agent(call.served_by) in self._in_force.settings.untrusted_agents:
+            self._showing[entry.n] = agent_of(entry.caller)
         for session, ref in call.waiters:
             self._journal.say(
                 effects.Progress(
@@ -291,9 +327,13 @@ class Calls:
         self._alarms.drop(call)
         if call.status is QUEUED:
             self._forget_waiting(call)
+        if self._showing:
+            self._showing.pop(entry.n, None)
         untrusted, readers = False, self._in_force.settings.untrusted_agents
         if readers:
             untrusted = call.attempt > 0 and tool_agent(call.served_by) in readers
+        is_passed_on = not untrusted and output is not None and self._passes_on(call)
+        receiver = agent_of(entry.caller) if untrusted or is_passed_on else ""
         # By position, in the order of the fields: by keyword it takes half a microsecond more.
         number = journal.write(
             entries.CallSettled(
@@ -309,8 +349,10 @@ class Calls:
                 None if call.stream is None else call.stream.summary(),
                 untrusted,
                 metrics,
-                self._taints(call, now) if untrusted else (),
+                self._taints(call, now) if untrusted or is_passed_on else (),
                 call.provider,
+                # The operator is a person, who can tell what strangers wrote.
+                (receiver,) if receiver else (),
             )
         )
         self.settled[status] += 1
@@ -355,26 +397,44 @@ class Calls:
     def _taints(self, call: Call, now: Now) -> tuple[str, ...]:
         """The correlations that an untrusted result becomes part of (decision 14).
 
-        An agent that did not say for which of its calls it asked may use the answer for any of them.
+        An agent that did not say for which of its calls it asked may use the answer for any of them; one that did, for
+        that one, whatever it called the correlation.
         """
         found: dict[str, None] = {}
         if call.entry.correlation_id is not None:
             found[call.entry.correlation_id] = None
-        if call.entry.chain and call.entry.cause is None:
-            for session, _ in call.waiters:
-                asking = self._registry.by_session.get(session)
-                for cause in self.worked_on(asking, now) if asking is not None else ():
-                    found[cause.correlation_id] = None
+        if call.entry.cause is not None:
+            named = self._state.by_number.get(call.entry.cause)
+            if named is not None:
+                found[named.correlation_id] = None
+        elif call.entry.chain:
+            for cause in self.worked_on(call.entry.caller, now):
+                found[cause.correlation_id] = None
         return tuple(found)
 
-    def worked_on(self, agent: Agent, now: Now) -> Iterator[Call]:
-        """The calls that an agent may be working on: those it runs, and those that ended or were lost without its word.
+    def _passes_on(self, call: Call) -> bool:
+        """Whether who serves this call received an untrusted result for it: its own result may hold some of that."""
+        correlation = self._state.tainted.get(call.correlation_id)
+        server = self._state.tainted_agents.get(tool_agent(call.served_by))
+        began = call.entry.n
+        return correlation is not None and server is not None and correlation[0] > began and server[0] > began
+
+    def is_shown_untrusted(self, agent_id: str) -> bool:
+        """Whether an agent is being shown, by a call that runs, what strangers wrote."""
+        return agent_id in self._showing.values()
+
+    def worked_on(self, identity: str, now: Now) -> Iterator[Call]:
+        """The calls that the agent behind an identity may be working on: those it runs, and those that ended or were
+        lost without its word, also while it is away.
 
         Else whoever cancels his call at once would have an agent act for him in its own name alone (P-F2).
         """
-        for number in agent.running:
-            yield self._state.by_number[number]
-        for call, until in agent.abandoned.values():
+        agent_id = agent_of(identity)
+        agent = self._registry.agents.get(agent_id)
+        if agent is not None:
+            for number in agent.running:
+                yield self._state.by_number[number]
+        for call, until in self._registry.abandoned_by(agent_id):
             if until > now.mono:
                 yield call
 
@@ -443,10 +503,16 @@ class Calls:
 
     def _send_again(self, call: Call, now: Now) -> None:
         """The next attempt, at the same agent. When it has to be done stays as it was."""
+        agent = self._registry.by_session[call.session]
+        problem = self.denial(call)
+        if problem is not None:
+            agent.abandon(call, now.mono)
+            self.deny(call, problem, now)
+            return
         kept = call.deadline, call.sent_at, call.started_ms
         number = self._write_sent(call, now)
         self.resent += 1
-        self.deliver(call, self._registry.by_session[call.session], number, now)
+        self.deliver(call, agent, number, now)
         call.deadline, call.sent_at, call.started_ms = kept
         self._alarms.set(call)
 

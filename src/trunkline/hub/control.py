@@ -310,4 +310,17 @@ class Control:
         for agent in self._registry.agents.values():
             if agent.credential == event.token_id:
                 self._journal.say(Close(agent.session, number, "protocol.unauthorized"))
-        self._journal.reply(event.session, event.ref, number, named=event.token_id, status="revoked")
+        token = self._state.tokens[event.token_id]
+        identity = f"{token.edge}:{token.agent}"
+        if self._credentials.is_revoked(identity):
+            self._let_go_of(identity, now)
+        self._journal.reply(event.session, event.ref, self._state.last, named=event.token_id, status="revoked")
+
+    def _let_go_of(self, identity: str, now: Now) -> None:
+        """The last token of an identity is gone: what waits on its behalf ends. What runs was sent, and goes on."""
+        problem = fault("policy.denied", f"the token of {identity} was revoked")
+        for call in list(self._state.calls.values()):
+            if call.status is not Status.RUNNING and identity in (*call.entry.chain, call.entry.caller):
+                self._calls.deny(call, problem, now)
+        for question in self._approvals.withdraw_all(identity, "the token was revoked", now):
+            self._tell_waiter(question.entry.approval_id, problem=problem)

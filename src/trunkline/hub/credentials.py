@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from trunkline.hub.state import State
-from trunkline.model import OPERATOR, RESERVED_PREFIXES, Manifest, Peer, Principal, ProcessIdentity
+from trunkline.model import OPERATOR, RESERVED_PREFIXES, Manifest, Peer, Principal, ProcessIdentity, agent_of
 
 FIRST_USE_S: Final = 120.0
 # Doubling from 0.1 s, so that a mistyped token costs nothing and a guesser gets 0.2 tries a second.
@@ -47,18 +47,38 @@ class Credentials:
         self._operator_edge = operator_edge
         self._launches: dict[str, Launch] = {}
         self._failures: dict[str, int] = {}
-        # Standing tokens by hash; follows ``state`` through ``index``.
+        # Standing tokens by hash, and the identities that had one and have none: both follow ``state`` (``index``).
         self._by_hash: dict[str, str] = {}
+        self._revoked: frozenset[str] = frozenset()
+        # Identities that were launched: those need no standing token.
+        self._launched: set[str] = set()
 
     def index(self) -> None:
         """Read the standing tokens from the state, after a fold and after each change."""
         tokens, revoked = self._state.tokens.values(), self._state.revoked
         self._by_hash = {token.sha256: token.token_id for token in tokens if token.token_id not in revoked}
+        good = {f"{token.edge}:{token.agent}" for token in tokens if token.token_id not in revoked}
+        self._revoked = frozenset(f"{token.edge}:{token.agent}" for token in tokens) - good
+
+    def is_revoked(self, identity: str) -> bool:
+        """Whether this identity had standing tokens, has none any more, and comes in by nothing else."""
+        return identity in self._revoked and identity not in self._launched
+
+    def granted(self, identity: str) -> tuple[str, ...]:
+        """What a person granted the manifest of a launched agent, wherever the agent is now."""
+        grant = self._state.grants.get(agent_of(identity))
+        return grant.permissions if grant is not None and identity == self._launched_as(grant.agent_id) else ()
+
+    def _launched_as(self, agent_id: str) -> str:
+        """The identity of a launched agent. One that is part of the exchange comes in by the edge its prefix names."""
+        prefix = agent_id.partition(".")[0]
+        return f"{prefix if f'{prefix}.' in RESERVED_PREFIXES else self._launch_edge}:{agent_id}"
 
     def expect(self, token_sha256: str, launch: Launch) -> None:
         """A run was launched with this token."""
         self._launches = {known: other for known, other in self._launches.items() if other.agent_id != launch.agent_id}
         self._launches[token_sha256] = launch
+        self._launched.add(self._launched_as(launch.agent_id))
 
     def forget(self, run_id: str) -> None:
         """A run is over, and its token with it."""
@@ -77,9 +97,7 @@ class Credentials:
         """
         launch = self._launches.get(token_sha256)
         if launch is not None:
-            # An agent that is part of the exchange comes in by the edge that its reserved prefix names.
-            prefix = launch.agent_id.partition(".")[0]
-            if edge != (prefix if f"{prefix}." in RESERVED_PREFIXES else self._launch_edge):
+            if f"{edge}:{launch.agent_id}" != self._launched_as(launch.agent_id):
                 return "", f"launch token of {launch.agent_id} on the edge {edge}"
             return self._admit_launched(launch, agent_id, peer, now, in_use=in_use)
         token_id = self._by_hash.get(token_sha256)

@@ -32,7 +32,7 @@ from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Agent, Registry
 from trunkline.hub.routing import Routing
-from trunkline.hub.state import Call, Route, State, held_beside
+from trunkline.hub.state import Call, Route, Settled, State, held_beside
 from trunkline.hub.timers import Timers
 from trunkline.model import (
     Decision,
@@ -99,7 +99,7 @@ class Hub:
         self.routing = routing = Routing(registry, judge)
         self.approvals = approvals = Approvals(journal, self.timers, in_force)
         self.alarms = alarms = Alarms(state, registry, self.timers)
-        self.calls = calls = Calls(journal, registry, loads, approvals, alarms, in_force, routing)
+        self.calls = calls = Calls(journal, registry, loads, approvals, alarms, in_force, judge, routing)
         self.agents = Agents(journal, registry, loads, calls, approvals, credentials, judge, self.timers, in_force)
         self.control = control = Control(
             journal, registry, calls, approvals, credentials, fingerprints, judge, in_force, new_id
@@ -209,12 +209,18 @@ class Hub:
         return None if key_id in self.state.keys else key_id
 
     def _call_requested(self, event: CallRequested, now: Now) -> None:
-        """Join an earlier call with the same key; else judge, then refuse or take on."""
+        """Judge, then refuse, take on, or join the earlier call with the same key."""
         case = Case(event)
         if event.key is not None:
             case.input_mac = self.fingerprints.input_mac(event.tool_id, event.input)
             case.key_id = self.fingerprints.key_id(case.caller, event.key)
-            if self._joined(event, case.key_id, case.input_mac, now):
+            earlier = self._earlier(event, case.key_id, now)
+            if earlier is not None:
+                refusal = self.judging.repeat_refusal(case, now)
+                if refusal is None:
+                    refusal = self._join(event, earlier, case.input_mac)
+                if refusal is not None:
+                    self._refuse(event, refusal, now)
                 return
         refusal = self.judging.refusal(case, now)
         if refusal is None:
@@ -284,26 +290,28 @@ class Hub:
         else:
             self.calls.enqueue(call, agent)
 
-    def _joined(self, event: CallRequested, key_id: str, mac: str, now: Now) -> bool:
-        """Whether this key names an earlier call; if so, the one who asks now is answered with that one."""
+    def _earlier(self, event: CallRequested, key_id: str, now: Now) -> Call | Settled | events.Earlier | None:
+        """The earlier call that this key names: open, or with its outcome."""
         call_id = self.state.keys.get(key_id)
         call = self.state.calls.get(call_id) if call_id is not None else None
         if call is not None:
-            if call.entry.input_mac != mac:
-                self._refuse(event, Refusal(fault("idempotency.conflict")), now)
-            elif len(call.waiters) >= MAX_WAITERS:
-                problem = fault("limit.inflight", f"{MAX_WAITERS} requests wait for this call")
-                self._refuse(event, Refusal(problem), now)
-            else:
-                self._wait_too(call, event)
-            return True
+            return call
         settled = self.state.recent.get(call_id) if call_id is not None else event.earlier
-        if settled is None or self.state.age_ms(settled.settled.at, now.ms) >= KEY_LIFE_MS:
-            return False
-        accepted, outcome = settled.accepted, settled.settled
+        is_old = settled is not None and self.state.age_ms(settled.settled.at, now.ms) >= KEY_LIFE_MS
+        return None if is_old else settled
+
+    def _join(self, event: CallRequested, earlier: Call | Settled | events.Earlier, mac: str) -> Refusal | None:
+        """Answer the one who asks now with the call that has the key, or let him wait for it; why not, if not."""
+        if isinstance(earlier, Call):
+            if earlier.entry.input_mac != mac:
+                return Refusal(fault("idempotency.conflict"))
+            if len(earlier.waiters) >= MAX_WAITERS:
+                return Refusal(fault("limit.inflight", f"{MAX_WAITERS} requests wait for this call"))
+            self._wait_too(earlier, event)
+            return None
+        accepted, outcome = earlier.accepted, earlier.settled
         if accepted.input_mac != mac:
-            self._refuse(event, Refusal(fault("idempotency.conflict")), now)
-            return True
+            return Refusal(fault("idempotency.conflict"))
         self.journal.say(
             effects.Answer(
                 event.session,
@@ -319,7 +327,7 @@ class Hub:
                 large=LargeOutput.of(outcome.output),
             )
         )
-        return True
+        return None
 
     def _wait_too(self, call: Call, event: CallRequested) -> None:
         """One more waits for an open call."""

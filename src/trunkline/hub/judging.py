@@ -4,8 +4,10 @@ A ``Case`` is one request on its way through the steps. Each step looks at one t
 out, and gives a ``Refusal`` or None. ``Judging.refusal`` is the order: who wants to know why a call is refused, or adds
 a reason, reads it from top to bottom. A dry run (``Judging.dry_refusal``) takes some of the same steps.
 
-Does not own repeats of a key (they are joined before, in ``hub``), the rules themselves (``policy``), who is told, or
-what happens to a call that was taken on (``calls``).
+A repeat of a key goes through ``Judging.repeat_refusal`` only: it is no new call, but who asks has to be one who may.
+
+Does not own the earlier call that a repeat joins (``hub``), the rules themselves (``policy``), who is told, or what
+happens to a call that was taken on (``calls``).
 
 Invariant: only the last step, and the one about the pace, count anything: a refused call leaves nothing behind.
 """
@@ -29,7 +31,7 @@ from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.routing import Routing
 from trunkline.hub.state import State, body_size, held_beside
-from trunkline.model import Circumstance, Circumstances, Decision, Fault, Now, Verdict, fault
+from trunkline.model import Circumstance, Circumstances, Decision, Fault, Now, Verdict, agent_of, fault
 
 # A look into an enum takes 70 ns.
 ASK: Final = Decision.ASK
@@ -138,6 +140,11 @@ class Judging:
         rules = self.find_circumstances(case, now) or self.policy_agrees(case)
         return rules or (self.input_is_valid(case) or self.guard_agrees(case) if has_input else None)
 
+    def repeat_refusal(self, case: Case, now: Now) -> Refusal | None:
+        """Of who asks for a call that has been taken on: nothing of it is told to those who may not make it now."""
+        self.find_chain(case, now)
+        return self.find_circumstances(case, now) or self.policy_agrees_to_repeat(case)
+
     # -- the exchange, and what the caller does to it ------------------------------------------------------------------
 
     def exchange_is_open(self) -> Refusal | None:
@@ -167,17 +174,22 @@ class Judging:
 
     def chain_may_go_on(self, case: Case, now: Now) -> Refusal | None:
         """Those whom the caller works for stand behind the call; nobody is called in a circle, or too deep."""
-        event, agent = case.event, case.tool.agent
-        asking = self._registry.by_session.get(event.session)
-        if asking is not None and (asking.running or asking.abandoned):
-            working = list(self._calls.worked_on(asking, now))
-            named = next((call for call in working if call.entry.call_id == event.causation_id), None)
-            case.chain = chains.chain_of(named, working)
-        if agent is not None and (case.chain.causes or case.caller == agent.identity):
+        agent = case.tool.agent
+        self.find_chain(case, now)
+        if agent is not None and (case.chain.causes or agent_of(case.caller) == agent.agent_id):
             problem = chains.refusal(case.chain, case.caller, agent.identity)
             if problem is not None:
                 return Refusal(problem, chain=case.chain.callers)
         return None
+
+    def find_chain(self, case: Case, now: Now) -> None:
+        """Find out for whom the caller asks: the one place that does, whatever edge, token and session he asks by."""
+        working, named_id = list(self._calls.worked_on(case.caller, now)), case.event.causation_id
+        if not working and named_id is None:
+            return
+        # One that ended without the agent's word is not open, and may be named all the same.
+        named = next((call for call in working if call.entry.call_id == named_id), None)
+        case.chain = chains.chain_of(case.caller, named or self._state.calls.get(named_id or ""), working)
 
     def find_circumstances(self, case: Case, now: Now) -> Refusal | None:
         """Find out under which circumstances the call is made: the one place that does. It refuses nothing itself."""
@@ -186,7 +198,7 @@ class Judging:
         if case.correlation_id is None and cause is not None:
             case.correlation_id = cause.correlation_id
         case.circumstances = NONE
-        if (self._state.tainted or case.chain.causes) and self._is_untrusted(case, now):
+        if self._is_untrusted(case, now):
             case.circumstances |= {Circumstance.UNTRUSTED}
         return None
 
@@ -198,6 +210,7 @@ class Judging:
         return bool(
             case.circumstances
             or self._state.tainted
+            or self._state.tainted_agents
             or self._in_force.settings.untrusted_agents
             or agent_id in self._judge.guards
             or self._routing.is_routed(case.event.tool_id)
@@ -206,13 +219,19 @@ class Judging:
     def _is_untrusted(self, case: Case, now: Now) -> bool:
         """Whether what strangers wrote may be behind this call (decision 14).
 
-        The calls it was made for count as well: an agent does not shake it off by naming another correlation.
+        What the caller received counts, and the calls it was made for: an agent does not shake it off by naming another
+        correlation, or none.
         """
-        tainted = self._state.is_tainted
-        if case.correlation_id is not None and tainted(case.correlation_id, now.ms):
+        state, agent_id, taint_ms = self._state, agent_of(case.caller), self._in_force.settings.limits.taint_ms
+        if agent_id and (
+            state.is_tainted_agent(agent_id, now.ms, taint_ms) or self._calls.is_shown_untrusted(agent_id)
+        ):
+            return True
+        if case.correlation_id is not None and state.is_tainted(case.correlation_id, now.ms, taint_ms):
             return True
         return any(
-            Circumstance.UNTRUSTED in cause.entry.circumstances or tainted(cause.correlation_id, now.ms)
+            Circumstance.UNTRUSTED in cause.entry.circumstances
+            or state.is_tainted(cause.correlation_id, now.ms, taint_ms)
             for cause in case.chain.causes
         )
 
@@ -220,6 +239,22 @@ class Judging:
         """No rule denies the call to anybody in the chain."""
         case.verdict = self._judge.verdict(case.tool, (*case.chain.callers, case.caller), case.circumstances)
         problem = case.verdict.fault  # OS-103, OS-104
+        return None if problem is None else case.refused(problem)
+
+    def policy_agrees_to_repeat(self, case: Case) -> Refusal | None:
+        """The same of a tool that may not be offered now; and its guard agrees."""
+        event, tool = case.event, self._registry.tools.get(case.event.tool_id)
+        callers = (*case.chain.callers, case.caller)
+        if tool is not None and not tool.suspended:
+            case.verdict = self._judge.verdict(tool, callers, case.circumstances)
+        else:
+            pin = self._state.pins.get(event.tool_id)
+            if pin is None:
+                # Never offered: the call that has the key is another tool's, which is a conflict.
+                return None
+            case.verdict = self._judge.judge(pin.definition, callers, case.circumstances)
+        case.verdict = self._judge.guarded(case.verdict, event.tool_id, event.input)
+        problem = case.verdict.fault
         return None if problem is None else case.refused(problem)
 
     def directive_is_stated(self, case: Case, now: Now) -> Refusal | None:

@@ -31,7 +31,7 @@ from trunkline.hub.judging import Case, Judging
 from trunkline.hub.limits import CALL_BYTES, HOUR_S, Load, Loads, written_at_most
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.state import Call, State, held_beside
-from trunkline.model import INLINE_OUTPUT_BYTES, Now, Status
+from trunkline.model import INLINE_OUTPUT_BYTES, Now, Status, agent_of
 from trunkline.schemas import value_of
 
 RUNNING: Final = Status.RUNNING
@@ -83,12 +83,15 @@ class Lanes:
         self._in_force = in_force
         self._call_prefix = call_prefix
         self._lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
+        # Those who have a lane, and the agent behind each, if one is here: for whom they ask is looked up there.
+        self._askers: dict[str, Agent | None] = {}
         # Open calls that came by a lane, by their id.
         self.under_way: dict[str, Lane] = {}
 
     def close(self) -> None:
         """Something changed: judge everything anew, and look at every result with care."""
         self._lanes.clear()
+        self._askers.clear()
         self.under_way.clear()
 
     def leave(self, call_id: str) -> None:
@@ -104,6 +107,7 @@ class Lanes:
         tool, agent, limits = case.tool, case.agent, self._in_force.settings.limits
         definition, output = tool.definition, tool.output_validator
         timeout_ms = None if agent.timeout_s is None else int(agent.timeout_s * 1000)
+        self._askers[case.caller] = self._registry.agents.get(agent_of(case.caller))
         self._lanes[case.caller, case.event.tool_id, terms.chain] = Lane(
             terms,
             tool,
@@ -137,16 +141,21 @@ class Lanes:
     def try_accept(self, event: CallRequested, now: Now) -> tuple[Effect, ...] | None:
         """Take on and send an ordinary call."""
         state = self._state
-        asking = self._registry.by_session.get(event.session)
+        identity = event.caller.identity
+        if identity not in self._askers:
+            return None
+        asking = self._askers[identity]
         cause = None
         chain: tuple[str, ...] = ()
         if asking is not None and (asking.running or asking.abandoned):
             # It works for somebody, and has to say for whom.
             cause = state.calls.get(event.causation_id or "")
-            if cause is None or cause.session != event.session or cause.status is not RUNNING:
+            if cause is None or cause.session != asking.session or cause.status is not RUNNING:
                 return None
             chain = (*cause.entry.chain, cause.entry.caller)
-        lane = self._lanes.get((event.caller.identity, event.tool_id, chain))
+        elif event.causation_id is not None and event.causation_id in state.calls:
+            return None
+        lane = self._lanes.get((identity, event.tool_id, chain))
         if (
             lane is None
             or event.key is not None

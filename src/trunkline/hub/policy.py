@@ -1,8 +1,9 @@
 """Rules to allow, ask or deny. Deny unless a rule says otherwise.
 
 The whole chain is judged: each caller in it must be allowed, and the strictest answer wins, so nobody gets through
-another what they may not do themselves. Permissions that a tool requires are judged before the rules. Policy reads who
-calls, which tool, whether it has side effects and under which circumstances; never the text of a body.
+another what they may not do themselves. Permissions that a tool requires are judged before the rules, and whose last
+token was revoked is denied everything. Policy reads who calls, which tool, whether it has side effects and under which
+circumstances; never the text of a body.
 
 Does not own approvals (``approvals``) or directives: a decision says *ask*, others do the asking. The functions are the
 rules; ``Judge`` remembers their answers until something they depend on changes.
@@ -15,6 +16,7 @@ from typing import Final
 
 from msgspec import Raw
 
+from trunkline.entries import CallAccepted
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.in_force import InForce
 from trunkline.hub.registry import Registry, Tool
@@ -22,6 +24,7 @@ from trunkline.model import (
     OPERATOR,
     Circumstances,
     Decision,
+    Fault,
     Guard,
     Policy,
     Rule,
@@ -38,6 +41,8 @@ MAX_VERDICTS: Final = 1024
 # Which permissions an identity holds, and by which names rules may speak of it.
 Permissions = Callable[[str], tuple[str, ...]]
 Names = Callable[[str], tuple[str, ...]]
+# Whether an identity had tokens and has none any more.
+IsRevoked = Callable[[str], bool]
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -64,6 +69,11 @@ def matches(pattern: str, text: str) -> bool:
 def only_itself(caller: str) -> tuple[str, ...]:
     """The names of somebody who has no type."""
     return (caller,)
+
+
+def nobody(_caller: str) -> bool:
+    """Where no tokens are known, none was revoked."""
+    return False
 
 
 def first_match(
@@ -97,8 +107,12 @@ def judge_one(
     circumstances: Circumstances,
     permissions: Permissions,
     names: Names = only_itself,
+    is_revoked: IsRevoked = nobody,
 ) -> Verdict:
     """What policy says to one caller."""
+    if is_revoked(caller):
+        reason = f"the token of {caller} was revoked"
+        return Verdict(Decision.DENY, "token", reason, caller, fault("policy.denied", reason))
     lacking = None if caller == OPERATOR else missing_permission(definition.required_permissions, permissions(caller))
     if lacking is not None:
         reason = f"{caller} does not hold the permission {lacking}"
@@ -121,12 +135,19 @@ def judge(
     circumstances: Circumstances,
     permissions: Permissions,
     names: Names = only_itself,
+    is_revoked: IsRevoked = nobody,
 ) -> Verdict:
     """What policy says to a chain of callers: the strictest answer to any of them. ``callers`` is never empty."""
     strictest: Verdict | None = None
     for caller in callers:
         verdict = judge_one(
-            policy, caller, definition, circumstances=circumstances, permissions=permissions, names=names
+            policy,
+            caller,
+            definition,
+            circumstances=circumstances,
+            permissions=permissions,
+            names=names,
+            is_revoked=is_revoked,
         )
         if strictest is None or _STRICTNESS[verdict.decision] > _STRICTNESS[strictest.decision]:
             strictest = verdict
@@ -177,11 +198,25 @@ class Judge:
             circumstances=circumstances,
             permissions=self.permissions_of,
             names=self._credentials.names_of,
+            is_revoked=self._credentials.is_revoked,
         )
+
+    def denial(self, tool: Tool | ToolDefinition, entry: CallAccepted) -> Fault | None:
+        """Why a call that was taken on may not be sent to a tool now, if policy or the tool's guard denies it."""
+        callers, circumstances = (*entry.chain, entry.caller), frozenset(entry.circumstances)
+        if isinstance(tool, Tool):
+            verdict, tool_id = self.verdict(tool, callers, circumstances), tool.definition.tool_id
+        else:
+            verdict, tool_id = self.judge(tool, callers, circumstances), tool.tool_id
+        return self.guarded(verdict, tool_id, entry.input).fault
 
     def permissions_of(self, identity: str) -> tuple[str, ...]:
         """What an identity holds: what a person granted its manifest, and what its tokens carry (decision 15)."""
         edge, _, name = identity.partition(":")
         agent = self._registry.agents.get(name)
-        granted = agent.permissions if agent is not None and agent.edge == edge else ()
+        if agent is None:
+            # What it asked for before it left may be judged while it is away.
+            granted = self._credentials.granted(identity)
+        else:
+            granted = agent.permissions if agent.edge == edge else ()
         return granted + self._credentials.permissions_of_token(identity)

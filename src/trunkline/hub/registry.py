@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Final
 
 from msgspec import Raw, Struct, field
@@ -217,6 +218,14 @@ class Registry:
         """The exchange restarted while an agent worked on this call."""
         _, abandoned = self._left.setdefault(agent_id, (None, OrderedDict()))
         _remember(abandoned, call, now)
+
+    def abandoned_by(self, agent_id: str) -> Collection[tuple[Call, float]]:
+        """The calls that ended or were lost without the word of an agent, here or away, and until when they count."""
+        agent = self.agents.get(agent_id)
+        if agent is not None:
+            return agent.abandoned.values()
+        _, abandoned = self._left.get(agent_id, (None, None))
+        return () if abandoned is None else abandoned.values()
 
     def detach(self, session: int) -> Agent | None:
         """An agent is gone; its tools stay known but unavailable."""

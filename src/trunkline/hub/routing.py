@@ -19,7 +19,7 @@ from msgspec import Raw
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Registry, Tool
 from trunkline.hub.state import Call
-from trunkline.model import Circumstances, Decision, Now, Router, tool_agent
+from trunkline.model import Circumstances, Decision, Now, Router, agent_of, tool_agent
 
 
 class Routing:
@@ -69,7 +69,12 @@ class Routing:
         self, tool: Tool, body: Raw, callers: tuple[str, ...], circumstances: Circumstances, now: Now
     ) -> bool:
         agent = tool.agent
-        if agent is None or not tool.is_usable or tool.quarantined_until > now.mono or agent.identity in callers:
+        if (
+            agent is None
+            or not tool.is_usable
+            or tool.quarantined_until > now.mono
+            or agent.agent_id in map(agent_of, callers)
+        ):
             return False
         # Whether a person is asked was decided for the tool that was asked for.
         verdict = self._judge.verdict(tool, callers, circumstances)

@@ -3,9 +3,9 @@
 ``State.apply`` is the only code that changes durable state. The hub calls it for each entry it writes, recovery calls
 it for each entry it reads; so a past run and a restart give what the live run had, by construction.
 
-Owns open calls, questions, directives, tokens, grants, pins and tainted correlations, each with the numbers of the
-entries it stands on (``open_entries``: what a snapshot has to name). Does not own sessions, timers or counters: those
-are gone after a crash, and the hub rebuilds them.
+Owns open calls, questions, directives, tokens, grants, pins, tainted correlations and agents, each with the numbers of
+the entries it stands on (``open_entries``: what a snapshot has to name). Does not own sessions, timers or counters:
+those are gone after a crash, and the hub rebuilds them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ WAITING_APPROVAL: Final = Status.WAITING_APPROVAL
 # is read from there. 256 are 10 ms of full load, one commit: more would only push each other out of the cache.
 RECENT_CALLS: Final = 256
 RECENT_BYTES: Final = 33_554_432
-# How long a correlation counts as touched by untrusted text, and how many are remembered.
+# How long correlations and agents count as touched by untrusted text unless the settings say otherwise, and how many
+# of each are remembered.
 TAINT_MS: Final = 86_400_000
 TAINTED: Final = 10_000
 # Jumps of the wall clock are put on record under this code, as "<milliseconds> ms …". Those of less than a few hours,
@@ -169,6 +170,8 @@ class State:
         self.last_at = 0
         # Correlation → the number and time of the entry that tainted it last.
         self.tainted: dict[str, tuple[int, int]] = {}
+        # The same of agents, by their ids: who received an untrusted result.
+        self.tainted_agents: dict[str, tuple[int, int]] = {}
         self._appliers: dict[type[Entry], Callable[[Any], None]] = {
             entries.CallAccepted: self._call_accepted,
             entries.CallSent: self._call_sent,
@@ -234,7 +237,7 @@ class State:
             del self.recent[call_id]
         self._recent_bytes = held
 
-    def open_entries(self, now_ms: int) -> list[int]:
+    def open_entries(self, now_ms: int, taint_ms: int = TAINT_MS) -> list[int]:
         """The numbers of all entries that a fold needs to come to this state again."""
         numbers: set[int] = set()
         for call in self.calls.values():
@@ -249,9 +252,10 @@ class State:
         for group in (self.tokens, self.revoked, self.grants, self.pins):
             numbers.update(item.n for item in group.values())
         numbers.update(step.n for steps in self.processes.values() for step in steps)
-        numbers.update(number for number, at in self.tainted.values() if self.age_ms(at, now_ms) < TAINT_MS)
-        lately = (jump for jump in self.jumps if self.age_ms(jump.to_ms, now_ms) < LONGEST_LIFE_MS)
-        numbers.update(jump.n for jump in lately if jump.n)
+        for marks in (self.tainted, self.tainted_agents):
+            numbers.update(number for number, at in marks.values() if self.age_ms(at, now_ms) < taint_ms)
+        longest = max(LONGEST_LIFE_MS, taint_ms)
+        numbers.update(jump.n for jump in self.jumps if jump.n and self.age_ms(jump.to_ms, now_ms) < longest)
         return sorted(numbers)
 
     def age_ms(self, at_ms: int, now_ms: int) -> int:
@@ -277,10 +281,15 @@ class State:
                     call = self.by_number.get(call.entry.cause)
         return found
 
-    def is_tainted(self, correlation_id: str, now_ms: int) -> bool:
+    def is_tainted(self, correlation_id: str, now_ms: int, taint_ms: int = TAINT_MS) -> bool:
         """Whether a result of an agent that reads untrusted text is part of this correlation."""
         found = self.tainted.get(correlation_id)
-        return found is not None and self.age_ms(found[1], now_ms) < TAINT_MS
+        return found is not None and self.age_ms(found[1], now_ms) < taint_ms
+
+    def is_tainted_agent(self, agent_id: str, now_ms: int, taint_ms: int = TAINT_MS) -> bool:
+        """Whether this agent received such a result."""
+        found = self.tainted_agents.get(agent_id)
+        return found is not None and self.age_ms(found[1], now_ms) < taint_ms
 
     # -- one method for each entry that changes something --------------------------------------------------------------
 
@@ -320,7 +329,9 @@ class State:
 
     def _call_settled(self, entry: CallSettled) -> None:
         for correlation_id in entry.taints:
-            self._taint(correlation_id, entry)
+            _mark(self.tainted, correlation_id, entry)
+        for agent_id in entry.receivers:
+            _mark(self.tainted_agents, agent_id, entry)
         call = self.by_number.get(entry.call)
         if call is None:
             return
@@ -330,12 +341,6 @@ class State:
             if question is not None:
                 question.calls.remove(entry.call)
         self.settle(call, entry)
-
-    def _taint(self, correlation_id: str, entry: CallSettled) -> None:
-        self.tainted.pop(correlation_id, None)
-        self.tainted[correlation_id] = (entry.n, entry.at)
-        if len(self.tainted) > TAINTED:
-            del self.tainted[next(iter(self.tainted))]
 
     def _question_opened(self, entry: QuestionOpened) -> None:
         question = OpenQuestion(entry, deque(), [])
@@ -406,6 +411,14 @@ def held_beside(context: Raw | None, actor: Actor | None) -> int:
     """How many bytes a call holds beside its input while it is open."""
     size = 0 if context is None else len(context)
     return size if actor is None else size + len(actor.id) + len(actor.display or "")
+
+
+def _mark(marks: dict[str, tuple[int, int]], name: str, entry: CallSettled) -> None:
+    """Taint something, or do so anew, by an entry; the oldest mark goes first."""
+    marks.pop(name, None)
+    marks[name] = (entry.n, entry.at)
+    if len(marks) > TAINTED:
+        del marks[next(iter(marks))]
 
 
 def body_size(body: Raw | None) -> int:

@@ -45,6 +45,16 @@ _AT: Final = re.compile(rb'"at":([0-9]+)')
 Call = tuple[CallAccepted, CallSettled | None]
 
 
+class _Whose(msgspec.Struct):
+    """Of an entry: the call it is about, or the caller of the one it began."""
+
+    call: int | None = None
+    caller: str | None = None
+
+
+_whose: Final = msgspec.json.Decoder(_Whose).decode
+
+
 class Reader:
     """A read-only view of one ledger. Without ``keys`` the originals of what was masked stay closed."""
 
@@ -154,6 +164,16 @@ class Reader:
         name = self._keys.mac(bytes.fromhex(sha256))
         sealed = self._value("SELECT data FROM held_blobs WHERE name = ?", name)
         return self._keys.unseal(sealed, name.encode()) if isinstance(sealed, bytes) else None
+
+    def newest_user(self, sha256: str) -> str | None:
+        """The caller of the newest call that a large body on record belongs to."""
+        number = self._value("SELECT last FROM uses WHERE sha256 = ?", bytes.fromhex(sha256))
+        data = self.line(number) if isinstance(number, int) else None
+        found = None if data is None else _whose(data)
+        if found is not None and found.call is not None:
+            data = self.line(found.call)
+            found = None if data is None else _whose(data)
+        return None if found is None else found.caller
 
     # --- calls --------------------------------------------------------------------------------------------------------
 

@@ -332,8 +332,8 @@ class Writer:
         if kind == "call.settled":
             call = entry["call"]
             assert isinstance(call, int)
-            # A repeat of its key returns it as it was; a fold needs the very names of the correlations it taints.
-            if entry.get("taints") or self._is_keyed(call):
+            # A repeat of its key returns it as it was; a fold needs the very names of what it taints.
+            if entry.get("taints") or entry.get("receivers") or self._is_keyed(call):
                 at = entry["at"]
                 assert isinstance(at, int)
                 self._hold(number, call, at + OUTCOME_KEPT_MS, data)

@@ -148,6 +148,7 @@ def dump(state: State, now_ms: int) -> dict[str, object]:
         "grants": {name: grant.permissions for name, grant in state.grants.items()},
         "pins": {name: pin.fingerprint for name, pin in state.pins.items()},
         "tainted": {name: mark for name, mark in state.tainted.items() if mark[1] + TAINT_MS > now_ms},
+        "tainted agents": {name: mark for name, mark in state.tainted_agents.items() if mark[1] + TAINT_MS > now_ms},
     }
 
 

@@ -641,4 +641,5 @@ def dump(state: State, now: Now) -> dict[str, object]:
         "processes": {key: [step.n for step in steps] for key, steps in state.processes.items()},
         "pins": state.pins,
         "tainted": {name: mark for name, mark in state.tainted.items() if mark[1] + TAINT_MS > now.ms},
+        "tainted agents": {name: mark for name, mark in state.tainted_agents.items() if mark[1] + TAINT_MS > now.ms},
     }

@@ -106,12 +106,18 @@ def test_without_a_manifest_there_is_nothing_to_ask_and_no_permission(kit: Kit) 
     assert not may(kit, "com.a")
 
 
-def test_permissions_end_with_the_session(kit: Kit) -> None:
+def test_permissions_hold_for_what_an_agent_asked_before_it_left_and_not_for_whoever_comes_in_its_name(
+    kit: Kit,
+) -> None:
     kit.attach("com.a", manifest=FIRST)
     kit.answer(kit.questions("manifest")[0])
     assert kit.hub.judge.permissions_of("opensentience:com.a") == FIRST.permissions
     assert kit.hub.judge.permissions_of("http:com.a") == ()
     kit.leave("com.a")
+    assert kit.hub.judge.permissions_of("opensentience:com.a") == FIRST.permissions
+    assert kit.hub.judge.permissions_of("http:com.a") == ()
+    kit.token("opensentience", "com.a", "by hand")
+    kit.arrive("com.a", token="by hand")
     assert kit.hub.judge.permissions_of("opensentience:com.a") == ()
 
 

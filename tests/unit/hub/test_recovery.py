@@ -98,7 +98,7 @@ def busy() -> tuple[Kit, list[Asked]]:
         max_inflight=2,
     )
     kit.attach("com.web", tool("com.web/read", side_effects=False))
-    token = kit.token("http", "guest", "secret", permissions=("p",))
+    token = kit.token("http", "gone", "secret", permissions=("p",))
     kit.token("http", "other", "secret 2")
     kit.revoke(token)
     kit.directive("com.a/meant", {"n": 1})

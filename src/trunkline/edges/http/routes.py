@@ -144,9 +144,9 @@ class Api:
         return json_answer({"tools": found[:limit], "next": last})
 
     async def blob(self, request: Request) -> Response:
-        """``GET /v1/blobs/{hash}``: a large output. Its hash is known to those who were given the reference."""
+        """``GET /v1/blobs/{hash}``: a large output, for those who may see a call that it belongs to."""
         named = _SHA256.fullmatch(request.path_params["sha256"])
-        data = None if named is None else self._views.blob(named[1])
+        data = None if named is None else self._views.blob(named[1], principal_of(request))
         if data is None:
             return refusal(fault("not_found", "no blob has this hash"))
         headers = {"content-length": str(len(data))}

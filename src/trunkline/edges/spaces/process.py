@@ -82,6 +82,8 @@ class Run(Struct, eq=False):
     # What a person was asked before a restart, by operation, and which questions have been told of since.
     asked_before: dict[int, list[translate.Why]] = {}
     told: set[str] = set()
+    # Operations that were taken on before a restart.
+    taken_on_before: frozenset[int] = frozenset()
 
     @property
     def is_open(self) -> bool:
@@ -98,6 +100,13 @@ class Start(Struct, frozen=True):
     """A delivery may be carried out now, by its space."""
 
     delivery: Deliver
+
+
+class Drop(Struct, frozen=True):
+    """A delivery must not be carried out any more: its space says so to the exchange."""
+
+    delivery: Deliver
+    fault: Fault
 
 
 class Turn(Struct, frozen=True):
@@ -118,7 +127,7 @@ class Ended(Struct, frozen=True):
     run: Run
 
 
-Output = Event | Start | Turn | Changed | Ended
+Output = Event | Start | Drop | Turn | Changed | Ended
 
 
 class Reasons(Protocol):
@@ -129,6 +138,9 @@ class Reasons(Protocol):
 
     def why_refused(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
         """Why such an operation would be refused now, if it would."""
+
+    def why_denied(self, delivery: Deliver) -> Fault | None:
+        """Why what was delivered before must not be carried out now, if it must not."""
 
     @property
     def no_shell(self) -> str:
@@ -196,6 +208,7 @@ class Runs:
         found = on_record(run)
         run.refused_before = frozenset(range(max(found, default=0))) - found.keys()
         run.asked_before = {index: questions for index, questions in found.items() if questions}
+        run.taken_on_before = frozenset(found)
         self._enqueue(run)
         return self._take()
 
@@ -278,7 +291,10 @@ class Runs:
             self._give_turn(run)
             return
         operation = run.operations[run.index]
-        event = translate.outcome(operation, run.index, answer, self._reasons.no_shell)
+        if answer.refused and run.index in run.taken_on_before and problem is not None:
+            event = translate.not_shown(operation, run.index, problem, stamp(now.ms))
+        else:
+            event = translate.outcome(operation, run.index, answer, self._reasons.no_shell)
         run.asked = run.held = run.call_id = None
         run.index += 1
         self._tell(run, event)
@@ -326,7 +342,8 @@ class Runs:
             run.state = "active"
             run.deadline = now.mono + run.seconds
             if run.held is not None:
-                self._out.append(Start(run.held))
+                problem = self._reasons.why_denied(run.held)
+                self._out.append(Start(run.held) if problem is None else Drop(run.held, problem))
                 run.held = None
             else:
                 self._ask(run, now)

@@ -24,13 +24,13 @@ from trunkline.edges.exchange import BaseSink, Feed, Views
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.agent import SpaceAgent
 from trunkline.edges.spaces.messages import read_operations_message
-from trunkline.edges.spaces.process import PROCESS, Changed, Ended, Output, Run, Runs, Start, Turn
+from trunkline.edges.spaces.process import PROCESS, Changed, Drop, Ended, Output, Run, Runs, Start, Turn
 from trunkline.edges.spaces.store import Space, SpacesFolder
 from trunkline.edges.waiting import Requests, Waiting
 from trunkline.effects import Deliver, ToSession, Wait
 from trunkline.errors import WorkspaceError
-from trunkline.events import Event
-from trunkline.model import Decision, Fault, Now, ProcessIdentity, fault, stamp
+from trunkline.events import CallFinished, Event
+from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, fault, stamp
 from trunkline.workspace.sandbox import Sandbox, probe
 
 log = logging.getLogger("trunkline")
@@ -267,6 +267,10 @@ class Spaces:
                     # A space that is being removed takes on nothing more; the hub says what became of this.
                     if agent is not None:
                         agent.start(delivery)
+                case Drop(delivery, problem):
+                    agent = self.agents.get(translate.space_of(delivery.tool_id))
+                    if agent is not None:
+                        happened.append(CallFinished(agent.number, delivery.call_id, Status.FAILED, fault=problem))
                 case Turn(run):
                     turns.append(run)
                 case Changed(run):
@@ -334,6 +338,10 @@ class Spaces:
         """Why such an operation would be refused now, if it would."""
         tool_id = translate.tool_id(run.space, operation["type"])
         return self._views.check(run.caller, tool_id, translate.tool_input(operation)).fault
+
+    def why_denied(self, delivery: Deliver) -> Fault | None:
+        """Why a delivery that waited for its turn must not be carried out any more, if it must not."""
+        return self._views.denied(delivery.call_id)
 
     def _on_record_of(self, run: Run) -> dict[int, list[translate.Why]]:
         """Which operations of a run became calls, and what a person was asked about each, by what is on record."""

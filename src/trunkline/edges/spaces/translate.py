@@ -355,6 +355,14 @@ def refused_before(operation: Mapping[str, Any], problem: Fault | None, at: str)
     return _denied(operation, problem or fault("policy.denied", text), at)
 
 
+def not_shown(operation: Mapping[str, Any], index: int, problem: Fault, at: str) -> dict[str, Any]:
+    """An operation that became a call before the exchange was started anew, of which its caller may hear no more."""
+    text = (
+        f"The operation was taken on before the exchange was restarted, and its outcome is not told: {problem.message}"
+    )
+    return _error_of(operation, index, "policy", text, problem, at)
+
+
 def shortened(event: dict[str, Any], text: str) -> dict[str, Any]:
     """An event without the content that makes it large."""
     if event["type"] == "shell":

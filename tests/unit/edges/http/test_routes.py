@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import Raw
 
-from tests.inhabited import ALICE, ECHO, LARGE_BYTES, MAIL, SLOW
+from tests.inhabited import ALICE, BOB, ECHO, LARGE_BYTES, MAIL, SLOW
 from tests.unit.edges.http.conftest import Server
 from trunkline import entries
 from trunkline.effects import Reply
@@ -19,7 +19,9 @@ from trunkline.events import (
     DirectiveStated,
     TokenIssued,
 )
+from trunkline.hub.state import RECENT_CALLS
 from trunkline.model import FAULTS, Principal, fault
+from trunkline.testing.memory import OPERATOR_TOKEN
 
 A_CALL: dict[str, Any] = {"tool_id": "com.example.echo/say", "input": {"text": "hi"}}
 
@@ -173,13 +175,13 @@ async def test_somebody_elses_call_is_not_there(server: Server) -> None:
 async def test_calls_are_listed_in_pages_and_only_ones_own(server: Server) -> None:
     for n in range(30):
         server.exchange.call(SLOW, by=ALICE if n % 3 == 0 else Principal("http:bob"))
-    # Beside those two that alice has from the beginning.
+    # Beside those three that alice has from the beginning.
     first = (await server.ask("GET", "/v1/calls?limit=4", token=server.exchange.alice)).json()
     assert [call["caller"] for call in first["calls"]] == ["http:alice"] * 4
     path = f"/v1/calls?limit=100&before={first['next']}"
     second = (await server.ask("GET", path, token=server.exchange.alice)).json()
-    assert [call["caller"] for call in second["calls"]] == ["http:alice"] * 8
-    assert len({call["call_id"] for call in first["calls"] + second["calls"]}) == 12
+    assert [call["caller"] for call in second["calls"]] == ["http:alice"] * 9
+    assert len({call["call_id"] for call in first["calls"] + second["calls"]}) == 13
     assert second["next"] is None
     everything = (await server.ask("GET", "/v1/calls")).json()
     assert len(everything["calls"]) == 34
@@ -392,11 +394,48 @@ async def test_a_trajectory_is_one_object_a_line(server: Server, correlation: st
 
 async def test_a_blob_is_found_by_its_hash_in_both_spellings(server: Server) -> None:
     sha256 = server.exchange.blob
-    plain = await server.ask("GET", f"/v1/blobs/{sha256}", token=server.exchange.alice)
+    plain = await server.ask("GET", f"/v1/blobs/{sha256}")
     assert plain.content == b'"' + b"x" * LARGE_BYTES + b'"'
     assert (await server.ask("GET", f"/v1/blobs/sha256:{sha256}")).content == plain.content
     for wrong in ("00" * 32, "..%2f..%2fetc", sha256.upper(), "x"):
         is_error(await server.ask("GET", f"/v1/blobs/{wrong}"), 404, "not_found")
+
+
+BIG: dict[str, Any] = {"tool_id": "com.example.echo/big", "input": {}}
+
+
+async def test_a_blob_is_there_for_those_only_who_may_see_a_call_that_it_belongs_to(server: Server) -> None:
+    exchange = server.exchange
+    bob = exchange.token("http", "bob")
+    path = f"/v1/blobs/{exchange.blob}"
+    nothing = await server.ask("GET", f"/v1/blobs/{'00' * 32}", token=bob)
+    for stranger in (bob, exchange.approver):
+        answer = await server.ask("GET", path, token=stranger)
+        assert (answer.status_code, answer.content) == (404, nothing.content)
+        assert {**answer.headers, "date": ""} == {**nothing.headers, "date": ""}
+    # The same output for two more: it is theirs as well, and nobody else's.
+    for token in (bob, exchange.alice):
+        reference = (await server.ask("POST", "/v1/calls", token=token, json=BIG)).json()["output"]
+        assert reference["$ref"] == f"sha256:{exchange.blob}"
+    for token in (bob, exchange.alice, OPERATOR_TOKEN):
+        assert (await server.ask("GET", path, token=token)).status_code == 200
+    assert (await server.ask("GET", path, token=exchange.approver)).content == nothing.content
+
+
+async def test_a_blob_is_still_its_callers_when_memory_has_forgotten_the_call(server: Server) -> None:
+    exchange = server.exchange
+    bob = exchange.token("http", "bob")
+    path = f"/v1/blobs/{exchange.blob}"
+    bobs = exchange.call(BIG["tool_id"], by=BOB)
+    exchange.call(BIG["tool_id"], by=ALICE)
+    for _ in range(RECENT_CALLS + 1):
+        exchange.call(ECHO)
+    assert exchange.hub.state.recent.get(bobs.call_id) is None
+    # The newest call with this output is hers; his is found as soon as it is looked at.
+    assert (await server.ask("GET", path, token=exchange.alice)).status_code == 200
+    assert (await server.ask("GET", path, token=exchange.approver)).status_code == 404
+    assert (await server.ask("GET", f"/v1/calls/{bobs.call_id}", token=bob)).json()["output"]["bytes"] > LARGE_BYTES
+    assert (await server.ask("GET", path, token=bob)).status_code == 200
 
 
 # --- the rest ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from trunkline.edges.spaces.process import (
     MAX_QUEUED,
     PROCESS,
     Changed,
+    Drop,
     Ended,
     Output,
     Run,
@@ -53,6 +54,7 @@ class World:
         self.steps: list[ProcessStepped] = []
         self.cancels: list[CancelRequested] = []
         self.started: list[str] = []
+        self.dropped: list[str] = []
         self.changed: list[str] = []
         self.finished: list[Run] = []
         self.denied: Fault | None = None
@@ -65,6 +67,9 @@ class World:
         )
 
     def why_refused(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
+        return self.denied
+
+    def why_denied(self, delivery: Deliver) -> Fault | None:
         return self.denied
 
     # -- driving ----
@@ -80,6 +85,8 @@ class World:
                     self.cancels.append(output)
                 case Start():
                     self.started.append(output.delivery.call_id)
+                case Drop():
+                    self.dropped.append(output.delivery.call_id)
                 case Turn():
                     self.take(self.runs.go_on(output.run, self.now))
                 case Changed():
@@ -305,6 +312,17 @@ def test_an_approved_operation_waits_for_the_turn_of_its_run(world: World) -> No
     assert paused.state == "active"
     world.answer("run_1/0", {"success": True, "exitCode": 0, "stdout": "", "stderr": "", "durationMs": 1})
     assert world.refs[-1] == "run_1/1"
+
+
+def test_an_approved_operation_that_policy_denies_when_its_turn_comes_is_not_started(world: World) -> None:
+    world.submit("run_1", SHELL, MESSAGE)
+    world.submit("run_2", SHELL)
+    world.wait("run_1/0")
+    world.deliver("run_2/0")
+    world.deliver("run_1/0")
+    world.denied = fault("policy.denied")
+    world.answer("run_2/0", {"success": True, "exitCode": 0, "stdout": "", "stderr": "", "durationMs": 1})
+    assert (world.started, world.dropped) == (["call-run_2/0"], ["call-run_1/0"])
 
 
 def test_what_is_nobodys_operation_starts_at_once(world: World) -> None:

@@ -362,3 +362,74 @@ async def test_what_is_on_record_of_a_run_and_cannot_be_read_stops_no_other(shel
 
 def test_the_process_has_its_own_name() -> None:
     assert PROCESS == "spaces.run"
+
+
+# --- rules and tokens that change while a run is open -----------------------------------------------------------------
+
+OUT = Policy((Rule("out", "http:low", "*", Decision.DENY), Rule("all", "*", "*", Decision.ALLOW)), "out")
+
+
+def change_rules(case: Case, policy: Policy) -> None:
+    case.exchange.feed.feed([SettingsChanged(HubSettings(policy))])
+
+
+@pytest.mark.parametrize("way", ["rule", "token"])
+async def test_the_next_operation_of_a_run_is_denied_to_whoever_is_out_by_then(shell: Case, way: str) -> None:
+    shell.exchange.token("http", "low")
+    run = shell.submit({"type": "shell", "command": "ls"}, WRITE, MESSAGE, caller="http:low")
+    assert shell.commands is not None
+    await shell.commands.wait_begun("ls")
+    if way == "rule":
+        change_rules(shell, OUT)
+    else:
+        shell.exchange.revoke("http", "low")
+    shell.commands.end("ls")
+    await shell.end_of(run)
+    assert kinds(run) == ["shell", "policyDenied", "policyDenied"]
+    assert not (shell.spaces.agent("demo").space.folder / "a").exists()
+
+
+@pytest.mark.parametrize("way", ["rule", "token"])
+async def test_an_approved_operation_is_not_carried_out_for_whoever_is_out_when_its_turn_comes(
+    shell: Case, way: str
+) -> None:
+    shell.exchange.token("http", "low")
+    asked = shell.submit(RM, WRITE, caller="http:low")
+    assert asked.asked is not None
+    assert shell.commands is not None
+    other = shell.submit({"type": "shell", "command": "ls"})
+    await shell.commands.wait_begun("ls")
+    shell.exchange.answer(asked.asked.approval_id)
+    assert asked.held is not None
+    if way == "rule":
+        change_rules(shell, OUT)
+    else:
+        shell.exchange.revoke("http", "low")
+    shell.commands.end("ls")
+    await shell.end_of(other)
+    await shell.end_of(asked)
+    assert kinds(asked) == ["approvalRequired", "policyDenied", "policyDenied"]
+    assert shell.commands.begun == ["ls"]
+
+
+async def test_a_run_of_a_revoked_token_that_waits_for_a_person_ends(shell: Case) -> None:
+    shell.exchange.token("http", "low")
+    asked = shell.submit(RM, WRITE, caller="http:low")
+    shell.exchange.revoke("http", "low")
+    await shell.end_of(asked)
+    assert kinds(asked) == ["approvalRequired", "policyDenied", "policyDenied"]
+    assert shell.exchange.views.questions() == []
+
+
+async def test_after_a_restart_nobody_hears_what_he_may_not_ask_for_and_is_not_told_that_it_was_not_done(
+    shell: Case,
+) -> None:
+    run = shell.submit(WRITE, RM, MESSAGE, caller="http:low")
+    await shell.until(run, lambda: run.asked is not None)
+    await shell.restart(policy=OUT)
+    await shell.start()
+    again = shell.spaces.find(run.run_id)
+    assert again is not None
+    await shell.end_of(again)
+    assert kinds(again) == ["error", "error", "policyDenied"]
+    assert "not told" in again.events[0]["message"]
