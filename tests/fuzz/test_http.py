@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections import Counter
 
-import psutil
 import pytest
 
 from tests.fuzz import requests
+from tests.fuzz.kept import judge_memory
 from tests.fuzz.mutations import Mutator
 from tests.inhabited import Inhabited
 
 SHARDS, SHARD_REQUESTS = 4, 5_000
-SLACK_BYTES = 8 * 1_048_576
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_no_request_is_answered_with_a_defect_left_open_or_kept(shard: int) -> None:
-    requests.http(shard + 1_000_000, SHARD_REQUESTS // 10)
-    gc.collect()
-    before, objects = psutil.Process().memory_info().rss, sys.getallocatedblocks()
-    assert requests.http(shard, SHARD_REQUESTS) == SHARD_REQUESTS
-    gc.collect()
-    assert sys.getallocatedblocks() - objects < SHARD_REQUESTS // 2
-    assert psutil.Process().memory_info().rss - before < SLACK_BYTES
+    judge_memory(requests.http, shard, SHARD_REQUESTS, SHARD_REQUESTS // 2)
 
 
 def test_the_requests_reach_the_routes_and_are_wrong_in_many_ways(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import struct
-import sys
-from collections.abc import Callable
 
-import psutil
 import pytest
 
 from tests.fuzz import conversations
+from tests.fuzz.kept import judge_memory
 from tests.fuzz.mutations import CORPUS, Mutator, corpus
 from tests.requirement import requirement
 from tests.unit.edges.opensentience.core_side import Talk, framed, ready
@@ -19,32 +16,19 @@ from tests.unit.edges.opensentience.core_side import Talk, framed, ready
 # 10^5 frames over all shards.
 CORE_SHARDS, AGENT_SHARDS, SHARD_FRAMES = 8, 2, 10_000
 CUT_SHARDS, SHARD_STREAMS = 2, 750
-# The allocator keeps some of what it had for the largest frames.
-SLACK_BYTES = 8 * 1_048_576
 # Caches of timestamps, interned strings: a few hundred objects. Whoever kept one of each frame would have 10,000.
 SLACK_OBJECTS = 2_000
-
-
-def judge_memory(function: Callable[[int, int], int], seed: int, frames: int) -> None:
-    """After all frames there is nothing more than after the first tenth of as many."""
-    function(seed + 1_000_000, frames // 10)
-    gc.collect()
-    before, objects = psutil.Process().memory_info().rss, sys.getallocatedblocks()
-    assert function(seed, frames) >= frames
-    gc.collect()
-    assert sys.getallocatedblocks() - objects < SLACK_OBJECTS
-    assert psutil.Process().memory_info().rss - before < SLACK_BYTES
 
 
 @requirement("OS-014", "OS-027", "OS-029")
 @pytest.mark.parametrize("shard", range(CORE_SHARDS))
 def test_no_frame_makes_core_raise_go_on_after_the_end_or_keep_what_it_read(shard: int) -> None:
-    judge_memory(conversations.core, shard, SHARD_FRAMES)
+    judge_memory(conversations.core, shard, SHARD_FRAMES, SLACK_OBJECTS)
 
 
 @pytest.mark.parametrize("shard", range(AGENT_SHARDS))
 def test_no_frame_makes_an_agent_raise_go_on_after_the_end_or_keep_what_it_read(shard: int) -> None:
-    judge_memory(conversations.agent, shard, SHARD_FRAMES)
+    judge_memory(conversations.agent, shard, SHARD_FRAMES, SLACK_OBJECTS)
 
 
 @requirement("OS-013", "OS-025")

@@ -60,7 +60,14 @@ class Guest(asyncio.Protocol):
         self.send("agent.hello", hello)
         welcome = await self.hear("core.welcome")
         assert "error" not in welcome, welcome
+        self._beat(welcome["payload"]["session_id"], welcome["payload"]["heartbeat_interval_ms"] / 1000)
         return welcome
+
+    def _beat(self, session_id: str, interval_s: float) -> None:
+        if not self._transport.is_closing():
+            figures = {"session_id": session_id, "uptime_ms": 1, "inflight_calls": 0}
+            self.send("agent.heartbeat", {"status": "ok", **figures})
+            self._beating = asyncio.get_running_loop().call_later(interval_s, self._beat, session_id, interval_s)
 
     async def offer(self, **terms: Any) -> None:
         """The tool ``echo``."""

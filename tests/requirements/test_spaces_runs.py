@@ -308,7 +308,18 @@ def test_extra_variables_are_added_to_a_bare_environment(space: SpaceOf) -> None
     names = {line.partition("=")[0] for line in printed.splitlines()}
     assert "DEBUG=true" in printed.splitlines()
     assert {"PATH", "HOME", "LANG", "TMPDIR"} <= names
-    assert names <= {"PATH", "HOME", "LANG", "TMPDIR", "DEBUG", "PWD", "_", "SHLVL", "OLDPWD"}
+    assert names <= {
+        "PATH",
+        "HOME",
+        "LANG",
+        "TMPDIR",
+        "DEBUG",
+        "PWD",
+        "_",
+        "SHLVL",
+        "OLDPWD",
+        "PYTHONDONTWRITEBYTECODE",
+    }
     (event,) = space.run({"type": "shell", "command": "true", "env": {"LD_PRELOAD": "x.so"}})
     assert (event["type"], event["suggestion"]) == ("policyDenied", "Remove LD_PRELOAD from env")
 

@@ -177,7 +177,7 @@ def only_the_last_caller_is_judged(patch: Patch) -> None:
 def a_chain_forgets_who_began_it(patch: Patch) -> None:
     """Whoever calls for somebody acts for all who stand behind that somebody."""
     chain_of = chains.chain_of
-    patch.setattr(chains, "chain_of", lambda named, running: replace(chain_of(named, running), callers=()))
+    patch.setattr(chains, "chain_of", lambda *given: replace(chain_of(*given), callers=()))
 
 
 def anybody_may_end_a_call(patch: Patch) -> None:
