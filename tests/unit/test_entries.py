@@ -15,7 +15,8 @@ from trunkline.ledger.writer import FOLDED_KINDS
 # A name that looks like a secret, as far as the rules of masking can tell.
 SECRET = "tlk_" + "A1b2" * 10 + "xyz"
 # What a fold reads of these are numbers and ids that the exchange made; only what it does not read can be masked.
-OUR_OWN_WORDS = {"question.joined", "question.closed", "token.revoked"}
+# Of notices it reads those of a clock that jumped.
+OUR_OWN_WORDS = {"question.joined", "question.closed", "token.revoked", "notice"}
 # Held for a day if somebody may ask for it again, or if the fold needs the names in it: the writer's own rule.
 OUTCOMES = {"call.settled"}
 

@@ -431,5 +431,5 @@ async def test_after_a_restart_nobody_hears_what_he_may_not_ask_for_and_is_not_t
     again = shell.spaces.find(run.run_id)
     assert again is not None
     await shell.end_of(again)
-    assert kinds(again) == ["error", "error", "policyDenied"]
+    assert kinds(again) == ["error", "approvalRequired", "error", "policyDenied"]
     assert "not told" in again.events[0]["message"]
