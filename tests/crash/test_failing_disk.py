@@ -21,7 +21,7 @@ import pytest
 
 from tests.crash.tracing import events, strace, tracer_of, wait_traced
 from tests.running import RawAgent, Running, running, wait_until
-from trunkline.host.up import DISK_CHECK_S, MIN_FREE_BYTES
+from trunkline.host.housekeeping import CHECK_S, MIN_FREE_BYTES
 from trunkline.ledger.store import RESERVE_BYTES
 from trunkline.ledger.verify import verify
 
@@ -194,7 +194,7 @@ def test_below_64_mib_new_calls_are_refused_and_it_goes_on_by_itself(small_disk:
             slowest = max(slowest, seconds_until(lambda n=n: refused(exchange.call("com.test.doer/do", {"n": -n}))))  # type: ignore[misc]
             filler.free()
             slowest = max(slowest, seconds_until(lambda n=n: not refused(exchange.call("com.test.doer/do", {"n": n}))))  # type: ignore[misc]
-        assert slowest < 10 * DISK_CHECK_S + 2
+        assert slowest < 10 * CHECK_S + 2
         assert exchange.process is not None
         assert exchange.process.poll() is None
         assert doer.done

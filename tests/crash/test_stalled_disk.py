@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.running import RawAgent, Running, calling, running, wait_until
-from trunkline.host.up import EXIT_FAILED, STALL_S
+from trunkline.host.housekeeping import STALL_S
+from trunkline.host.up import EXIT_FAILED
 from trunkline.ledger.verify import verify
 
 # A stop with a stalled disk takes no longer.

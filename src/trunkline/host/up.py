@@ -31,21 +31,20 @@ from msgspec import structs
 import trunkline
 from trunkline import events
 from trunkline.config import AgentProcess, Config, Home, load
-from trunkline.edges.edge import Edge, Surroundings
+from trunkline.edges.edge import Edge
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError
 from trunkline.host import processes
+from trunkline.host.assembly import Plan, assemble
 from trunkline.host.edges import Edges
-from trunkline.host.operating import Operating
-from trunkline.host.reading import Reading
+from trunkline.host.housekeeping import Housekeeping
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
-from trunkline.hub.state import LONGEST_LIFE_MS
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.verify import verify
-from trunkline.model import Health, HubSettings, ProcessIdentity, Status
+from trunkline.model import HubSettings, ProcessIdentity, Status
 
 log = logging.getLogger("trunkline")
 
@@ -53,17 +52,6 @@ log = logging.getLogger("trunkline")
 DRAIN_S: Final = 10.0
 # A commit takes a thousandth of that; a disk that needs longer keeps nobody.
 LAST_WORDS_S: Final = 1.0
-# A commit takes a thousandth of that. A disk that does not answer for so long is not waited for (decision 51).
-STALL_S: Final = 5.0
-# P-A6: below this new calls are refused, so that open ones can finish.
-MIN_FREE_BYTES: Final = 67_108_864
-# 1,000 calls a second with 64 KiB each fill those 64 MiB in one second; to look costs some microseconds.
-DISK_CHECK_S: Final = 0.2
-# Half a second of fold at the next start.
-SNAPSHOT_EVERY: Final = 50_000
-# Held originals of masked outcomes live a day; a minute more does not matter.
-ERASE_CHECK_S: Final = 60.0
-RETENTION_CHECK_S: Final = 3600.0
 EXIT_FAILED: Final = 70
 # New objects at which the youngest are looked through, and how often the older ones are with them.
 GC_THRESHOLDS: Final = (20_000, 20, 100)
@@ -113,11 +101,11 @@ class Exchange:
         self._instance = secrets.token_hex(8)
         self._stop = asyncio.Event()
         self._exit_code = 0
-        self._next_snapshot = 0
         self._edges = Edges(edges, UNBUILT)
         self._supervisor = Supervisor(home.path, self._edges.launcher(config, home.path))
         self._ledger: Ledger
         self._runner: Runner
+        self._house: Housekeeping
 
     async def serve(self) -> int:
         """Start everything, wait for the end, stop everything."""
@@ -131,7 +119,7 @@ class Exchange:
             raise
         self._watch_signals(loop)
         loop.set_exception_handler(self._on_defect)
-        housekeeping = loop.create_task(self._keep_house())
+        housekeeping = loop.create_task(self._house.keep())
         housekeeping.add_done_callback(self._house_is_left)
         try:
             await self._edges.start()
@@ -158,48 +146,37 @@ class Exchange:
             on_failure=self._on_failure,
             secrets=known,
         )
-        try:
-            hub = Hub(
-                mac_key=ledger.mac_key,
-                call_prefix=_call_prefix(),
-                new_id=_new_id,
-                operator_sha256=hashlib.sha256(operator_token.encode()).hexdigest(),
-                launch_edge=self._edges.launch_edge,
-                operator_edge=self._edges.operator_edge,
-                settings=self._settings(),
-            )
-            hub.fold(ledger.reader.recovery())
-            hub.stored(ledger.durable)
-            self._ledger = ledger
+        plan = Plan(
+            settings=self._settings(),
+            config=self._config,
+            home=self._home.path,
+            version=trunkline.__version__,
+            instance=self._instance,
+            process=_own_identity(),
+            operator_sha256=hashlib.sha256(operator_token.encode()).hexdigest(),
+            launch_edge=self._edges.launch_edge,
+            operator_edge=self._edges.operator_edge,
+            call_prefix=_call_prefix(),
+            new_id=_new_id,
+            masked=known,
+            reload=self._reload_now,
+            steer=self._supervisor.steer,
+        )
+
+        def make_runner(hub: Hub, masker: Masker) -> Runner:
             self._runner = Runner(
-                hub, ledger, Masker(known), self._supervisor, loop, instance=self._instance, fatal=self._fatal
+                hub, ledger, masker, self._supervisor, loop, instance=self._instance, fatal=self._fatal
             )
-            self._make_edges()
+            return self._runner
+
+        self._ledger = ledger
+        try:
+            assemble(ledger, self._edges, self._supervisor, plan, make_runner)
         except (LedgerError, ConfigError):
             ledger.close()
             raise
-        self._next_snapshot = hub.state.last + SNAPSHOT_EVERY
-        started = events.ExchangeStarted(trunkline.__version__, self._instance)
-        self._runner.feed([events.SettingsChanged(self._settings()), started])
+        self._house = Housekeeping(self._home.path, ledger, self._runner, self._supervisor, lambda: self._config)
         self._runner.mind_the_clock(self._runner.now())
-
-    def _make_edges(self) -> None:
-        reading = Reading(self._runner, self._ledger.reader, self._supervisor)
-        operating = Operating(self._runner, self._edges, reload=self._reload_now, steer=self._supervisor.steer)
-        self._edges.make(
-            Surroundings(
-                feed=self._runner,
-                views=reading,
-                operator=operating,
-                config=self._config,
-                home=self._home.path,
-                process=_own_identity(),
-                version=trunkline.__version__,
-                instance=self._instance,
-                doors=self._edges.doors,
-            )
-        )
-        self._edges.prepare()
 
     def _settings(self) -> HubSettings:
         config = self._config
@@ -274,50 +251,6 @@ class Exchange:
         else:
             self._runner.failed(0, error)
 
-    async def _keep_house(self) -> None:
-        """Five times a second: room on the disk, whether a snapshot is due. Now and then: what is to be forgotten."""
-        is_low = is_stalled = False
-        erase_at = retention_at = time.monotonic()
-        while True:
-            usage = os.statvfs(self._home.path)
-            low = usage.f_bavail * usage.f_frsize < MIN_FREE_BYTES
-            stalled = self._is_stalled
-            if (low, stalled) != (is_low, is_stalled):
-                self._runner.feed([events.StorageChanged(low=low, stalled=stalled)])
-            if low is not is_low:
-                is_low = low
-                log.warning(
-                    "the disk is nearly full: new calls are refused" if low else "there is room on the disk again"
-                )
-            if stalled is not is_stalled:
-                is_stalled = stalled
-                log.warning("the disk does not answer: new calls are refused" if stalled else "the disk answers again")
-            if stalled:
-                self._runner.answer_overdue()
-            self._supervisor.look(self._well())
-            if self._runner.hub.state.last >= self._next_snapshot:
-                self._take_snapshot()
-            if time.monotonic() >= erase_at:
-                erase_at = time.monotonic() + ERASE_CHECK_S
-                # Nothing happened, but the clock may have jumped.
-                self._runner.feed(())
-                now = self._runner.now()
-                self._runner.mind_the_clock(now)
-                self._ledger.erase_expired(now.ms)
-            if self._config.ledger.retention_days and time.monotonic() >= retention_at:
-                retention_at = time.monotonic() + RETENTION_CHECK_S
-                self._close_old_part()
-            await asyncio.sleep(DISK_CHECK_S)
-
-    @property
-    def _is_stalled(self) -> bool:
-        return self._ledger.unanswered_s > STALL_S
-
-    def _well(self) -> set[str]:
-        """The agents that are connected and were heard of lately."""
-        agents = self._runner.hub.registry.agents.values()
-        return {agent.agent_id for agent in agents if agent.health is not Health.SILENT}
-
     def _house_is_left(self, housekeeping: asyncio.Task[None]) -> None:
         """Nobody would watch the room on the disk any more."""
         if not housekeeping.cancelled() and (error := housekeeping.exception()) is not None:
@@ -326,31 +259,13 @@ class Exchange:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def _take_snapshot(self) -> None:
-        state, now = self._runner.hub.state, self._runner.now()
-        through = state.last
-        _, sha256 = self._ledger.snapshot(state.open_entries(now.ms, self._config.limits.taint_ms))
-        self._runner.feed([events.SnapshotTaken(through, sha256)])
-        self._next_snapshot = through + SNAPSHOT_EVERY
-
-    def _close_old_part(self) -> None:
-        """Remove what is older than the retention setting; its hash stays in the chain."""
-        now = self._runner.now()
-        if self._runner.hub.state.unlived_ms(now.ms) >= LONGEST_LIFE_MS:
-            return  # somebody who set the clock wrong has a day to notice (decision 52)
-        before_ms = now.ms - self._config.ledger.retention_days * 86_400_000
-        needed = self._runner.hub.state.open_entries(now.ms, self._config.limits.taint_ms)
-        closing = self._ledger.close_part(before_ms, needed)
-        if closing is not None:
-            self._runner.feed([closing])
-
     async def _take_down(self) -> None:
         """No new calls; what runs may finish; everybody hears of it; the last entry; the ledger closed."""
         runner = self._runner
         if self._exit_code == 0:
             runner.feed([events.DrainStarted()])
             await self._wait_idle(DRAIN_S)
-        is_stalled = self._exit_code == 0 and self._is_stalled
+        is_stalled = self._exit_code == 0 and self._house.is_stalled
         if is_stalled:
             self._exit_code = EXIT_FAILED
             log.critical("the disk does not answer; stopping without it. The next start recovers from the ledger.")
@@ -361,7 +276,7 @@ class Exchange:
         await self._edges.stop_last()
         await self._supervisor.stop_all()
         if self._exit_code == 0:
-            self._take_snapshot()
+            self._house.take_snapshot()
             runner.feed([events.ExchangeStopped()])
         try:
             self._ledger.close(is_stalled=is_stalled)
@@ -377,7 +292,7 @@ class Exchange:
         deadline = time.monotonic() + seconds
         # Nothing in the hub calls back when a call ends.
         while (  # noqa: ASYNC110
-            self._exit_code == 0 and self._is_busy() and not self._is_stalled and time.monotonic() < deadline
+            self._exit_code == 0 and self._is_busy() and not self._house.is_stalled and time.monotonic() < deadline
         ):
             await asyncio.sleep(0.02)
 

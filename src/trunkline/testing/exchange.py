@@ -19,11 +19,10 @@ from typing import Final
 
 from trunkline import events
 from trunkline.config import Config
-from trunkline.edges.edge import Edge, Surroundings
+from trunkline.edges.edge import Edge
 from trunkline.errors import InvariantBroken, LedgerError
+from trunkline.host.assembly import Plan, assemble
 from trunkline.host.edges import Edges
-from trunkline.host.operating import Operating
-from trunkline.host.reading import Reading
 from trunkline.host.runner import Processes, Runner
 from trunkline.hub import invariants
 from trunkline.hub.hub import Hub
@@ -220,50 +219,42 @@ class SimulatedExchange:
         )
         for name, secret in setup.secrets:
             self.ledger.add_secret(name, secret)
-        self.hub = Hub(
-            mac_key=self.ledger.mac_key,
-            call_prefix=f"{setup.runs:08x}-0000-8000-a000-",
-            new_id=setup.new_id,
+        plan = Plan(
+            settings=setup.settings,
+            config=setup.config,
+            home=Path("/nowhere"),
+            version="0.0.0",
+            instance=f"run-{setup.runs}",
+            process=PROCESS,
             operator_sha256=setup.operator_sha256,
             launch_edge=self._edges.launch_edge,
             operator_edge=self._edges.operator_edge,
-            settings=setup.settings,
+            call_prefix=f"{setup.runs:08x}-0000-8000-a000-",
+            new_id=setup.new_id,
+            masked=setup.secrets,
+            entropy=setup.rng.randbytes,
         )
         try:
-            self.hub.fold(reader.recovery())
+            parts = assemble(self.ledger, self._edges, setup.processes, plan, self._make_runner)
         except LedgerError:
             self._let_go()
             raise
-        self.hub.stored(self.ledger.durable)
-        instance = f"run-{setup.runs}"
+        self.hub, self.views = parts.hub, parts.views
+
+    def _make_runner(self, hub: Hub, masker: Masker) -> KillableRunner:
+        setup = self._setup
         self.runner = KillableRunner(
-            self.hub,
+            hub,
             self.ledger,
-            Masker(setup.secrets),
+            masker,
             setup.processes,
             self.loop,
-            instance=instance,
+            instance=f"run-{setup.runs}",
             fatal=self._fatal,
             clock=setup.now,
             backlog=setup.backlog,
         )
-        self.views = Reading(self.runner, reader, setup.processes)
-        self._edges.make(
-            Surroundings(
-                feed=self.runner,
-                views=self.views,
-                operator=Operating(self.runner, self._edges, reload=dict, steer=lambda *_: False),
-                config=setup.config,
-                home=Path("/nowhere"),
-                process=PROCESS,
-                version="0.0.0",
-                instance=instance,
-                doors=self._edges.doors,
-                entropy=setup.rng.randbytes,
-            )
-        )
-        self._edges.prepare()
-        self.runner.feed([events.SettingsChanged(setup.settings), events.ExchangeStarted("0.0.0", instance)])
+        return self.runner
 
     def start_edges(self, up: Callable[[], None]) -> None:
         """Start all edges, as time passes; ``up`` is told when all have."""

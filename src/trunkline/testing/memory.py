@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from trunkline import events
 from trunkline.config import Config
@@ -28,9 +29,8 @@ from trunkline.edges.exchange import BaseSink
 from trunkline.effects import Answer, Cancel, Deliver, Progress, Reply, ToSession, Wait
 from trunkline.entries import Entry
 from trunkline.errors import InvariantBroken
+from trunkline.host.assembly import Plan, assemble
 from trunkline.host.edges import Edges
-from trunkline.host.operating import Operating
-from trunkline.host.reading import Reading
 from trunkline.host.runner import Loop, Runner, both_clocks
 from trunkline.hub import invariants
 from trunkline.hub.hub import Hub
@@ -133,6 +133,7 @@ class MemoryExchange:
         self.loop = ManualLoop(self.clock)
         # Both clocks.
         self.now = self.clock.now if live is None else both_clocks
+        self._live = live
         self.log: list[Entry] = [] if log is None else log
         self.effects: list[ToSession] = []
         self.disk_rests = self.is_storing = False
@@ -152,18 +153,6 @@ class MemoryExchange:
             vfs=self.disk.vfs,
             keys=keys,
         )
-        settings = HubSettings(policy, Limits())
-        self.hub = Hub(
-            mac_key=self.ledger.mac_key,
-            call_prefix=f"{run:08x}-0000-8000-a000-",
-            new_id=lambda: f"{run:08x}-0000-4000-8000-{next(self._ids):012x}",
-            operator_sha256=hashlib.sha256(OPERATOR_TOKEN.encode()).hexdigest(),
-            launch_edge="opensentience",
-            operator_edge="http",
-            settings=settings,
-        )
-        self.hub.fold(self.ledger.reader.recovery())
-        self.hub.stored(self.ledger.durable)
         append = self.ledger.append
 
         def logged(entry: Entry) -> None:
@@ -171,46 +160,43 @@ class MemoryExchange:
             append(entry)
 
         self.ledger.append = logged  # type: ignore[method-assign]
-        processes = NoProcesses()
-        self.feed = MemoryRunner(
-            self.hub,
-            self.ledger,
-            Masker(),
-            processes,
-            self.loop if live is None else live,
-            instance=f"run-{run}",
-            fatal=self._fatal,
-            clock=self.now,
-        )
-        self.feed.exchange = self
         self.edges = Edges(edges, {})
-        self.views = Reading(self.feed, self.ledger.reader, processes)
-        self.operator = Operating(
-            self.feed, self.edges, reload=dict, steer=lambda agent_id, _: agent_id in self.launched
+        plan = Plan(
+            settings=HubSettings(policy, Limits()),
+            config=self.config,
+            home=home,
+            version="0.0.0",
+            instance=f"run-{run}",
+            process=PROCESS,
+            operator_sha256=hashlib.sha256(OPERATOR_TOKEN.encode()).hexdigest(),
+            launch_edge="opensentience",
+            operator_edge="http",
+            call_prefix=f"{run:08x}-0000-8000-a000-",
+            new_id=lambda: f"{run:08x}-0000-4000-8000-{next(self._ids):012x}",
+            steer=lambda agent_id, _: agent_id in self.launched,
         )
+        self._parts = parts = assemble(self.ledger, self.edges, NoProcesses(), plan, self._make_runner)
+        self.hub, self.views, self.operator = parts.hub, parts.views, parts.operator
         self._caller = _Caller()
         self._session = self.feed.open_session(self._caller)
         self._refs = itertools.count(1)
-        self.edges.make(self.surroundings())
-        self.edges.prepare()
-        self.feed.feed([events.SettingsChanged(settings), events.ExchangeStarted("0.0.0", f"run-{run}")])
+
+    def _make_runner(self, hub: Hub, masker: Masker) -> MemoryRunner:
+        loop = self.loop if self._live is None else self._live
+        instance = f"run-{self._run}"
+        self.feed = MemoryRunner(
+            hub, self.ledger, masker, NoProcesses(), loop, instance=instance, fatal=self._fatal, clock=self.now
+        )
+        self.feed.exchange = self
+        return self.feed
 
     def _fatal(self, why: str) -> None:
         self.died = why
 
     def surroundings(self, home: Path | None = None) -> Surroundings:
         """What an edge is given."""
-        return Surroundings(
-            feed=self.feed,
-            views=self.views,
-            operator=self.operator,
-            config=self.config,
-            home=self.home if home is None else home,
-            process=PROCESS,
-            version="0.0.0",
-            instance=f"run-{self._run}",
-            doors=self.edges.doors,
-        )
+        given = self._parts.surroundings
+        return given if home is None else replace(given, home=home)
 
     # -- time and disk -------------------------------------------------------------------------------------------------
 
@@ -241,6 +227,7 @@ class MemoryExchange:
             "clock": self.clock,
             "log": self.log,
             "home": self.home,
+            "live": self._live,
         }
         return MemoryExchange(**{**terms, **changes}, run=self._run + 1)
 

@@ -1,0 +1,99 @@
+"""The parts of an exchange, joined: the hub folded from its ledger, the runner between them, the edges around it.
+
+One way for the exchange that ``trunkline up`` runs, for the one in memory and for the simulated one. Does not own any
+of the parts, nor when they start and stop.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from trunkline import events
+from trunkline.config import Config
+from trunkline.edges.edge import Surroundings
+from trunkline.edges.exchange import AgentAction
+from trunkline.host.edges import Edges
+from trunkline.host.operating import Operating
+from trunkline.host.reading import Reading
+from trunkline.host.runner import Processes, Runner
+from trunkline.hub.hub import Hub
+from trunkline.ledger.ledger import Ledger
+from trunkline.ledger.masking import Masker
+from trunkline.model import HubSettings, ProcessIdentity
+
+R = TypeVar("R", bound=Runner)
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What an exchange is made from, beside its ledger and its edges."""
+
+    settings: HubSettings
+    config: Config
+    home: Path
+    version: str
+    instance: str
+    process: ProcessIdentity
+    operator_sha256: str
+    # The edge that launched agents come in by, and the one that takes the operator's token.
+    launch_edge: str
+    operator_edge: str
+    # The first characters of every call id of this run; and how other ids are made.
+    call_prefix: str
+    new_id: Callable[[], str]
+    # Texts that are masked wherever they appear, each with the name that is shown instead.
+    masked: Sequence[tuple[str, str]] = ()
+    entropy: Callable[[int], bytes] = secrets.token_bytes
+    # What the operator may have done to the exchange.
+    reload: Callable[[], dict[str, list[str]]] = dict
+    steer: Callable[[str, AgentAction], bool] = lambda _agent_id, _action: False
+
+
+class Assembly(Struct, Generic[R], frozen=True):
+    """The parts that were made."""
+
+    hub: Hub
+    runner: R
+    views: Reading
+    operator: Operating
+    surroundings: Surroundings
+
+
+def assemble(
+    ledger: Ledger, edges: Edges, processes: Processes, plan: Plan, make_runner: Callable[[Hub, Masker], R]
+) -> Assembly[R]:
+    """Join them, take up what the record says, and begin this run. ``LedgerError`` if it cannot be taken up."""
+    hub = Hub(
+        mac_key=ledger.mac_key,
+        call_prefix=plan.call_prefix,
+        new_id=plan.new_id,
+        operator_sha256=plan.operator_sha256,
+        launch_edge=plan.launch_edge,
+        operator_edge=plan.operator_edge,
+        settings=plan.settings,
+    )
+    hub.fold(ledger.reader.recovery())
+    hub.stored(ledger.durable)
+    runner = make_runner(hub, Masker(plan.masked))
+    views = Reading(runner, ledger.reader, processes)
+    operator = Operating(runner, edges, reload=plan.reload, steer=plan.steer)
+    surroundings = Surroundings(
+        feed=runner,
+        views=views,
+        operator=operator,
+        config=plan.config,
+        home=plan.home,
+        process=plan.process,
+        version=plan.version,
+        instance=plan.instance,
+        doors=edges.doors,
+        entropy=plan.entropy,
+    )
+    edges.make(surroundings)
+    edges.prepare()
+    runner.feed([events.SettingsChanged(plan.settings), events.ExchangeStarted(plan.version, plan.instance)])
+    return Assembly(hub, runner, views, operator, surroundings)
