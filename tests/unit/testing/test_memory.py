@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from trunkline.config import Config
 from trunkline.edges.exchange import BaseSink
+from trunkline.edges.known import EDGES
 from trunkline.effects import Reply, ToSession
 from trunkline.entries import Noticed
 from trunkline.events import Noticed as SomethingNoticed
 from trunkline.events import TokenIssued
-from trunkline.model import Now, Principal
+from trunkline.model import Limits, Now, Policy, Principal
 from trunkline.testing.memory import MemoryExchange
 
 
@@ -38,8 +42,12 @@ def test_what_is_fed_in_the_middle_of_a_turn_is_on_disk_when_that_is_told() -> N
 
 
 def test_an_exchange_that_was_restarted_has_the_same_home_edges_and_record() -> None:
-    exchange = MemoryExchange()
+    policy, config, home = Policy((), "p1"), Config(limits=Limits(open_calls=7)), Path("/elsewhere")
+    edges = [edge for edge in EDGES if edge.name == "http"]
+    exchange = MemoryExchange(policy, edges=edges, config=config, home=home)
     exchange.token("http", "alice")
     again = exchange.restarted()
-    assert (again.home, again.policy) == (exchange.home, exchange.policy)
+    assert (again.home, again.policy, again.config) == (home, policy, config)
+    assert again.edges.status() == exchange.edges.status()
+    assert again.edges.status()["edges"]
     assert [token.agent for token in again.operator.tokens()] == ["alice"]

@@ -74,9 +74,9 @@ class Api:
         new_call = NewCall(self._feed, self._views, self._requests)
         return Gate(self._feed, self.routes(), self._doors, {("POST", "/v1/calls"): new_call})
 
-    def routes(self) -> Starlette:
-        """What the router serves. Each route names the permission it needs; the operator has all."""
-        table: dict[str, dict[str, tuple[str, Handler]]] = {
+    def table(self) -> dict[str, dict[str, tuple[str, Handler]]]:
+        """By path and method: the permission that is needed, which the operator always has, and what answers."""
+        return {
             "/": {"GET": (ANYBODY, self.page)},
             "/healthz": {"GET": (ANYBODY, self.healthz)},
             "/metrics": {"GET": ("metrics", self.metrics)},
@@ -103,9 +103,12 @@ class Api:
             "/v1/ledger": {"GET": (OPERATOR, self.ledger)},
             "/v1/ledger/{correlation_id:path}/replay.jsonl": {"GET": (OPERATOR, self.replay)},
         }
+
+    def routes(self) -> Starlette:
+        """What the router serves."""
         allowed = {
             path: {method: _for(needed, handler) for method, (needed, handler) in methods.items()}
-            for path, methods in table.items()
+            for path, methods in self.table().items()
         }
         return application(self._feed, allowed)
 
