@@ -349,6 +349,9 @@ class Connection(HttpToolsProtocol):
             self._body_deadline.cancel()
             self._body_deadline = None
         super().on_message_complete()
+        if self.flow.read_paused and not self.pipeline and not self._awaits_reader:
+            # It was paused for the body, which is here: who leaves now is to be noticed.
+            self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         """An answer is complete. If its request is not, the client gets a moment to notice."""

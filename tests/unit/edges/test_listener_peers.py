@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.unit.edges.web import BOUND_S, CLOSE, JSON, SIZABLE_BYTES, Server, wait_until
+from tests.unit.edges.web import BOUND_S, CLOSE, JSON, MAX_BODY_BYTES, SIZABLE_BYTES, Server, wait_until
 from trunkline.edges import listener
 from trunkline.edges.listener import MAX_HEAD_BYTES
 
@@ -242,6 +242,21 @@ async def test_who_closes_its_side_of_a_poll_is_gone_at_once(server: Server) -> 
 async def test_who_closes_all_of_it_is_noticed(server: Server) -> None:
     sock = socket.create_connection(("127.0.0.1", server.port))
     sock.sendall(server.head(path="/waiting"))
+    await wait_until(lambda: server.pages.lasting == 1)
+    sock.close()
+    async with asyncio.timeout(BOUND_S):
+        await server.pages.lost.wait()
+
+
+async def test_who_leaves_after_a_large_body_is_noticed(server: Server) -> None:
+    body = b"1" * (MAX_BODY_BYTES - 1)
+    sock = socket.create_connection(("127.0.0.1", server.port))
+    sock.sendall(server.head("POST", "/waiting", f"{JSON}Content-Length: {len(body)}\r\n"))
+    await wait_until(lambda: bool(server.connections.tasks))
+    await asyncio.sleep(0.01)
+    # The body's reader waits: what comes now in one read pauses reading, and nobody asks for more of it.
+    [connection] = server.connections.connections
+    connection.data_received(body)  # type: ignore[union-attr]
     await wait_until(lambda: server.pages.lasting == 1)
     sock.close()
     async with asyncio.timeout(BOUND_S):

@@ -48,7 +48,7 @@ class Pages:
             "/body": {"POST": self.body},
             "/large": {"GET": self.large},
             "/lasting": {"GET": self.last},
-            "/waiting": {"GET": self.wait},
+            "/waiting": {"GET": self.wait, "POST": self.wait},
             "/polling": {"GET": self.poll},
             "/sizable": {"GET": self.answer_sizable},
         }
@@ -80,8 +80,10 @@ class Pages:
 
         return stream
 
-    async def wait(self, _: Request) -> Any:
+    async def wait(self, request: Request) -> Any:
         """One answer, when it goes on; nothing is said before."""
+        if request.method == "POST":
+            await read_body(request.scope, request.receive, MAX_BODY_BYTES)
         return partial(self._answer_late, when_lost)
 
     async def poll(self, _: Request) -> Any:
