@@ -54,6 +54,8 @@ BACKLOG: Final = 1024
 # When to try whether one that closed its side still reads, after the first time. Five interim answers at most: some
 # clients take no more.
 TRY_AFTER_S: Final = (0.1, 0.5, 2.5, 12.5)
+# Of what uvicorn has to say. The defects themselves are counted, and on record.
+LOG_LINES_A_MINUTE: Final = 20
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # How long `stop` waits for answers that are on their way.
 STOP_S: Final = 3.0
@@ -401,11 +403,29 @@ class Connection(HttpToolsProtocol):
 def without_text(record: logging.LogRecord) -> bool:
     """Log where a defect of ours is, without the exception's text: that may hold a payload."""
     if record.exc_info and record.exc_info[1] is not None:
+        if isinstance(record.exc_info[1], asyncio.CancelledError):
+            return False  # the exchange has ended before the answer
         frames = traceback.extract_tb(record.exc_info[2])
         place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
         record.msg, record.args = "a request failed: %s at %s", (type(record.exc_info[1]).__name__, place)
         record.exc_info = record.exc_text = None
     return True
+
+
+class FewLines(logging.Filter):
+    """Lets only so many lines of a minute into the log: a peer that finds a defect could fill the disk with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since = 0.0
+        self._count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this one is written."""
+        if not 0 <= record.created - self._since < 60:
+            self._since, self._count = record.created, 0
+        self._count += 1
+        return self._count <= LOG_LINES_A_MINUTE
 
 
 class Address(Struct, frozen=True):
@@ -462,6 +482,7 @@ class WebListener:
         self._connections: Connections | None = None
         self._server: asyncio.Server | None = None
         self._last_words: LastWords
+        self._few_lines = FewLines()
 
     async def start(self) -> None:
         """Listen (port 0 takes a free one). ``ConfigError`` or ``EdgeOff`` if the address is taken."""
@@ -484,7 +505,8 @@ class WebListener:
             timeout_keep_alive=KEEP_ALIVE_S,
         )
         config.load()
-        logging.getLogger("uvicorn.error").addFilter(without_text)
+        log = logging.getLogger("uvicorn.error")
+        log.addFilter(without_text)
         address = self._address
         tls: dict[str, Any] = {}
         if self._tls is not None:
@@ -496,6 +518,7 @@ class WebListener:
             )
         except OSError as error:
             raise address.taken(error) from None
+        log.addFilter(self._few_lines)
         self._last_words = LastWords(asyncio.get_running_loop())
         self._last_words.watch(connections.connections)
         host, port = self._server.sockets[0].getsockname()[:2]
@@ -521,4 +544,5 @@ class WebListener:
         for connection in tuple(self._connections.connections):
             connection.transport.abort()
         self._last_words.stop()
+        logging.getLogger("uvicorn.error").removeFilter(self._few_lines)
         self._server = None

@@ -275,6 +275,37 @@ async def test_stopping_cuts_off_an_answer_that_does_not_end(server: Server, mon
     writer.close()
 
 
+def test_a_request_that_the_end_of_the_exchange_canceled_is_no_defect() -> None:
+    try:
+        raise asyncio.CancelledError
+    except asyncio.CancelledError:
+        record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "x", (), sys.exc_info())
+    assert not listener.without_text(record)
+
+
+def test_of_many_lines_in_a_minute_only_some_are_written() -> None:
+    few = listener.FewLines()
+
+    def written(at: float) -> bool:
+        record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "x", (), None)
+        record.created = at
+        return few.filter(record)
+
+    assert [written(1000 + n / 100) for n in range(500)].count(True) == listener.LOG_LINES_A_MINUTE
+    assert written(1061)
+    assert written(5), "a clock that was set back is no reason to be silent"
+
+
+async def test_a_peer_that_finds_a_defect_cannot_fill_the_log(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("uvicorn.error")
+    for _ in range(3 * listener.LOG_LINES_A_MINUTE):
+        log.error("a defect")
+    assert len(caplog.records) == listener.LOG_LINES_A_MINUTE
+    await server.listener.stop()
+    log.error("after the listener")
+    assert caplog.records[-1].message == "after the listener"
+
+
 def test_a_defect_is_logged_without_its_text() -> None:
     try:
         raise RuntimeError("canary")
