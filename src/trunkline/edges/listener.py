@@ -24,6 +24,7 @@ from typing import Any, Final
 from msgspec import Struct
 from starlette.types import ASGIApp, Scope
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -44,6 +45,8 @@ BODY_TIMEOUT_S: Final = 30.0
 MAX_HEAD_BYTES: Final = 32_768
 # Between two requests on one connection.
 KEEP_ALIVE_S: Final = 15
+# Requests of one connection that wait for the answer to the one before: some 2 KiB each.
+MAX_PIPELINED: Final = 256
 # After an answer that came before the body was read: time for the client to see it.
 LINGER_S: Final = 2.0
 # Half of the usual limit of 1,024 open files; an idle connection makes room for a new one.
@@ -59,6 +62,12 @@ LOG_LINES_A_MINUTE: Final = 20
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # How long `stop` waits for answers that are on their way.
 STOP_S: Final = 3.0
+
+# What is said to what is not taken.
+LARGE_HEAD: Final = 431, fault("message.malformed", f"the request's head is larger than {MAX_HEAD_BYTES} bytes")
+MUCH_BESIDE: Final = 431, fault("message.malformed", f"more than {MAX_HEAD_BYTES} bytes beside the request's body")
+MANY_PIPELINED: Final = 429, fault("limit.inflight", f"{MAX_PIPELINED} requests wait on this connection")
+NOT_HTTP: Final = 400, fault("message.malformed", "this is not HTTP/1.1")
 
 # What every answer says: nothing here belongs in a cache, and nothing is to be guessed.
 DEFAULT_HEADERS: Final = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
@@ -123,10 +132,24 @@ class Connections(ServerState):
         self.gone = asyncio.Event()
 
 
+class Flow(FlowControl):
+    """When a connection is read. uvicorn reads on for each answer; here not before the waiting requests were begun."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self.is_held = False
+
+    def resume_reading(self) -> None:
+        """Read on, unless something of what was read is still to be begun, or an answer to be read."""
+        if not self.is_held:
+            super().resume_reading()
+
+
 class Connection(HttpToolsProtocol):
     """One connection, with a deadline whenever it is the client's turn."""
 
     server_state: Connections
+    flow: Flow
 
     def __init__(self, config: Config, server_state: Connections, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
@@ -136,7 +159,8 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_bytes_at_most = 0
         self._read_bytes = 0
-        self._head_is_large = False
+        # Why the parser was stopped at a head.
+        self._refusal: tuple[int, Fault] | None = None
         self._head_deadline: asyncio.TimerHandle | None = None
         self._body_deadline: asyncio.TimerHandle | None = None
         self._patience: Patience
@@ -174,6 +198,7 @@ class Connection(HttpToolsProtocol):
                 idle.transport.abort()
                 self.connections.discard(idle)
         super().connection_made(transport)
+        self.flow = Flow(transport)
         self._patience = Patience(self.loop, transport)
         self.server_state.gone.clear()
         self._may_be_reserved = len(self.connections) > MAX_CONNECTIONS
@@ -213,9 +238,9 @@ class Connection(HttpToolsProtocol):
             if self._body_deadline is None:
                 self._body_deadline = self.loop.call_later(BODY_TIMEOUT_S, self._say_late)
             if self._beside_body > MAX_HEAD_BYTES:
-                self._refuse(431, fault("message.malformed", f"more than {MAX_HEAD_BYTES} bytes beside the body"))
+                self._refuse(*MUCH_BESIDE)
         elif self._in_head and self._head_bytes > MAX_HEAD_BYTES:
-            self._say_large_head()
+            self._refuse(*LARGE_HEAD)
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's contract; uvicorn never keeps it open
         """The client will say no more; whoever has asked and waits may still read the answer (RFC 9112 9.6).
@@ -250,9 +275,6 @@ class Connection(HttpToolsProtocol):
         self._is_deaf = True
         self.cycle.keep_alive = False
 
-    def _say_large_head(self) -> None:
-        self._refuse(431, fault("message.malformed", f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
-
     def _refuse(self, status: int, found: Fault) -> None:
         """Answer what cannot be taken, and close; after the answers to what came before it."""
         if self._is_deaf or self.transport.is_closing():
@@ -286,7 +308,10 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The head is there, and is judged by its size; what follows has a deadline of its own."""
         if self._head_bytes_at_most > MAX_HEAD_BYTES and self._head_size() > MAX_HEAD_BYTES:
-            self._head_is_large = True
+            self._refusal = LARGE_HEAD
+        elif self.pipeline and len(self.pipeline) >= MAX_PIPELINED:
+            self._refusal = MANY_PIPELINED
+        if self._refusal is not None:
             # The parser stops, and has ``send_400_response`` called.
             raise ValueError
         extensions: dict[str, Any] = {LOST: self._lost, CLOSED: self._closed}
@@ -294,6 +319,8 @@ class Connection(HttpToolsProtocol):
             extensions[RESERVED] = True
         self.scope["extensions"] = extensions
         super().on_headers_complete()
+        if self.pipeline:
+            self.flow.is_held = True
         # From here on it is a request: what is wrong with its head was found above.
         self._in_head = False
         self._in_body = True
@@ -351,7 +378,7 @@ class Connection(HttpToolsProtocol):
             self._body_deadline.cancel()
             self._body_deadline = None
         super().on_message_complete()
-        if self.flow.read_paused and not self.pipeline and not self._awaits_reader:
+        if self.flow.read_paused:
             # It was paused for the body, which is here: who leaves now is to be noticed.
             self.flow.resume_reading()
 
@@ -359,9 +386,11 @@ class Connection(HttpToolsProtocol):
         """An answer is complete. If its request is not, the client gets a moment to notice."""
         if self.flow.write_paused and not self.transport.is_closing():
             # Whoever does not read is not answered again: answers would pile up.
-            self._awaits_reader = True
+            self._awaits_reader = self.flow.is_held = True
             self.flow.pause_reading()
             return
+        # The next one is begun below.
+        self.flow.is_held = len(self.pipeline) > 1
         if self._last_word is not None and not self.pipeline and not self.transport.is_closing():
             self._say(*self._last_word)
         super().on_response_complete()
@@ -387,10 +416,7 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  its words are not ours
         """What the parser cannot read, or was not let read on, in our words."""
-        if self._head_is_large:
-            self._say_large_head()
-            return
-        self._refuse(400, fault("message.malformed", "this is not HTTP/1.1"))
+        self._refuse(*(self._refusal or NOT_HTTP))
 
     def _say(self, status: int, found: Fault) -> None:
         """Answer without a request, and end."""

@@ -32,6 +32,8 @@ GOODBYE_S: Final = 2.0
 # What is read of one peer in one turn of the loop. The shortest frame has 6 bytes and takes some 5 µs to read: a whole
 # read of 256 KiB would keep everybody waiting for a quarter of a second.
 TURN_BYTES: Final = 16_384
+# Messages that an application takes before others have their turn; nothing else makes it wait while there are some.
+TURN_MESSAGES: Final = 16
 
 
 class Socket(WebSocketsSansIOProtocol):
@@ -45,6 +47,7 @@ class Socket(WebSocketsSansIOProtocol):
         # Read, and not looked at yet.
         self._unread: deque[memoryview] = deque()
         self._goes_on = False
+        self._taken = 0
         # Whether nothing is read from the peer; `read_paused` is one of the reasons, that the application is busy.
         self._is_held = False
 
@@ -182,6 +185,9 @@ class Socket(WebSocketsSansIOProtocol):
         if self.read_paused and self.queue.empty():
             self.read_paused = False
             self._go_on_soon()
+        self._taken += 1
+        if self._taken % TURN_MESSAGES == 0:
+            await asyncio.sleep(0)
         return message
 
     async def send(self, message: Any) -> None:

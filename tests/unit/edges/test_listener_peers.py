@@ -84,7 +84,7 @@ async def test_a_body_of_many_small_chunks_is_taken(server: Server) -> None:
 
 
 async def test_who_pipelines_and_does_not_read_is_not_answered_on(server: Server) -> None:
-    sock = deaf_client(server, server.head(path="/sizable") * 400)
+    sock = deaf_client(server, server.head(path="/sizable") * 200)
     await wait_until(lambda: server.pages.answered > 0)
     for _ in range(200):
         await asyncio.sleep(0)
@@ -92,6 +92,30 @@ async def test_who_pipelines_and_does_not_read_is_not_answered_on(server: Server
     assert server.pages.answered < 20, "what the kernel takes, and what waits"
     assert connection.transport.get_write_buffer_size() < 4 * SIZABLE_BYTES
     sock.close()
+
+
+async def test_who_pipelines_is_not_read_on_before_what_was_read_is_begun(server: Server) -> None:
+    sock = deaf_client(server, server.head(path="/waiting") + server.head() * 2)
+    await wait_until(lambda: server.pages.lasting == 1)
+    [connection] = server.connections.connections
+    assert isinstance(connection, listener.Connection)
+    assert connection.flow.read_paused
+    # Whoever reads the body of the first would have more read.
+    connection.flow.resume_reading()
+    assert connection.flow.read_paused
+    server.pages.goes_on.set()
+    await wait_until(lambda: not connection.flow.read_paused)
+    assert not connection.pipeline
+    sock.close()
+
+
+async def test_more_requests_than_may_wait_are_refused_after_the_answers(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "MAX_PIPELINED", 3)
+    answer = await server.said(server.head() * 10)
+    assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200"] * 4 + [b"429"]
+    assert b"limit.inflight" in answer
 
 
 async def test_who_pipelines_and_reads_late_gets_all_answers(server: Server) -> None:

@@ -129,6 +129,18 @@ async def test_others_have_their_turn_while_small_frames_are_read(server: Server
         assert await client.said() == (TEXT, b"end")
 
 
+async def test_others_have_their_turn_while_an_application_takes_many_messages(server: Server) -> None:
+    async with opened(server) as client:
+        [connection] = server.connections.connections
+        connection.data_received(frame(TEXT, b"x") * 1000)  # type: ignore[union-attr]
+        most = before = 0
+        while len(server.pages.heard) < 1000:
+            await asyncio.sleep(0)
+            most, before = max(most, len(server.pages.heard) - before), len(server.pages.heard)
+        assert most <= websocket.TURN_MESSAGES
+        assert [await client.said() for _ in range(1000)] == [(TEXT, b"x")] * 1000
+
+
 async def test_who_talks_before_its_handshake_was_answered_is_cut_off(server: Server) -> None:
     reader, writer = await server.connect()
     writer.write(server.head(path="/socket", more=UPGRADE))
