@@ -94,7 +94,7 @@ class Socket(WebSocketsSansIOProtocol):
         self._set_reading()
 
     def _set_reading(self) -> None:
-        is_held = bool(self._unread) or self.read_paused or not self.writable.is_set()
+        is_held = bool(self._unread) or self.read_paused
         if is_held is not self._is_held and not self.transport.is_closing():
             self._is_held = is_held
             if is_held:
@@ -143,11 +143,6 @@ class Socket(WebSocketsSansIOProtocol):
         # The next message is looked at when the application has taken this one.
         self.read_paused = True
 
-    def handle_ping(self) -> None:
-        """Answered, unless the connection ended with what came before."""
-        if not self.transport.is_closing():
-            super().handle_ping()
-
     def handle_parser_exception(self) -> None:
         """What came is no WebSocket: say so and close."""
         if self.conn.close_sent is None:
@@ -162,10 +157,9 @@ class Socket(WebSocketsSansIOProtocol):
     # -- a peer that does not read -------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The peer reads more slowly than we write: it is not listened to meanwhile, its pings would be answered."""
+        """The peer reads more slowly than we write. What it says meanwhile waits: its pings would be answered."""
         super().pause_writing()
         self._patience.begin()
-        self._set_reading()
 
     def resume_writing(self) -> None:
         """The peer has read."""

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from tests.unit.edges.web import BOUND_S, CLOSE, JSON, MAX_BODY_BYTES, SIZABLE_BYTES, Server, wait_until
-from trunkline.edges import listener
+from trunkline.edges import listener, patience
 from trunkline.edges.listener import MAX_HEAD_BYTES
 
 CHUNKED = f"{JSON}Transfer-Encoding: chunked\r\n"
@@ -131,6 +132,33 @@ async def test_who_pipelines_and_reads_late_gets_all_answers(server: Server) -> 
     writer.close()
 
 
+class Closed:
+    """A connection that was closed and has something left that nobody reads."""
+
+    def __init__(self) -> None:
+        self.transport: Any = self
+        self.aborted = asyncio.Event()
+
+    def is_closing(self) -> bool:
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        return 1
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+async def test_a_closed_connection_whose_last_words_are_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "WRITE_TIMEOUT_S", 0.01)
+    connections: set[Any]
+    async with Server() as server, asyncio.timeout(BOUND_S):
+        connections, closed = server.connections.connections, Closed()  # type: ignore[assignment]
+        connections.add(closed)
+        await closed.aborted.wait()
+        connections.discard(closed)
+
+
 # --- what comes behind a request that is being answered ---------------------------------------------------------------
 
 
@@ -202,6 +230,18 @@ async def test_who_sends_a_wrong_chunk_hears_so(server: Server) -> None:
     answer = await server.said(server.head("POST", "/body", CHUNKED) + b"2\r\n{}\r\nzz\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert server.pages.read == []
+
+
+async def test_a_wrong_chunk_behind_a_stream_that_has_begun_is_not_answered_in_the_middle_of_it(server: Server) -> None:
+    reader, writer = await server.connect()
+    writer.write(server.head(path="/lasting", more=CHUNKED))
+    async with asyncio.timeout(BOUND_S):
+        await reader.readuntil(b"on")
+        writer.write(b"zz\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert b"HTTP/1.1" not in await reader.read()
+        await server.pages.lost.wait()
+    writer.close()
 
 
 async def test_who_was_answered_before_its_body_came_can_send_what_it_likes(server: Server) -> None:
