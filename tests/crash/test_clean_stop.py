@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ from random import Random
 
 import psutil
 import pytest
+from websockets.sync.client import connect
 
 from tests.crash.crowd import CONFIG, Crowd
 from tests.running import RawAgent, Running, wait_until
@@ -126,3 +128,29 @@ def test_a_call_that_does_not_end_holds_the_stop_for_ten_seconds_and_no_longer(s
     (settled,) = exchange.entries(kind="call.settled")
     assert (settled["call_id"], settled["status"]) == (answer["call_id"], "unknown")
     assert "open_calls" not in exchange.entries()[-1]
+
+
+def test_peers_that_do_not_read_do_not_hold_the_stop(short_path: Path) -> None:
+    """An agent that closed its side, and a WebSocket, with more on the way to each than its socket takes."""
+    exchange = Running(short_path / "home").start()
+    agent = RawAgent(exchange, "com.test.half")
+    agent.hello()
+    agent.register({"name": "t", "side_effects": False})
+    status, made = exchange.request("POST", "/v1/tokens", {"edge": "chiffon", "agent": "infra-1", "type": "infra"})
+    assert status == 201
+    address = exchange.ready["http"].replace("http://", "ws://")
+    headers = {"authorization": f"Bearer {made['token']}"}
+    # Nothing is read ahead: what is not received here stays in the sockets' buffers, and then in the exchange.
+    with connect(f"{address}/api/agent/ws", additional_headers=headers, max_queue=1, close_timeout=0.1) as deaf:
+        registration = {"agent_id": "infra-1", "agent_type": "infra", "work_types": ["greet"]}
+        deaf.send(json.dumps({**registration, "supported_versions": ["1.0"]}))
+        assert json.loads(deaf.recv(timeout=20))["registered"]
+        for _ in range(12):
+            for tool in ("com.test.half/t", "infra-1/greet"):
+                exchange.call(tool, {"x": "y" * 900_000}, wait=False, timeout_ms=500)
+        agent.socket.shutdown(socket.SHUT_WR)
+        started = time.monotonic()
+        assert exchange.stop() == 0
+        assert time.monotonic() - started < STOPPED_WITHIN_S
+    agent.close()
+    assert exchange.entries()[-1]["kind"] == "exchange.stopped"

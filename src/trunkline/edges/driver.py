@@ -127,6 +127,8 @@ class Driver(asyncio.Protocol):
         # Whether the timer is not later than a quiet session needs it: that can only have become later since.
         self._is_timer_early = False
         self._deadline: asyncio.TimerHandle | None = None
+        # Whether only the last words are still to leave: that deadline is not moved any more.
+        self._is_ending = False
         self._goes_on = False
         # Why nothing is read: "disk", "output", "turn".
         self._pauses: set[str] = set()
@@ -164,6 +166,8 @@ class Driver(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The peer will not say more; whatever we have to say, it would not answer."""
+        # The loop would close too, and then wait for a reader who may never read.
+        self._close()
         return False
 
     def connection_lost(self, _exc: Exception | None) -> None:
@@ -184,7 +188,8 @@ class Driver(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The reader is too slow: it is not listened to until it has read, and not for ever."""
-        self._end_after(WRITE_WITHIN_S, "output.stuck")
+        if not self._is_ending:
+            self._end_after(WRITE_WITHIN_S, "output.stuck")
         try:
             self._pause("output")
         except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
@@ -192,7 +197,7 @@ class Driver(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """It has read."""
-        if self._deadline is not None and self._session is not None and not self._session.is_closed:
+        if self._deadline is not None and not self._is_ending:
             self._deadline.cancel()
             self._deadline = None
         try:
@@ -323,10 +328,11 @@ class Driver(asyncio.Protocol):
         self._set_timer()
 
     def _close(self) -> None:
-        """Let the last words leave; a peer that does not take them is cut off."""
-        if not self._transport.is_closing():
-            self._transport.close()
+        """Let the last words leave; a peer that does not take them is cut off, whoever began to close."""
+        if not self._is_ending:
+            self._is_ending = True
             self._end_after(CLOSE_WITHIN_S, "")
+            self._transport.close()
 
     def _end_after(self, seconds: float, notice: str) -> None:
         if self._deadline is not None:

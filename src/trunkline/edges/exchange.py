@@ -116,6 +116,9 @@ class Views(Protocol):
     def storage_trouble(self) -> str:
         """Why nothing can be put on record; empty while everything can."""
 
+    def closed(self) -> Fault | None:
+        """Why nothing new is taken on (the exchange stops, the disk is full); None while it is."""
+
     def agents(self) -> list[AgentView]:
         """All agents, launched or attached."""
 

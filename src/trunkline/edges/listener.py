@@ -1,7 +1,8 @@
 """A web listener for whichever edge needs one: uvicorn's HTTP/1.1 on our loop, with the bounds it lacks, TLS if wanted.
 
-Owns connections: how many, how long a head may take, how large it may be, how long a reader may not read. Does not
-own what is said on them (an ASGI application). uvicorn's ``Server`` is not used: it polls ten times a second, takes the
+Owns connections: how many, how long a head may take, how large it may be, in which order requests are answered. Does
+not own what is said on them (an ASGI application), how long a reader may not read (``patience``), nor what becomes of
+one that is a WebSocket (``websocket``). uvicorn's ``Server`` is not used: it polls ten times a second, takes the
 signals and sleeps while it stops; its protocol class is all we need.
 
 Invariant: no connection lives without either a request being answered or a deadline running.
@@ -23,13 +24,15 @@ from typing import Any, Final
 from msgspec import Struct
 from starlette.types import ASGIApp, Scope
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
 from trunkline.edges.answers import error_body
 from trunkline.edges.bodies import LATE
 from trunkline.edges.edge import EdgeOff
+from trunkline.edges.patience import LastWords, Patience
+from trunkline.edges.websocket import MAX_SOCKET_MESSAGE_BYTES, PING_S, Socket
 from trunkline.errors import ConfigError
 from trunkline.model import Fault, fault
 
@@ -37,12 +40,13 @@ from trunkline.model import Fault, fault
 HEAD_TIMEOUT_S: Final = 5.0
 # A body that takes longer to arrive is not coming; the same bound as for one frame on the socket edges.
 BODY_TIMEOUT_S: Final = 30.0
-# Request line and headers. Others chose 8 KiB (nginx) to 64 KiB (h11); ours are a token and a few names.
+# Request line and headers. Others chose 8 KiB (nginx) to 64 KiB (h11); ours are a token and a few names. As much may
+# come at a time between two pieces of a body, or after the last: sizes and extensions of chunks, trailers.
 MAX_HEAD_BYTES: Final = 32_768
 # Between two requests on one connection.
 KEEP_ALIVE_S: Final = 15
-# A reader who takes nothing for so long is gone.
-WRITE_TIMEOUT_S: Final = 10.0
+# Requests of one connection that wait for the answer to the one before: some 2 KiB each.
+MAX_PIPELINED: Final = 256
 # After an answer that came before the body was read: time for the client to see it.
 LINGER_S: Final = 2.0
 # Half of the usual limit of 1,024 open files; an idle connection makes room for a new one.
@@ -50,12 +54,20 @@ MAX_CONNECTIONS: Final = 512
 # More that the application is told of: it keeps them for somebody who must always get through.
 RESERVED_CONNECTIONS: Final = 32
 BACKLOG: Final = 1024
-# A message on a WebSocket: the largest that a door behind this listener takes (an operations message).
-MAX_SOCKET_MESSAGE_BYTES: Final = 16_777_216
-# A WebSocket's sign of life, and how long its answer may take.
-PING_S: Final = 20.0
+# When to try whether one that closed its side still reads, after the first time. Five interim answers at most: some
+# clients take no more.
+TRY_AFTER_S: Final = (0.1, 0.5, 2.5, 12.5)
+# Of what uvicorn has to say. The defects themselves are counted, and on record.
+LOG_LINES_A_MINUTE: Final = 20
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # How long `stop` waits for answers that are on their way.
 STOP_S: Final = 3.0
+
+# What is said to what is not taken.
+LARGE_HEAD: Final = 431, fault("message.malformed", f"the request's head is larger than {MAX_HEAD_BYTES} bytes")
+MUCH_BESIDE: Final = 431, fault("message.malformed", f"more than {MAX_HEAD_BYTES} bytes beside the request's body")
+MANY_PIPELINED: Final = 429, fault("limit.inflight", f"{MAX_PIPELINED} requests wait on this connection")
+NOT_HTTP: Final = 400, fault("message.malformed", "this is not HTTP/1.1")
 
 # What every answer says: nothing here belongs in a cache, and nothing is to be guessed.
 DEFAULT_HEADERS: Final = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
@@ -65,9 +77,10 @@ _JSON_HEAD: Final = (
 )
 
 
-# What an application finds in the scope's extensions: whom to tell of a lost connection, how to answer in one write,
-# and whether the connection is one of those that are reserved.
+# What an application finds in the scope's extensions: whom to tell of a lost connection, and of one whose client closed
+# its side, how to answer in one write, and whether the connection is one of those that are reserved.
 LOST: Final = "trunkline.lost"
+CLOSED: Final = "trunkline.closed"
 ANSWER: Final = "trunkline.answer"
 RESERVED: Final = "trunkline.reserved"
 
@@ -76,9 +89,10 @@ class when_lost:  # noqa: N801  (read as `with when_lost(scope, told):`)
     """Call ``told`` if the connection of this request is lost meanwhile. Cheaper than a task that waits for it."""
 
     __slots__ = ("_lost", "_told")
+    _NAME = LOST
 
     def __init__(self, scope: Scope, told: Callable[[], None]) -> None:
-        self._lost: list[Callable[[], None]] = scope["extensions"][LOST]
+        self._lost: list[Callable[[], None]] = scope["extensions"][self._NAME]
         self._told = told
 
     def __enter__(self) -> None:
@@ -86,6 +100,13 @@ class when_lost:  # noqa: N801  (read as `with when_lost(scope, told):`)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._lost.remove(self._told)
+
+
+class when_closed(when_lost):  # noqa: N801
+    """The same, and who closes only its side counts as lost: for answers that are gone with one that has left."""
+
+    __slots__ = ()
+    _NAME = CLOSED
 
 
 def answer_at_once(cycle: RequestResponseCycle, status: int, body: bytes) -> None:
@@ -111,10 +132,24 @@ class Connections(ServerState):
         self.gone = asyncio.Event()
 
 
+class Flow(FlowControl):
+    """When a connection is read. uvicorn reads on for each answer; here not before the waiting requests were begun."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self.is_held = False
+
+    def resume_reading(self) -> None:
+        """Read on, unless something of what was read is still to be begun, or an answer to be read."""
+        if not self.is_held:
+            super().resume_reading()
+
+
 class Connection(HttpToolsProtocol):
     """One connection, with a deadline whenever it is the client's turn."""
 
     server_state: Connections
+    flow: Flow
 
     def __init__(self, config: Config, server_state: Connections, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
@@ -124,15 +159,26 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_bytes_at_most = 0
         self._read_bytes = 0
-        self._head_is_large = False
+        # Why the parser was stopped at a head.
+        self._refusal: tuple[int, Fault] | None = None
         self._head_deadline: asyncio.TimerHandle | None = None
         self._body_deadline: asyncio.TimerHandle | None = None
-        self._write_deadline: asyncio.TimerHandle | None = None
-        self._unwritten = 0
+        self._patience: Patience
+        # What came of the body of a request since its last piece that was no piece of it.
+        self._beside_body = 0
+        # Nothing is read any more: the connection ends with the answers to what was read.
+        self._is_deaf = False
+        # What is said to what cannot be taken, after those answers.
+        self._last_word: tuple[int, Fault] | None = None
+        # An answer is complete and waits to be read: only then the next request is looked at.
+        self._awaits_reader = False
+        self._try: asyncio.TimerHandle | None = None
         # It came when all others were busy; it is an ordinary one as soon as one of them is gone.
         self._may_be_reserved = False
         # Told when the connection is lost: requests that still wait for something.
         self._lost: list[Callable[[], None]] = []
+        # The same, where a client that closed its side is not waited for.
+        self._closed: list[Callable[[], None]] = []
 
     @property
     def is_idle(self) -> bool:
@@ -152,6 +198,8 @@ class Connection(HttpToolsProtocol):
                 idle.transport.abort()
                 self.connections.discard(idle)
         super().connection_made(transport)
+        self.flow = Flow(transport)
+        self._patience = Patience(self.loop, transport)
         self.server_state.gone.clear()
         self._may_be_reserved = len(self.connections) > MAX_CONNECTIONS
         if len(self.connections) > MAX_CONNECTIONS + RESERVED_CONNECTIONS:
@@ -161,33 +209,93 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers with the connection."""
-        for deadline in (self._head_deadline, self._body_deadline, self._write_deadline):
+        for deadline in (self._head_deadline, self._body_deadline, self._try):
             if deadline is not None:
                 deadline.cancel()
+        self._patience.end()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
-        for told in self._lost[:]:
+        for told in self._lost + self._closed:
             told()
         if not self.connections:
             self.server_state.gone.set()
 
     def data_received(self, data: bytes) -> None:
         """Bytes. Of a head only so many, and only for so long."""
-        if self.transport.is_closing():
+        if self._is_deaf or self.transport.is_closing():
             return
         self._read_bytes = len(data)
         if self._in_head:
             self._head_bytes += self._read_bytes
             self._head_bytes_at_most += self._read_bytes
-            self._await_head()
+            # Behind a request that is being answered it has time: an empty line too many is no reason to end that.
+            if self.is_idle:
+                self._await_head()
+        else:
+            self._beside_body += self._read_bytes
         super().data_received(data)
-        if self._in_body and self._body_deadline is None:
-            self._body_deadline = self.loop.call_later(BODY_TIMEOUT_S, self._say_late)
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._say_large_head()
+        if self._in_body:
+            if self._body_deadline is None:
+                self._body_deadline = self.loop.call_later(BODY_TIMEOUT_S, self._say_late)
+            if self._beside_body > MAX_HEAD_BYTES:
+                self._refuse(*MUCH_BESIDE)
+        elif self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(*LARGE_HEAD)
 
-    def _say_large_head(self) -> None:
-        self._say(431, fault("message.malformed", f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's contract; uvicorn never keeps it open
+        """The client will say no more; whoever has asked and waits may still read the answer (RFC 9112 9.6).
+
+        One that closed its side and one that left look the same. An answer that has begun (a stream) is not for
+        somebody who may have left; before that, an interim answer tells: to one that left it ends the connection.
+        """
+        if self.is_idle or self._in_body or self._closed or self.scheme != "http":
+            return False
+        if self.cycle.response_started and not self.pipeline:
+            return False
+        if not self._is_deaf:
+            self._hear_no_more()
+            self._try_reader(0)
+        return True
+
+    def _try_reader(self, count: int) -> None:
+        cycle = self.cycle
+        if (
+            self.pipeline
+            or cycle.response_started
+            or self.transport.is_closing()
+            or self.scope["http_version"] != "1.1"
+        ):
+            return
+        self.transport.write(CONTINUE)
+        if count < len(TRY_AFTER_S):
+            self._try = self.loop.call_later(TRY_AFTER_S[count], self._try_reader, count + 1)
+
+    def _hear_no_more(self) -> None:
+        """Answer what was read, in its order, and close."""
+        self._is_deaf = True
+        self.cycle.keep_alive = False
+
+    def _refuse(self, status: int, found: Fault) -> None:
+        """Answer what cannot be taken, and close; after the answers to what came before it."""
+        if self._is_deaf or self.transport.is_closing():
+            return
+        cycle: RequestResponseCycle | None = self.cycle
+        if self._in_body and cycle is not None:
+            # It is the body of this request that cannot be taken.
+            if self.pipeline or (cycle.response_started and not cycle.response_complete):
+                self._end()
+            elif cycle.response_complete:
+                # It has its answer, and a moment to see it.
+                self._is_deaf = True
+            else:
+                self._say(status, found)
+                cycle.disconnected = True
+                cycle.message_event.set()
+        elif self.is_idle:
+            self._say(status, found)
+        else:
+            self._is_deaf = True
+            self._last_word = status, found
 
     def _await_head(self) -> None:
         if self._head_deadline is None:
@@ -200,28 +308,53 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The head is there, and is judged by its size; what follows has a deadline of its own."""
         if self._head_bytes_at_most > MAX_HEAD_BYTES and self._head_size() > MAX_HEAD_BYTES:
-            self._head_is_large = True
+            self._refusal = LARGE_HEAD
+        elif self.pipeline and len(self.pipeline) >= MAX_PIPELINED:
+            self._refusal = MANY_PIPELINED
+        if self._refusal is not None:
             # The parser stops, and has ``send_400_response`` called.
             raise ValueError
-        self._in_head = False
-        self._in_body = True
-        self._head_bytes = self._head_bytes_at_most = 0
-        if self._head_deadline is not None:
-            self._head_deadline.cancel()
-            self._head_deadline = None
-        extensions: dict[str, Any] = {LOST: self._lost}
+        extensions: dict[str, Any] = {LOST: self._lost, CLOSED: self._closed}
         if self._is_reserved:
             extensions[RESERVED] = True
         self.scope["extensions"] = extensions
         super().on_headers_complete()
+        if self.pipeline:
+            self.flow.is_held = True
+        # From here on it is a request: what is wrong with its head was found above.
+        self._in_head = False
+        self._in_body = True
+        self._head_bytes = self._head_bytes_at_most = self._beside_body = 0
+        if self._head_deadline is not None:
+            self._head_deadline.cancel()
+            self._head_deadline = None
         extensions[ANSWER] = partial(answer_at_once, self.cycle)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header. What comes under that name after the body (a trailer) nobody asked for: it is not kept."""
+        if self._in_head:
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body."""
+        self._beside_body = 0
+        super().on_body(body)
+
     def handle_websocket_upgrade(self) -> None:
-        """A conversation that lasts does not take a reserved place."""
-        if self._is_reserved:
+        """A conversation that lasts does not take a reserved place, nor the place of a request before it."""
+        if not self.is_idle or self.flow.write_paused:
+            self._hear_no_more()
+        elif self._is_reserved:
             self._say(503, fault("limit.resource", "too many connections"))
-            return
-        super().handle_websocket_upgrade()
+        else:
+            super().handle_websocket_upgrade()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Another protocol was offered; we answer in this one, and the parser takes nothing more."""
+        self._hear_no_more()
 
     def _head_size(self) -> int:
         """Of the head that was just read, however many reads it came in and whatever else came with it."""
@@ -245,9 +378,21 @@ class Connection(HttpToolsProtocol):
             self._body_deadline.cancel()
             self._body_deadline = None
         super().on_message_complete()
+        if self.flow.read_paused:
+            # It was paused for the body, which is here: who leaves now is to be noticed.
+            self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         """An answer is complete. If its request is not, the client gets a moment to notice."""
+        if self.flow.write_paused and not self.transport.is_closing():
+            # Whoever does not read is not answered again: answers would pile up.
+            self._awaits_reader = self.flow.is_held = True
+            self.flow.pause_reading()
+            return
+        # The next one is begun below.
+        self.flow.is_held = len(self.pipeline) > 1
+        if self._last_word is not None and not self.pipeline and not self.transport.is_closing():
+            self._say(*self._last_word)
         super().on_response_complete()
         if self._in_body and self._head_deadline is None:
             self._head_deadline = self.loop.call_later(LINGER_S, self._end)
@@ -259,31 +404,19 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client reads more slowly than we write."""
         super().pause_writing()
-        self._unwritten = self.transport.get_write_buffer_size()
-        self._write_deadline = self.loop.call_later(WRITE_TIMEOUT_S, self._judge_reader)
-
-    def _judge_reader(self) -> None:
-        """A slow reader is patience; one who took nothing at all since the last look is gone."""
-        unwritten = self.transport.get_write_buffer_size()
-        if unwritten >= self._unwritten:
-            self._end()
-            return
-        self._unwritten = unwritten
-        self._write_deadline = self.loop.call_later(WRITE_TIMEOUT_S, self._judge_reader)
+        self._patience.begin()
 
     def resume_writing(self) -> None:
         """The client reads again."""
         super().resume_writing()
-        if self._write_deadline is not None:
-            self._write_deadline.cancel()
-            self._write_deadline = None
+        self._patience.end()
+        if self._awaits_reader:
+            self._awaits_reader = False
+            self.on_response_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  its words are not ours
         """What the parser cannot read, or was not let read on, in our words."""
-        if self._head_is_large:
-            self._say_large_head()
-            return
-        self._say(400, fault("message.malformed", "this is not HTTP/1.1"))
+        self._refuse(*(self._refusal or NOT_HTTP))
 
     def _say(self, status: int, found: Fault) -> None:
         """Answer without a request, and end."""
@@ -293,34 +426,32 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-class Socket(WebSocketsSansIOProtocol):
-    """A connection that became a WebSocket; only doors have any."""
-
-    def __init__(self, config: Config, server_state: Connections, app_state: dict[str, Any]) -> None:
-        super().__init__(config, server_state, app_state)
-        self._gone = server_state.gone
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The listener waits for the last one when it stops."""
-        super().connection_lost(exc)
-        if not self.connections:
-            self._gone.set()
-
-    async def send(self, message: Any) -> None:
-        """A refusal is an answer, and no reason to complain of a handshake that was not completed."""
-        await super().send(message)
-        if self.close_sent:
-            self.handshake_complete = True
-
-
 def without_text(record: logging.LogRecord) -> bool:
     """Log where a defect of ours is, without the exception's text: that may hold a payload."""
     if record.exc_info and record.exc_info[1] is not None:
+        if isinstance(record.exc_info[1], asyncio.CancelledError):
+            return False  # the exchange has ended before the answer
         frames = traceback.extract_tb(record.exc_info[2])
         place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
         record.msg, record.args = "a request failed: %s at %s", (type(record.exc_info[1]).__name__, place)
         record.exc_info = record.exc_text = None
     return True
+
+
+class FewLines(logging.Filter):
+    """Lets only so many lines of a minute into the log: a peer that finds a defect could fill the disk with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since = 0.0
+        self._count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this one is written."""
+        if not 0 <= record.created - self._since < 60:
+            self._since, self._count = record.created, 0
+        self._count += 1
+        return self._count <= LOG_LINES_A_MINUTE
 
 
 class Address(Struct, frozen=True):
@@ -376,6 +507,8 @@ class WebListener:
         self.url = ""
         self._connections: Connections | None = None
         self._server: asyncio.Server | None = None
+        self._last_words: LastWords
+        self._few_lines = FewLines()
 
     async def start(self) -> None:
         """Listen (port 0 takes a free one). ``ConfigError`` or ``EdgeOff`` if the address is taken."""
@@ -398,7 +531,8 @@ class WebListener:
             timeout_keep_alive=KEEP_ALIVE_S,
         )
         config.load()
-        logging.getLogger("uvicorn.error").addFilter(without_text)
+        log = logging.getLogger("uvicorn.error")
+        log.addFilter(without_text)
         address = self._address
         tls: dict[str, Any] = {}
         if self._tls is not None:
@@ -410,6 +544,9 @@ class WebListener:
             )
         except OSError as error:
             raise address.taken(error) from None
+        log.addFilter(self._few_lines)
+        self._last_words = LastWords(asyncio.get_running_loop())
+        self._last_words.watch(connections.connections)
         host, port = self._server.sockets[0].getsockname()[:2]
         scheme = "http" if self._tls is None else "https"
         self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -432,4 +569,6 @@ class WebListener:
                     await self._connections.gone.wait()
         for connection in tuple(self._connections.connections):
             connection.transport.abort()
+        self._last_words.stop()
+        logging.getLogger("uvicorn.error").removeFilter(self._few_lines)
         self._server = None

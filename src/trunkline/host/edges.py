@@ -6,11 +6,12 @@ is off, with a line that says so. Names no protocol: which there are, ``trunklin
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from trunkline.config import Config
 from trunkline.edges.doors import Door
@@ -20,6 +21,10 @@ from trunkline.errors import ConfigError, InvariantBroken
 
 log = logging.getLogger("trunkline")
 T = TypeVar("T")
+
+# What one edge may take to say goodbye and to end what it runs. Each has deadlines of its own, of seconds; this one
+# holds where they do not, so that no peer can keep the exchange from stopping.
+STOP_WITHIN_S: Final = 20.0
 
 
 class Edges:
@@ -101,7 +106,8 @@ class Edges:
         running = self._running.pop(name)
         if name in self._is_started:
             try:
-                await running.stop()
+                async with asyncio.timeout(STOP_WITHIN_S):
+                    await running.stop()
             except Exception as error:  # noqa: BLE001  (the boundary of an edge: the others have to stop too)
                 self._feed.failed(0, error)
 

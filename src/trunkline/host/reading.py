@@ -39,6 +39,10 @@ class Reading(Views):
         """Why nothing can be put on record, if that is so."""
         return self._hub.in_force.storage_trouble
 
+    def closed(self) -> Fault | None:
+        """Why nothing new is taken on, if that is so."""
+        return self._hub.in_force.closed
+
     def agents(self) -> list[AgentView]:
         """All agents, launched or attached."""
         found = {agent.agent_id: views.agent(self._hub, agent) for agent in self._hub.registry.agents.values()}

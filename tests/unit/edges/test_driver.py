@@ -135,6 +135,8 @@ class Transport(asyncio.Transport):
         self.high = 0
         self.is_read = True
         self.ended = ""
+        # Whether the protocol is told so, or will be.
+        self.is_lost = False
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self.high = high or 0
@@ -153,7 +155,8 @@ class Transport(asyncio.Transport):
         self._end("aborted")
 
     def _end(self, how: str) -> None:
-        if not self.ended:
+        if not self.is_lost:
+            self.is_lost = True
             self._loop.call_soon(self.protocol.connection_lost, None)
         self.ended = how
 
@@ -351,6 +354,35 @@ def test_a_reader_who_was_slow_and_is_told_goodbye_has_only_the_time_of_last_wor
     rig.driver.resume_writing()
     rig.exchange.advance(driver.CLOSE_WITHIN_S + 0.1)
     assert rig.transport.ended == "aborted"
+
+
+@pytest.mark.parametrize("reads_a_little", [False, True])
+def test_a_peer_that_half_closes_and_does_not_read_is_cut_off(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, reads_a_little: bool
+) -> None:
+    monkeypatch.setattr(Transport, "close", lambda self: setattr(self, "ended", "closed"))
+    rig.driver.pause_writing()
+    assert rig.driver.eof_received() is False
+    if reads_a_little:
+        rig.driver.resume_writing()
+    rig.exchange.advance(driver.CLOSE_WITHIN_S + 0.1)
+    assert rig.transport.ended == "aborted"
+    rig.run()
+    assert rig.left() == ["lost"]
+
+
+async def test_stopping_does_not_wait_for_one_that_half_closed_and_does_not_read(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Transport, "close", lambda self: setattr(self, "ended", "closed"))
+    rig.driver.eof_received()
+    stopping = asyncio.create_task(rig.connections.stop("shutdown"))
+    await asyncio.sleep(0)
+    assert not stopping.done()
+    rig.exchange.advance(driver.CLOSE_WITHIN_S + 0.1)
+    rig.run()
+    async with asyncio.timeout(5):
+        await stopping
 
 
 async def test_stopping_says_goodbye_to_everybody_and_waits_for_them(rig: Rig) -> None:

@@ -11,119 +11,19 @@ import re
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Self
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
-from trunkline.edges import listener
-from trunkline.edges.answers import application, json_answer
-from trunkline.edges.bodies import read_body
+from tests.unit.edges.web import BOUND_S, CLOSE, JSON, Pages, Server, wait_until
+from trunkline.edges import listener, patience
 from trunkline.edges.edge import EdgeOff
-from trunkline.edges.listener import Address, Connections, WebListener, tls13, when_lost
+from trunkline.edges.listener import Address, WebListener, tls13
 from trunkline.errors import ConfigError
-from trunkline.testing.memory import MemoryExchange
-
-BOUND_S = 5
-MAX_BODY_BYTES = 200_000
-LARGE_BYTES = 60_000_000
-
-
-class Pages:
-    """An application: one answer at once, one that reads a body, one that is large, one that lasts."""
-
-    def __init__(self) -> None:
-        self.exchange = MemoryExchange()
-        self.read: list[bytes] = []
-        self.lasting = 0
-        self.lost = asyncio.Event()
-        # Until then one who lasts is told nothing.
-        self.goes_on = asyncio.Event()
-
-    def app(self) -> Any:
-        table: dict[str, dict[str, Any]] = {
-            "/quick": {"GET": self.quick},
-            "/body": {"POST": self.body},
-            "/large": {"GET": self.large},
-            "/lasting": {"GET": self.last},
-        }
-        return application(self.exchange.feed, table)
-
-    async def quick(self, _: Request) -> Response:
-        return json_answer({"ok": True})
-
-    async def body(self, request: Request) -> Response:
-        self.read.append(await read_body(request.scope, request.receive, MAX_BODY_BYTES))
-        return json_answer({"bytes": len(self.read[-1])})
-
-    async def large(self, _: Request) -> Response:
-        async def pieces() -> AsyncIterator[bytes]:
-            for _ in range(LARGE_BYTES // 65_536):
-                yield b"x" * 65_536
-
-        return StreamingResponse(pieces())
-
-    async def last(self, _: Request) -> Any:
-        async def stream(scope: Scope, _: Receive, send: Send) -> None:
-            with when_lost(scope, self._lose):
-                self.lasting += 1
-                await send({"type": "http.response.start", "status": 200, "headers": []})
-                await send({"type": "http.response.body", "body": b"on", "more_body": True})
-                await self.goes_on.wait()
-            await send({"type": "http.response.body", "body": b"off"})
-
-        return stream
-
-    def _lose(self) -> None:
-        self.lasting -= 1
-        self.lost.set()
-
-
-class Server:
-    """A running listener."""
-
-    def __init__(self, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
-        self.pages = Pages()
-        self.listener = WebListener(self.pages.app(), Address(host, 0, "http"), tls)
-
-    async def __aenter__(self) -> Self:
-        await self.listener.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.pages.goes_on.set()
-        await self.listener.stop()
-
-    @property
-    def port(self) -> int:
-        return int(self.listener.url.rpartition(":")[2])
-
-    @property
-    def connections(self) -> Connections:
-        assert self.listener._connections is not None
-        return self.listener._connections
-
-    def head(self, method: str = "GET", path: str = "/quick", more: str = "") -> bytes:
-        return f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n{more}\r\n".encode()
-
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port)
-
-    async def said(self, data: bytes) -> bytes:
-        """All that is answered to these bytes."""
-        reader, writer = await self.connect()
-        writer.write(data)
-        async with asyncio.timeout(BOUND_S):
-            answer = await reader.read()
-        writer.close()
-        return answer
 
 
 @pytest.fixture
@@ -131,16 +31,6 @@ async def server() -> AsyncIterator[Server]:
     async with Server() as running:
         yield running
 
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    """Until something that nobody announces is so; bounded."""
-    async with asyncio.timeout(BOUND_S):
-        while not condition():  # noqa: ASYNC110  there is no event to wait for
-            await asyncio.sleep(0.001)
-
-
-CLOSE = "Connection: close\r\n"
-JSON = "Content-Type: application/json\r\n"
 
 # --- heads and bodies -------------------------------------------------------------------------------------------------
 
@@ -254,7 +144,7 @@ async def test_every_answer_says_that_nothing_is_to_be_kept_or_guessed(server: S
 
 
 async def test_a_reader_who_does_not_read_is_dropped(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "WRITE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(patience, "WRITE_TIMEOUT_S", 0.05)
     sock = socket.create_connection(("127.0.0.1", server.port))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.sendall(server.head(path="/large"))
@@ -262,50 +152,6 @@ async def test_a_reader_who_does_not_read_is_dropped(server: Server, monkeypatch
     async with asyncio.timeout(BOUND_S):
         await server.connections.gone.wait()
     sock.close()
-
-
-class Draining:
-    """A transport whose write buffer has these sizes, one look after the other."""
-
-    def __init__(self, *sizes: int) -> None:
-        self._sizes = iter(sizes)
-        self.aborted = False
-
-    def get_write_buffer_size(self) -> int:
-        return next(self._sizes)
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-async def test_a_slow_reader_is_not_dropped_while_it_reads(server: Server) -> None:
-    _, writer = await server.connect()
-    await wait_until(lambda: bool(server.connections.connections))
-    connection = next(iter(server.connections.connections))
-    assert isinstance(connection, listener.Connection)
-    real, fake = connection.transport, Draining(1000, 999, 10, 10)
-    connection.transport = fake  # type: ignore[assignment]
-    connection.pause_writing()
-    for _ in range(2):
-        connection._judge_reader()
-        assert not fake.aborted, "it took something since the last look"
-    connection._judge_reader()
-    assert fake.aborted, "it took nothing"
-    connection.transport = real
-    writer.close()
-
-
-async def test_who_reads_again_has_no_deadline(server: Server) -> None:
-    _, writer = await server.connect()
-    await wait_until(lambda: bool(server.connections.connections))
-    connection = next(iter(server.connections.connections))
-    assert isinstance(connection, listener.Connection)
-    connection.pause_writing()
-    deadline = connection._write_deadline
-    assert deadline is not None
-    connection.resume_writing()
-    assert deadline.cancelled()
-    writer.close()
 
 
 async def test_an_idle_connection_makes_room_and_a_busy_one_does_not(
@@ -427,6 +273,37 @@ async def test_stopping_cuts_off_an_answer_that_does_not_end(server: Server, mon
         with contextlib.suppress(ConnectionResetError):
             assert not (await reader.read()).endswith(b"0\r\n\r\n")
     writer.close()
+
+
+def test_a_request_that_the_end_of_the_exchange_canceled_is_no_defect() -> None:
+    try:
+        raise asyncio.CancelledError
+    except asyncio.CancelledError:
+        record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "x", (), sys.exc_info())
+    assert not listener.without_text(record)
+
+
+def test_of_many_lines_in_a_minute_only_some_are_written() -> None:
+    few = listener.FewLines()
+
+    def written(at: float) -> bool:
+        record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "x", (), None)
+        record.created = at
+        return few.filter(record)
+
+    assert [written(1000 + n / 100) for n in range(500)].count(True) == listener.LOG_LINES_A_MINUTE
+    assert written(1061)
+    assert written(5), "a clock that was set back is no reason to be silent"
+
+
+async def test_a_peer_that_finds_a_defect_cannot_fill_the_log(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("uvicorn.error")
+    for _ in range(3 * listener.LOG_LINES_A_MINUTE):
+        log.error("a defect")
+    assert len(caplog.records) == listener.LOG_LINES_A_MINUTE
+    await server.listener.stop()
+    log.error("after the listener")
+    assert caplog.records[-1].message == "after the listener"
 
 
 def test_a_defect_is_logged_without_its_text() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings, Token
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.edges.listener import Address, WebListener
 from trunkline.errors import ConfigError
+from trunkline.host import edges
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating
 from trunkline.testing.memory import MemoryExchange
@@ -139,6 +141,26 @@ async def test_one_that_cannot_even_stop_does_not_keep_the_others_from_it() -> N
     await kit.edges.stop()
     await kit.edges.stop_last()
     assert log[-3:] == ["a stopped", "b stopped", "c stopped"]
+    assert kit.exchange.notices() == ["defect"]
+
+
+class Endless(RunningEdge):
+    """An edge that never comes to the end of its goodbyes."""
+
+    async def stop(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_one_whose_stop_does_not_end_is_left_after_its_time_and_the_others_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(edges, "STOP_WITHIN_S", 0.05)
+    log: list[str] = []
+    kit = Kit(Edge(name="a", make=lambda _: Endless()), noted("b", log))
+    await kit.edges.start()
+    async with asyncio.timeout(5):
+        await kit.edges.stop()
+    assert log[-1] == "b stopped"
     assert kit.exchange.notices() == ["defect"]
 
 

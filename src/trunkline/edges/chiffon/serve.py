@@ -32,7 +32,7 @@ from trunkline.edges.chiffon.session import Probe
 from trunkline.edges.chiffon.sockets import Sockets
 from trunkline.edges.chiffon.translate import EDGE
 from trunkline.edges.doors import Door
-from trunkline.edges.listener import when_lost
+from trunkline.edges.listener import when_closed
 
 PREFIX: Final = "/api/agent"
 # Below the 30 s after which an agent counts as silent.
@@ -159,7 +159,7 @@ def _wait(request: Request) -> float:
 async def _wait_for_output(conversation: AnyConversation, request: Request, wait_s: float) -> None:
     """Until there is something, the time is over, or nobody listens any more."""
     bell = asyncio.Event()
-    with conversation.listening(bell.set), when_lost(request.scope, bell.set), suppress(TimeoutError):
+    with conversation.listening(bell.set), when_closed(request.scope, bell.set), suppress(TimeoutError):
         async with asyncio.timeout(wait_s):
             await bell.wait()
 

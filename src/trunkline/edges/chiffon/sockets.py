@@ -107,11 +107,13 @@ class Sockets:
             await self._dismiss(socket)
 
     async def _dismiss(self, socket: WebSocket) -> None:
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
             await socket.close(POLICY_VIOLATION)
 
     async def stop(self) -> None:
-        """Say goodbye."""
-        for socket in list(self._open):
-            with contextlib.suppress(RuntimeError):
-                await socket.close(GOING_AWAY)
+        """Say goodbye to all at the same time: one that does not read takes its time."""
+        await asyncio.gather(*(self._leave(socket) for socket in self._open))
+
+    async def _leave(self, socket: WebSocket) -> None:
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+            await socket.close(GOING_AWAY)

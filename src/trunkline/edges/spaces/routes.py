@@ -10,6 +10,7 @@ Invariant: a run belongs to nobody's connection. Whoever leaves can come back fo
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -37,6 +38,10 @@ from trunkline.model import Decision, Principal, fault
 
 # Two for each operation, and one more for a run that could not go on; a question may be asked anew when rules change.
 MAX_EVENTS: Final = 100_000
+# What judging may take before others have as much time, and what all operations of one message may take together: the
+# longest command takes a quarter of a second.
+JUDGING_TURN_S: Final = 0.01
+MAX_JUDGING_S: Final = 5.0
 # How long a look at a run that goes on may wait for its end, at most.
 MAX_WAIT_S: Final = 600
 
@@ -50,6 +55,8 @@ class SpacesApi:
         self._feed = feed
         self._views = views
         self._spaces = spaces
+        # Messages are judged one operation at a time, whoever asks: at least half of the time is everybody else's.
+        self._judging = asyncio.Lock()
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -199,12 +206,29 @@ class SpacesApi:
         """``POST /v1/spaces/{space}/check``: what would be decided of each operation. Nothing is done or recorded."""
         space = self._agent(request).space.name
         message = await self._message(request)
-        caller, judged = principal_of(request).identity, []
-        for index, operation in enumerate(message["operations"]):
-            # The longest command takes a quarter of a second to judge: others have their turn in between.
-            await asyncio.sleep(0)
-            judged.append(self._judged(self._spaces.agent(space), caller, index, operation))
+        caller, judged, spent_s, gone = principal_of(request).identity, [], 0.0, asyncio.Event()
+        with when_lost(request.scope, gone.set):
+            for index, operation in enumerate(message["operations"]):
+                async with self._judging:
+                    if gone.is_set():
+                        break
+                    took_s, shape = await self._judged_in_turn(space, caller, index, operation)
+                judged.append(shape)
+                spent_s += took_s
+                if spent_s > MAX_JUDGING_S:
+                    raise BadRequest(413, f"these take more than {MAX_JUDGING_S:g} s to judge; check fewer at a time")
         return json_answer({"operations": judged})
+
+    async def _judged_in_turn(
+        self, space: str, caller: str, index: int, operation: dict[str, Any]
+    ) -> tuple[float, dict[str, Any]]:
+        """Judge one operation, then let others have as long as that took; how long, and what is decided."""
+        # Not the loop's clock: uvloop's stands still within a turn.
+        began = time.perf_counter()
+        shape = self._judged(self._spaces.agent(space), caller, index, operation)
+        took_s = time.perf_counter() - began
+        await asyncio.sleep(took_s if took_s > JUDGING_TURN_S else 0)
+        return took_s, shape
 
     def _judged(self, agent: SpaceAgent, caller: str, index: int, operation: dict[str, Any]) -> dict[str, Any]:
         tool_id, body = translate.tool_id(agent.space.name, operation["type"]), translate.tool_input(operation)

@@ -139,6 +139,9 @@ class Spaces:
     async def create(self, name: str, preset: str, overrides: Mapping[str, Any]) -> SpaceAgent:
         """Make a space and attach it; ``ConfigError`` if it cannot be made of this."""
         async with self._changing:
+            closed = self._views.closed()
+            if closed is not None:
+                raise Refused(closed)
             if name in self.agents:
                 raise Refused(fault("state.conflict", f"there is a space {name} already"))
             agent = self._put(self._store.create(name, preset, overrides))
@@ -159,6 +162,7 @@ class Spaces:
 
     async def stop(self) -> None:
         """End what still runs, and tell whoever follows a run that it goes on after the next start."""
+        # A copy: the operator may remove one meanwhile.
         for agent in list(self.agents.values()):
             await agent.detach("shutdown")
         self._alarm.cancel()
@@ -186,7 +190,8 @@ class Spaces:
         denied = [found for found in faults if found is not None and found.code == "policy.denied"]
         if denied and len(denied) == len(kinds):
             raise self.not_taken(403, "policy", denied[0].message)
-        full = self.runs.refusal(space)
+        closed = self._views.closed()
+        full = self.runs.refusal(space) if closed is None else closed.message
         if full:
             raise self.not_taken(503, "system", full)
         run_id = self._new_run_id()

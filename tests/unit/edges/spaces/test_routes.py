@@ -17,8 +17,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from tests.unit.edges.spaces.conftest import Case, Commands
 from trunkline.config import Config, Http
 from trunkline.edges.http.edge import HTTP
-from trunkline.edges.spaces import translate
+from trunkline.edges.spaces import routes, translate
 from trunkline.edges.spaces.process import Run
+from trunkline.edges.spaces.routes import SpacesApi
 from trunkline.entries import Noticed
 from trunkline.events import DrainStarted, SettingsChanged
 from trunkline.model import Decision, HubSettings, Policy, Rule
@@ -224,6 +225,50 @@ async def test_a_command_of_one_who_is_denied_the_shell_is_not_read(
         denied = await served.client.post(f"/v1/spaces/demo/{path}", json=message, headers=headers)
         assert "deny" in denied.text or denied.status_code == 403
     assert not read
+
+
+async def test_a_check_whose_sender_left_is_not_gone_on_with(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[int] = []
+    began, judge = asyncio.Event(), SpacesApi._judged
+
+    def noted(api: SpacesApi, *given: Any) -> dict[str, Any]:
+        judged.append(1)
+        began.set()
+        return judge(api, *given)
+
+    monkeypatch.setattr(SpacesApi, "_judged", noted)
+    # Every operation takes long: the time of others after it is real.
+    monkeypatch.setattr(routes, "JUDGING_TURN_S", 0.0)
+    body = operations(*[{**RM, "id": str(n)} for n in range(1000)]).encode()
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /v1/spaces/demo/check HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {OPERATOR_TOKEN}\r\n"
+    writer.write(head.encode() + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    async with asyncio.timeout(10):
+        await began.wait()
+        writer.transport.abort()
+        tasks: set[asyncio.Task[None]] = served.exchange.edges._running["http"]._listener._connections.tasks  # type: ignore[attr-defined]
+        while tasks:  # noqa: ASYNC110  there is no event to wait for
+            await asyncio.sleep(0.001)
+    assert len(judged) < 500
+
+
+async def test_a_check_that_takes_too_long_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MAX_JUDGING_S", 0.0)
+    refused = await served.post("/v1/spaces/demo/check", json.loads(operations(RM)))
+    assert refused.status_code == 413
+    assert "check fewer at a time" in refused.text
+
+
+async def test_while_the_exchange_stops_no_space_is_made_and_no_run_is_taken_on(served: Served) -> None:
+    served.exchange.feed.feed([DrainStarted()])
+    refused = await served.post("/v1/spaces", {"name": "late"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "hub.unavailable")
+    assert "late" not in served.spaces.agents
+    not_taken = await served.ask(MESSAGE)
+    assert (not_taken.status_code, not_taken.json()["status"]) == (503, "error")
+    assert not_taken.json()["events"][0]["message"] == "the exchange is stopping"
+    assert not served.spaces.runs.open
 
 
 async def test_a_message_of_which_nothing_is_done_is_answered_in_an_events_message(served: Served) -> None:

@@ -219,6 +219,21 @@ async def test_whoever_follows_is_told_when_the_exchange_stops(shell: Case) -> N
             assert await late.next() is CLOSING
 
 
+async def test_stopping_does_not_mind_that_a_space_is_removed_meanwhile(shell: Case) -> None:
+    assert shell.commands is not None
+    shell.submit({"type": "shell", "command": "long"})
+    await shell.commands.wait_begun("long")
+    await shell.spaces.create("other", "standard", {})
+    async with asyncio.timeout(10):
+        stopping = asyncio.create_task(shell.spaces.stop())
+        await asyncio.sleep(0)
+        assert not stopping.done(), "the first space still ends its command"
+        await shell.spaces.remove("other")
+        await stopping
+    assert shell.commands.ended == ["long"]
+    assert all(not agent.number for agent in shell.spaces.agents.values())
+
+
 async def test_nobody_is_kept_who_does_not_follow_any_more(case: Case) -> None:
     before = case.exchange.feed.figures()["sessions"]
     run = case.submit(READ)
