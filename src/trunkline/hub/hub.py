@@ -131,6 +131,7 @@ class Hub:
             events.HealthReported: self.agents.health_reported,
             events.ToolsOffered: self.agents.tools_offered,
             events.ToolsWithdrawn: self.agents.tools_withdrawn,
+            events.AgentRemoved: self.control.agent_removed,
             events.ApprovalAnswered: self.control.approval_answered,
             events.DirectiveStated: self.control.directive_stated,
             events.DirectiveRequested: self.control.directive_requested,
