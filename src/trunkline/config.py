@@ -36,6 +36,7 @@ from trunkline.model import (
     Limits,
     Policy,
     Rule,
+    reserved_prefix,
 )
 from trunkline.toml_lines import KeyPath
 from trunkline.tomlfile import TomlFile, suggestion
@@ -439,7 +440,7 @@ def _agent_problems(agents: tuple[AgentProcess, ...]) -> Iterator[tuple[KeyPath,
     for index, agent in enumerate(agents):
         key: KeyPath = ("agent", index, "id")
         yield from _id_problems(key, agent.id, seen)
-        if agent.id.casefold().startswith(RESERVED_PREFIXES):
+        if reserved_prefix(agent.id):
             yield key, f"{agent.id!r} starts with a reserved name ({', '.join(RESERVED_PREFIXES)})"
         yield from _command_problems(("agent", index, "command"), agent.command)
         yield from _path_problems(("agent", index, "cwd"), agent.cwd or ".")

@@ -23,7 +23,7 @@ from trunkline.hub.policy import Judge
 from trunkline.hub.registry import MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
 from trunkline.hub.routing import Routing
 from trunkline.hub.timers import Timers
-from trunkline.model import RESERVED_PREFIXES, TOOL_NAME, Fault, Health, Now, ToolDefinition, fault
+from trunkline.model import TOOL_NAME, Fault, Health, Now, ToolDefinition, fault, reserved_prefix
 
 # Alarms of breakers among those of questions, whose ids hold no colon.
 BREAKER_KEY: Final = "breaker:"
@@ -184,8 +184,8 @@ class Agents:
         present = self._registry.agents.get(event.agent_id)
         if present is not None and present.edge != event.edge:
             return f"the id belongs to an agent on the edge {present.edge}"
-        prefix = event.agent_id.casefold().partition(".")[0] + "."
-        if prefix in RESERVED_PREFIXES and prefix != f"{event.edge}.":
+        prefix = reserved_prefix(event.agent_id)
+        if prefix and not (event.is_resident and prefix == f"{event.edge}."):
             return f"ids that start with {prefix} are reserved"
         return ""
 

@@ -22,7 +22,7 @@ from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Registry
 from trunkline.hub.state import BY_POLICY, Call, OpenQuestion
 from trunkline.hub.timers import seconds_left
-from trunkline.model import Decision, Fault, Manifest, Now, Status, fault, tool_agent
+from trunkline.model import Decision, Fault, Manifest, Now, Status, fault, reserved_prefix, tool_agent
 
 # Decision 13: long enough to type the call, short enough that a forgotten intent is worth nothing tomorrow.
 DIRECTIVE_LIFE_S: Final = 3600.0
@@ -275,6 +275,11 @@ class Control:
         """The operator makes a standing credential."""
         if not event.by.is_operator:
             problem = fault("not_allowed", "only the operator makes tokens")
+            self._journal.reply(event.session, event.ref, 0, problem=problem)
+            return
+        prefix = reserved_prefix(event.agent)
+        if prefix:
+            problem = fault("message.malformed", f"agent: ids of {prefix} are the exchange's own")
             self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
         token_id = f"t{self._journal.next}"

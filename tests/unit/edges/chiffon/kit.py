@@ -94,7 +94,7 @@ class Kit:
         self, agent_id: str = "infra-1", kind: str = "infra", work: Sequence[str] = ("run",), **terms: Any
     ) -> RawAgent:
         """An agent that registered."""
-        caller = self.peers.identify(self.token(agent_id, kind))
+        caller = self.peers.identify(self.token(str(agent_id), kind))
         fields = {"agent_id": agent_id, "agent_type": kind, "supported_versions": ["1.0"], "work_types": list(work)}
         answer = await self.peers.register(caller, as_fields({**fields, **terms}), "test")
         return RawAgent(self, caller, kind, answer)
