@@ -30,11 +30,13 @@ from trunkline.model import (
     MAX_OUTPUT_BYTES,
     OPERATOR,
     RESERVED_PREFIXES,
+    TOOL_NAME,
     Circumstance,
     Decision,
     Limits,
     Policy,
     Rule,
+    reserved_prefix,
 )
 from trunkline.toml_lines import KeyPath
 from trunkline.tomlfile import TomlFile, suggestion
@@ -357,6 +359,9 @@ def host_and_port(address: str) -> tuple[str, int]:
 def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
     """What the types alone do not tell, in the order of the sections."""
     yield from _listen_problems(config)
+    yield from _url_problems(config)
+    yield from _work_problems(config.chiffon.work)
+    yield from _command_problems(("pylon", "codex"), config.pylon.codex)
     yield from _agent_problems(config.agents)
     yield from _mcp_problems(config.mcp_servers)
     for index, rule in enumerate(config.policy_table.rule):
@@ -364,8 +369,7 @@ def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
     for name, value in structs.asdict(config.limits).items():
         if not 0 <= value < float("inf"):
             yield ("limits", name), "expected a number from 0, where 0 means no bound"
-    if not config.opensentience.socket:
-        yield ("opensentience", "socket"), "expected a path"
+    yield from _path_problems(("opensentience", "socket"), config.opensentience.socket)
     if (size := len(os.fsencode(socket))) > MAX_SOCKET_PATH_BYTES:
         problem = f"{socket} has {size} bytes and a socket's path at most {MAX_SOCKET_PATH_BYTES}; use a shorter --home"
         yield ("opensentience", "socket"), problem
@@ -391,17 +395,57 @@ def _listen_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
             yield key, f"{host} is not loopback, and this release listens on loopback only: 127.0.0.1 or [::1]"
 
 
+def _url_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
+    """Those that we connect to, or compare with; a password in one must not get into a message."""
+    urls: list[tuple[KeyPath, str, tuple[str, ...], bool]] = []
+    urls += [((name, "nats"), getattr(config, name).nats, ("nats", "tls"), False) for name in ("chiffon", "cluster")]
+    urls += [(("nostr", "relays", index), url, ("ws", "wss"), True) for index, url in enumerate(config.nostr.relays)]
+    for index, origin in enumerate(config.pylon.allowed_origins):
+        urls.append((("pylon", "allowed_origins", index), origin, ("http", "https"), False))
+    for index, server in enumerate(config.mcp_servers):
+        if server.url is not None:
+            urls.append((("mcp", index, "url"), server.url, ("http", "https"), True))
+    for key, url, schemes, has_path in urls:
+        is_off = not url and key[1] == "nats"
+        if not is_off and not _is_url(url, schemes, has_path=has_path):
+            forms = " or ".join(f"{scheme}://HOST[:PORT]" for scheme in schemes)
+            yield key, f"expected {forms}" + (", with or without a path" if has_path else "")
+
+
+def _work_problems(work: Mapping[str, str]) -> Iterator[tuple[KeyPath, str]]:
+    for name, tool_id in work.items():
+        agent_id, _, tool_name = tool_id.partition("/")
+        if not name:
+            yield ("chiffon", "work", name), "the name of the work is empty"
+        if not AGENT_ID.fullmatch(agent_id) or not TOOL_NAME.fullmatch(tool_name):
+            yield ("chiffon", "work", name), "expected the id of a tool, 'agent_id/tool_name'"
+
+
+def _command_problems(key: KeyPath, words: tuple[str, ...]) -> Iterator[tuple[KeyPath, str]]:
+    if words and not words[0]:
+        yield key, "the first word, the program, is empty"
+    if any("\0" in word for word in words):
+        yield key, "a word holds a zero character"
+
+
+def _path_problems(key: KeyPath, path: str) -> Iterator[tuple[KeyPath, str]]:
+    if not path:
+        yield key, "expected a path"
+    if "\0" in path:
+        yield key, "a path holds no zero character"
+
+
 def _agent_problems(agents: tuple[AgentProcess, ...]) -> Iterator[tuple[KeyPath, str]]:
     seen: dict[str, str] = {}
     for index, agent in enumerate(agents):
         key: KeyPath = ("agent", index, "id")
         yield from _id_problems(key, agent.id, seen)
-        if agent.id.casefold().startswith(RESERVED_PREFIXES):
+        if reserved_prefix(agent.id):
             yield key, f"{agent.id!r} starts with a reserved name ({', '.join(RESERVED_PREFIXES)})"
-        if not agent.command[0]:
-            yield ("agent", index, "command"), "the first word, the program, is empty"
-        if any("\0" in word for word in agent.command):
-            yield ("agent", index, "command"), "a word holds a zero character"
+        yield from _command_problems(("agent", index, "command"), agent.command)
+        yield from _path_problems(("agent", index, "cwd"), agent.cwd or ".")
+        if agent.manifest is not None:
+            yield from _path_problems(("agent", index, "manifest"), agent.manifest)
         for name, value in agent.env.items():
             if not name or "=" in name or "\0" in name + value:
                 yield ("agent", index, "env", name), "not a name and a text that an environment can hold"
@@ -413,6 +457,7 @@ def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str
     seen: dict[str, str] = {}
     for index, server in enumerate(servers):
         yield from _id_problems(("mcp", index, "id"), server.id, seen)
+        yield from _command_problems(("mcp", index, "command"), server.command or ())
         if (server.command is None) == (server.url is None):
             yield ("mcp", index), "expected one of the keys `command` and `url`"
 
@@ -440,6 +485,21 @@ def _rule_problems(key: KeyPath, rule: RuleLine) -> Iterator[tuple[KeyPath, str]
             (*key, "tool"),
             f"{rule.tool!r} matches no tool: expected 'agent_id/tool_name'; * stands for any characters",
         )
+
+
+def _is_url(text: str, schemes: tuple[str, ...], *, has_path: bool) -> bool:
+    from urllib.parse import urlsplit
+
+    # What `urlsplit` takes out silently, and what no host or path of a URL holds.
+    if not text.isascii() or not text.isprintable() or " " in text:
+        return False
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return False
+    is_bare = not (parts.path or parts.query or parts.fragment) and "," not in text
+    return parts.scheme in schemes and bool(parts.hostname) and port != 0 and (has_path or is_bare)
 
 
 def _is_loopback(host: str) -> bool:

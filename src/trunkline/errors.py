@@ -146,12 +146,18 @@ class ToolFailed(TrunklineError):
 
 
 class WorkspaceError(TrunklineError):
-    """A file or shell tool could not do its work. ``message`` is safe to send: no path outside the workspace."""
+    """A file or shell tool could not do its work. ``message`` is safe to send: no path outside the workspace.
 
-    def __init__(self, kind: Literal["validation", "policy", "execution", "system"], message: str) -> None:
+    ``in_doubt`` says that some or all of it may have been done.
+    """
+
+    def __init__(
+        self, kind: Literal["validation", "policy", "execution", "system"], message: str, *, in_doubt: bool = False
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
+        self.in_doubt = in_doubt
 
 
 class InvariantBroken(TrunklineError):

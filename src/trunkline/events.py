@@ -90,6 +90,13 @@ class AgentLeft(Event):
     reason: str
 
 
+class AgentRemoved(Event):
+    """A person took away an agent that was part of the exchange. It has left before; what waits for it ends."""
+
+    agent_id: str
+    reason: str
+
+
 class HealthReported(Event):
     """An agent said how it is, or was silent for too long. Also the answer to ``CheckHealth``."""
 

@@ -377,6 +377,12 @@ def tool_agent(tool_id: str) -> str:
     return tool_id.partition("/")[0]
 
 
+def reserved_prefix(agent_id: str) -> str:
+    """The prefix by which an id is one of the exchange's own agents, in whatever case it is written; else empty."""
+    prefix = agent_id.casefold().partition(".")[0] + "."
+    return prefix if prefix in RESERVED_PREFIXES and "." in agent_id else ""
+
+
 def agent_of(identity: str) -> str:
     """The agent behind an identity, whichever edge it came by; "" is nobody's id, and stands for the operator."""
     return identity.partition(":")[2]

@@ -61,6 +61,11 @@ class Broker:
             return False
         return True
 
+    def hang(self) -> None:
+        """Its connections stay open, and nothing is answered."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
@@ -236,6 +241,25 @@ def test_a_broker_that_is_away_at_the_start_is_waited_for() -> None:
         wait_until(lambda: "is back" in exchange.said(), "the broker again")
     broker.kill()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("way", ["gone", "silent"])
+def test_an_exchange_stops_in_order_while_the_broker_is_away_and_a_call_waits_for_it(scene: Scene, way: str) -> None:
+    assert scene.broker is not None
+    scene.worker()
+    begin(scene, "a")
+    if way == "silent":
+        scene.broker.hang()
+    else:
+        scene.broker.kill()
+    # To be sent while nobody takes it.
+    waiting = scene.exchange.call("worker/count", {"name": "b"}, wait=False)
+    assert waiting["http"] == 202
+    assert scene.exchange.stop() == 0
+    said = scene.exchange.said()
+    assert "Traceback" not in said
+    assert "a defect" not in said
+    assert "2 calls will go on at the next start" in said
 
 
 # --- an agent made of a NATS client and the specification -------------------------------------------------------------

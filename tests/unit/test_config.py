@@ -89,6 +89,9 @@ retention_days = 30
 """
 
 
+NATS = "expected nats://HOST[:PORT] or tls://HOST[:PORT]"
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     home = Home(Path("/h"))
@@ -293,6 +296,52 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
             ECHO + 'env."A=B" = "x"',
             "trunkline.toml:4: agent[0].env.A=B: not a name and a text that an environment can hold",
         ),
+        *(
+            (f'[{section}]\nnats = "{url}"', f"trunkline.toml:2: {section}.nats: {NATS}")
+            for section in ("chiffon", "cluster")
+            for url in (
+                "garbage",
+                "127.0.0.1:4222",
+                "http://127.0.0.1:4222",
+                "nats://",
+                "nats://:4222",
+                "nats://127.0.0.1:99999",
+                "nats://127.0.0.1:x",
+                "nats://[::1",
+                "nats://a b:4222",
+                "nats://user:secret@host:4222/path",
+                "nats://one:4222,nats://two:4222",
+            )
+        ),
+        (
+            '[chiffon.work]\na = "a/b"\nc = "nope"',
+            "trunkline.toml:3: chiffon.work.c: expected the id of a tool, 'agent_id/tool_name'",
+        ),
+        ('[chiffon.work]\n"" = "a/b"', "trunkline.toml:2: chiffon.work.: the name of the work is empty"),
+        (
+            '[nostr]\nrelays = ["wss://relay.example", "relay.example"]',
+            "trunkline.toml:2: nostr.relays[1]: expected ws://HOST[:PORT] or wss://HOST[:PORT], with or without a path",
+        ),
+        (
+            '[pylon]\nallowed_origins = ["https://app.example/"]',
+            "trunkline.toml:2: pylon.allowed_origins[0]: expected http://HOST[:PORT] or https://HOST[:PORT]",
+        ),
+        ('[pylon]\ncodex = [""]', "trunkline.toml:2: pylon.codex: the first word, the program, is empty"),
+        (
+            '[[mcp]]\nid = "x"\nurl = "mcp.example"',
+            "trunkline.toml:3: mcp[0].url: expected http://HOST[:PORT] or https://HOST[:PORT], with or without a path",
+        ),
+        (
+            '[[mcp]]\nid = "x"\ncommand = ["a\\u0000"]',
+            "trunkline.toml:3: mcp[0].command: a word holds a zero character",
+        ),
+        (ECHO + 'cwd = "a\\u0000b"', "trunkline.toml:4: agent[0].cwd: a path holds no zero character"),
+        (ECHO + 'manifest = "a\\u0000b"', "trunkline.toml:4: agent[0].manifest: a path holds no zero character"),
+        (ECHO + 'manifest = ""', "trunkline.toml:4: agent[0].manifest: expected a path"),
+        (
+            '[opensentience]\nsocket = "a\\u0000b"',
+            "trunkline.toml:2: opensentience.socket: a path holds no zero character",
+        ),
         ('[[mcp]]\nid = "x"', "trunkline.toml:1: mcp[0]: expected one of the keys `command` and `url`"),
         (
             RULE + RULE.replace("allow", "alow"),
@@ -335,6 +384,11 @@ def test_by_default_every_listener_is_on_loopback(home: Home) -> None:
 )
 def test_an_address_is_a_host_and_a_port(home: Home, address: str) -> None:
     assert 'expected "host:port"' in refused(home, f'http.listen = "{address}"')
+
+
+@pytest.mark.parametrize("url", ["nats://localhost", "nats://[::1]:4222", "tls://me:secret@broker.example:4222"])
+def test_a_broker_is_named_by_its_url(home: Home, url: str) -> None:
+    assert loaded(home, f'[chiffon]\nnats = "{url}"').chiffon.nats == url
 
 
 def test_an_address_is_read_in_its_two_parts() -> None:

@@ -18,6 +18,7 @@ def reload(settings: CommandSettings) -> None:
     """Read the configuration again: rules, limits, agents. A file that cannot be used changes nothing.
 
     New agents start, changed ones restart, those that do not run are started. Addresses of listeners need a restart.
+    An agent that cannot start is named with the reason; if it runs as it was configured before, it goes on.
     An agent whose code changed, and nothing in the file, is started anew by `trunkline restart`.
     """
     answer = settings.connect().post(at("reload"))
@@ -26,3 +27,5 @@ def reload(settings: CommandSettings) -> None:
         for what in ("started", "restarted", "stopped"):
             if answer.get(what):
                 say(f"  {what}: {', '.join(answer[what])}")
+        for problem in answer.get("cannot_start", ()):
+            say(f"  cannot start: {problem}")

@@ -32,8 +32,6 @@ class TokenKind(Struct, frozen=True):
     # What an agent of this edge has to be, if its agents have types: fixed by its token.
     types: tuple[str, ...] = ()
     secret: Callable[[], str] = _bearer
-    # Whether ids with a reserved prefix are refused: nobody may speak for the exchange's own agents.
-    own_ids: bool = False
 
 
 class EdgeOff(Exception):

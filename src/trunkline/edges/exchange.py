@@ -195,7 +195,8 @@ class Operator(Protocol):
         """Figures for a person and for ``/metrics``."""
 
     def reload(self) -> dict[str, list[str]]:
-        """Read the configuration again; which agents were started, restarted and stopped for it.
+        """Read the configuration again; which agents were started, restarted and stopped for it,
+        and which cannot start, with the reason.
 
         ``ConfigError`` if it cannot be used, and then nothing changed.
         """

@@ -147,8 +147,10 @@ class Resident(BaseSink, abc.ABC):
             case Admit():
                 self.offer()
             case ConfirmTools():
-                for tool_id, problem in effect.rejected:
-                    log.error("%s was not taken: %s: %s", tool_id, problem.code, problem.message)
+                if effect.rejected:
+                    count, (tool_id, problem) = len(effect.rejected), effect.rejected[0]
+                    text = "%s: %d tools were not taken, the first is %s: %s: %s"
+                    log.error(text, self.agent_id, count, tool_id, problem.code, problem.message)
                 self._ready.set()
             case Refuse() | Close():
                 log.error("%s could not be attached", self.agent_id)

@@ -32,7 +32,7 @@ from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
 from trunkline.host import processes
 from trunkline.host.keeper import KILL_WAIT_S
 from trunkline.host.keeper_link import KeeperLink, Report, end_leftovers, end_strays
-from trunkline.host.launch import CANNOT_RUN
+from trunkline.host.launch import CANNOT_RUN, LaunchError, find_program
 from trunkline.host.log_mask import mask_log
 from trunkline.host.restart import STOPPED_BY_HAND, Life, Restart, State, Step, how_it_ended
 from trunkline.model import AgentView, Manifest, Peer, ProcessIdentity
@@ -137,7 +137,8 @@ class Supervisor:
     def reload(self, specs: Sequence[AgentSpec]) -> dict[str, list[str]]:
         """Run these agents and no others. Equal ones go on, changed ones restart, those that do not run are started.
 
-        What it did: the ids of those ``started``, ``restarted`` and ``stopped``.
+        What it did: the ids of those ``started``, ``restarted`` and ``stopped``; and, if there are any, those that
+        ``cannot_start``, each with the reason. One that runs is not stopped for a form in which it could not start.
         """
         done: dict[str, list[str]] = {"started": [], "restarted": [], "stopped": []}
         wanted = {spec.agent_id for spec in specs}
@@ -150,12 +151,17 @@ class Supervisor:
         for spec in specs:
             known = self._agents.get(spec.agent_id)
             if known is not None and known.spec == spec and not known.is_removed:
+                is_fit = known.life.state is State.RUNNING or not self._tell_problem(spec, done)
                 step = known.life.retry(self._clock())
-                if step is not None:
+                if step is not None and is_fit:
                     done["started"].append(spec.agent_id)
                 self._perform(known, step)
                 continue
-            done["restarted" if known is not None and known.life.has_process else "started"].append(spec.agent_id)
+            is_unfit, is_there = self._tell_problem(spec, done), known is not None and known.life.has_process
+            if is_unfit and is_there:
+                continue
+            if not is_unfit:
+                done["restarted" if is_there else "started"].append(spec.agent_id)
             agent = known or Agent(spec)
             self._agents[spec.agent_id] = agent
             agent.spec = spec
@@ -163,6 +169,17 @@ class Supervisor:
             agent.is_removed = False
             self._perform(agent, agent.life.start(self._clock()))
         return done
+
+    def _tell_problem(self, spec: AgentSpec, done: dict[str, list[str]]) -> bool:
+        """Whether an agent could not start now; then it is told why."""
+        try:
+            if spec.manifest is not None:
+                self._launcher.read_manifest(Path(spec.manifest), spec.agent_id)
+            find_program(spec.command[0], spec.cwd, environment(spec, {}, os.environ)["PATH"])
+        except (ConfigError, LaunchError) as problem:
+            done.setdefault("cannot_start", []).append(f"{spec.agent_id}: {problem}")
+            return True
+        return False
 
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Start, stop or restart one agent as it is configured; False if there is none of this id."""

@@ -234,6 +234,8 @@ class Exchange:
         self._config = config
         self._runner.feed([events.SettingsChanged(self._settings())])
         done = self._supervisor.reload([_spec(agent) for agent in config.agents])
+        for problem in done.get("cannot_start", ()):
+            log.warning("cannot start %s", problem)
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
         self._warn()
         return done

@@ -21,8 +21,9 @@ from trunkline.hub.journal import Journal
 from trunkline.hub.limits import Loads
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
+from trunkline.hub.routing import Routing
 from trunkline.hub.timers import Timers
-from trunkline.model import RESERVED_PREFIXES, TOOL_NAME, Fault, Health, Now, ToolDefinition, fault
+from trunkline.model import TOOL_NAME, Fault, Health, Now, ToolDefinition, fault, reserved_prefix
 
 # Alarms of breakers among those of questions, whose ids hold no colon.
 BREAKER_KEY: Final = "breaker:"
@@ -42,6 +43,7 @@ class Agents:
         approvals: Approvals,
         credentials: Credentials,
         judge: Judge,
+        routing: Routing,
         timers: Timers[int | str],
         in_force: InForce,
     ) -> None:
@@ -53,6 +55,7 @@ class Agents:
         self._approvals = approvals
         self._credentials = credentials
         self._judge = judge
+        self._routing = routing
         self._timers = timers
         self._in_force = in_force
         # By agent id: coming back with another session does not make an agent well.
@@ -181,8 +184,8 @@ class Agents:
         present = self._registry.agents.get(event.agent_id)
         if present is not None and present.edge != event.edge:
             return f"the id belongs to an agent on the edge {present.edge}"
-        prefix = event.agent_id.casefold().partition(".")[0] + "."
-        if prefix in RESERVED_PREFIXES and prefix != f"{event.edge}.":
+        prefix = reserved_prefix(event.agent_id)
+        if prefix and not (event.is_resident and prefix == f"{event.edge}."):
             return f"ids that start with {prefix} are reserved"
         return ""
 
@@ -276,9 +279,11 @@ class Agents:
             rejected += [(definition.tool_id, too_often) for definition in event.tools]
             self._journal.say(effects.ConfirmTools(event.session, 0, event.ref, (), tuple(rejected)))
             return
+        # Tools that stand for others belong to nobody: what they are called counts for those who serve them.
+        is_shared = self._routing.is_routed(agent.agent_id)
         # Pins outlive a session: counted with them, or an agent could fill the state one session after the other.
         prefix = f"{agent.agent_id}/"
-        known = {tool_id for tool_id in self._state.pins if tool_id.startswith(prefix)}
+        known = {tool_id for tool_id in self._state.pins if tool_id.startswith(prefix)} if not is_shared else set()
         sizes = {tool_id: tool.schema_bytes for tool_id in known if (tool := self._registry.tools.get(tool_id))}
         schema_bytes = sum(sizes.values())
         # An id that equals one of these but for case is not taken (decision 19); what a new list replaces may go.
@@ -288,9 +293,9 @@ class Agents:
             is_look_alike = definition.tool_id.casefold() in folded or (
                 not event.replace and self._registry.tool_look_alike(definition.tool_id) is not None
             )
-            if isinstance(read, Tool) and is_look_alike:
+            if isinstance(read, Tool) and is_look_alike and not is_shared:
                 read = fault("tool.name_conflict", "another tool's name equals this one but for case")
-            if isinstance(read, Tool):
+            if isinstance(read, Tool) and not is_shared:
                 more = read.schema_bytes - sizes.get(definition.tool_id, 0)
                 if more > 0 and schema_bytes + more > schemas.MAX_TOGETHER_BYTES:
                     text = f"the schemas of this agent's tools would take more than {schemas.MAX_TOGETHER_BYTES} bytes"
@@ -300,10 +305,11 @@ class Agents:
             if isinstance(read, Fault):
                 rejected.append((definition.tool_id, read))
             else:
-                known.add(definition.tool_id)
+                if not is_shared:
+                    known.add(definition.tool_id)
                 folded.add(definition.tool_id.casefold())
                 taken[definition.tool_id] = read
-        if event.replace and taken:  # OS-087
+        if event.replace:  # OS-087
             self._remove(agent, set(agent.tools) - set(taken), now)
         for tool in taken.values():
             self._take_tool(agent, tool, now)

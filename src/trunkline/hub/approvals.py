@@ -22,9 +22,9 @@ from trunkline.entries import QuestionOpened
 from trunkline.events import ApprovalAnswered
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
-from trunkline.hub.state import Call, OpenQuestion
+from trunkline.hub.state import BY_POLICY, Call, OpenQuestion
 from trunkline.hub.timers import Timers, seconds_left
-from trunkline.model import OPERATOR, Fault, Manifest, Now, Question, ToolDefinition, agent_of, fault, stamp
+from trunkline.model import OPERATOR, Fault, Manifest, Now, Question, ToolDefinition, agent_of, fault, stamp, tool_agent
 
 # Decision 11: a person who is asked a hundred times stops reading.
 MAX_OPEN_BY_ONE: Final = 5
@@ -88,7 +88,7 @@ class Approvals:
     def answer_by_policy(self, call: Call, policy: str, rule: str, now: Now) -> None:
         """Let go of a waiting call that new rules allow. A question of its own: others like it may have to wait on."""
         question = self._open(_about_call(call, policy, "the rules changed"), now)
-        self.close(question, "approved", now, by="policy", reason=f"allowed by {rule}")
+        self.close(question, "approved", now, by=BY_POLICY, reason=f"allowed by {rule}")
 
     def ask_definition(self, agent: str, definition: ToolDefinition, fingerprint: str, now: Now) -> None:
         """Ask whether a changed definition is in force; once for each change."""
@@ -251,11 +251,29 @@ class Approvals:
         The questions that were withdrawn. Those about calls end with their calls.
         """
         self._held.pop(asked_by, None)
-        open_ones = [q for q in self._journal.state.questions.values() if q.entry.asked_by == asked_by]
-        own = [question for question in open_ones if question.entry.subject != "call"]
-        for question in own:
-            self.close(question, "withdrawn", now, by="policy", reason=reason)
-        return own
+        own = [question for question in self._not_about_calls() if question.entry.asked_by == asked_by]
+        return self._withdraw(own, BY_POLICY, reason, now)
+
+    def withdraw_about(self, agent_id: str, reason: str, now: Now) -> list[OpenQuestion]:
+        """The same of what was asked about an agent that is gone for good, and about its tools."""
+        self._held = {
+            asked_by: {named: draft for named, draft in held.items() if draft.agent_id != agent_id}
+            for asked_by, held in self._held.items()
+        }
+        about = [
+            question
+            for question in self._not_about_calls()
+            if agent_id in (question.entry.agent_id, tool_agent(question.entry.tool_id or ""))
+        ]
+        return self._withdraw(about, "", reason, now)
+
+    def _not_about_calls(self) -> list[OpenQuestion]:
+        return [question for question in self._journal.state.questions.values() if question.entry.subject != "call"]
+
+    def _withdraw(self, questions: list[OpenQuestion], by: str, reason: str, now: Now) -> list[OpenQuestion]:
+        for question in questions:
+            self.close(question, "withdrawn", now, by=by, reason=reason)
+        return questions
 
     def call_ended(self, approval_id: str, now: Now) -> None:
         """A call behind a question ended otherwise; a question with no call behind it is withdrawn."""

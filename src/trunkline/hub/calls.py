@@ -163,22 +163,27 @@ class Calls:
             self._give_up(call, Status.FAILED, fault("limit.inflight", "the agent's queue is full"), now)
 
     def denial(self, call: Call) -> Fault | None:
-        """Why a call that was taken on may not be sent any more: rules or tokens changed since it was judged.
+        """Why a call that was taken on may not be sent any more: rules, tokens or guard changed since it was judged.
 
         Both the tool that was asked for and the one that serves it must be allowed to everybody in the chain. Under
         which circumstances the call was made does not change; nor does a person who has answered have to do so again.
+        What nobody was asked about is not sent once somebody has to be: its caller may make it anew.
         """
         entry, tools = call.entry, self._registry.tools
         asked = tools.get(entry.tool_id)
-        pin = self._state.pins.get(entry.tool_id)
         if asked is not None:
-            problem = self._judge.denial(asked, entry)
+            verdict = self._judge.verdict_now(asked, entry)
         else:
-            problem = fault("policy.denied") if pin is None else self._judge.denial(pin.definition, entry)
+            pin = self._state.pins.get(entry.tool_id)
+            if pin is None:
+                return fault("policy.denied")
+            verdict = self._judge.verdict_now(pin.definition, entry)
+        if verdict.fault is not None:
+            return verdict.fault
+        if verdict.decision is ASK and not call.is_answered:
+            return fault("policy.denied", f"a person has to be asked by now ({verdict.rule}); make the call again")
         server = tools.get(call.served_by)
-        if problem is None and server is not None and server is not asked:
-            problem = self._judge.denial(server, entry)
-        return problem
+        return None if server is None or server is asked else self._judge.verdict_now(server, entry).fault
 
     def deny(self, call: Call, problem: Fault, now: Now) -> None:
         """End a call that may not go on. One that was sent before may have done what it was sent for."""

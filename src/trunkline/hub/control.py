@@ -20,9 +20,9 @@ from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Registry
-from trunkline.hub.state import Call, OpenQuestion
+from trunkline.hub.state import BY_POLICY, Call, OpenQuestion
 from trunkline.hub.timers import seconds_left
-from trunkline.model import Decision, Fault, Manifest, Now, Status, fault
+from trunkline.model import Decision, Fault, Manifest, Now, Status, fault, reserved_prefix, tool_agent
 
 # Decision 13: long enough to type the call, short enough that a forgotten intent is worth nothing tomorrow.
 DIRECTIVE_LIFE_S: Final = 3600.0
@@ -196,7 +196,7 @@ class Control:
             if question.entry.subject != "call" or question.entry.policy == version:
                 continue
             calls = [self._state.by_number[number] for number in question.calls]
-            self._approvals.close(question, "withdrawn", now, by="policy", reason="the rules changed")
+            self._approvals.close(question, "withdrawn", now, by=BY_POLICY, reason="the rules changed")
             for call in calls:
                 self._judge_anew(call, now)
 
@@ -277,6 +277,11 @@ class Control:
             problem = fault("not_allowed", "only the operator makes tokens")
             self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
+        prefix = reserved_prefix(event.agent)
+        if prefix:
+            problem = fault("message.malformed", f"agent: ids of {prefix} are the exchange's own")
+            self._journal.reply(event.session, event.ref, 0, problem=problem)
+            return
         token_id = f"t{self._journal.next}"
         number = self._journal.write(
             entries.TokenIssued(
@@ -323,4 +328,16 @@ class Control:
             if call.status is not Status.RUNNING and identity in (*call.entry.chain, call.entry.caller):
                 self._calls.deny(call, problem, now)
         for question in self._approvals.withdraw_all(identity, "the token was revoked", now):
+            self._tell_waiter(question.entry.approval_id, problem=problem)
+
+    def agent_removed(self, event: events.AgentRemoved, now: Now) -> None:
+        """A person takes away an agent of the exchange's own: what waits for it ends, and is told why.
+
+        An agent that gets the same name later is another one: nothing that was asked of this one is done by it.
+        """
+        problem = fault("tool.not_found", event.reason)
+        for call in list(self._state.calls.values()):
+            if call.status is not Status.RUNNING and tool_agent(call.entry.tool_id) == event.agent_id:
+                self._calls.deny(call, problem, now)
+        for question in self._approvals.withdraw_about(event.agent_id, event.reason, now):
             self._tell_waiter(question.entry.approval_id, problem=problem)

@@ -100,7 +100,9 @@ class Hub:
         self.approvals = approvals = Approvals(journal, self.timers, in_force)
         self.alarms = alarms = Alarms(state, registry, self.timers)
         self.calls = calls = Calls(journal, registry, loads, approvals, alarms, in_force, judge, routing)
-        self.agents = Agents(journal, registry, loads, calls, approvals, credentials, judge, self.timers, in_force)
+        self.agents = Agents(
+            journal, registry, loads, calls, approvals, credentials, judge, routing, self.timers, in_force
+        )
         self.control = control = Control(
             journal, registry, calls, approvals, credentials, fingerprints, judge, in_force, new_id
         )
@@ -131,6 +133,7 @@ class Hub:
             events.HealthReported: self.agents.health_reported,
             events.ToolsOffered: self.agents.tools_offered,
             events.ToolsWithdrawn: self.agents.tools_withdrawn,
+            events.AgentRemoved: self.control.agent_removed,
             events.ApprovalAnswered: self.control.approval_answered,
             events.DirectiveStated: self.control.directive_stated,
             events.DirectiveRequested: self.control.directive_requested,

@@ -24,7 +24,6 @@ from trunkline.model import (
     OPERATOR,
     Circumstances,
     Decision,
-    Fault,
     Guard,
     Policy,
     Rule,
@@ -201,14 +200,14 @@ class Judge:
             is_revoked=self._credentials.is_revoked,
         )
 
-    def denial(self, tool: Tool | ToolDefinition, entry: CallAccepted) -> Fault | None:
-        """Why a call that was taken on may not be sent to a tool now, if policy or the tool's guard denies it."""
+    def verdict_now(self, tool: Tool | ToolDefinition, entry: CallAccepted) -> Verdict:
+        """What policy and the tool's guard say by now to a call that was taken on, if it were sent to this tool."""
         callers, circumstances = (*entry.chain, entry.caller), frozenset(entry.circumstances)
         if isinstance(tool, Tool):
             verdict, tool_id = self.verdict(tool, callers, circumstances), tool.definition.tool_id
         else:
             verdict, tool_id = self.judge(tool, callers, circumstances), tool.tool_id
-        return self.guarded(verdict, tool_id, entry.input).fault
+        return self.guarded(verdict, tool_id, entry.input)
 
     def permissions_of(self, identity: str) -> tuple[str, ...]:
         """What an identity holds: what a person granted its manifest, and what its tokens carry (decision 15)."""

@@ -253,7 +253,7 @@ class Registry:
         tool.agent, tool.suspended, tool.verdicts_epoch = agent, suspended, -1
         definition = tool.definition
         known = self._folded_tools.get(definition.tool_id.casefold())
-        if known is not None and known != definition.tool_id:
+        if known is not None and known != definition.tool_id and self.tools[known].agent is None:
             self._forget(known)  # nobody offers it any more, and its look-alike takes its place
         self._folded_tools[definition.tool_id.casefold()] = definition.tool_id
         self.tools[definition.tool_id] = tool
@@ -268,7 +268,8 @@ class Registry:
     def _forget(self, tool_id: str) -> None:
         removed = self.tools.pop(tool_id, None)
         if removed is not None:
-            self._folded_tools.pop(tool_id.casefold(), None)
+            if self._folded_tools.get(tool_id.casefold()) == tool_id:
+                del self._folded_tools[tool_id.casefold()]
             same = self._by_name[removed.definition.name]
             del same[tool_id]
             if not same:

@@ -43,6 +43,8 @@ RECORDED_JUMP_MS: Final = 7_200_000
 # Nothing whose age is counted lives longer; and so many jumps within that time are a broken clock.
 LONGEST_LIFE_MS: Final = 86_400_000
 MAX_JUMPS: Final = 1000
+# Who closed a question, where that was no person but other rules.
+BY_POLICY: Final = "policy"
 
 
 class Route(Struct, frozen=True, gc=False):
@@ -96,6 +98,8 @@ class Call(Struct, gc=False):
     shown_before: int = 0
     # Bytes that it holds beside its input (``held_beside``); not on record, so gone after a crash.
     beside: int = 0
+    # A person was asked about it, and said yes; on record, as the answer.
+    is_answered: bool = False
 
     @property
     def served_by(self) -> str:
@@ -373,6 +377,7 @@ class State:
             call = self.by_number.get(question.calls[0])
             if call is not None:
                 call.status = step(call.status, QUEUED)
+                call.is_answered = entry.by != BY_POLICY
                 # A fold needs the question as well as its answer.
                 call.trail = (*call.trail, question.entry.n, *question.trail, entry.n)
 

@@ -28,7 +28,7 @@ from trunkline.edges.opensentience.agent_events import Answered, Called, Directi
 from trunkline.edges.opensentience.agent_session import AgentSession, HealthWord
 from trunkline.edges.opensentience.messages import is_semver
 from trunkline.errors import ExchangeUnreachable, ToolFailed
-from trunkline.model import AGENT_ID, MAX_INPUT_BYTES, RESERVED_PREFIXES, Channel, Now, Status, fault
+from trunkline.model import AGENT_ID, MAX_INPUT_BYTES, Channel, Now, Status, fault, reserved_prefix
 from trunkline.sdk.exchange_connection import ExchangeConnection, Identity, Token
 from trunkline.sdk.running_calls import RunningCalls, current
 from trunkline.sdk.tool import DeclaredTool, make_tool
@@ -62,8 +62,8 @@ class Agent:
     def __init__(self, agent_id: str, *, version: str = "0.0.0", manifest: str | Path | None = None) -> None:
         if not AGENT_ID.fullmatch(agent_id):
             raise ValueError(f"{agent_id!r} is no agent id: letters, digits, `.`, `_` and `-`, at most 128")
-        if agent_id.startswith(RESERVED_PREFIXES):
-            raise ValueError(f"{agent_id!r}: ids that start with {agent_id.partition('.')[0]}. are the exchange's own")
+        if prefix := reserved_prefix(agent_id):
+            raise ValueError(f"{agent_id!r}: ids that start with {prefix} are the exchange's own")
         if not is_semver(version):
             raise ValueError(f"{version!r} is no version of the form 1.2.3")
         self.agent_id = agent_id

@@ -22,7 +22,16 @@ from msgspec import Struct
 from trunkline.errors import WorkspaceError
 from trunkline.workspace.edits import Edit, apply_edits
 from trunkline.workspace.folder import QUOTA, Quota, Workspace
-from trunkline.workspace.paths import IS_FOLDER, IS_LINK, NOT_FOUND, check_path, failure_of, kind_of, open_folder
+from trunkline.workspace.paths import (
+    IS_FOLDER,
+    IS_LINK,
+    NOT_FOUND,
+    check_path,
+    failure_of,
+    kind_of,
+    open_folder,
+    system_calls,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -127,7 +136,7 @@ def delete_file(workspace: Workspace, path: str) -> None:
         if kind == "missing":
             raise WorkspaceError("execution", NOT_FOUND)
         os.unlink(name, dir_fd=folder)
-        os.fsync(folder)
+        _make_last(folder)
 
 
 @contextlib.contextmanager
@@ -196,4 +205,10 @@ def _put(folder: int, name: str, data: bytes, mode: int, *, replace: bool) -> No
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)
-    os.fsync(folder)
+    _make_last(folder)
+
+
+def _make_last(folder: int) -> None:
+    """Put names of this folder that changed on disk. Others see the change already, so a failure leaves it in doubt."""
+    with system_calls(in_doubt=True):
+        os.fsync(folder)

@@ -156,16 +156,23 @@ def failure_of(error: OSError) -> WorkspaceError:
     return system_failure(error) if text is None else WorkspaceError("execution", text)
 
 
-def system_failure(error: OSError) -> WorkspaceError:
+def system_failure(error: OSError, *, in_doubt: bool = False) -> WorkspaceError:
     """A failure of the machine, as ours. The text is from a table: ``str(error)`` would show host paths."""
     name = errno.errorcode.get(error.errno or 0, "unknown error")
-    return WorkspaceError("system", _SYSTEM.get(error.errno or 0, f"The system failed ({name})"))
+    text = _SYSTEM.get(error.errno or 0, f"The system failed ({name})")
+    return WorkspaceError("system", text, in_doubt=in_doubt)
 
 
 @contextlib.contextmanager
-def system_calls() -> Iterator[None]:
-    """Around what is asked of the operating system and is not about a path of the caller's."""
+def system_calls(*, in_doubt: bool = False) -> Iterator[None]:
+    """Around what is asked of the operating system and is not about a path of the caller's.
+
+    ``in_doubt``: if it fails, by the system or by what is around this inside, something may have been done already.
+    """
     try:
         yield
     except OSError as error:
-        raise system_failure(error) from None
+        raise system_failure(error, in_doubt=in_doubt) from None
+    except WorkspaceError as error:
+        error.in_doubt = error.in_doubt or in_doubt
+        raise

@@ -63,6 +63,9 @@ LANDLOCK_VERSION: Final = 6
 # Compiled once and handed over, as a script would be compiled anew for each command.
 LAUNCH: Final = marshal.dumps(compile(Path(__file__).with_name("launch.py").read_bytes(), "launch.py", "exec"))
 LOAD: Final = "import marshal, sys; exec(marshal.load(sys.stdin.buffer))"
+# Beside the status pipe a start has 8 open at once with asyncio and 10 with uvloop, which loses those it has if it gets
+# no more.
+START_DESCRIPTORS: Final = 14
 ADVICE: Final = "install bubblewrap (apt-get install bubblewrap, dnf install bubblewrap)"
 
 Stream = Literal["stdout", "stderr"]
@@ -187,6 +190,21 @@ class _Running(asyncio.SubprocessProtocol):
         loop = asyncio.get_running_loop()
         began = time.monotonic()
         transport = await self.start(loop)
+        with system_calls(in_doubt=True):
+            await self.wait_end(loop, transport, workspace, policy, timeout_s, watch_memory=watch_memory)
+        return self.result(transport.get_returncode(), began)
+
+    async def wait_end(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.SubprocessTransport,
+        workspace: Workspace,
+        policy: Policy,
+        timeout_s: float,
+        *,
+        watch_memory: bool,
+    ) -> None:
+        """Until it ended by itself, or was ended; nothing of it is left then, whatever happens here."""
         loop.add_reader(self.status_fd, self.read_status)
         watching = asyncio.create_task(self.watch(workspace, policy, watch_memory=watch_memory))
         try:
@@ -205,11 +223,11 @@ class _Running(asyncio.SubprocessProtocol):
                         os.close(fd)
                 transport.close()
                 workspace.ran_command()
-        return self.result(transport.get_returncode(), began)
 
     async def start(self, loop: asyncio.AbstractEventLoop) -> asyncio.SubprocessTransport:
         self.status_fd, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
+            check_descriptors(self.status_fd, START_DESCRIPTORS)
             self.plan["status_fd"] = theirs
             transport, _ = await loop.subprocess_exec(
                 lambda: self, sys.executable, "-I", "-S", "-c", LOAD,
@@ -313,6 +331,17 @@ class _Running(asyncio.SubprocessProtocol):
             stderr=self.captures[2][1].finish(),
             duration_ms=round((time.monotonic() - began) * 1000),
         )
+
+
+def check_descriptors(open_one: int, count: int) -> None:
+    """``OSError`` unless so many more files can be opened now; ``open_one`` is any that is."""
+    taken: list[int] = []
+    try:
+        for _ in range(count):
+            taken += [os.dup(open_one)]
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 async def _wait_readable(fd: int, timeout_s: float) -> None:

@@ -452,6 +452,8 @@ def test_reload_says_what_it_did(running: Running, monkeypatch: pytest.MonkeyPat
     done = {"started": ["com.x", "com.y"], "restarted": [], "stopped": ["com.z"]}
     monkeypatch.setattr(running.exchange.operator, "reload", lambda: done)
     assert running.run("reload").out == "reloaded\n  started: com.x, com.y\n  stopped: com.z\n"
+    done["cannot_start"] = ["com.w: its folder /gone does not exist"]
+    assert running.run("reload").out.endswith("\n  cannot start: com.w: its folder /gone does not exist\n")
 
 
 def test_reload_says_why_not(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,13 +101,16 @@ async def test_offering_again_replaces_what_was_offered(exchange: MemoryExchange
     assert tools(exchange) == [TOOL]
 
 
-async def test_what_is_not_taken_is_in_the_log(exchange: MemoryExchange, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_not_taken_is_in_the_log_in_one_line(
+    exchange: MemoryExchange, caplog: pytest.LogCaptureFixture
+) -> None:
     foreign = ToolDefinition("somebody.else/say", "says it", ANY_OBJECT)
     odd = ToolDefinition(f"{AGENT}/odd", "says it", Raw(b'{"type": 5}'))
     with caplog.at_level(logging.ERROR, "trunkline"):
         await Echo(exchange, SAY, foreign, odd).attach()
     assert tools(exchange) == [TOOL]
-    assert sorted(record.message.split(" ")[0] for record in caplog.records) == ["somebody.else/say", odd.tool_id]
+    (message,) = caplog.messages
+    assert message.startswith(f"{AGENT}: 2 tools were not taken, the first is somebody.else/say: tool.invalid_tool_id")
 
 
 async def test_who_is_refused_does_not_wait_for_ever(

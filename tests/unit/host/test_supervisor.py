@@ -245,10 +245,51 @@ async def test_the_manifest_is_read_for_each_launch_and_a_bad_one_keeps_the_agen
     assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
     path.write_text(json.dumps({"id": "b"}))
-    host.supervisor.reload([msgspec.structs.replace(spec, env={"NEW": "1"})])
+    host.supervisor.steer("a", "restart")
     await host.until(lambda: host.state("a") == "crashed", "the refusal")
     assert "belongs to 'b'" in host.view("a").note
     assert len(host.launched("a")) == 1
+
+
+UNUSABLE: dict[str, tuple[dict[str, object], str]] = {
+    "manifest": ({"manifest": "/gone/opensentience.agent.json"}, "/gone/opensentience.agent.json: cannot be read"),
+    "folder": ({"cwd": "/gone"}, "its folder /gone does not exist"),
+    "command": ({"command": ("no-such-command",)}, "the command 'no-such-command' is not in PATH"),
+}
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+async def test_a_reload_says_which_agent_cannot_start_and_why_and_starts_the_others(
+    host: Host, tmp_path: Path, what: str
+) -> None:
+    terms, reason = UNUSABLE[what]
+    await host.start()
+    broken = msgspec.structs.replace(sleeping("a", tmp_path), **terms)
+    for _ in ("new", "as before"):
+        done = host.supervisor.reload([broken, sleeping("b", tmp_path)])
+        (problem,) = done["cannot_start"]
+        assert problem.startswith(f"a: {reason}")
+        assert "a" not in done["started"]
+        await host.until(lambda: host.state("a") == "crashed", "the failure")
+    assert reason in host.view("a").note
+    await host.pid("b")
+    assert "cannot_start" not in host.supervisor.reload([sleeping("a", tmp_path), sleeping("b", tmp_path)])
+    await host.pid("a")
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+async def test_an_agent_that_runs_is_not_stopped_for_a_form_of_it_that_cannot_start(
+    host: Host, tmp_path: Path, what: str
+) -> None:
+    terms, reason = UNUSABLE[what]
+    await host.start(sleeping("a", tmp_path))
+    pid = await host.pid("a")
+    done = host.supervisor.reload([msgspec.structs.replace(sleeping("a", tmp_path), **terms)])
+    assert (done["restarted"], len(done["cannot_start"])) == ([], 1)
+    assert f"a: {reason}" in done["cannot_start"][0]
+    assert (host.state("a"), await host.pid("a")) == ("running", pid)
+    done = host.supervisor.reload([sleeping("a", tmp_path)])
+    assert done == {"started": [], "restarted": [], "stopped": []}
 
 
 # --- ends and restarts ------------------------------------------------------------------------------------------------

@@ -108,6 +108,15 @@ def test_an_address_that_is_taken_is_all_that_is_said(short_path: Path) -> None:
     assert len(ran.stderr.splitlines()) == 1
 
 
+def test_an_agent_that_cannot_start_is_named_with_the_reason_at_the_start_and_by_a_reload(short_path: Path) -> None:
+    text = '[[agent]]\nid = "com.x"\ncommand = ["true"]\nmanifest = "opensentience.agent.json"\n'
+    with running(short_path / "home", text) as exchange:
+        reason = f"{exchange.config_file.parent}/opensentience.agent.json: cannot be read: No such file or directory"
+        wait_until(lambda: f"com.x does not run: {reason}" in exchange.said(), "the warning at the start")
+        answer = exchange.request("POST", "/v1/reload")[1]
+        assert (answer["started"], answer["cannot_start"]) == ([], [f"com.x: {reason}"])
+
+
 def test_what_of_the_configuration_has_no_effect_is_said_at_the_start_in_status_and_after_a_reload(
     short_path: Path,
 ) -> None:

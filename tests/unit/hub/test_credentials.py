@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.hub.kit import BOSS, DESK, Kit, tool
 from trunkline import effects, entries, events
 from trunkline.hub.credentials import FIRST_USE_S, MAX_DELAY_S, MAX_ORIGINS
-from trunkline.model import Health, Manifest, Peer, Principal
+from trunkline.model import Health, Manifest, Peer, Principal, fault
 
 
 def is_in(answer: effects.Admit | effects.Refuse) -> bool:
@@ -263,14 +264,34 @@ def test_an_id_that_equals_another_but_for_case_is_refused(kit: Kit, look_alike:
 @pytest.mark.parametrize(
     "agent_id", ["space.x", "chiffon.infra", "mcp.files", "nostr.n", "a2a.a", "trunkline.hub", "MCP.x"]
 )
-def test_reserved_names_are_for_their_own_edges(kit: Kit, agent_id: str) -> None:
-    kit.token("opensentience", agent_id, "secret")
-    assert not is_in(kit.arrive(agent_id, token="secret"))
+@pytest.mark.parametrize("edge", ["opensentience", "chiffon", "http", "space"])
+def test_no_token_is_made_for_an_agent_of_the_exchanges_own(kit: Kit, agent_id: str, edge: str) -> None:
+    kit.feed(events.TokenIssued(DESK, "new", BOSS, edge, agent_id, "secret"))
+    prefix = agent_id.casefold().partition(".")[0]
+    assert kit.replies[DESK, "new"][0].fault == fault(
+        "message.malformed", f"agent: ids of {prefix}. are the exchange's own"
+    )
+    assert kit.state.tokens == {}
 
 
-def test_an_edge_may_use_the_prefix_that_is_reserved_for_it(kit: Kit) -> None:
-    kit.token("chiffon", "chiffon.infra", "secret")
-    assert is_in(kit.arrive("chiffon.infra", token="secret", edge="chiffon"))
+@pytest.mark.parametrize("agent_id", ["space.x", "chiffon.infra", "MCP.x"])
+@pytest.mark.parametrize("edge", ["opensentience", "chiffon"])
+def test_a_token_of_an_earlier_release_lets_nobody_in_as_an_agent_of_the_exchanges_own(
+    kit: Kit, agent_id: str, edge: str
+) -> None:
+    kit.token(edge, "com.a", "secret")
+    issued = kit.log[-1]
+    assert isinstance(issued, entries.TokenIssued)
+    kit.log[-1] = replace(issued, agent=agent_id)
+    kit.crash(len(kit.log))
+    assert not is_in(kit.arrive(agent_id, token="secret", edge=edge))
+
+
+def test_what_is_part_of_the_exchange_has_the_prefix_of_its_own_edge(kit: Kit) -> None:
+    run_id = kit.launch("chiffon.infra")
+    assert not is_in(kit.arrive("chiffon.infra", run_id=run_id, edge="space", is_resident=True))
+    assert not is_in(kit.arrive("chiffon.infra", run_id=run_id, edge="chiffon"))
+    assert is_in(kit.arrive("chiffon.infra", run_id=run_id, edge="chiffon", is_resident=True))
 
 
 def test_one_agent_id_belongs_to_one_edge(kit: Kit) -> None:
@@ -313,5 +334,5 @@ def test_an_agent_of_the_exchange_itself_comes_in_by_the_edge_that_its_name_says
         ("com.a", "chiffon", False),
     ):
         run_id = kit.launch(agent_id)
-        answer = kit.arrive(agent_id, run_id=run_id, edge=edge)
+        answer = kit.arrive(agent_id, run_id=run_id, edge=edge, is_resident=True)
         assert isinstance(answer, effects.Admit) is is_let_in

@@ -191,12 +191,14 @@ def test_replace_removes_what_is_not_in_the_new_list(kit: Kit) -> None:
 
 
 @requirement("OS-087")
-def test_replace_leaves_the_old_list_if_no_new_tool_is_taken(kit: Kit) -> None:
+@pytest.mark.parametrize("offered", [(), (tool("com.b/x"),)])
+def test_replace_removes_the_old_list_also_if_nothing_takes_its_place(
+    kit: Kit, offered: tuple[ToolDefinition, ...]
+) -> None:
     kit.attach("com.a", "x", "y")
-    confirmed = kit.offer("com.a", tool("com.b/x"), replace=True)
-    assert confirmed.registered == ()
-    assert len(confirmed.rejected) == 1
-    assert [kit.call(f"com.a/{name}").answer for name in "xy"] == [None, None]
+    confirmed = kit.offer("com.a", *offered, replace=True)
+    assert (confirmed.registered, len(confirmed.rejected)) == ((), len(offered))
+    assert [kit.call(f"com.a/{name}").code for name in "xy"] == ["tool.not_found"] * 2
 
 
 @requirement("OS-078", "OS-090")

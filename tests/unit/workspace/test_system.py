@@ -7,11 +7,13 @@ import contextlib
 import errno
 import os
 import resource
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from trunkline.errors import WorkspaceError
 from trunkline.workspace.edits import Edit
@@ -101,9 +103,14 @@ def sandbox() -> Sandbox:
         pytest.skip(reason.message)
 
 
-async def test_with_too_few_descriptors_a_command_fails_by_the_system_and_leaks_none(
-    sandbox: Sandbox, workspace: Workspace
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_with_too_few_descriptors_a_command_fails_by_the_system_and_leaks_none(
+    sandbox: Sandbox, workspace: Workspace, run: Callable[[Coroutine[Any, Any, None]], None]
 ) -> None:
+    run(_with_too_few_descriptors(sandbox, workspace))
+
+
+async def _with_too_few_descriptors(sandbox: Sandbox, workspace: Workspace) -> None:
     await asyncio.to_thread(os.getpid)  # the loop's thread, once and for all
     await sandbox.run(workspace, "true", policy=PRESETS["standard"])
     before = open_descriptors()
@@ -113,13 +120,14 @@ async def test_with_too_few_descriptors_a_command_fails_by_the_system_and_leaks_
             try:
                 ran = await sandbox.run(workspace, "echo ran >> log", policy=PRESETS["standard"])
             except WorkspaceError as error:
-                outcomes.append(error.kind)
+                outcomes.append("in doubt" if error.in_doubt else error.kind)
             else:
                 outcomes.append(f"exit {ran.exit_code}")
     assert open_descriptors() == before
     assert outcomes[0] == "system"
     assert outcomes[-1] == "exit 0"
     assert set(outcomes) == {"system", "exit 0"}
+    assert (workspace.root / "log").read_text().count("ran") == outcomes.count("exit 0")
 
 
 async def test_a_command_that_can_no_longer_be_watched_is_ended(
@@ -131,9 +139,29 @@ async def test_a_command_that_can_no_longer_be_watched_is_ended(
     monkeypatch.setattr(Workspace, "usage", broken)
     workspace._known = None
     async with asyncio.timeout(20) as bound:
-        with pytest.raises(WorkspaceError, match="EIO"):
+        with pytest.raises(WorkspaceError, match="EIO") as ended:
             await sandbox.run(workspace, "sleep 600", policy=PRESETS["standard"], timeout_ms=600_000)
     assert not bound.expired()
+    assert ended.value.in_doubt
+
+
+@pytest.mark.parametrize("tool", ["create", "edit", "delete"])
+def test_a_change_that_may_not_last_is_told_to_be_in_doubt(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    """The disk fails after the file has its new name, or none: what others see is the change."""
+    create_file(workspace, "there/a", b"x")
+    really = os.fsync
+
+    def broken(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "Input/output error")
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(WorkspaceError) as failed:
+        FILE_TOOLS[tool](workspace)
+    assert (failed.value.message, failed.value.in_doubt) == ("The system failed (EIO)", True)
 
 
 async def test_a_command_does_not_run_if_nobody_can_tell_whether_a_protected_file_is_there(

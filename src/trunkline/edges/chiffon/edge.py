@@ -75,5 +75,5 @@ CHIFFON: Final = Edge(
     make=ChiffonEdge,
     section="chiffon",
     # Chiffon wants 32 characters.
-    tokens=TokenKind(AGENT_TYPES, lambda: secrets.token_hex(16), own_ids=True),
+    tokens=TokenKind(AGENT_TYPES, lambda: secrets.token_hex(16)),
 )

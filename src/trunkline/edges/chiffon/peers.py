@@ -33,7 +33,7 @@ from trunkline.edges.chiffon.translate import EDGE
 from trunkline.edges.chiffon.work_types import WorkTypes
 from trunkline.edges.exchange import Feed, Views
 from trunkline.effects import ConfirmTools, Refuse
-from trunkline.model import RESERVED_PREFIXES, TOOL_NAME, Principal, ProcessIdentity
+from trunkline.model import TOOL_NAME, Principal, ProcessIdentity, reserved_prefix
 
 # An admission waits for the disk; a disk that takes longer is broken.
 ADMISSION_S: Final = 30.0
@@ -110,7 +110,7 @@ class Peers:
         digest = token_sha256(token)
         principal = self.feed.identify(EDGE, digest)
         # Nobody speaks for the exchange's own agents, whatever token was made.
-        if principal is None or principal.identity.removeprefix(f"{EDGE}:").startswith(RESERVED_PREFIXES):
+        if principal is None or reserved_prefix(principal.identity.removeprefix(f"{EDGE}:")):
             raise unauthorized(None, "invalid")
         return Caller(principal, digest)
 

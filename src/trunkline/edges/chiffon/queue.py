@@ -21,7 +21,7 @@ from nats.errors import Error as NatsError
 
 from trunkline.edges.background import Background
 from trunkline.edges.chiffon import messages, subjects
-from trunkline.edges.chiffon.messages import ORCHESTRATOR, Fields, Refused
+from trunkline.edges.chiffon.messages import AGENT_TYPES, ORCHESTRATOR, Fields, Refused
 from trunkline.edges.chiffon.orchestrator_session import OrchestratorSession
 from trunkline.edges.chiffon.peers import AnyConversation, Caller, Peers
 from trunkline.edges.chiffon.session import Probe
@@ -40,6 +40,8 @@ FETCH_MESSAGES: Final = 1
 FIRST_WAIT_S: Final = 0.2
 MAX_WAIT_S: Final = 10.0
 CLOSE_S: Final = 1.0
+# Where we ourselves get messages: nobody else can be reached there.
+OWN_SUBJECTS: Final = frozenset({subjects.REPLIES, *(subjects.work(kind, OWN_AGENT_ID) for kind in AGENT_TYPES)})
 # What it looks like when the broker is not there, or has no time.
 AWAY: Final = (OSError, NatsError, TimeoutError)
 
@@ -54,6 +56,8 @@ class Queue:
         self.is_connected = False
         self._connection: Any = None
         self._js: Any = None
+        # Who is reached by which subject: ids that differ in a dot and an underscore have the same one.
+        self._reached_by: dict[str, str] = {}
         # Requests whose last word is not with the broker yet, by conversation and request_id.
         self._unanswered: dict[tuple[int, str], asyncio.Event] = {}
 
@@ -186,7 +190,11 @@ class Queue:
         if raw is not None:
             with suppress(msgspec.ValidationError):
                 token = msgspec.json.decode(raw, type=str).encode()
-        return self._peers.identify(token), fields
+        caller = self._peers.identify(token)
+        subject = _subject_of(caller)
+        if subject in OWN_SUBJECTS or self._reached_by.setdefault(subject, caller.agent_id) != caller.agent_id:
+            raise messages.invalid("by the queue, messages for this id would reach somebody else", "agent_id")
+        return caller, fields
 
     async def _refuse(self, message: Any, refused: Refused) -> None:
         """Tell the sender, if it is known, and put the message where the operator can look at it."""
@@ -273,9 +281,13 @@ class Queue:
     async def _publish(self, to: Caller, message_id: str, data: bytes) -> None:
         """With the token that this peer knows us by (silent point 6), dropped by the broker if it has it already."""
         signed = data[:-1] + b',"auth_token":"%s"}' % to.orchestrator_token.encode()
-        is_orchestrator = to.principal.type == ORCHESTRATOR
-        subject = subjects.reply(to.agent_id) if is_orchestrator else subjects.work(to.principal.type, to.agent_id)
-        await self._js.publish(subject, signed, headers={"Nats-Msg-Id": message_id})
+        await self._js.publish(_subject_of(to), signed, headers={"Nats-Msg-Id": message_id})
+
+
+def _subject_of(peer: Caller) -> str:
+    """Where a peer gets what is for it."""
+    kind = peer.principal.type
+    return subjects.reply(peer.agent_id) if kind == ORCHESTRATOR else subjects.work(kind, peer.agent_id)
 
 
 async def _ignore(_: Exception) -> None:

@@ -32,7 +32,7 @@ from trunkline.edges.chiffon.messages import ORCHESTRATOR, VERSION, Envelope, Er
 from trunkline.edges.chiffon.outbox import POLL_BYTES, Outbox, Outgoing
 from trunkline.edges.chiffon.tasks import RETRY, Task, Tasks
 from trunkline.edges.chiffon.translate import EDGE
-from trunkline.effects import Admit, CheckHealth, Close, Deliver, Refuse, ToSession
+from trunkline.effects import Admit, CheckHealth, Close, ConfirmTools, Deliver, Refuse, ToSession
 from trunkline.events import AgentArrived, AgentLeft, CallFinished, Event, HealthReported, ToolsOffered
 from trunkline.model import BreakerPolicy, CallView, Health, Now, Peer, Status, fault, tool_agent
 
@@ -83,6 +83,8 @@ class AgentSession:
         self.agent_type = agent_type
         self.token_sha256 = token_sha256
         self.version = VERSION
+        # What it said that it does, and what of that the exchange took.
+        self._announced: tuple[str, ...] = ()
         self.work_types: tuple[str, ...] = ()
         self.capacity = messages.Capacity()
         self.outbox = Outbox()
@@ -109,7 +111,7 @@ class AgentSession:
 
         What it still works on is sent once more: it may have lost it.
         """
-        self.work_types, self.capacity, self.version = registration.work_types, registration.capacity, version
+        self._announced, self.capacity, self.version = registration.work_types, registration.capacity, version
         for task in self.tasks.all():  # not another attempt: only the hub counts those (decision 24)
             self.tasks.restart_idle(task, now)
             self._post(task, now)
@@ -134,7 +136,7 @@ class AgentSession:
         return [arrived]
 
     def _offer(self, ref: str) -> ToolsOffered:
-        tools = (translate.tool_definition(self.agent_id, each, self.agent_type) for each in self.work_types)
+        tools = (translate.tool_definition(self.agent_id, each, self.agent_type) for each in self._announced)
         return ToolsOffered(self._number, ref, tuple(tools), replace=True)
 
     def leave(self, reason: str) -> list[Event]:
@@ -155,6 +157,10 @@ class AgentSession:
                 self.state = State.READY
                 offers, self._offers = self._offers, []
                 return [self._offer(ref) for ref in offers]
+            case ConfirmTools():
+                # What came too soon after other changes was not looked at, and nothing changed.
+                if not any(problem.code == "limit.rate" for _, problem in effect.rejected):
+                    self.work_types = tuple(tool_id.partition("/")[2] for tool_id in effect.registered)
             case Refuse():
                 self.state = State.CLOSED
             case Close():

@@ -38,7 +38,7 @@ from trunkline.events import (
     TokenIssued,
     TokenRevoked,
 )
-from trunkline.model import RESERVED_PREFIXES, CallView, Principal, fault
+from trunkline.model import CallView, Principal, fault, reserved_prefix
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
 PAGE_CALLS: Final = 50
@@ -254,9 +254,8 @@ class Api:
         if kind not in made.types and (kind or made.types):
             expected = f"expected {_one_of(made.types)}" if made.types else "agents of this edge have none"
             raise BadRequest(400, f"type: {expected}")
-        if made.own_ids and body.agent.startswith(RESERVED_PREFIXES):
-            prefix = body.agent.partition(".")[0]
-            raise BadRequest(400, f"agent: ids of {prefix}. are the exchange's own")
+        if prefix := reserved_prefix(body.agent):
+            raise BadRequest(400, f"agent: ids of {prefix} are the exchange's own")
         secret = made.secret()
         digest = hashlib.sha256(secret.encode()).hexdigest()
         reply = await ask(

@@ -60,6 +60,8 @@ class SpaceAgent(Resident):
         self.sandbox: Sandbox | None = None
         self._delivered = delivered
         self._tasks: dict[str, tuple[asyncio.Task[None], str]] = {}
+        # The calls that may have changed something.
+        self._begun: set[str] = set()
 
     def guard(self, tool_id: str, body: Raw) -> Verdict | None:
         """What the space's own rules say; the hub asks before anybody is let through."""
@@ -110,11 +112,18 @@ class SpaceAgent(Resident):
     def _ended(self, call_id: str, task: asyncio.Task[None]) -> None:
         """What ended in another way than ``_carry_out`` tells."""
         del self._tasks[call_id]
+        is_begun = call_id in self._begun
+        self._begun.discard(call_id)
         if task.cancelled():
             self.finish(call_id, Status.CANCELED, fault("tool.canceled"))
         elif (error := task.exception()) is not None:
             self._feed.failed(0, error)
-            self.finish(call_id, Status.FAILED, translate.failure(WorkspaceError("system", translate.DEFECT)))
+            self._fail(call_id, WorkspaceError("system", translate.DEFECT, in_doubt=is_begun))
+
+    def _fail(self, call_id: str, error: WorkspaceError) -> None:
+        """It could not be done; or nobody knows whether it was."""
+        status = Status.UNKNOWN if error.in_doubt else Status.FAILED
+        self.finish(call_id, status, translate.failure(error))
 
     async def _carry_out(self, delivery: Deliver, tool: str) -> None:
         try:
@@ -123,7 +132,7 @@ class SpaceAgent(Resident):
         except WorkspaceError as error:
             for note in getattr(error, "__notes__", ()):
                 log.warning("%s: %s", delivery.tool_id, note)
-            self.finish(delivery.call_id, Status.FAILED, translate.failure(error))
+            self._fail(delivery.call_id, error)
         else:
             self.finish(delivery.call_id, Status.SUCCEEDED, output=output, metrics=metrics)
 
@@ -138,6 +147,8 @@ class SpaceAgent(Resident):
         read = validate_operation({**given, "type": TYPE_OF[tool]})
         if not read["success"]:
             raise WorkspaceError("validation", read["error"]["message"])
+        if translate.TOOLS[tool].side_effects:
+            self._begun.add(delivery.call_id)
         return await self.do(delivery, tool, read["data"])
 
     async def do(self, delivery: Deliver, tool: str, given: dict[str, Any]) -> Told:

@@ -29,7 +29,7 @@ from trunkline.edges.spaces.store import Space, SpacesFolder
 from trunkline.edges.waiting import Requests, Waiting
 from trunkline.effects import Deliver, ToSession, Wait
 from trunkline.errors import WorkspaceError
-from trunkline.events import CallFinished, Event
+from trunkline.events import AgentRemoved, CallFinished, Event
 from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, fault, stamp
 from trunkline.workspace.sandbox import Sandbox, probe
 
@@ -157,6 +157,7 @@ class Spaces:
                 raise Refused(fault("state.conflict", text))
             del self.agents[name]
             await agent.detach("removed")
+            self._feed.feed([AgentRemoved(agent.agent_id, f"the space {name} was removed")])
             self._feed.guard(agent.agent_id, None)
             await asyncio.to_thread(self._store.remove, agent.space)
 

@@ -300,7 +300,7 @@ def outcome(operation: Mapping[str, Any], index: int, answer: Answer, no_shell: 
     problem = answer.fault or fault("tool.failed")
     if answer.status is Status.UNKNOWN:
         text = problem.message if NOT_KNOWN in problem.message else f"{problem.message}; {NOT_KNOWN}"
-        return _error_of(operation, index, "execution", text, problem, at)
+        return _error_of(operation, index, _category_told(problem) or "execution", text, problem, at)
     if problem.code in DENIED:
         return _denied(operation, problem, at)
     category = _category(kind, problem)
@@ -312,8 +312,8 @@ def outcome(operation: Mapping[str, Any], index: int, answer: Answer, no_shell: 
 
 
 def _category(kind: str, problem: Fault) -> str:
-    told = (problem.details or {}).get("category")
-    if isinstance(told, str):
+    told = _category_told(problem)
+    if told:
         return told
     if problem.code == "tool.invalid_input":
         return "validation"
@@ -323,6 +323,12 @@ def _category(kind: str, problem: Fault) -> str:
         return "execution"
     ours = problem.code.startswith(("limit.", "hub.", "idempotency.")) or problem.code in GONE
     return "system" if ours else "execution"
+
+
+def _category_told(problem: Fault) -> str:
+    """The category that a space itself gave to a failure, if it did."""
+    told = (problem.details or {}).get("category")
+    return told if isinstance(told, str) else ""
 
 
 def _denied(operation: Mapping[str, Any], problem: Fault, at: str) -> dict[str, Any]:
@@ -380,4 +386,5 @@ def failed(event: Mapping[str, Any]) -> bool:
 
 def failure(error: WorkspaceError) -> Fault:
     """What a tool of a space says when it could not do its work."""
-    return Fault("tool.failed", error.message, details={"category": error.kind})
+    text = f"{error.message}; {NOT_KNOWN}" if error.in_doubt else error.message
+    return Fault("tool.failed", text, details={"category": error.kind})

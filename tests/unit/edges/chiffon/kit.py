@@ -94,10 +94,15 @@ class Kit:
         self, agent_id: str = "infra-1", kind: str = "infra", work: Sequence[str] = ("run",), **terms: Any
     ) -> RawAgent:
         """An agent that registered."""
-        caller = self.peers.identify(self.token(agent_id, kind))
+        caller = self.peers.identify(self.token(str(agent_id), kind))
         fields = {"agent_id": agent_id, "agent_type": kind, "supported_versions": ["1.0"], "work_types": list(work)}
         answer = await self.peers.register(caller, as_fields({**fields, **terms}), "test")
         return RawAgent(self, caller, kind, answer)
+
+    async def register_again(self, agent: RawAgent, work: Sequence[str]) -> dict[str, Any]:
+        """An agent says that it does other work now; what it is told."""
+        fields = {"agent_id": agent.caller.agent_id, "agent_type": agent.kind, "supported_versions": ["1.0"]}
+        return await self.peers.register(agent.caller, as_fields({**fields, "work_types": list(work)}), "test")
 
     def offer(self, agent_id: str, *definitions: ToolDefinition) -> AttachedAgent:
         """An agent of another edge, with tools of its own."""

@@ -255,3 +255,46 @@ async def test_late_words_about_work_of_a_type_are_known_to_be_late(disk_rests: 
         with pytest.raises(Refused) as caught:
             agent.status(work)
         assert caught.value.error.error_context["validation_error"] == why
+
+
+# -- a type belongs to none of its instances --------------------------------------------------------------------------
+
+
+async def test_no_instance_takes_the_names_of_a_type_from_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    kit = Kit()
+    greedy = await kit.agent("infra-1", work=[f"w{n}" for n in range(1000)])
+    assert greedy.answer["rejected"] == {}
+    other = await kit.agent("infra-2", work=["run"])
+    called = kit.call("chiffon.infra/run")
+    other.result(other.fetch_one(), "done")
+    assert called.output["output"] == "done"
+    assert caplog.records == []
+
+
+async def test_what_a_type_offered_before_a_restart_does_not_stand_in_anybodys_way() -> None:
+    kit = Kit()
+    await kit.agent("infra-1", work=[f"w{n}" for n in range(1000)])
+    kit = kit.restarted()
+    other = await kit.agent("infra-2", work=["run"])
+    kit.call("chiffon.infra/run")
+    assert len(other.fetch()) == 1
+
+
+async def test_names_that_differ_in_case_only_do_not_take_each_others_place_in_a_type() -> None:
+    kit = Kit()
+    first, other = await kit.agent("infra-1", work=["RUN"]), await kit.agent("infra-2", work=["run"])
+    kit.call("chiffon.infra/run")
+    kit.call("chiffon.infra/RUN")
+    assert (len(first.fetch()), len(other.fetch())) == (1, 1)
+
+
+async def test_what_was_not_taken_from_an_instance_is_no_name_of_its_type() -> None:
+    kit = Kit()
+    one = await kit.agent("infra-1", work=[f"w{n}" for n in range(1000)])
+    kit.advance(3600.0, one)
+    answer = await kit.register_again(one, [f"v{n}" for n in range(1000)])
+    assert (len(answer["rejected"]), answer["work_types"]) == (1000, [])
+    assert kit.call("chiffon.infra/v1").code == "tool.not_found"
+    # It says that it does none of this any more.
+    assert kit.call("infra-1/w1").code == "tool.not_found"
+    assert kit.call("chiffon.infra/w1").code == "tool.unavailable"

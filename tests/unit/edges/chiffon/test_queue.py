@@ -18,6 +18,8 @@ from tests.unit.edges.chiffon.kit import Kit, reply_to, request, tool, valid
 from trunkline.edges.background import Background
 from trunkline.edges.chiffon import subjects
 from trunkline.edges.chiffon.queue import Queue
+from trunkline.edges.chiffon.translate import EDGE
+from trunkline.entries import CallAccepted
 from trunkline.model import Health, Status
 
 
@@ -223,3 +225,32 @@ async def test_a_broker_that_is_away_is_a_failed_attempt(tmp_path: Path, monkeyp
         kit.call("infra-1/run")
         await until(kit.notes)
         assert kit.notes() == ["attempt.failed"]
+
+
+@pytest.mark.parametrize("ids", [["infra.1", "infra_1"], ["trunkline"]])
+async def test_nobody_is_registered_by_the_queue_whose_work_would_reach_somebody_else(
+    tmp_path: Path, ids: list[str]
+) -> None:
+    kit = Kit()
+    async with joined(tmp_path, kit) as (_, connection):
+        *first, last = ids
+        for agent in first:
+            assert (await register(kit, connection, agent))["registered"] is True
+        refused = (await register(kit, connection, last))["payload"]
+        assert (refused["error_code"], refused["error_context"]["field_name"]) == (5003, "agent_id")
+        assert "would reach somebody else" in refused["error_message"]
+        assert [view.agent_id for view in kit.exchange.views.agents() if not view.agent_id.startswith(EDGE)] == first
+        for agent in first:
+            assert (await register(kit, connection, agent))["registered"] is True
+
+
+async def test_an_orchestrator_whose_answers_would_reach_ourselves_is_not_listened_to(tmp_path: Path) -> None:
+    kit = Kit()
+    kit.offer("com.example.echo", tool("com.example.echo/say"))
+    async with joined(tmp_path, kit) as (_, connection):
+        work = {**request("say"), "auth_token": kit.token("orchestrator", "orchestrator").decode()}
+        js = connection.jetstream()
+        await js.publish(subjects.work("infra", "trunkline"), json.dumps(work).encode())
+        await until(kit.notices)
+        assert kit.notices() == ["chiffon.dead_letter"]
+        assert kit.exchange.recorded(CallAccepted) == []

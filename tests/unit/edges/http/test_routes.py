@@ -335,6 +335,8 @@ async def test_a_token_for_nobody_is_refused(server: Server, change: dict[str, A
         ({"edge": "chiffon"}, "type: expected orchestrator, infra, desktop, code or research"),
         ({"edge": "chiffon", "type": "gardener"}, "type: expected orchestrator, infra, desktop, code or research"),
         ({"edge": "chiffon", "type": "infra", "agent": "space.demo"}, "agent: ids of space. are the exchange's own"),
+        ({"edge": "opensentience", "agent": "space.demo"}, "agent: ids of space. are the exchange's own"),
+        ({"agent": "Chiffon.infra"}, "agent: ids of chiffon. are the exchange's own"),
     ],
 )
 async def test_what_a_token_of_an_edge_needs_is_said_in_words(

@@ -12,13 +12,16 @@ from msgspec import Raw
 
 from tests.requirement import requirement
 from tests.unit.edges.spaces.conftest import Case
+from trunkline.edges.spaces import agent as agent_module
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.agent import SpaceAgent
 from trunkline.effects import Deliver
 from trunkline.entries import AgentAdmitted, AgentExited, AgentLaunched, AgentLeft, CallNoted, CallSettled, Noticed
+from trunkline.errors import WorkspaceError
 from trunkline.events import CallFinished, CancelRequested, Event
 from trunkline.model import Status
 from trunkline.testing.memory import BOSS, PROCESS
+from trunkline.workspace import files
 
 
 async def test_a_space_comes_in_with_a_token_of_this_process_and_offers_its_tools(case: Case) -> None:
@@ -145,7 +148,7 @@ async def test_a_machine_without_descriptors_is_a_fault_of_the_system_too(
 # --- defects of ours --------------------------------------------------------------------------------------------------
 
 
-async def test_a_defect_while_a_file_is_written_fails_that_call_is_on_record_and_nothing_else_happens(
+async def test_a_defect_while_a_file_is_written_ends_that_call_as_not_known_is_on_record_and_nothing_else_happens(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def defective(_descriptor: int) -> None:
@@ -154,10 +157,11 @@ async def test_a_defect_while_a_file_is_written_fails_that_call_is_on_record_and
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", defective)
         done = await case.call("create_file", {"path": "a.txt", "content": "abc"})
-    assert done.status is Status.FAILED
+    assert done.status is Status.UNKNOWN
     assert done.fault is not None
     assert (done.fault.code, done.fault.details) == ("tool.failed", {"category": "system"})
     assert "operator's record" in done.fault.message
+    assert translate.NOT_KNOWN in done.fault.message
     assert "secret" not in done.fault.message
     (noticed,) = case.exchange.recorded(Noticed)
     assert (noticed.code, "ZeroDivisionError" in noticed.detail, "secret" in noticed.detail) == ("defect", True, False)
@@ -174,10 +178,34 @@ async def test_a_defect_while_a_command_runs_does_the_same(shell: Case) -> None:
     await shell.commands.wait_begun("two")
     shell.commands.fail("one", ZeroDivisionError("secret text"))
     done = await calling
-    assert (done.status, done.fault is not None and done.fault.details) == (Status.FAILED, {"category": "system"})
+    assert (done.status, done.fault is not None and done.fault.details) == (Status.UNKNOWN, {"category": "system"})
     assert shell.exchange.notices() == ["defect"]
     shell.commands.end("two")
     assert (await other).status is Status.SUCCEEDED
+
+
+async def test_a_defect_where_nothing_was_begun_or_nothing_is_changed_is_a_failure(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defective(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "check_path", defective)
+        assert (await case.call("read_file", {"path": "a"})).status is Status.FAILED
+    monkeypatch.setattr(agent_module, "validate_operation", defective)
+    assert (await case.call("create_file", {"path": "a", "content": ""})).status is Status.FAILED
+    assert case.exchange.notices() == ["defect"]
+
+
+async def test_a_command_that_was_lost_sight_of_ends_as_not_known(shell: Case) -> None:
+    assert shell.commands is not None
+    calling = asyncio.ensure_future(shell.call("shell", {"command": "one"}))
+    await shell.commands.wait_begun("one")
+    shell.commands.fail("one", WorkspaceError("system", "The system failed (EIO)", in_doubt=True))
+    done = await calling
+    assert (done.status, done.fault is not None and translate.NOT_KNOWN in done.fault.message) == (Status.UNKNOWN, True)
+    assert shell.exchange.notices() == []
 
 
 # --- time and cancellation --------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from trunkline.edges.spaces.serve import KEPT_RUNS, NEWS, NotTaken
 from trunkline.edges.waiting import CLOSING
 from trunkline.entries import CallAccepted, CallSettled, Noticed, ProcessStep
 from trunkline.events import CancelRequested, DrainStarted, ProcessStepped, SettingsChanged
-from trunkline.model import Decision, HubSettings, Limits, Policy, Principal, Rule, Status
+from trunkline.model import Decision, HubSettings, Limits, Policy, Principal, Rule, Status, fault
 from trunkline.testing.memory import BOSS
 
 MESSAGE = {"type": "message", "content": "x"}
@@ -64,6 +64,17 @@ async def test_a_space_with_open_runs_is_not_removed(shell: Case) -> None:
     shell.exchange.answer(run.asked.approval_id, approved=False)
     await shell.spaces.remove("demo")
     assert shell.spaces.agents == {}
+
+
+async def test_a_removed_space_takes_along_what_it_was_asked_and_a_new_one_does_none_of_it(shell: Case) -> None:
+    asked = shell.exchange.call("space.demo/shell", {"command": "rm -rf data"})
+    assert [wait.status for wait in asked.waits] == [Status.WAITING_APPROVAL]
+    await shell.spaces.remove("demo")
+    assert asked.outcome.fault == fault("tool.not_found", "the space demo was removed")
+    assert shell.exchange.views.questions() == []
+    await shell.spaces.create("demo", "permissive", {})
+    assert shell.commands is not None
+    assert shell.commands.begun == []
 
 
 async def test_spaces_that_are_made_at_once_all_have_the_sandbox_that_is_still_looked_for(
