@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from trunkline.edges.edge import Edge
-from trunkline.edges.listener import LOST
+from trunkline.edges.listener import ANSWER, LOST
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.events import CancelRequested
 from trunkline.ledger.verify import verify
@@ -49,7 +49,7 @@ class Request:
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
             "path": path, "raw_path": path.encode(), "root_path": "", "query_string": query.encode(),
             "headers": list(headers), "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
-            "extensions": {LOST: self._lost}, **(more or {}),
+            "extensions": {LOST: self._lost, ANSWER: self._answer}, **(more or {}),
         }  # fmt: skip
 
     async def receive(self) -> Message:
@@ -67,6 +67,12 @@ class Request:
         else:
             self.content += message.get("body", b"")
             self.complete = not message.get("more_body")
+
+    def _answer(self, status: int, data: bytes) -> None:
+        """Head and body at once, as our listener takes them."""
+        assert not self.status, "answered twice"
+        self.status, self.content, self.complete = status, data, True
+        self.headers = {b"content-type": b"application/json"}
 
     def give_up(self) -> None:
         """Nobody waits for the answer any more."""
