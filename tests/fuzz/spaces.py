@@ -34,12 +34,15 @@ LONGEST_S: Final = 5 * 0.75
 
 TOKENS: Final = (
     "ls", "rm", "-rf", "/", "sudo", "echo", "cat", "find", "-exec", "xargs", "env", "sh", "-c", "bash", "eval", "git",
-    "push", "--force", "curl", "x=1", "A+=b", "$", "$x", "${x}", "${x:-$(ls)}", "$(", ")", "`", "`ls`", "$((1+2))", "((",
-    "(", "{", "}", "if", "then", "else", "elif", "fi", "for", "in", "do", "done", "while", "until", "case", "esac", ";;",
-    ";", "&", "&&", "|", "||", "|&", ">", ">>", "<", "<<", "<<-", "<<<", "<>", ">|", "2>&1", "&>", "EOF", "\n", "\\\n",
+    "push", "--force", "curl", "x=1", "A+=b", "$", "$x", "${x}", "${x:-$(ls)}", "$(", ")", "`", "`ls`", "$((1+2))",
+    "((", "(", "{", "}", "if", "then", "else", "elif", "fi", "for", "in", "do", "done", "while",
+    "until", "case", "esac",
+    ";;", ";", "&", "&&", "|", "||", "|&", ">", ">>", "<", "<<", "<<-", "<<<", "<>", ">|", "2>&1",
+    "&>", "EOF", "\n", "\\\n",
     "\\", '"', "'", "$'\\n'", "#", "!", "*", "?", "[a-z]", "~", "=", "\t", " ", "\0", "\r", "é", "\u2028", "\U0001f600",
-    "function", "select", "f()", "[[", "]]", "time", "exec", "command", "--", "-", "nohup", "timeout", "5", "nice", "-n",
-    "/usr/bin/env", "./x", "%", "@", "^", ",", ":", "python3", "awk", "BEGIN{system(\"ls\")}", "sed", "s/a/b/e", "\x7f",
+    "function", "select", "f()", "[[", "]]", "time", "exec", "command", "--", "-", "nohup", "timeout", "5", "nice",
+    "-n", "/usr/bin/env", "./x", "%", "@", "^", ",", ":", "python3", "awk", 'BEGIN{system("ls")}', "sed", "s/a/b/e",
+    "\x7f",
 )  # fmt: skip
 NAMES: Final = (
     "a", "b.txt", ".", "..", "", ".git", "hooks", ".GIT", "...", " ", "\0", "a" * 255, "a" * 256, "é" * 127, "e\u0301",
