@@ -162,7 +162,9 @@ class Sayer:
         body = {"tool_id": f"{rng.choice(IDS)}/say", "input": rng.choice(({}, self.body())), "correlation_id": "chat:1"}
         if rng.random() < 0.5:
             body["wait"] = False
-        request = Request("POST", "/v1/calls", json.dumps(body).encode(), self.town.headers(rng.choice(("operator", "alice"))))
+        request = Request(
+            "POST", "/v1/calls", json.dumps(body).encode(), self.town.headers(rng.choice(("operator", "alice")))
+        )
         if rng.random() < 0.4:
             request.scope["headers"].append((b"accept", b"text/event-stream"))
         self.town.ask(self.town.app, request)
