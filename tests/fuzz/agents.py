@@ -2,7 +2,8 @@
 
 Agents on the OpenSentience edge of a whole exchange (``all_edges``) say it; people call their tools, look at every page
 and watch. What must hold: nothing fatal, every answer and every line of ``/v1/watch`` is JSON, the record verifies.
-``manifests`` judges the reader of manifests. Functions of their seed. ``test_agents`` does some, ``tools/soak.py`` goes on.
+``manifests`` judges the reader of manifests. Functions of their seed. ``test_agents`` does some, ``tools/soak.py`` goes
+on.
 """
 
 from __future__ import annotations
@@ -74,13 +75,12 @@ class Sayer:
                 "tool_id": odd(f"{agent_id}/{name}"), "name": odd(name), "description": odd("does it"),
                 "input_schema": self.schema(),
             }  # fmt: skip
-            for key, value in (
-                ("output_schema", self.schema()), ("capabilities", odd(["cancellation"])), ("tags", odd(["t"])),
-                ("side_effects", odd(True)), ("requires_directive", odd(False)), ("timeout_ms", odd(1000)),
-                ("required_permissions", odd(["a:b"])),
-            ):  # fmt: skip
-                if rng.random() < 0.25:
-                    tool[key] = value
+            more = {
+                "output_schema": self.schema(), "capabilities": odd(["cancellation"]), "tags": odd(["t"]),
+                "side_effects": odd(True), "requires_directive": odd(False), "timeout_ms": odd(1000),
+                "required_permissions": odd(["a:b"]),
+            }  # fmt: skip
+            tool |= {key: value for key, value in more.items() if rng.random() < 0.25}
             found.append(tool)
         plain = {"tool_id": f"{agent_id}/say", "name": "say", "description": "d", "input_schema": {"type": "object"}}
         return {"tools": [plain, *found], "replace": rng.random() < 0.3}
@@ -159,7 +159,8 @@ class Sayer:
 
     def call(self) -> object:
         rng = self.rng
-        body = {"tool_id": f"{rng.choice(IDS)}/say", "input": rng.choice(({}, self.body())), "correlation_id": "chat:1"}
+        body: dict[str, Any] = {"tool_id": f"{rng.choice(IDS)}/say", "correlation_id": "chat:1"}
+        body["input"] = rng.choice(({}, self.body()))
         if rng.random() < 0.5:
             body["wait"] = False
         request = Request(

@@ -250,7 +250,7 @@ class World:
             again["message_id"] = self.uuid()
             return again
         hints = rng.choice(({}, {"max_duration_seconds": rng.choice((1, 0.001, 1e15, 5))}, {"max_memory_mb": 1e15}))
-        payload = {"task_id": self.uuid(), "work_type": rng.choice((*WORK_TYPES, "mail", "none"))}
+        payload: dict[str, Any] = {"task_id": self.uuid(), "work_type": rng.choice((*WORK_TYPES, "mail", "none"))}
         payload |= {"parameters": rng.choice(({}, {"$hints": self._odd({})}, {"$agent_id": self._odd("infra-1")}))}
         payload["hints"] = hints
         found = self.message("work_request", "orchestrator", rng.choice(("infra", "code")), self.uuid(), payload)
@@ -463,7 +463,8 @@ class World:
             if request.status:
                 self.answered_late(request)
         peers = self.edge.peers
-        for conversation in (*peers.agents.values(), *peers.orchestrators.values()):
+        everybody: list[Any] = [*peers.agents.values(), *peers.orchestrators.values()]
+        for conversation in everybody:
             waiting = conversation.session.outbox
             assert len(waiting) <= outbox.MAX_MESSAGES
             assert waiting._bytes == sum(len(each.data) for each in waiting._waiting) <= outbox.MAX_BYTES

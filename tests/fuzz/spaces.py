@@ -340,7 +340,9 @@ class Users:
         return "a socket"
 
     def step(self) -> None:
-        about = self.act() if self.rng.random() < 0.95 else self.town.exchange.advance(self.rng.choice((1, 30, 1000)))
+        about = self.act() if self.rng.random() < 0.95 else "time"
+        if about == "time":
+            self.town.exchange.advance(self.rng.choice((1, 30, 1000)))
         self.town.look(about)
         for socket in self.sockets:
             for text in socket.said:

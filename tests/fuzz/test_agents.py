@@ -9,9 +9,9 @@ import pytest
 from tests.fuzz import agents
 from tests.fuzz.kept import judge_memory
 
-SHARDS, SHARD_STEPS = 3, 1_500
+SHARDS, SHARD_STEPS = 3, 1_000
 # Caches of patterns, times and schemas. A message that was kept would be a dozen objects of its own.
-SLACK_OBJECTS = 2 * SHARD_STEPS
+SLACK_OBJECTS = 3 * SHARD_STEPS
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tests.fuzz import chiffon
 from tests.fuzz.kept import judge_memory
+from tests.unit.edges.chiffon.kit import Kit, reply_to
+from tests.unit.edges.chiffon.test_queue import fetch, joined, publish, register, until
+from trunkline.edges.chiffon import subjects
+from trunkline.model import Status
 
 SHARDS, SHARD_STEPS = 4, 2_500
 # Caches of patterns, times and schemas. A message that was kept would be a dozen objects of its own.
@@ -33,3 +41,37 @@ def test_the_same_seed_makes_the_same_messages() -> None:
     first, again = (chiffon.World(3) for _ in range(2))
     said = [[world.body(world.by_agent("infra")) for _ in range(100)] for world in (first, again)]
     assert said[0] == said[1]
+
+
+async def test_a_real_broker_brings_anything_and_the_queue_goes_on(tmp_path: Path) -> None:
+    kit, world = Kit(), chiffon.World(5)
+    token = kit.token("infra-1", "infra").decode()
+    async with joined(tmp_path, kit) as (_, connection):
+        await register(kit, connection)
+        js = connection.jetstream()
+        for number in range(60):
+            message = {**world.by_agent("infra"), "auth_token": token}
+            await js.publish(subjects.REPLIES, json.dumps(message).encode() if number % 3 == 0 else world.body(message))
+            registration = {**world.registration("infra-1", "infra"), "auth_token": token}
+            if number % 10 == 0:
+                async with asyncio.timeout(20):
+                    answer = await connection.request(subjects.REGISTER, world.body(registration), timeout=10)
+                assert json.loads(answer.data).keys() & {"registered", "payload"}
+        inbox = await subjects.consumer(js, subjects.work("infra", "infra-1"), "test")
+        async with asyncio.timeout(20):
+            # Each that could be answered was; the agent takes the answers, and nothing is left.
+            while (await js.stream_info(subjects.STREAM)).state.messages:
+                with contextlib.suppress(TimeoutError):
+                    for told in await inbox.fetch(50, timeout=0.2):
+                        world.hear(json.loads(told.data), "the broker")
+                        await told.ack()
+        assert not world.scene.raised
+        await register(kit, connection)
+        called = kit.call("infra-1/run", {"x": 1})
+        _, work = await fetch(connection)
+        result = {"task_id": work["payload"]["task_id"], "status": "success", "exit_code": 0, "output": "done"}
+        await publish(kit, connection, reply_to(work, "work_result", result, "infra"))
+        await until(lambda: called.answer)
+    assert called.outcome.status is Status.SUCCEEDED
+    kit.check()
+    assert "defect" not in kit.notices()
