@@ -151,10 +151,10 @@ def masker(seed: int) -> int:
 
 
 def chiffon(seed: int) -> int:
-    """P-D9: 5,000 steps of agents and orchestrators by HTTP, WebSocket, callback and queue."""
+    """P-D9: 5,000 steps of agents and orchestrators by HTTP, WebSocket, callback and queue; 5,000 outputs in pieces."""
     from tests.fuzz import chiffon as messages
 
-    return messages.fuzz(seed, 5_000)
+    return messages.fuzz(seed, 5_000) + messages.pieces(seed, 5_000)
 
 
 def routes(seed: int) -> int:

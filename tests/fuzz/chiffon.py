@@ -8,10 +8,13 @@ application; the broker is a list that now and then is away; a callback answers 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import uuid
 from collections import Counter
+from itertools import pairwise
+from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
@@ -24,7 +27,7 @@ from tests.fuzz.mutations import VALUES, Mutator
 from trunkline.config import Chiffon, Config
 from trunkline.edges import bearer
 from trunkline.edges.background import Background
-from trunkline.edges.chiffon import messages, outbox
+from trunkline.edges.chiffon import chunks, messages, outbox
 from trunkline.edges.chiffon.edge import CHIFFON, ChiffonEdge
 from trunkline.edges.chiffon.queue import Queue
 from trunkline.edges.edge import Surroundings
@@ -500,6 +503,34 @@ async def _connection(world: World) -> tuple[asyncio.StreamReader, Writer]:
     if world.rng.random() < 0.8:
         reader.feed_eof()
     return reader, Writer(world)
+
+
+def pieces(seed: int, outputs: int) -> int:
+    """So many outputs in pieces whose labels lie, overlap, repeat and come in any order; how many."""
+    rng = Random(seed)
+    for _ in range(outputs):
+        text = "".join(rng.choices("ab\u00e9\U0001f600", k=rng.randrange(1, 40)))
+        data = text.encode()
+        assembly = chunks.Assembly("s")
+        shown, kept = "", {}
+        for _ in range(rng.randrange(1, 12)):
+            start, end = rng.randrange(len(data) + 1), rng.randrange(len(data) + 2)
+            part = data[start:end].decode("utf-8", "ignore")
+            label = rng.choice(LABELS[:2] * 10 + LABELS).format(start, start + len(part.encode()), len(data))
+            with contextlib.suppress(messages.Refused):
+                chunk = chunks.read(label, part)
+                assert 0 <= chunk.start < chunk.end <= (chunk.total or chunk.end)
+                assert chunk.total is None or len(part.encode()) == chunk.end - chunk.start
+                shown += assembly.add(chunk)
+                kept[chunk.start] = chunk
+        ranges = sorted((chunk.start, chunk.end) for chunk in kept.values())
+        assert all(before[1] <= after[0] for before, after in pairwise(ranges)), "what overlaps was kept"
+        joined = "".join(kept[start].text for start, _ in ranges)
+        assert joined.startswith(shown)
+        if assembly.is_complete:
+            assert assembly.text() == joined
+            assert assembly.total is None or len(joined.encode()) == assembly.total
+    return outputs
 
 
 def story(seed: int, steps: int) -> Counter[str]:

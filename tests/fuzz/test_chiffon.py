@@ -37,6 +37,10 @@ def test_the_messages_reach_the_exchange_by_every_transport_and_are_wrong_in_man
     assert seen["wrong"] > 500
 
 
+def test_an_output_in_pieces_whose_labels_lie_is_the_output_or_is_not_joined() -> None:
+    assert chiffon.pieces(0, 10_000) == 10_000
+
+
 def test_the_same_seed_makes_the_same_messages() -> None:
     first, again = (chiffon.World(3) for _ in range(2))
     said = [[world.body(world.by_agent("infra")) for _ in range(100)] for world in (first, again)]
