@@ -143,6 +143,49 @@ def fuzz(seed: int) -> int:
     return cases + conversations.cuts(seed, 1000)
 
 
+def masker(seed: int) -> int:
+    """P-H2, P-H3: 10,000 values and outputs of agents, in every spelling; a million in an hour by itself."""
+    from tests.fuzz import masker as values
+
+    return values.judge(seed, 10_000)
+
+
+def chiffon(seed: int) -> int:
+    """P-D9: 5,000 steps of agents and orchestrators by HTTP, WebSocket, callback and queue; 5,000 outputs in pieces."""
+    from tests.fuzz import chiffon as messages
+
+    return messages.fuzz(seed, 5_000) + messages.pieces(seed, 5_000)
+
+
+def routes(seed: int) -> int:
+    """P-D10: 6,000 requests to every route that there is, field by field."""
+    from tests.fuzz import routes as table
+
+    return table.fuzz(seed, 6_000)
+
+
+def spaces(seed: int) -> int:
+    """P-D11: 3,000 steps of who uses spaces; 1,000 command lines, 5,000 paths and edits, 5,000 operations."""
+    from tests.fuzz import spaces as rooms
+
+    pure = rooms.commands(seed, 1_000) + rooms.paths(seed, 5_000) + rooms.values(seed, 5_000)
+    return pure + rooms.fuzz(seed, 3_000)
+
+
+def logs(seed: int) -> int:
+    """P-D12: 2,000 outputs into logs by themselves, 100 of them printed by agents of a real keeper."""
+    from tests.fuzz import logs as printed
+
+    return printed.runlog(seed, 1_900) + printed.keeper(seed, 100)
+
+
+def agents(seed: int) -> int:
+    """P-D13: 2,500 steps of agents that say anything of themselves and their work, and 1,000 manifests."""
+    from tests.fuzz import agents as sayers
+
+    return sayers.fuzz(seed, 2_500) + sayers.manifests(seed, 1_000)
+
+
 def schemas(seed: int) -> Outcome:  # noqa: ARG001  the same every time
     """P-C7: each schema that is made to be slow is judged within 50 ms."""
     import json
@@ -233,6 +276,12 @@ JOBS: Final = (
     Job(greedy, "greedy requests"),
     Job(schemas, "schemas"),
     Job(fuzz, "frames"),
+    Job(masker, "values"),
+    Job(chiffon, "messages"),
+    Job(routes, "requests"),
+    Job(spaces, "operations"),
+    Job(logs, "outputs"),
+    Job(agents, "words of agents"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 MAX_ANSWER_BYTES: Final = 8_388_608
 MAX_HEAD_BYTES: Final = 32_768
+_PATH: Final = re.compile(r"[!-~]*")
 
 
 class Answer(Struct, frozen=True):
@@ -35,6 +37,9 @@ def place_of(url: str) -> tuple[str, int, str]:
         raise ValueError("expected http://HOST:PORT/PATH")
     if not is_loopback(parts.hostname):
         raise ValueError("only loopback addresses are allowed")
+    # It becomes the first line of a request.
+    if _PATH.fullmatch(parts.path) is None:
+        raise ValueError("only printable ASCII without spaces is allowed in the path; %-encode the rest")
     return parts.hostname, parts.port or 80, parts.path or "/"
 
 

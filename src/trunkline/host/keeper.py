@@ -15,8 +15,9 @@ when to start and stop is the supervisor's business, at the other end of a socke
 
 Between ``launched`` and ``go`` the exchange makes the run known, so an agent can never be faster than its own launch.
 
-Invariant: no process below the keeper outlives its run, and none outlives the exchange. Only the standard library is
-imported: 13 MB resident, half of it shared with the exchange's own interpreter.
+Invariant: no process below the keeper outlives its run, and none outlives the exchange. An exception met with one run
+ends that run alone. Only the standard library is imported: 13 MB resident, half of it shared with the exchange's own
+interpreter.
 """
 
 from __future__ import annotations
@@ -186,6 +187,8 @@ class Keeper:
                 self._report("failed", command["run_id"], reason=str(problem))
             except OSError as problem:
                 self._report("failed", command["run_id"], reason=f"cannot be started: {problem}")
+            except Exception as problem:  # noqa: BLE001  (the boundary of a run)
+                self._report("failed", command["run_id"], reason=_defect(problem))
         elif run is None:
             return  # It ended while the command was on its way, and the report of that is on its way back.
         elif command["do"] == "stop":
@@ -249,8 +252,17 @@ class Keeper:
         os.set_blocking(pipe, False)
         run = Run(command["run_id"], pid, program, gate, pipe, log)
         self._runs[run.run_id] = run
-        self._selector.register(gate, selectors.EVENT_READ, partial(self._read_gate, run))
-        self._selector.register(pipe, selectors.EVENT_READ, partial(self._read_output, run))
+        self._selector.register(gate, selectors.EVENT_READ, partial(self._guard, run, self._read_gate))
+        self._selector.register(pipe, selectors.EVENT_READ, partial(self._guard, run, self._read_output))
+
+    def _guard(self, run: Run, act: Callable[[Run], None]) -> None:
+        """Do this with a run. What it raises ends the run: nobody would read its output any more."""
+        try:
+            act(run)
+        except Exception as problem:  # noqa: BLE001  (the boundary of a run)
+            run.reason = run.reason or _defect(problem)
+            self._close_pipe(run)
+            self._end(run, SHORT_GRACE_S)
 
     def _read_gate(self, run: Run) -> None:
         """The child is ready, could not go on (a number of ``errno``), or its end closed: it runs its command."""
@@ -275,7 +287,10 @@ class Keeper:
 
     def _read_output(self, run: Run) -> None:
         assert run.pipe is not None
-        data = os.read(run.pipe, READ_BYTES)
+        try:
+            data = os.read(run.pipe, READ_BYTES)
+        except BlockingIOError:
+            return
         if not data:
             self._close_pipe(run)
             return
@@ -287,7 +302,8 @@ class Keeper:
         for run in self._runs.values():
             if run.read_at is not None and run.read_at <= now and run.pipe is not None:
                 run.read_at = None
-                self._selector.register(run.pipe, selectors.EVENT_READ, partial(self._read_output, run))
+                again = partial(self._guard, run, self._read_output)
+                self._selector.register(run.pipe, selectors.EVENT_READ, again)
 
     def _read_rest(self, run: Run) -> None:
         for _ in range(LAST_READS):
@@ -377,19 +393,24 @@ class Keeper:
                 processes.send_signal(process, number)
 
     def _finish(self, run: Run) -> None:
-        if run.gate is not None:
-            self._read_gate(run)
-        if run.gate is not None:
-            self._selector.unregister(run.gate)
-            run.gate.close()
-        self._read_rest(run)
-        run.log.close()
+        for act in (self._close_gate, self._read_rest, self._close_log):
+            self._guard(run, act)
         del self._runs[run.run_id]
         if run.is_ready:
             code = -signal.SIGKILL if run.code is None else run.code
             self._report("exited", run.run_id, code=code, reason=run.reason)
         else:
             self._report("failed", run.run_id, reason=run.reason or "ended before it could be started")
+
+    def _close_gate(self, run: Run) -> None:
+        if run.gate is not None:
+            self._read_gate(run)
+        if run.gate is not None:
+            self._selector.unregister(run.gate)
+            run.gate.close()
+
+    def _close_log(self, run: Run) -> None:
+        run.log.close()
 
     def _is_orphan_of(self, run_id: str, pid: int) -> bool:
         """Whether a child of ours is no first process, and belongs to this run or hides where it belongs."""
@@ -460,6 +481,11 @@ def by_run(
             found.setdefault(run_id, []).append(process)
         waiting += [(child, run_id) for child in below.get(process.pid, ())]
     return found
+
+
+def _defect(problem: Exception) -> str:
+    """What the operator is told of a defect of ours: its kind, not its text, which may hold what was printed."""
+    return f"a defect in the keeper: {type(problem).__name__}"
 
 
 def lazy_mask(pickled: str) -> Callable[[bytes], bytes]:

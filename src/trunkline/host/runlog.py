@@ -20,6 +20,7 @@ MAX_LINE_BYTES: Final = 16_384
 HALF_SECRET_BYTES: Final = 256
 
 MASKED: Final = b"[masked]"
+NOT_MASKED: Final = b"[trunkline: %d bytes left out, they could not be masked]"
 
 _TOO_LONG: Final = re.compile(rb"(?m)^[^\n]{%d,}" % (MAX_LINE_BYTES + 1))
 # What would act on the terminal of a reader instead of being seen: control characters (escape sequences), marks that
@@ -74,9 +75,11 @@ class RunLog:
 
     def close(self) -> None:
         """Write the line that was not ended, if any, and close the file."""
-        if self._line_bytes and not self._is_full:
-            self._write(self._take_line())
-        os.close(self._file)
+        try:
+            if self._line_bytes and not self._is_full:
+                self._write(self._take_line())
+        finally:
+            os.close(self._file)
 
     def _extend_line(self, data: bytes) -> None:
         self._line += data[: MAX_LINE_BYTES - len(self._line)]
@@ -100,11 +103,26 @@ class RunLog:
     def _masked(self, data: bytes) -> bytes:
         for secret in self._secrets:
             data = data.replace(secret, MASKED)
-        return self._mask(data)
+        masked = self._try_mask(data)
+        if masked is None:
+            # A defect of ours, and an agent that found it: it costs the line in which it is met. What goes over several
+            # lines is looked for in the others.
+            lines = data.split(b"\n")
+            kept = [NOT_MASKED % len(line) if (one := self._try_mask(line)) is None else one for line in lines]
+            masked = self._try_mask(b"\n".join(kept))
+        return NOT_MASKED % len(data) if masked is None else masked
+
+    def _try_mask(self, data: bytes) -> bytes | None:
+        try:
+            return self._mask(data) if data else data
+        except Exception:  # noqa: BLE001  (whatever it is, what was printed must not be shown, nor lost beyond it)
+            return None
 
     def _write(self, lines: bytes) -> None:
         """Append whole lines, as far as the cap allows."""
         visible = _UNSEEN.sub(_escaped, self._masked(lines).decode(errors="backslashreplace")).encode()
+        if not visible.endswith(b"\n"):  # it was part of what was masked, such as a key of several lines
+            visible += b"\n"
         if self._unwritten:
             visible = b"[trunkline: %d bytes lost, the disk was full]\n" % self._unwritten + visible
         # The line that tells of the cap has its place below the cap.

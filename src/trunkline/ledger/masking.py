@@ -95,7 +95,7 @@ class Masker:
         database = self._database or self._compiled()
         try:
             database.scan(data, _stop)
-        except hyperscan.ScanTerminated:
+        except Exception:  # noqa: BLE001  (a seed was found, or nobody knows whether there is one)
             return False
         return True
 
@@ -104,16 +104,15 @@ class Masker:
 
         What cannot be masked, for whatever reason, is ``MASKED_WHOLE``: nobody's bytes stop the one who masks them.
         """
-        hits = self._seen(data)
-        if not hits:
-            return data
         try:
+            hits = self._seen(data)
+            if not hits:
+                return data
             masked = self._masked(data, hits)
+            is_broken = masked is not data and not _is_json(masked) and _is_json(data)
         except Exception:  # noqa: BLE001  (whatever it was, it was the fault of these bytes)
             return MASKED_WHOLE
-        if masked is not data and not _is_json(masked) and _is_json(data):
-            return MASKED_WHOLE
-        return masked
+        return MASKED_WHOLE if is_broken else masked
 
     def _masked(self, data: bytes, hits: list[_Hit]) -> bytes:
         plain = data

@@ -19,9 +19,9 @@ import os
 import pwd
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from trunkline.errors import WorkspaceError
 from trunkline.workspace.paths import failure_of, system_calls
@@ -46,12 +46,15 @@ GROWTH_FILES: Final = 2_000
 # What commands leave free on the disk, whatever their quota: four times what the record needs to go on (P-A6).
 KEPT_FREE_BYTES: Final = 268_435_456
 
+# To the operating system -1 is no limit at all, and a number that it cannot hold a reason to run nothing.
+Amount = Annotated[int, Meta(ge=1, le=2**53)]
+
 
 class Quota(Struct, frozen=True):
     """What a workspace may hold. A build tree of a middle-sized project has some 50,000 files and 1 GiB."""
 
-    max_bytes: int = 2_147_483_648
-    max_files: int = 200_000
+    max_bytes: Amount = 2_147_483_648
+    max_files: Amount = 200_000
 
 
 QUOTA: Final = Quota()

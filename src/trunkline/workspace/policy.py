@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from trunkline.errors import ConfigError
 from trunkline.model import Decision
 from trunkline.workspace.commands import name_of, read_commands
-from trunkline.workspace.folder import Quota
+from trunkline.workspace.folder import Amount, Quota
 from trunkline.workspace.paths import check_path
 from trunkline.workspace.shell_grammar import Command, Kind, Word
 
@@ -72,7 +72,7 @@ class ShellPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     asked: tuple[str, ...] = ASKED_COMMANDS
     allowed: tuple[str, ...] | None = None
     unclear: Decision = Decision.ASK
-    max_timeout_ms: int = 600_000
+    max_timeout_ms: Amount = 600_000
 
 
 class NetworkPolicy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,12 +84,13 @@ class NetworkPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 class CommandLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """What one command may use. A compiler and its linker fit; a fork bomb and a runaway do not hurt the machine."""
 
-    memory_bytes: int = 2_147_483_648
-    processes: int = 256
-    open_files: int = 4_096
-    file_bytes: int = 1_073_741_824
-    temporary_bytes: int = 268_435_456
-    cpu_s: int = 1_200  # twice the longest timeout: two cores all the time
+    memory_bytes: Amount = 2_147_483_648
+    # The kernel knows no more.
+    processes: Annotated[int, Meta(ge=1, le=4_194_304)] = 256
+    open_files: Amount = 4_096
+    file_bytes: Amount = 1_073_741_824
+    temporary_bytes: Amount = 268_435_456
+    cpu_s: Amount = 1_200  # twice the longest timeout: two cores all the time
 
 
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):

@@ -72,10 +72,15 @@ async def test_nobody_there_is_said_without_a_stack() -> None:
         "http://u:p@127.0.0.1/",
         "127.0.0.1",
         "http:///x",
+        # What would be more, or less, than the one word of a request's first line.
+        "http://127.0.0.1/a b",
+        "http://127.0.0.1/a HTTP/1.1\x0bX",
+        "http://127.0.0.1/\u00e9",
+        "http://127.0.0.1/\u2028",
     ],
 )
 def test_only_plain_loopback_addresses_are_taken(url: str) -> None:
-    with pytest.raises(ValueError, match=r"expected|only loopback"):
+    with pytest.raises(ValueError, match=r"expected|only loopback|only printable"):
         client.place_of(url)
 
 

@@ -231,3 +231,34 @@ async def test_an_environment_that_is_not_text_passes_unchanged(tmp_path: Path) 
     wait_until(lambda: b"sleep" in command_line(pid), "the program")
     assert processes.environment_of(pid)[b"ODD"] == b"\xff\xfe"
     await reports.link.close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # A mask whose answer is no bytes: what the log makes of it raises.
+        {"argv": ["echo", "hello"]},
+        {"argv": ["sh", "-c", "printf 'no end of line'"]},
+        {"argv": ["sh", "-c", "while :; do echo flood; done"]},
+        # What no exchange sends.
+        {"argv": ["true"], "env": None},
+        {"argv": ["echo", "hello"], "max_log_bytes": "many"},
+    ],
+)
+async def test_an_exception_met_with_one_run_ends_that_run_alone(tmp_path: Path, changes: dict[str, Any]) -> None:
+    reports = Reports()
+    await reports.link.open(bytes.decode, "AGENT_RUN")  # type: ignore[arg-type]
+    reports.launch(tmp_path, "sleep", "600", run_id="other", log=str(tmp_path / "other.log"))
+    assert (await reports.next())["report"] == "launched"
+    reports.link.send({"do": "go", "run_id": "other"})
+    reports.launch(tmp_path, **changes)
+    report = await reports.next()
+    if report["report"] == "launched":
+        reports.link.send({"do": "go", "run_id": "r1"})
+        report = await reports.next()
+    assert (report["report"], report["run_id"]) in {("exited", "r1"), ("failed", "r1")}
+    assert report["reason"].startswith("a defect in the keeper: ")
+    reports.link.send({"do": "stop", "run_id": "other", "grace_s": 0})
+    assert (await reports.next())["run_id"] == "other"
+    assert not reports.lost.is_set()
+    await reports.link.close()

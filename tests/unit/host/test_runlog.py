@@ -161,6 +161,43 @@ def test_the_mask_sees_what_was_printed_and_its_answer_is_kept(tmp_path: Path) -
     assert (tmp_path / "log").read_bytes() == b"password [masked]\n"
 
 
+def test_a_secret_of_several_lines_that_is_masked_with_their_end_does_not_join_the_next_line(tmp_path: Path) -> None:
+    log = RunLog(str(tmp_path / "log"), MIB, lambda data: data.replace(b"KEY\nkey\n", b"[masked]"), TOKEN)
+    log.feed(b"KEY\nkey\n")
+    log.feed(b"next\n")
+    log.close()
+    assert (tmp_path / "log").read_bytes() == b"[masked]\nnext\n"
+
+
+def test_a_mask_that_raises_costs_the_line_in_which_it_does(tmp_path: Path) -> None:
+    def mask(data: bytes) -> bytes:
+        if b"bad" in data:
+            raise RecursionError
+        return data.replace(b"secret", b"***")
+
+    log = RunLog(str(tmp_path / "log"), MIB, mask, TOKEN)
+    log.feed(b"one secret\na bad secret\ntwo\nbad " + b"x" * 2 * MAX_LINE_BYTES + b"\nthree\n")
+    log.close()
+    one, left, two, cut, three = (tmp_path / "log").read_bytes().splitlines()
+    assert (one, two, three) == (b"one ***", b"two", b"three")
+    assert left == b"[trunkline: 12 bytes left out, they could not be masked]"
+    assert cut.endswith(b"[trunkline: line of 32772 bytes cut]")
+    assert b"xxx" not in cut
+
+
+def test_a_mask_that_only_raises_at_several_lines_costs_those(tmp_path: Path) -> None:
+    def mask(data: bytes) -> bytes:
+        if data.count(b"\n") > 1:
+            raise MemoryError
+        return data
+
+    log = RunLog(str(tmp_path / "log"), MIB, mask, TOKEN)
+    log.feed(b"one\n")
+    log.feed(b"two\nthree\n")
+    log.close()
+    assert (tmp_path / "log").read_bytes() == b"one\n[trunkline: 10 bytes left out, they could not be masked]\n"
+
+
 def test_a_full_disk_loses_lines_and_says_how_many_bytes_when_there_is_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,6 +171,18 @@ def test_a_rule_without_a_name_is_refused_where_it_is_written() -> None:
             make_policy("standard", {"shell": {key: ["rm", " "]}})
 
 
+@pytest.mark.parametrize("number", [-1, 0, 2**63, 10**30])
+@pytest.mark.parametrize(
+    "place",
+    ["limits.memory_bytes", "limits.processes", "limits.cpu_s", "limits.file_bytes", "shell.max_timeout_ms",
+     "quota.max_bytes", "quota.max_files"],
+)  # fmt: skip
+def test_a_limit_that_would_be_none_or_hold_nothing_is_refused_where_it_is_written(place: str, number: int) -> None:
+    section, _, key = place.partition(".")
+    with pytest.raises(ConfigError, match=place):
+        make_policy("standard", {section: {key: number}})
+
+
 @pytest.mark.parametrize("part", ["a;", "a|", "a&&", "`a`;", "a\n", "x $(b);", "(a);"])
 def test_a_text_of_ten_thousand_commands_is_not_read_to_its_end(part: str) -> None:
     line = part * (60_000 // len(part)) + "a"

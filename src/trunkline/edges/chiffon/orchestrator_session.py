@@ -171,7 +171,7 @@ class OrchestratorSession:
         if cut:  # silent point 19: an output that is too large for a result goes before it, in chunks
             for step in _steps(work.step + 1, "output", whole.output):
                 self._tell(work, WorkStatus(work.request.task_id, "running", work.percent, step), now)
-        self._tell(work, result, now, {**custom, **cut}, answers=asked_in)
+        self._tell(work, result, now, (custom, cut), answers=asked_in)
 
     def _status(self, work: Work) -> WorkStatus:
         # Silent point 20: the authors' own models take no step without a number and a name.
@@ -180,15 +180,17 @@ class OrchestratorSession:
         return WorkStatus(work.request.task_id, "paused" if work.is_paused else "running", work.percent, step)
 
     def _tell(
-        self, work: Work, payload: Payload, now: Now, custom: dict[str, object] | None = None, answers: str = ""
+        self,
+        work: Work,
+        payload: Payload,
+        now: Now,
+        custom: tuple[dict[str, object], dict[str, object]] = ({}, {}),
+        answers: str = "",
     ) -> None:
         """Silent point 13: the ids of the request, and its custom fields (silent point 29)."""
         work.told_at = now.mono
         asked = work.envelope
-        fields = asked.x_custom_fields
-        if custom:
-            given: dict[str, Any] = {} if fields is None else msgspec.json.decode(fields)
-            fields = messages.raw({**given, **custom})
+        fields = _joined(asked.x_custom_fields, *custom) if any(custom) else asked.x_custom_fields
         envelope = messages.build(
             payload,
             sender=asked.to_agent,
@@ -241,17 +243,27 @@ def _custom_text(custom: Raw | None, name: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def _joined(asked: Raw | None, told: dict[str, object], cut: dict[str, object]) -> Raw:
+    """The custom fields of a request, what its outcome adds, and what was cut off; as much as may be sent (CH-016)."""
+    given: dict[str, object] = {} if asked is None else msgspec.json.decode(asked)
+    for fields in ({**given, **told, **cut}, {**told, **cut}, {**given, **cut}):
+        found = messages.raw(fields)
+        if len(bytes(found)) <= messages.MAX_CUSTOM_BYTES:
+            return found
+    return messages.raw(cut)
+
+
 def _shown(work: Work, effect: Progress) -> list[WorkStatus]:
     """A piece of a call's stream as work_status."""
     data: dict[str, Any] = msgspec.json.decode(effect.data)
     told = data.get("json")
     facts: dict[str, Any] = told if isinstance(told, dict) else data
     percent = facts.get("progress_percent", facts.get("percent"))
-    if isinstance(percent, int | float) and 0 <= percent <= 100:
+    if isinstance(percent, int | float) and not isinstance(percent, bool) and 0 <= percent <= 100:
         work.percent = int(percent)
     step = facts.get("step")
     number, name = (step.get("number"), step.get("name")) if isinstance(step, dict) else (None, None)
-    if isinstance(number, int):
+    if isinstance(number, int) and not isinstance(number, bool):
         work.step = number
     work.step = work.step or 1
     text = data.get("text")

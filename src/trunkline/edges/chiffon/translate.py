@@ -230,7 +230,10 @@ def work_result(answer: Answer, body: bytes, task_id: str) -> tuple[WorkResult, 
     problem = answer.fault or fault("tool.failed")
     details = problem.details or {}
     given = details.get("exit_code")
-    exit_code = given if isinstance(given, int) and given > 0 else _exit_code(answer, problem)
+    # What an agent of another edge said; to Python true is a number.
+    exit_code = _exit_code(answer, problem)
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        exit_code = given
     text = details.get("output")
     output = text if isinstance(text, str) else f"{problem.code}: {problem.message}"
     told: dict[str, object] = {"code": problem.code, "retryable": problem.retryable}

@@ -77,6 +77,32 @@ async def test_custom_fields_travel_to_the_agent_and_back() -> None:
     assert result["payload"]["resources_used"]["cpu_time_ms"] == 5
 
 
+async def test_an_outcome_beside_custom_fields_of_the_largest_size_can_be_sent() -> None:
+    kit = Kit()
+    agent, boss = await kit.agent(), kit.orchestrator()
+    large = {"ticket": "x" * (messages.MAX_CUSTOM_BYTES - 20)}
+    boss.say(request("run", x_custom_fields=large))
+    agent.result(agent.fetch_one(), "no", 3)
+    *_, result = boss.fetch()
+    assert result["x_custom_fields"] == {"fault": {"code": "tool.failed", "retryable": False}}, "what is said once"
+    boss.say(request("run", x_custom_fields=large))
+    agent.result(agent.fetch_one(), "done", x_custom_fields={"node": "y" * (messages.MAX_CUSTOM_BYTES - 20)})
+    *_, result = boss.fetch()
+    assert result["x_custom_fields"] == {"node": "y" * (messages.MAX_CUSTOM_BYTES - 20)}
+
+
+async def test_a_tool_of_another_edge_may_name_no_numbers_where_chiffon_has_some() -> None:
+    kit = Kit()
+    other, boss = kit.offer("com.a", tool("com.a/deploy")), kit.orchestrator()
+    boss.say(request("deploy"))
+    other.show("stdout", {"percent": True, "step": {"number": True, "name": "n"}, "text": "t"})
+    other.finish(None, Status.FAILED, Fault("tool.failed", "no", False, {"exit_code": True}))
+    *_, status, result = boss.fetch()
+    assert json.dumps(status["payload"]["progress_percent"]) == "0"
+    assert json.dumps(status["payload"]["step"]["number"]) == "1"
+    assert json.dumps(result["payload"]["exit_code"]) == "1"
+
+
 async def test_a_status_before_anything_was_shown_names_a_step() -> None:
     kit = Kit()
     kit.offer("com.a", tool("com.a/deploy"))
