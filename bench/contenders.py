@@ -106,7 +106,7 @@ def start_http(children: Children, *, side_effects: bool) -> Running:
     provider = children.ours(f"{name}-provider", "bench.ends", "provider")
     provider.wait(Done)
     provider.ask(Attach(exchange.socket, exchange.identities(agent), tool="echo", side_effects=side_effects), Attached)
-    caller = start_http_caller(children, name, Target(exchange.address, exchange.http_token(agent)))
+    caller = start_http_caller(children, name, Target(exchange.address, exchange.http_token(f"{agent}.caller")))
     pids = {"exchange": exchange.pid, "writer": exchange.writer_pid, "caller": caller.pid, "provider": provider.pid}
     return Running(caller, pids, (f"{agent}/echo",), exchange.wait_quiet)
 

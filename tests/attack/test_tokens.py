@@ -51,29 +51,25 @@ def bad_tokens(exchange: Running, agent_id: str, good: str, edge: str) -> dict[s
 
 
 def test_a_token_opens_the_door_it_was_made_for_and_no_other(exchange: Running) -> None:
-    agent_id = f"raw.{uuid.uuid4().hex[:12]}"
-    tokens = {
-        "operator": exchange.token,
-        "http": exchange.new_token(agent_id, edge="http"),
-        "opensentience": exchange.new_token(agent_id),
-    }
+    # One agent for each of the two: whoever comes second in one name replaces the first.
+    agent_id, tcp_id = (f"raw.{uuid.uuid4().hex[:12]}" for _ in range(2))
+    tokens = {}
+    for name in (agent_id, tcp_id):
+        by_http, own = exchange.new_token(name, edge="http"), exchange.new_token(name)
+        tokens[name] = {"operator": exchange.token, "http": by_http, "own": own}
 
     # All at once: each refusal on an address waits longer than the one before.
-    sockets = {name: Visitor(exchange, hello(agent_id, token)) for name, token in tokens.items()}
-    by_tcp = {name: Visitor(exchange, hello(agent_id, token), tcp=True) for name, token in tokens.items()}
+    sockets = {kind: Visitor(exchange, hello(agent_id, token)) for kind, token in tokens[agent_id].items()}
+    by_tcp = {kind: Visitor(exchange, hello(tcp_id, token), tcp=True) for kind, token in tokens[tcp_id].items()}
     doors = {
-        name: (
+        kind: (
             exchange.request("GET", "/v1/tools", token=token)[0] == 200,
-            not sockets[name].told()[0]["closed"],
-            not by_tcp[name].told()[0]["closed"],
+            not sockets[kind].told()[0]["closed"],
+            not by_tcp[kind].told()[0]["closed"],
         )
-        for name, token in tokens.items()
+        for kind, token in tokens[agent_id].items()
     }
-    assert doors == {
-        "operator": (True, False, False),
-        "http": (True, False, False),
-        "opensentience": (False, True, True),
-    }
+    assert doors == {"operator": (True, False, False), "http": (True, False, False), "own": (False, True, True)}
 
 
 def test_no_credential_of_a_caller_reaches_the_one_who_is_called(exchange: Running) -> None:
