@@ -13,7 +13,6 @@ used is a ``ConfigError`` that names the file and line (or the variable), the ke
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Annotated, Final, Literal, dataclass_transform
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
+from trunkline.addresses import host_and_port, is_loopback
 from trunkline.errors import ConfigError
 from trunkline.model import (
     AGENT_ID,
@@ -36,6 +36,7 @@ from trunkline.model import (
     Limits,
     Policy,
     Rule,
+    identity_of,
     reserved_prefix,
 )
 from trunkline.toml_lines import KeyPath
@@ -255,7 +256,7 @@ class Config(Sections, frozen=True, kw_only=True):
         lines = tuple(
             Rule(
                 f"rule-{number}",
-                _expanded_caller(line.caller),
+                identity_of(line.caller),
                 line.tool,
                 Decision(line.decision),
                 line.reason,
@@ -345,14 +346,6 @@ def _given(tables: Mapping[str, object]) -> frozenset[tuple[str, str]]:
     )
 
 
-def host_and_port(address: str) -> tuple[str, int]:
-    """``127.0.0.1:7411`` or ``[::1]:7411`` in its two parts; ``ValueError`` says what is wrong."""
-    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]\s]+)):([0-9]{1,5})", address)
-    if match is None or int(match[3]) > 65535:
-        raise ValueError('expected "host:port", such as "127.0.0.1:7411" or "[::1]:0"')
-    return match[1] or match[2], int(match[3])
-
-
 # --- what may be wrong ------------------------------------------------------------------------------------------------
 
 
@@ -391,7 +384,7 @@ def _listen_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
         except ValueError as error:
             yield key, str(error)
             continue
-        if not _is_loopback(host):
+        if not is_loopback(host):
             yield key, f"{host} is not loopback, and this release listens on loopback only: 127.0.0.1 or [::1]"
 
 
@@ -500,19 +493,6 @@ def _is_url(text: str, schemes: tuple[str, ...], *, has_path: bool) -> bool:
         return False
     is_bare = not (parts.path or parts.query or parts.fragment) and "," not in text
     return parts.scheme in schemes and bool(parts.hostname) and port != 0 and (has_path or is_bare)
-
-
-def _is_loopback(host: str) -> bool:
-    import ipaddress
-
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _expanded_caller(caller: str) -> str:
-    return f"opensentience:{caller.removeprefix('agent:')}" if caller.startswith("agent:") else caller
 
 
 def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:

@@ -388,6 +388,11 @@ def agent_of(identity: str) -> str:
     return identity.partition(":")[2]
 
 
+def identity_of(caller: str) -> str:
+    """An identity as people write it: ``agent:`` is short for ``opensentience:`` (decision 9)."""
+    return f"opensentience:{caller.removeprefix('agent:')}" if caller.startswith("agent:") else caller
+
+
 def stamp(ms: int) -> str:
     """Wall milliseconds as an RFC 3339 string."""
     seconds, rest = divmod(ms, 1000)

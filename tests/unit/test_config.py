@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from tests.requirement import requirement
-from trunkline.config import BUILTIN_RULES, Config, Home, host_and_port, load
+from trunkline.addresses import host_and_port
+from trunkline.config import BUILTIN_RULES, Config, Home, load
 from trunkline.errors import ConfigError
 from trunkline.model import Decision, Limits
 from trunkline.tomlfile import MAX_FILE_BYTES

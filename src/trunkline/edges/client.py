@@ -7,12 +7,13 @@ bytes and bounds. Plain HTTP to loopback only; anything else needs TLS, which th
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 from typing import Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+
+from trunkline.addresses import is_loopback, shown
 
 MAX_ANSWER_BYTES: Final = 8_388_608
 MAX_HEAD_BYTES: Final = 32_768
@@ -43,20 +44,12 @@ def place_of(url: str) -> tuple[str, int, str]:
     return parts.hostname, parts.port or 80, parts.path or "/"
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a name or an address is this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 async def request(
     url: str, method: str, *, path: str | None = None, body: bytes = b"", token: str = "", timeout_s: float
 ) -> Answer:
     """One request; ``Unreachable`` if there is no answer in time."""
     host, port, own_path = place_of(url)
-    name = f"[{host}]" if ":" in host else host
+    name = shown(host)
     lines = [
         f"{method} {path or own_path} HTTP/1.1",
         f"Host: {name}:{port}",

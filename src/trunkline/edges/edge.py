@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from trunkline.edges.exchange import Feed, Operator, Views
 
 
-def _bearer() -> str:
+def new_bearer() -> str:
+    """A secret of 256 bits, in the form by which the masker knows ours."""
     return f"tlk_{secrets.token_urlsafe(32)}"
 
 
@@ -31,7 +32,7 @@ class TokenKind(Struct, frozen=True):
 
     # What an agent of this edge has to be, if its agents have types: fixed by its token.
     types: tuple[str, ...] = ()
-    secret: Callable[[], str] = _bearer
+    secret: Callable[[], str] = new_bearer
 
 
 class EdgeOff(Exception):

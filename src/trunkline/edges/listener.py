@@ -28,6 +28,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from trunkline.addresses import shown
 from trunkline.edges.answers import error_body
 from trunkline.edges.bodies import LATE
 from trunkline.edges.edge import EdgeOff
@@ -549,7 +550,7 @@ class WebListener:
         self._last_words.watch(connections.connections)
         host, port = self._server.sockets[0].getsockname()[:2]
         scheme = "http" if self._tls is None else "https"
-        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        self.url = f"{scheme}://{shown(host, port)}"
 
     def close(self) -> None:
         """Take nobody new, and no new request on what is open. Once: a WebSocket says goodbye only once."""

@@ -25,7 +25,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.edges.edge import Launcher
+from trunkline.edges.edge import Launcher, new_bearer
 from trunkline.edges.exchange import AgentAction
 from trunkline.errors import ConfigError
 from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
@@ -285,7 +285,7 @@ class Supervisor:
     def _launch(self, agent: Agent) -> None:
         spec = agent.spec
         run_id = new_run_id(time.time())
-        token = f"tlk_{secrets.token_urlsafe(32)}"  # OS-135
+        token = new_bearer()  # OS-135
         agent.run = Run(run_id, agent, hashlib.sha256(token.encode()).hexdigest(), None)
         try:
             if spec.manifest is not None:

@@ -31,7 +31,7 @@ from msgspec import structs
 import trunkline
 from trunkline import events
 from trunkline.config import AgentProcess, Config, Home, load
-from trunkline.edges.edge import Edge
+from trunkline.edges.edge import Edge, new_bearer
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError
 from trunkline.host import processes
@@ -382,7 +382,7 @@ def _operator_token(home: Home) -> str:
     path = home.operator_token_file
     if not path.exists():
         started = path.with_name(f".{path.name}.{os.getpid()}")
-        _write(started, f"tlk_{secrets.token_urlsafe(32)}\n")
+        _write(started, f"{new_bearer()}\n")
         with contextlib.suppress(FileExistsError):
             os.link(started, path)
         started.unlink()

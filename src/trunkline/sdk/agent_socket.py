@@ -7,11 +7,11 @@ makes the messages. No task reads: asyncio calls in, and events go to ``on_event
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections.abc import Callable
 from typing import Final, cast
 
+from trunkline.addresses import is_loopback
 from trunkline.edges.opensentience.agent_events import AgentEvent, Broken, Dismissed, Refused
 from trunkline.edges.opensentience.agent_session import AgentSession
 from trunkline.model import Now
@@ -130,10 +130,6 @@ def loopback_address(address: str) -> tuple[str, int]:
     host = host.strip("[]")
     if not colon or not port.isdecimal():
         raise ValueError(f"{address!r} is not of the form tcp://127.0.0.1:PORT")
-    try:
-        is_here = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_here = host == "localhost"
-    if not is_here:
+    if not is_loopback(host):
         raise ValueError(f"{address!r} is not an address of this machine; the token would leave it unencrypted")
     return host, int(port)

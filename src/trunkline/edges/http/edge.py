@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from trunkline.config import host_and_port
+from trunkline.addresses import host_and_port
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings, TokenKind
 from trunkline.edges.http.gate import EDGE
 from trunkline.edges.http.routes import Api

@@ -18,6 +18,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from trunkline.addresses import shown
 from trunkline.edges.answers import error_body
 from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
 from trunkline.edges.doors import Door
@@ -45,7 +46,7 @@ OTHER_ORIGIN: Final = "requests from pages of another origin are refused"
 def is_our_host(host: str, server: tuple[str, int]) -> bool:
     """Whether a Host header names this listener by a loopback name or by the address that was connected to."""
     address, port = server
-    names = (*LOOPBACK_NAMES, f"[{address}]" if ":" in address else address)
+    names = (*LOOPBACK_NAMES, shown(address))
     host = host.lower()
     return any(host == f"{name}:{port}" or (port == 80 and host == name) for name in names)
 

@@ -38,7 +38,7 @@ from trunkline.events import (
     TokenIssued,
     TokenRevoked,
 )
-from trunkline.model import CallView, Principal, fault, reserved_prefix
+from trunkline.model import CallView, Principal, fault, identity_of, reserved_prefix
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
 PAGE_CALLS: Final = 50
@@ -280,7 +280,7 @@ class Api:
     async def check(self, request: Request) -> Response:
         """``POST /v1/policy/check``: what would happen, by which rule. Nothing is recorded."""
         body = await _read(request, messages.CheckBody)
-        return json_answer(self._views.check(translate.identity(body.caller), body.tool_id, _given(body.input)))
+        return json_answer(self._views.check(identity_of(body.caller), body.tool_id, _given(body.input)))
 
     async def reload(self, _: Request) -> Response:
         """``POST /v1/reload``: the configuration re-read; a bad file changes nothing and says why."""

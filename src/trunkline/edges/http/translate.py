@@ -31,11 +31,6 @@ def call_requested(body: CallBody, session: int, ref: str, caller: Principal, *,
     )
 
 
-def identity(caller: str) -> str:
-    """A caller as people write it in policy: ``agent:`` is short for ``opensentience:`` (decision 9)."""
-    return f"opensentience:{caller.removeprefix('agent:')}" if caller.startswith("agent:") else caller
-
-
 def outcome(effect: Answer, tool_id: str, caller: str) -> CallShape:
     """A finished call."""
     return CallShape(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from trunkline.config import host_and_port
+from trunkline.addresses import host_and_port, shown
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings, TokenKind
 from trunkline.edges.opensentience.launching import AgentLauncher
 from trunkline.edges.opensentience.serve import OpenSentienceListener
@@ -46,7 +46,7 @@ class OpenSentienceEdge(RunningEdge):
     def ready(self) -> Mapping[str, str | None]:
         """The socket's path and the TCP address."""
         tcp = self._listener.tcp
-        place = None if tcp is None else f"[{tcp[0]}]:{tcp[1]}" if ":" in tcp[0] else f"{tcp[0]}:{tcp[1]}"
+        place = None if tcp is None else shown(*tcp)
         return {"socket": str(self._listener.path), "tcp": None if place is None else f"tcp://{place}"}
 
     def status(self) -> Mapping[str, object]:

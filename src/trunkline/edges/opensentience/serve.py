@@ -9,7 +9,6 @@ Invariant: a process of another user is cut off before a byte of it is read, and
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 import socket
 import struct
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from trunkline.addresses import is_loopback
 from trunkline.edges.driver import Connections, Driver, MakeSession
 from trunkline.edges.exchange import Feed
 from trunkline.edges.opensentience import socket_file
@@ -45,7 +45,7 @@ class OpenSentienceListener:
         tcp: tuple[str, int] | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        if tcp is not None and not _is_loopback(tcp[0]):  # OS-004
+        if tcp is not None and not is_loopback(tcp[0]):  # OS-004
             raise ConfigError("agents are only served on loopback addresses, such as 127.0.0.1", f"{tcp[0]}:{tcp[1]}")
         self._feed = feed
         self._settings = settings
@@ -115,12 +115,3 @@ class OpenSentienceListener:
             return CoreSession(number, self._settings, peer, seed=self._entropy(ID_SEED_BYTES), now=now)
 
         return make
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
