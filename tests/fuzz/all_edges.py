@@ -230,6 +230,7 @@ class Town(Scene):
     def look(self, about: object) -> None:
         """After each step: nothing fatal, and whoever watches read every line."""
         self.exchange.advance(0)
+        self.disk(self.rng)
         self.judge(about)
         watching = self.watching
         assert not watching.complete, f"the watch ended after {about!r:.800}"

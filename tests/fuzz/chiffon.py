@@ -457,6 +457,7 @@ class World:
         )
         about = self.rng.choice(acts)() if self.rng.random() < 0.93 else self.pass_time()
         self.exchange.advance(0)
+        self.scene.disk(self.rng)
         self.scene.judge(about)
         for socket in self.sockets:
             self.heard_by_socket(socket)
@@ -481,6 +482,8 @@ class World:
         """Everybody leaves; every request was answered, every call ended."""
         for socket in self.sockets:
             socket.leave()
+        self.exchange.disk_rests = False
+        self.exchange.store()
         self.exchange.advance(60)
         for request in self.polls:
             assert request.complete, request.sent
