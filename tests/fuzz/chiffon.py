@@ -130,6 +130,8 @@ class World:
     def __init__(self, seed: int) -> None:
         self.mutator = Mutator(seed, [])
         self.rng = self.mutator.rng
+        # Ids that the edge makes up: the same for the same seed.
+        self.entropy = Random(seed).randbytes
         self.counts: Counter[str] = Counter()
         config = Config(chiffon=Chiffon(timeout_s=self.rng.choice((1.0, 30.0)), work={"mail": "com.other/show"}))
         self.scene = Scene((msgspec.structs.replace(CHIFFON, make=self._make),), config=config)
@@ -152,7 +154,7 @@ class World:
         self.other = self.exchange.attach("com.other", "show", "write", deliver=self._show)
 
     def _make(self, given: Surroundings) -> ChiffonEdge:
-        self.edge = ChiffonEdge(given)
+        self.edge = ChiffonEdge(msgspec.structs.replace(given, entropy=self.entropy))
         return self.edge
 
     # -- people --------------------------------------------------------------------------------------------------------
