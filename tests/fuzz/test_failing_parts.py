@@ -24,7 +24,7 @@ from trunkline.testing.memory import MemoryExchange
 POISON = "ghp_" + "a1B2" * 9
 
 # What some page shows, whatever is in the exchange.
-ON_A_PAGE = ("agents", "calls", "tools", "questions", "tokens", "policy", "status", "entries", "call", "reload")
+ON_A_PAGE = ("agents", "calls", "tools", "questions", "tokens", "policy", "status")
 
 
 def methods(*protocols: type) -> list[str]:
