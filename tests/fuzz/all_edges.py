@@ -13,6 +13,7 @@ import json
 import tempfile
 from collections import Counter
 from pathlib import Path
+from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -119,6 +120,8 @@ class Town(Scene):
     def __init__(self, seed: int, messages: list[Any] | None = None) -> None:
         self.mutator = Mutator(seed, messages or [{}])
         self.rng = self.mutator.rng
+        # Ids that edges make up: the same for the same seed.
+        self._entropy = Random(seed).randbytes
         self.counts: Counter[str] = Counter()
         self._folder = tempfile.TemporaryDirectory(prefix="tl-")
         home = Path(self._folder.name)
@@ -131,7 +134,7 @@ class Town(Scene):
             replace(OPENSENTIENCE, make=self._make_agents),
             replace(HTTP, make=lambda _: RunningEdge()),
             replace(SPACES, make=self._make_spaces),
-            CHIFFON,
+            replace(CHIFFON, make=lambda given: CHIFFON.make(replace(given, entropy=self._entropy))),
         )
         super().__init__(edges, policy=POLICY, config=config, home=home)
         self.loop = Calls(self.exchange.loop, self.raised.append)
@@ -144,7 +147,7 @@ class Town(Scene):
         self._pause = bearer.MAX_DELAY_S
 
     def _make_agents(self, given: Surroundings) -> OpenSentienceEdge:
-        self.agents_edge = OpenSentienceEdge(given)
+        self.agents_edge = OpenSentienceEdge(replace(given, entropy=self._entropy))
 
         async def nobody_listens() -> None:
             """Agents are connected by hand."""
@@ -153,7 +156,7 @@ class Town(Scene):
         return self.agents_edge
 
     def _make_spaces(self, given: Surroundings) -> SpacesEdge:
-        self.spaces_edge = SpacesEdge(given)
+        self.spaces_edge = SpacesEdge(replace(given, entropy=self._entropy))
 
         async def pretending() -> Sandbox:
             return Pretending("bubblewrap")
@@ -230,6 +233,7 @@ class Town(Scene):
     def look(self, about: object) -> None:
         """After each step: nothing fatal, and whoever watches read every line."""
         self.exchange.advance(0)
+        self.disk(self.rng)
         self.judge(about)
         watching = self.watching
         assert not watching.complete, f"the watch ended after {about!r:.800}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, MutableMapping, Sequence
+from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -175,6 +176,15 @@ class Scene:
         self.exchange.advance(0)
         return socket
 
+    def disk(self, rng: Random) -> None:
+        """Now and then the disk is behind for a few steps."""
+        exchange = self.exchange
+        if rng.random() < (0.3 if exchange.disk_rests else 0.03):
+            exchange.disk_rests = not exchange.disk_rests
+            if not exchange.disk_rests:
+                exchange.store()
+                exchange.advance(0)
+
     def judge(self, about: object = "") -> None:
         """Nothing was fatal, nothing was a defect of ours."""
         exchange = self.exchange
@@ -186,6 +196,8 @@ class Scene:
     def judge_end(self) -> None:
         """After much time every call has one outcome, and the record verifies."""
         exchange = self.exchange
+        exchange.disk_rests = False
+        exchange.store()
         exchange.advance(LONG_S)
         # Those that were given days are stopped by a person.
         for call_id in list(exchange.hub.state.calls):

@@ -130,6 +130,8 @@ class World:
     def __init__(self, seed: int) -> None:
         self.mutator = Mutator(seed, [])
         self.rng = self.mutator.rng
+        # Ids that the edge makes up: the same for the same seed.
+        self.entropy = Random(seed).randbytes
         self.counts: Counter[str] = Counter()
         config = Config(chiffon=Chiffon(timeout_s=self.rng.choice((1.0, 30.0)), work={"mail": "com.other/show"}))
         self.scene = Scene((msgspec.structs.replace(CHIFFON, make=self._make),), config=config)
@@ -152,7 +154,7 @@ class World:
         self.other = self.exchange.attach("com.other", "show", "write", deliver=self._show)
 
     def _make(self, given: Surroundings) -> ChiffonEdge:
-        self.edge = ChiffonEdge(given)
+        self.edge = ChiffonEdge(msgspec.structs.replace(given, entropy=self.entropy))
         return self.edge
 
     # -- people --------------------------------------------------------------------------------------------------------
@@ -457,6 +459,7 @@ class World:
         )
         about = self.rng.choice(acts)() if self.rng.random() < 0.93 else self.pass_time()
         self.exchange.advance(0)
+        self.scene.disk(self.rng)
         self.scene.judge(about)
         for socket in self.sockets:
             self.heard_by_socket(socket)
@@ -481,6 +484,8 @@ class World:
         """Everybody leaves; every request was answered, every call ended."""
         for socket in self.sockets:
             socket.leave()
+        self.exchange.disk_rests = False
+        self.exchange.store()
         self.exchange.advance(60)
         for request in self.polls:
             assert request.complete, request.sent

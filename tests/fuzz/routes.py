@@ -65,12 +65,13 @@ class Reads:
         self._walk(handler, None, 0)
 
     def _walk(self, what: Any, owner: Any, depth: int) -> None:
+        if isinstance(what, MethodType):
+            self._walk(what.__func__, what.__self__, depth)
+            return
         if depth > 6 or id(what) in self._seen:
             return
         self._seen.add(id(what))
-        if isinstance(what, MethodType):
-            self._walk(what.__func__, what.__self__, depth)
-        elif isinstance(what, FunctionType):
+        if isinstance(what, FunctionType):
             self._code(what.__code__, owner, what.__globals__, depth)
             for cell in what.__closure__ or ():
                 self._walk(cell.cell_contents, owner, depth + 1)

@@ -24,7 +24,7 @@ from trunkline.testing.memory import MemoryExchange
 POISON = "ghp_" + "a1B2" * 9
 
 # What some page shows, whatever is in the exchange.
-ON_A_PAGE = ("agents", "calls", "tools", "questions", "tokens", "policy", "status", "entries", "call", "reload")
+ON_A_PAGE = ("agents", "calls", "tools", "questions", "tokens", "policy", "status")
 
 
 def methods(*protocols: type) -> list[str]:
@@ -93,6 +93,19 @@ def test_what_a_view_raises_costs_the_answer_that_needs_it(name: str, monkeypatc
         for path in pages:
             assert town.send("operator", "GET", path, b"").status in {200, 400}, path
         assert not town.watching.complete
+
+
+def test_a_space_that_is_made_while_the_disk_hangs_is_there_when_the_disk_is_back() -> None:
+    with Town(0) as town:
+        town.exchange.disk_rests = True
+        refused = town.send("operator", "POST", "/v1/spaces", b'{"name": "demo"}', 60)
+        assert refused.status == 503
+        town.exchange.disk_rests = False
+        town.exchange.store()
+        message = {"protocolVersion": "1.0", "operations": [{"type": "createFile", "path": "a", "content": "x"}]}
+        run = town.send("operator", "POST", "/v1/spaces/demo/runs", json.dumps(message).encode(), 5)
+        assert json.loads(run.content)["events"][0]["success"] is True
+        town.judge("the disk is back")
 
 
 def test_what_is_raised_in_the_stream_of_one_who_watches_ends_that_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,10 @@ class Spaces:
             if name in self.agents:
                 raise Refused(fault("state.conflict", f"there is a space {name} already"))
             agent = self._put(self._store.create(name, preset, overrides))
-            await self._attach(agent)
+            try:
+                await self._attach(agent)
+            except TimeoutError:  # the disk is behind; the space is made, and serves as soon as its record is there
+                raise Refused(fault("hub.unavailable")) from None
             return agent
 
     async def remove(self, name: str) -> None:
