@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from trunkline.edges.edge import Edge
-from trunkline.edges.listener import ANSWER, LOST
+from trunkline.edges.listener import ANSWER, CLOSED, LOST
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.events import CancelRequested
 from trunkline.ledger.verify import verify
@@ -50,7 +50,7 @@ class Request:
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
             "path": path, "raw_path": path.encode(), "root_path": "", "query_string": query.encode(),
             "headers": list(headers), "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
-            "extensions": {LOST: self._lost, ANSWER: self._answer}, **(more or {}),
+            "extensions": {LOST: self._lost, CLOSED: self._lost, ANSWER: self._answer}, **(more or {}),
         }  # fmt: skip
 
     async def receive(self) -> Message:
@@ -149,9 +149,7 @@ class Scene:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.loop.kill()
         asyncio._set_running_loop(self._before)
-        if self.exchange.died is None:
-            self.exchange.ledger.close()
-            self.exchange.disk.close()
+        self.exchange.close()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Begin this; what it raises is kept."""

@@ -202,6 +202,7 @@ async def fuzz(seed: int, requests: int) -> int:
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     assert not left, f"{len(left)} requests never ended"
     assert exchange.operator.status()["defects"] == 0
+    exchange.close()
     return requests
 
 

@@ -8,6 +8,7 @@ agent of no particular protocol, so that a test of one edge needs no other. Give
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -28,7 +29,7 @@ from trunkline.edges.edge import Edge, Surroundings
 from trunkline.edges.exchange import BaseSink
 from trunkline.effects import Answer, Cancel, Deliver, Progress, Reply, ToSession, Wait
 from trunkline.entries import Entry
-from trunkline.errors import InvariantBroken
+from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.host.assembly import Plan, assemble
 from trunkline.host.edges import Edges
 from trunkline.host.runner import Loop, Runner, both_clocks
@@ -212,6 +213,16 @@ class MemoryExchange:
                 self.ledger.flush()
         finally:
             self.is_storing = False
+
+    def close(self) -> None:
+        """Let go of everything, where many are made: SQLite knows of a disk until somebody says that it is gone."""
+        self.died = self.died or "closed"
+        self.feed.kill()
+        with contextlib.suppress(LedgerError):
+            self.ledger.close()
+        self.ledger.reader.close()
+        self._removal.detach()
+        self.disk.close()
 
     def restarted(self, **changes: Any) -> MemoryExchange:
         """Another process on the same record, after this one was killed; nobody is connected."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from trunkline.edges.doors import Door
-from trunkline.edges.listener import LOST
+from trunkline.edges.listener import CLOSED, LOST
 from trunkline.model import Principal
 from trunkline.testing.clock import ManualLoop
 from trunkline.testing.network import LATENCY_S
@@ -63,7 +63,7 @@ class WebRequest:
             "headers": [(b"content-type", b"application/json"), *headers],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 80),
-            "extensions": {LOST: self._lost},
+            "extensions": {LOST: self._lost, CLOSED: self._lost},
             "principal": principal,
         }
 
