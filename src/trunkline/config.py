@@ -33,6 +33,7 @@ from trunkline.model import (
     TOOL_NAME,
     Circumstance,
     Decision,
+    HubSettings,
     Limits,
     Policy,
     Rule,
@@ -248,6 +249,17 @@ class Config(Sections, frozen=True, kw_only=True):
     def schema_strict(self) -> bool:
         """Whether an input that does not match its tool's schema is refused, or only remarked on."""
         return self.opensentience.schema_validation == "strict"
+
+    def hub_settings(self) -> HubSettings:
+        """What the hub goes by."""
+        return HubSettings(
+            self.policy(),
+            self.limits,
+            untrusted_agents=frozenset(agent.id for agent in self.agents if agent.reads_untrusted),
+            unpinned_agents=frozenset(agent.id for agent in self.agents if not agent.pin_definitions),
+            schema_strict=self.schema_strict,
+            approval_expire_s=self.approvals.expire_s,
+        )
 
     def policy(self) -> Policy:
         """The file's rules in order, then the built-in ones; the version is a hash of them."""

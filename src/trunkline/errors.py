@@ -24,7 +24,7 @@ It does not own the texts that reach a peer: those come from the table of faults
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from trunkline.model import Fault, Status
@@ -162,3 +162,24 @@ class WorkspaceError(TrunklineError):
 
 class InvariantBroken(TrunklineError):
     """The hub contradicts itself."""
+
+
+# Where this package is, whatever the folder above it is called.
+_PACKAGE: Final = __file__.rpartition("/")[0] + "/"
+
+
+def where_raised(error: BaseException) -> str:
+    """Where an exception came from, without its text (that may hold a payload) and without this machine's folders."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return "?"
+    file = trace.tb_frame.f_code.co_filename
+    if file.startswith(_PACKAGE):
+        inside = file.removeprefix(_PACKAGE)
+    elif "/site-packages/" in file:
+        inside = file.rpartition("/site-packages/")[2]
+    else:
+        inside = file.rpartition("/")[2]
+    return f"{inside}:{trace.tb_lineno}"

@@ -15,7 +15,6 @@ import contextlib
 import logging
 import os
 import ssl
-import traceback
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -34,7 +33,7 @@ from trunkline.edges.bodies import LATE
 from trunkline.edges.edge import EdgeOff
 from trunkline.edges.patience import LastWords, Patience
 from trunkline.edges.websocket import MAX_SOCKET_MESSAGE_BYTES, PING_S, Socket
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, where_raised
 from trunkline.model import Fault, fault
 
 # From the first byte (or the connect) to the end of the head, in total and not for each byte.
@@ -432,9 +431,8 @@ def without_text(record: logging.LogRecord) -> bool:
     if record.exc_info and record.exc_info[1] is not None:
         if isinstance(record.exc_info[1], asyncio.CancelledError):
             return False  # the exchange has ended before the answer
-        frames = traceback.extract_tb(record.exc_info[2])
-        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
-        record.msg, record.args = "a request failed: %s at %s", (type(record.exc_info[1]).__name__, place)
+        error = record.exc_info[1]
+        record.msg, record.args = "a request failed: %s at %s", (type(error).__name__, where_raised(error))
         record.exc_info = record.exc_text = None
     return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -17,10 +17,14 @@ from trunkline.config import Config
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import Edge, EdgeOff, Launcher, RunningEdge, Surroundings, TokenKind
 from trunkline.edges.exchange import Feed
-from trunkline.errors import ConfigError, InvariantBroken
+from trunkline.errors import ConfigError, InvariantBroken, LedgerError, where_raised
 
 log = logging.getLogger("trunkline")
 T = TypeVar("T")
+# What is told of an edge that cannot tell it itself, by a defect.
+NOWHERE: Final[Mapping[str, str | None]] = {}
+NONE: Final[Sequence[str]] = ()
+NOT_TOLD: Final[Mapping[str, object]] = {"note": "a defect keeps it from telling how it is"}
 
 # What one edge may take to say goodbye and to end what it runs. Each has deadlines of its own, of seconds; this one
 # holds where they do not, so that no peer can keep the exchange from stopping.
@@ -65,17 +69,35 @@ class Edges:
         for edge in self._known:
             if edge.needs is not None and importlib.util.find_spec(edge.needs[0]) is None:
                 self._turn_off(edge.name, f"{edge.needs[0]} is missing: pip install 'trunkline[{edge.needs[1]}]'")
-            else:
+                continue
+            try:
                 self._running[edge.name] = edge.make(surroundings)
+            except (ConfigError, LedgerError):
+                raise
+            except Exception as error:  # noqa: BLE001  (the boundary of an edge)
+                self._broken(edge.name, error)
 
     def _turn_off(self, name: str, why: str) -> None:
         self._off[name] = why
         log.warning("%s is off: %s", name, why)
 
+    def _broken(self, name: str, error: Exception) -> None:
+        """A defect of an edge: the others run without it. Without the operator's nobody could do anything."""
+        why = f"it has a defect: {type(error).__name__} at {where_raised(error)}"
+        if any(edge.is_operators for edge in self._known if edge.name == name):
+            raise ConfigError(f"{name} cannot run: {why}") from None
+        self._running.pop(name, None)
+        self._turn_off(name, why)
+
     def prepare(self) -> None:
         """Before the record is taken up."""
-        for running in self._running.values():
-            running.prepare()
+        for name, running in list(self._running.items()):
+            try:
+                running.prepare()
+            except (ConfigError, LedgerError):
+                raise
+            except Exception as error:  # noqa: BLE001  (the boundary of an edge)
+                self._broken(name, error)
 
     def doors(self) -> Sequence[Door]:
         """The doors of all edges."""
@@ -90,6 +112,12 @@ class Edges:
             except EdgeOff as off:
                 await self._stop_one(name)
                 self._turn_off(name, str(off))
+            except (ConfigError, LedgerError):
+                raise
+            except Exception as error:  # noqa: BLE001  (the boundary of an edge)
+                await self._stop_one(name)
+                self._feed.failed(0, error)
+                self._broken(name, error)
 
     async def stop(self) -> None:
         """Stop all but those where callers wait for what the others end."""
@@ -118,7 +146,7 @@ class Edges:
         found: dict[str, str | None] = {key: None for edge in self._known for key in edge.ready_keys}
         found.update((key, None) for key in self._unbuilt.values() if key is not None)
         for running in self._running.values():
-            found.update(running.ready())
+            found.update(self._told(running.ready, NOWHERE))
         return dict(sorted(found.items()))
 
     def status(self) -> dict[str, object]:
@@ -129,7 +157,7 @@ class Edges:
             if running is None:
                 edges[edge.name] = {"state": "off", "note": self._off.get(edge.name, "")}
             else:
-                edges[edge.name] = {"state": "on", **running.status()}
+                edges[edge.name] = {"state": "on", **self._told(running.status, NOT_TOLD)}
         return {"edges": edges, "warnings": self.warnings()}
 
     def warnings(self) -> list[str]:
@@ -143,7 +171,15 @@ class Edges:
             for edge in self._known
             if edge.name in self._off and edge.section in given
         ]
-        return found + [text for running in self._running.values() for text in running.warnings()]
+        return found + [text for running in self._running.values() for text in self._told(running.warnings, NONE)]
+
+    def _told(self, ask: Callable[[], T], otherwise: T) -> T:
+        """What an edge says of itself; a defect of one leaves what the others say."""
+        try:
+            return ask()
+        except Exception as error:  # noqa: BLE001  (the boundary of an edge)
+            self._feed.failed(0, error)
+            return otherwise
 
     def token_kinds(self) -> dict[str, TokenKind]:
         """By edge: which credentials can be made there."""

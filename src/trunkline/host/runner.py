@@ -23,7 +23,7 @@ from trunkline import entries, events
 from trunkline.edges.exchange import Sink, Timer, Watcher
 from trunkline.effects import Answer, Deliver, Progress, ToSession
 from trunkline.entries import CallAccepted, CallSettled, Entry
-from trunkline.errors import LedgerError, LocalProtocolError
+from trunkline.errors import LedgerError, LocalProtocolError, where_raised
 from trunkline.events import CallRequested, Event
 from trunkline.hub.hub import Hub
 from trunkline.hub.state import JUMP_MS
@@ -504,18 +504,3 @@ def _progress_line(effect: Progress) -> bytes:
             "data": effect.data,
         }
     )
-
-
-def where_raised(error: BaseException) -> str:
-    """Where an exception came from, without its text (that may hold a payload) and without this machine's folders."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return "?"
-    file = trace.tb_frame.f_code.co_filename
-    for root in ("trunkline/", "site-packages/"):
-        _, found, inside = file.rpartition(f"/{root}")
-        if found:
-            return f"{inside}:{trace.tb_lineno}"
-    return f"{file.rpartition('/')[2]}:{trace.tb_lineno}"

@@ -44,7 +44,7 @@ from trunkline.hub.hub import Hub
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.verify import verify
-from trunkline.model import HubSettings, ProcessIdentity, Status
+from trunkline.model import ProcessIdentity, Status
 
 log = logging.getLogger("trunkline")
 
@@ -147,7 +147,7 @@ class Exchange:
             secrets=known,
         )
         plan = Plan(
-            settings=self._settings(),
+            settings=self._config.hub_settings(),
             config=self._config,
             home=self._home.path,
             version=trunkline.__version__,
@@ -177,17 +177,6 @@ class Exchange:
             raise
         self._house = Housekeeping(self._home.path, ledger, self._runner, self._supervisor, lambda: self._config)
         self._runner.mind_the_clock(self._runner.now())
-
-    def _settings(self) -> HubSettings:
-        config = self._config
-        return HubSettings(
-            config.policy(),
-            config.limits,
-            untrusted_agents=frozenset(agent.id for agent in config.agents if agent.reads_untrusted),
-            unpinned_agents=frozenset(agent.id for agent in config.agents if not agent.pin_definitions),
-            schema_strict=config.schema_strict,
-            approval_expire_s=config.approvals.expire_s,
-        )
 
     # -- while it runs -------------------------------------------------------------------------------------------------
 
@@ -232,7 +221,7 @@ class Exchange:
         config = _load(self._home, self._config_path, demo=self._demo)
         self._edges.reload(config, str(self._config_path or ""))
         self._config = config
-        self._runner.feed([events.SettingsChanged(self._settings())])
+        self._runner.feed([events.SettingsChanged(self._config.hub_settings())])
         done = self._supervisor.reload([_spec(agent) for agent in config.agents])
         for problem in done.get("cannot_start", ()):
             log.warning("cannot start %s", problem)

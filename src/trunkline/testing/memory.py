@@ -43,8 +43,6 @@ from trunkline.model import (
     AgentView,
     Decision,
     Fault,
-    HubSettings,
-    Limits,
     Now,
     Peer,
     Policy,
@@ -163,7 +161,7 @@ class MemoryExchange:
         self.ledger.append = logged  # type: ignore[method-assign]
         self.edges = Edges(edges, {})
         plan = Plan(
-            settings=HubSettings(policy, Limits()),
+            settings=replace(self.config.hub_settings(), policy=policy),
             config=self.config,
             home=home,
             version="0.0.0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,12 +56,15 @@ class Noted(RunningEdge):
         self._note("stopped")
 
     def ready(self) -> Mapping[str, str | None]:
+        self._note("asked where")
         return {self._name: f"here:{self._name}"}
 
     def status(self) -> Mapping[str, object]:
+        self._note("asked how")
         return {"connections": 3}
 
     def warnings(self) -> Sequence[str]:
+        self._note("asked for warnings")
         return (f"[{self._name}] odd has no effect: there is none",)
 
 
@@ -92,6 +96,50 @@ class Kit:
 
 def noted(name: str, log: list[str], raises: dict[str, Exception] | None = None, **terms: Any) -> Edge:
     return Edge(name=name, make=lambda given: Noted(name, given, log, **(raises or {})), ready_keys=(name,), **terms)
+
+
+# --- a defect of one edge ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["made", "prepared", "started"])
+async def test_an_edge_with_a_defect_is_off_with_its_place_and_the_others_run(moment: str) -> None:
+    log: list[str] = []
+    kit = Kit(noted("a", log, {moment: RuntimeError("a secret")}), noted("b", log))
+    kit.edges.prepare()
+    await kit.edges.start()
+    found = kit.edges.status()["edges"]
+    assert isinstance(found, dict)
+    assert found["b"]["state"] == "on"
+    assert found["a"]["state"] == "off"
+    assert re.fullmatch(r"it has a defect: RuntimeError at test_edges\.py:\d+", found["a"]["note"])
+    await kit.edges.stop()
+
+
+@pytest.mark.parametrize("moment", ["made", "prepared", "started"])
+async def test_without_the_operators_edge_nothing_runs_and_one_line_says_why(moment: str) -> None:
+    async def run() -> None:
+        kit = Kit(noted("http", [], {moment: RuntimeError("a secret")}, is_operators=True))
+        kit.edges.prepare()
+        await kit.edges.start()
+
+    with pytest.raises(ConfigError, match="http cannot run: it has a defect: RuntimeError at test_edges") as raised:
+        await run()
+    assert "a secret" not in str(raised.value)
+
+
+async def test_an_edge_that_cannot_say_how_it_is_leaves_what_the_others_say() -> None:
+    wrong = dict.fromkeys(("asked where", "asked how", "asked for warnings"), RuntimeError("a secret"))
+    kit = Kit(noted("a", [], wrong), noted("b", []))
+    await kit.edges.start()
+    assert kit.edges.ready()["b"] == "here:b"
+    said = kit.edges.status()
+    assert said["edges"] == {
+        "a": {"state": "on", "note": "a defect keeps it from telling how it is"},
+        "b": {"state": "on", "connections": 3},
+    }
+    assert said["warnings"] == ["[b] odd has no effect: there is none"]
+    assert kit.exchange.feed.figures()["defects"] == 3
+    await kit.edges.stop()
 
 
 # --- order ------------------------------------------------------------------------------------------------------------

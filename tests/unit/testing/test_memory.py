@@ -48,6 +48,7 @@ def test_an_exchange_that_was_restarted_has_the_same_home_edges_and_record() -> 
     exchange.token("http", "alice")
     again = exchange.restarted()
     assert (again.home, again.policy, again.config) == (home, policy, config)
+    assert again.hub.in_force.settings.limits.open_calls == 7
     assert again.edges.status() == exchange.edges.status()
     assert again.edges.status()["edges"]
     assert [token.agent for token in again.operator.tokens()] == ["alice"]
