@@ -18,7 +18,7 @@ def reload(settings: CommandSettings) -> None:
     """Read the configuration again: rules, limits, agents. A file that cannot be used changes nothing.
 
     New agents start, changed ones restart, those that do not run are started. Addresses of listeners need a restart.
-    An agent that cannot start is named with the reason; if it runs as it was configured before, it goes on.
+    An agent that cannot start is named with the reason, and the exit code is 1; if it runs as it was before, it goes on.
     An agent whose code changed, and nothing in the file, is started anew by `trunkline restart`.
     """
     answer = settings.connect().post(at("reload"))
@@ -29,3 +29,5 @@ def reload(settings: CommandSettings) -> None:
                 say(f"  {what}: {', '.join(answer[what])}")
         for problem in answer.get("cannot_start", ()):
             say(f"  cannot start: {problem}")
+    if answer.get("cannot_start"):
+        raise SystemExit(1)

@@ -37,6 +37,10 @@ def status(settings: CommandSettings) -> None:
         _line("off", ", ".join(off))
     _edges(figures.get("edges"))
     _line("agents", f"{figures.get('agents', 0)} attached, {figures.get('tools', 0)} tools")
+    away = [one for one in exchange.get(at("agents"))["agents"] if one["state"] in {"crashed", "backoff"}]
+    if away:
+        names = ", ".join(one["agent_id"] for one in away[:3]) + (", …" if len(away) > 3 else "")
+        _line("away", f"{len(away)} of those to launch: {names}: trunkline agents")
     _line("calls", f"{_counts(figures.get('open_calls'), 'open')}; {_counts(figures.get('settled_calls'), 'ended')}")
     if figures.get("refused_calls"):
         _line("refused", f"{_counts(figures['refused_calls'], 'since the start')}: trunkline calls --refused")

@@ -66,12 +66,24 @@ def help_with_tool(exchange: ExchangeClient, tool: str) -> None:
 
     def refused(error: dict[str, Any]) -> NoReturn:
         exchange.refused = end_with
-        if error["code"] == "tool.not_found":
-            error["message"] = no_tool(tool, all_tools(exchange))
+        if error["code"] in {"tool.not_found", "tool.unavailable"}:
+            away = _is_away(exchange, tool)
+            if away or error["code"] == "tool.not_found":
+                error["message"] = away or no_tool(tool, all_tools(exchange))
         described = error["code"] == "tool.invalid_input"
         end_with(error, f"its input: trunkline tools {printable(tool)}" if described else "")
 
     exchange.refused = refused
+
+
+def _is_away(exchange: ExchangeClient, tool: str) -> str:
+    """What keeps the agent of a tool away, if it is one that the exchange launches and it is not there."""
+    agent_id = tool.partition("/")[0]
+    found = next((one for one in exchange.get(at("agents"))["agents"] if one["agent_id"] == agent_id), None)
+    if found is None or found["state"] in {"ready", "unhealthy"}:
+        return ""
+    note = f" ({found['note']})" if found.get("note") else ""
+    return f"{agent_id} is {found['state']}{note}: trunkline agents, trunkline logs {agent_id}"
 
 
 def no_tool(tool: str, found: list[dict[str, Any]]) -> str:

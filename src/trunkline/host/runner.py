@@ -419,7 +419,8 @@ class Runner:
         happened: list[Event] = []
         # The record hears of the 1st, 10th, 100th … of its kind: whoever found a defect must not fill the disk with it.
         if count == 10 ** (len(str(count)) - 1):
-            log.error("a defect: %s. The conversation in which it was met was ended (%d so far)", what, count)
+            ended = " The conversation in which it was met was ended." if session else ""
+            log.error("a defect: %s (%d so far).%s", what, count, ended)
             happened.append(events.Noticed("defect", place, detail=f"{type(error).__name__}, {count} so far"))
         if sink is not None:
             happened.append(events.AgentLeft(session, "defect"))

@@ -22,7 +22,7 @@ from trunkline.cli.client import ExchangeClient
 from trunkline.entries import CallSettled
 from trunkline.errors import ExchangeUnreachable
 from trunkline.events import CallRequested, CancelRequested
-from trunkline.model import FAULTS, Question, Status, fault
+from trunkline.model import FAULTS, AgentView, Question, Status, fault
 
 TOOL = "com.example.echo/say"
 STAMP = "2026-11-15T10:00:00.000Z"
@@ -411,3 +411,17 @@ def test_a_call_loads_little_before_it_asks(running: Running) -> None:
     heavy = {"asyncio", "rich", "httpx", "starlette", "uvicorn", "apsw", "jsonschema_rs", "cryptography", "hyperscan"}
     assert not heavy & loaded
     assert "trunkline.cli.watch" not in loaded
+
+
+def test_a_tool_whose_agent_does_not_run_is_told_of_with_what_keeps_it_away(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = AgentView("com.example.weather", "opensentience", "backoff", note="exit code 2")
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: [away])
+    said = running.run("call", "com.example.weather/forecast", "{}")
+    assert (said.code, said.err) == (
+        2,
+        "tool.not_found: com.example.weather is backoff (exit code 2): "
+        "trunkline agents, trunkline logs com.example.weather\n",
+    )
+    assert "away       1 of those to launch: com.example.weather: trunkline agents" in running.run("status").out

@@ -453,7 +453,9 @@ def test_reload_says_what_it_did(running: Running, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(running.exchange.operator, "reload", lambda: done)
     assert running.run("reload").out == "reloaded\n  started: com.x, com.y\n  stopped: com.z\n"
     done["cannot_start"] = ["com.w: its folder /gone does not exist"]
-    assert running.run("reload").out.endswith("\n  cannot start: com.w: its folder /gone does not exist\n")
+    said = running.run("reload")
+    assert said.code == 1
+    assert said.out.endswith("\n  cannot start: com.w: its folder /gone does not exist\n")
 
 
 def test_reload_says_why_not(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
