@@ -18,7 +18,7 @@ def reload(settings: CommandSettings) -> None:
     """Read the configuration again: rules, limits, agents. A file that cannot be used changes nothing.
 
     New agents start, changed ones restart, those that do not run are started. Addresses of listeners need a restart.
-    An agent that cannot start is named with the reason, and the exit code is 1; if it runs as it was before, it goes on.
+    An agent that cannot start is named with the reason, and the exit code is 1; one that runs as it was goes on.
     An agent whose code changed, and nothing in the file, is started anew by `trunkline restart`.
     """
     answer = settings.connect().post(at("reload"))

@@ -419,9 +419,9 @@ def test_a_tool_whose_agent_does_not_run_is_told_of_with_what_keeps_it_away(
     away = AgentView("com.example.weather", "opensentience", "backoff", note="exit code 2")
     monkeypatch.setattr(running.exchange.views, "agents", lambda: [away])
     said = running.run("call", "com.example.weather/forecast", "{}")
-    assert (said.code, said.err) == (
-        2,
+    assert said.code == 2
+    assert said.err == (
         "tool.not_found: com.example.weather is backoff (exit code 2): "
-        "trunkline agents, trunkline logs com.example.weather\n",
+        "trunkline agents, trunkline logs com.example.weather\n"
     )
     assert "away       1 of those to launch: com.example.weather: trunkline agents" in running.run("status").out
