@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from trunkline.errors import ConfigError
 from trunkline.model import Decision
-from trunkline.workspace.commands import name_of, read_commands
+from trunkline.workspace.commands import name_of, read_commands, variable_holds_code
 from trunkline.workspace.folder import Quota
 from trunkline.workspace.paths import check_path
 from trunkline.workspace.shell_grammar import Command, Kind, Word
@@ -39,7 +39,9 @@ ASKED_COMMANDS: Final = (
     "rm -r", "rm -R", "rm --recursive", "find -delete", "dd", "mkfs", "mkfs.*", "shred", "wipefs",
     "chmod -R", "chmod --recursive", "chown -R", "chown --recursive", "chgrp -R", "chgrp --recursive",
     "git push -f", "git push --force", "git push --force-with-lease", "git push --mirror", "git push --delete",
-    "git push -d", "git push --prune", "git push +*", "git push :*",
+    "git push -d", "git push --prune", "git push +*", "git push :*", "git clean -f", "git clean --force", "git rm -f",
+    "git rm --force", "rsync --delete", "rsync --delete-before", "rsync --delete-during", "rsync --delete-delay",
+    "rsync --delete-after", "rsync --delete-excluded", "rsync --remove-source-files", "cmake remove_directory",
 )  # fmt: skip
 # No option of any of these writes a file or runs a program. That is why `sort`, `uniq`, `file`, `git` and `rg` are not
 # among them. Of `find` the listed options do: see FIND_WRITES.
@@ -185,7 +187,8 @@ def judge_command(policy: Policy, command: str, env: Mapping[str, str] | None = 
     for key in env or {}:
         if refused := _judge_variable(key):
             return refused
-    found = read_commands(command)
+    names = {rule.split()[0] for rule in (*rules.denied, *rules.asked)}
+    found = read_commands(command, lambda name: any(fnmatch.fnmatchcase(name, one) for one in names))
     for one in found.commands:
         if denied := _first_match(one, rules.denied, certain=True):
             name = denied.split(" ", 1)[0]
@@ -193,8 +196,14 @@ def judge_command(policy: Policy, command: str, env: Mapping[str, str] | None = 
     for one in found.commands:
         if _first_match(one, rules.asked, certain=False):
             return Verdict(Decision.ASK, "shell.approvalRequired", "Destructive command requires approval")
-    if found.unclear and (rules.unclear is not Decision.ALLOW or _names_denied(command, rules.denied)):
-        reason = f"Command cannot be parsed and requires approval: {found.unclear[0]}"
+    for one in found.suspects:
+        if _first_match(one, (*rules.denied, *rules.asked), certain=False):
+            reason = f"A program is given '{name_of(one)}' as a command and may run it, which requires approval"
+            return Verdict(Decision.ASK, "shell.approvalRequired", reason)
+    unclear = [*found.unclear, *(f"'{key}' is set, and programs run what it says" for key in env or {}
+                                 if variable_holds_code(key))]  # fmt: skip
+    if unclear and (rules.unclear is not Decision.ALLOW or _names_denied(command, rules.denied)):
+        reason = f"Command cannot be parsed and requires approval: {unclear[0]}"
         decision = Decision.ASK if rules.unclear is Decision.ALLOW else rules.unclear
         rule = "shell.denied" if decision is Decision.DENY else "shell.approvalRequired"
         return Verdict(decision, rule, reason, "Write the command out plainly")

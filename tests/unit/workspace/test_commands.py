@@ -99,7 +99,7 @@ def test_it_is_known_how_much_of_a_word_is_known(word: str, kind: Kind) -> None:
         ("timeout -k5 -s KILL 5 cmd", "cmd"),
         ("nice -n 5 nohup time -p cmd", "cmd"),
         ("xargs -0 -n 1 -P4 cmd", "cmd"),
-        ("find . -name x -exec cmd {} ; -print", "cmd"),
+        ("find . -name x -exec cmd {} \\; -print", "cmd"),
         ("bash -o pipefail -c 'cmd'", None),
         ("bash -euc 'cmd' name", "cmd"),
         ("eval cmd a", "cmd"),
