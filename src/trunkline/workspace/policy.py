@@ -94,6 +94,18 @@ class CommandLimits(Struct, frozen=True, forbid_unknown_fields=True):
     cpu_s: int = 1_200  # twice the longest timeout: two cores all the time
 
 
+class SnapshotLimits(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of how a space was before its runs. ``kept`` 0: nothing.
+
+    Of a space that takes more than ``largest_space_bytes`` none is made: without a file system that shares blocks the
+    first one copies everything, at some 500 MiB/s. ``max_bytes`` is for all of a space's, beside its quota.
+    """
+
+    kept: int = 20
+    max_bytes: int = 2_147_483_648
+    largest_space_bytes: int = 1_073_741_824
+
+
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     """All rules and limits of one workspace."""
 
@@ -102,6 +114,7 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     network: NetworkPolicy = NetworkPolicy()
     limits: CommandLimits = CommandLimits()
     quota: Quota = Quota()
+    snapshots: SnapshotLimits = SnapshotLimits()
 
 
 PRESETS: Final[Mapping[str, Policy]] = {

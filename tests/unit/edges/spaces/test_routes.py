@@ -127,6 +127,7 @@ async def test_nobody_is_told_of_a_run_before_it_is_on_record(served: Served) ->
     served.exchange.disk_rests = False
     served.exchange.store()
     assert (await asking).json()["runId"] == run.run_id
+    await served.commands.wait_begun("long")
     served.commands.end("long")
     await served.end_of(run)
 
