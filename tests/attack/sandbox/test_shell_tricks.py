@@ -52,6 +52,21 @@ def test_a_verdict_says_which_rule_and_why() -> None:
     assert (asked.rule, asked.reason) == ("shell.approvalRequired", "Destructive command requires approval")
 
 
+def test_of_a_long_line_the_dangerous_part_is_told_first_and_what_is_cut_is_said() -> None:
+    filler = "echo building; " * 500
+    asked = judge_command(PRESETS["standard"], f"{filler} rm -rf data; {filler}")
+    assert asked.reason == "Destructive command requires approval: 'rm -rf data'"
+    hidden = judge_command(PRESETS["standard"], f"make && sh -c 'rm -rf {'long ' * 100}'")
+    assert hidden.reason.startswith("Destructive command requires approval: 'rm -rf long long ")
+    assert hidden.reason.endswith("long' (cut: 305 more characters)")
+    many = judge_command(PRESETS["standard"], "; ".join(f"rm -r {number}" for number in range(9)))
+    assert many.reason.endswith("; and 4 more such commands that are not shown here")
+    unclear = judge_command(PRESETS["standard"], f"{filler} eval $x; python3 -c y")
+    assert unclear.reason.endswith(", and 1 more of the kind")
+    too_long = judge_command(PRESETS["standard"], f"{filler * 20} rm -rf data; {filler}")
+    assert "it is too long; it holds, among other things: 'rm -rf data; echo" in too_long.reason
+
+
 def test_a_denied_name_is_found_wherever_a_real_shell_would_run_it(tmp_path: Path) -> None:
     """Each denied line, given to a real shell whose `sudo` leaves a mark, leaves it: the corpus tests what it says."""
     marked = 0
