@@ -40,13 +40,15 @@ class FoundCommands(Struct, frozen=True):
     """What a command line may run, and in ``unclear`` why some of it cannot be seen.
 
     ``suspects`` are words that would be a command if the program that gets them, which is not known, runs it.
-    ``plain``: simple commands only, none of which runs another.
+    ``scripts`` are files that a shell or an interpreter reads. ``plain``: simple commands only, none of which runs
+    another.
     """
 
     commands: tuple[Command, ...]
     unclear: tuple[str, ...]
     plain: bool
     suspects: tuple[Command, ...] = ()
+    scripts: tuple[str, ...] = ()
 
 
 def name_of(command: Command) -> str | None:
@@ -64,7 +66,8 @@ def read_commands(text: str, is_ruled: Callable[[str], bool] = lambda _: False) 
     reader.text(text)
     reader.work()
     unclear = tuple(dict.fromkeys(reader.unclear))
-    return FoundCommands(tuple(reader.found), unclear, reader.plain, tuple(reader.suspects))
+    scripts = tuple(dict.fromkeys(reader.scripts))
+    return FoundCommands(tuple(reader.found), unclear, reader.plain, tuple(reader.suspects), scripts)
 
 
 def variable_holds_code(name: str) -> bool:
@@ -80,6 +83,7 @@ class _Reader:
         self.found: list[Command] = []
         self.unclear: list[str] = []
         self.suspects: list[Command] = []
+        self.scripts: list[str] = []
         self.plain = True
         self.waiting: list[Command] = []
         self.words = 0
@@ -190,6 +194,8 @@ class _Reader:
             self.joined(f"{name} -c", words[:1])
         elif not words or _is_no_script(words[0].text):
             self.unclear.append(f"'{name}' reads commands from its input")
+        elif words[0].kind is Kind.LITERAL:
+            self.scripts.append(words[0].text)
 
     def interpreter(self, name: str, known: Interpreter, words: tuple[Word, ...]) -> None:
         """A script is a program like any other; a program on the command line, or from the input, is not read."""
@@ -206,6 +212,8 @@ class _Reader:
             if not text.startswith("-") or text == "-":
                 if _is_no_script(text):
                     break
+                if word.kind is Kind.LITERAL:
+                    self.scripts.append(text)
                 return
             if text.startswith("--"):
                 if text.split("=", 1)[0] in known.code_long or not re.fullmatch(known.long, text):
@@ -239,6 +247,8 @@ class _Reader:
     def sourced(self, name: str, words: tuple[Word, ...]) -> None:
         if not words or words[0].kind is not Kind.LITERAL or _is_no_script(words[0].text):
             self.unclear.append(f"'{name}' reads commands that are not written out")
+        else:
+            self.scripts.append(words[0].text)
 
     def trap(self, name: str, words: tuple[Word, ...]) -> None:
         self.joined(name, _operands(words)[:1])

@@ -139,6 +139,7 @@ class Verdict(Struct, frozen=True):
     rule: str
     reason: str = ""
     suggestion: str | None = None
+    scripts: tuple[str, ...] = ()  # files that the command reads, of which the person who is asked should see the hash
 
 
 def make_policy(preset: str, overrides: Mapping[str, object] | None = None) -> Policy:
@@ -215,11 +216,16 @@ def judge_command(policy: Policy, command: str, env: Mapping[str, str] | None = 
     if destructive:
         # One command alone is what is shown anyway; of a longer line, what matters stands first.
         parts = "" if len(found.commands) == 1 else f": {_parts(destructive)}"
-        return Verdict(Decision.ASK, "shell.approvalRequired", f"Destructive command requires approval{parts}")
+        return Verdict(
+            Decision.ASK,
+            "shell.approvalRequired",
+            f"Destructive command requires approval{parts}",
+            scripts=found.scripts,
+        )
     for one in found.suspects:
         if _first_match(one, (*rules.denied, *rules.asked), certain=False):
             reason = f"A program is given a command and may run it, which requires approval: {_parts([one])}"
-            return Verdict(Decision.ASK, "shell.approvalRequired", reason)
+            return Verdict(Decision.ASK, "shell.approvalRequired", reason, scripts=found.scripts)
     unclear = [*found.unclear, *(f"'{key}' is set, and programs run what it says" for key in env or {}
                                  if variable_holds_code(key))]  # fmt: skip
     if unclear and (rules.unclear is not Decision.ALLOW or _names_denied(command, rules.denied)):
@@ -229,10 +235,11 @@ def judge_command(policy: Policy, command: str, env: Mapping[str, str] | None = 
             reason += _excerpts(command, rules.asked)
         decision = Decision.ASK if rules.unclear is Decision.ALLOW else rules.unclear
         rule = "shell.denied" if decision is Decision.DENY else "shell.approvalRequired"
-        return Verdict(decision, rule, reason, "Write the command out plainly")
+        return Verdict(decision, rule, reason, "Write the command out plainly", found.scripts)
     if rules.allowed is None:
         return Verdict(Decision.ALLOW, "default")
-    return _judge_allowed(found.commands, rules.allowed, plain=found.plain and not env)
+    judged = _judge_allowed(found.commands, rules.allowed, plain=found.plain and not env)
+    return msgspec.structs.replace(judged, scripts=found.scripts)
 
 
 def _parts(commands: Sequence[Command]) -> str:

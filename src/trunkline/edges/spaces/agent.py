@@ -41,6 +41,8 @@ from trunkline.workspace.snapshots import Skipped, Snapshots
 log = logging.getLogger("trunkline")
 
 TYPE_OF: Final = {tool: kind for kind, tool in translate.TOOL_OF.items()}
+# Scripts of one command whose hashes are shown: nobody compares more.
+MAX_SCRIPTS: Final = 5
 # Before these a snapshot is taken, once for each run.
 CHANGING: Final = frozenset({"create_file", "edit_file", "delete_file", "shell"})
 # What a tool tells, and what is only for the record.
@@ -66,6 +68,8 @@ class SpaceAgent(Resident):
         self.snapshots = Snapshots(space.workspace, space.folder / "snapshots", space.policy.snapshots)
         # Which run a delivery is of; a call that is of none stands for itself.
         self.run_of: Callable[[Deliver], str] = lambda delivery: delivery.call_id
+        # With which reasons a person was asked about a delivery; none: nobody was.
+        self.shown_before: Callable[[Deliver], list[str]] = lambda _: []
         self._delivered = delivered
         self._kept_for = ""  # the run before which the newest snapshot was taken
         self._moving = asyncio.Event()  # cleared while the space is brought back to where it was
@@ -75,7 +79,10 @@ class SpaceAgent(Resident):
 
     def guard(self, tool_id: str, body: Raw) -> Verdict | None:
         """What the space's own rules say; the hub asks before anybody is let through."""
-        return translate.guard_verdict(self.space.policy, self.agent_id, tool_id.partition("/")[2], body)
+        verdict = translate.guard_verdict(self.space.policy, self.agent_id, tool_id.partition("/")[2], body)
+        if verdict is None or verdict.decision is not Decision.ASK:
+            return verdict
+        return msgspec.structs.replace(verdict, reason=verdict.reason + self._scripts(tool_id, body))
 
     def judge(self, tool_id: str, body: Raw) -> policy.Verdict | None:
         """The same in the space's own words."""
@@ -83,6 +90,29 @@ class SpaceAgent(Resident):
             return translate.judge(self.space.policy, tool_id.partition("/")[2], body)
         except WorkspaceError:
             return None
+
+    def _scripts(self, tool_id: str, body: Raw) -> str:
+        """The scripts that a command reads, with their hashes as they are now: what a person says yes to."""
+        judged = self.judge(tool_id, body)
+        told = ""
+        for script in () if judged is None else judged.scripts[:MAX_SCRIPTS]:
+            try:
+                folder = translate.decode(body, type=dict[str, Any]).get("cwd") or "."
+                digest = files.read_file(self.space.workspace, f"{folder}/{script}").sha256
+            except WorkspaceError as error:
+                told += f"; it reads {script}, of which no hash can be shown ({error.message})"
+            else:
+                told += f"; it reads {script} (sha256 {digest})"
+        return told
+
+    def _check_scripts(self, delivery: Deliver) -> None:
+        """What a person said yes to must be what runs."""
+        shown, now = self.shown_before(delivery), self._scripts(delivery.tool_id, delivery.input)
+        # Where the rules of the exchange asked, no script was shown.
+        shown = [reason for reason in shown if "; it reads " in reason]
+        if now and shown and not any(reason.endswith(now) for reason in shown):
+            text = "A file that the command reads is another than was shown to the person who approved: ask again"
+            raise WorkspaceError("policy", text)
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """Its tools."""
@@ -197,6 +227,8 @@ class SpaceAgent(Resident):
         """Do what a valid input says; a simulation does it in its own way."""
         await self._moving.wait()
         kept = await self._keep(delivery, tool) if tool in CHANGING else {}
+        if tool == "shell":
+            self._check_scripts(delivery)
         told: dict[str, Any] = {}
         recorded: dict[str, Any] = {}
         match tool:

@@ -95,7 +95,7 @@ class Spaces:
 
     def _put(self, space: Space) -> SpaceAgent:
         agent = self.new_agent(space)
-        agent.run_of = self._run_of
+        agent.run_of, agent.shown_before = self._run_of, self._shown_before
         self.agents[space.name] = agent
         self._feed.guard(agent.agent_id, agent.guard)
         return agent
@@ -176,6 +176,11 @@ class Spaces:
         """The run that a delivery is of; of a call that is of none, the call."""
         run = self.runs.run_of(delivery)
         return delivery.call_id if run is None else run.run_id
+
+    def _shown_before(self, delivery: Deliver) -> list[str]:
+        """With which reasons a person was asked about this call, by what is on record."""
+        recorded = [_read_recorded(line) for line in self._views.entries(call_id=delivery.call_id)]
+        return [entry.reason for entry in recorded if entry.kind == "question.opened"]
 
     async def stop(self) -> None:
         """End what still runs, and tell whoever follows a run that it goes on after the next start."""
@@ -348,7 +353,9 @@ class Spaces:
         agent = self.agents.get(run.space)
         own = None if agent is None else agent.judge(tool_id, body)
         if own is not None and own.decision is Decision.ASK:
-            rule, reason, suggestion = own.rule, own.reason, own.suggestion
+            # As it was asked, if by this rule: there the hashes of scripts are in it.
+            reason = reason if reason.startswith(own.reason) else own.reason
+            rule, suggestion = own.rule, own.suggestion
         else:
             rule, suggestion = asked_by_rule or self._views.check(run.caller, tool_id, None).rule, None
         expires_at = None if expires_ms is None else stamp(expires_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.unit.edges.spaces.conftest import Case, Commands
 from tests.unit.edges.spaces.test_routes import LONG, MESSAGE, Served, served
 from trunkline.edges.answers import Refused
 from trunkline.edges.spaces import undo
+from trunkline.edges.spaces.process import Run
 from trunkline.entries import ProcessStep
 
 __all__ = ["served"]
@@ -123,6 +125,43 @@ async def test_why_a_snapshot_was_not_taken_is_told_and_on_record(served: Served
     told = (await served.client.get("/v1/spaces/small/snapshots")).json()
     assert told["snapshots"] == []
     assert "more than 1 bytes" in told["skipped"]
+
+
+BUILD = {"type": "shell", "id": "build", "command": "sh build.sh && rm -r out"}
+
+
+async def asked_to_build(served: Served) -> Run:
+    await served.run(create("build.sh", "make"))
+    run = served.submit(BUILD)
+    await served.until(run, lambda: run.state == "paused")
+    digest = hashlib.sha256(b"make").hexdigest()
+    assert run.events[-1]["reason"].endswith(f"'rm -r out'; it reads build.sh (sha256 {digest})")
+    return run
+
+
+async def approve(served: Served, run: Run) -> asyncio.Task[Any]:
+    body = {"approval": {"operationId": "build", "decision": "approved"}}
+    return asyncio.create_task(served.post(f"/v1/runs/{run.run_id}/resume", body))
+
+
+async def test_a_script_that_was_approved_runs_as_it_was_shown(served: Served) -> None:
+    run = await asked_to_build(served)
+    answering = await approve(served, run)
+    await served.commands.wait_begun(BUILD["command"])
+    served.commands.end(BUILD["command"])
+    await answering
+    await served.end_of(run)
+    assert run.events[-1]["success"]
+
+
+async def test_a_script_that_changed_after_it_was_shown_is_not_run(served: Served) -> None:
+    run = await asked_to_build(served)
+    await served.run(create("build.sh", "rm -rf /", overwrite=True))
+    await (await approve(served, run))
+    await served.end_of(run)
+    assert (run.events[-1]["type"], run.events[-1]["category"]) == ("error", "policy")
+    assert "is another than was shown" in run.events[-1]["message"]
+    assert served.commands.begun == []
 
 
 @pytest.fixture
