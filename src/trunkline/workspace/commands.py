@@ -155,6 +155,8 @@ class _Reader:
                 if taken is None:
                     self.unclear.append(f"'{text}' is no option of '{name}' that is known here")
                     return
+                if name == "command" and set(text) & {"v", "V"}:
+                    return  # it only tells where a command is
                 if runner.replaces and text.startswith(f"-{runner.replaces}"):
                     stands_for = text[2:] or (words[at].text if at < len(words) else "")
                 at += taken
@@ -170,8 +172,14 @@ class _Reader:
                 return
 
     def shell(self, name: str, words: tuple[Word, ...]) -> None:
-        is_text = False
+        is_text, follows = False, False
         for at, word in enumerate(words):
+            if follows and word.kind is Kind.LITERAL and word.text in programs.SHELL_OPTIONS:
+                follows = False
+                continue
+            if follows:
+                self.unclear.append(f"'{name}' is given an option by a name that is not known here")
+                return
             if word.kind is Kind.UNKNOWN:
                 self.unclear.append(f"what '{name}' runs is not written out")
                 return
@@ -180,6 +188,8 @@ class _Reader:
                 return
             if word.kind is Kind.LITERAL and word.text[:1] in {"-", "+"} and len(word.text) > 1:
                 letters = word.text[1:]
+                follows = letters.endswith("o")
+                letters = letters.removesuffix("o")
                 if set(letters) - programs.SHELL_FLAGS - {"c"}:
                     self.unclear.append(f"'{word.text}' is no option of '{name}' that is known here")
                     return
@@ -493,7 +503,7 @@ def _uses(words: tuple[Word, ...], starts: Starts) -> bool:
             return True
         if starts.words and re.fullmatch(starts.words, text, re.DOTALL):
             return True
-        if word.kind is Kind.UNKNOWN and not text and (starts.long or starts.short):
+        if starts.strict and word.kind is Kind.UNKNOWN and not text:
             return True
     return False
 

@@ -80,6 +80,8 @@ RUNNERS: Final = {
 }
 
 SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "rbash", "posh", "yash"})
+# What may stand after `-o` of a shell.
+SHELL_OPTIONS: Final = frozenset({"errexit", "noclobber", "noglob", "nounset", "pipefail", "verbose", "xtrace"})
 # Options of a shell that change nothing about how a text is read, or where it comes from.
 SHELL_FLAGS: Final = frozenset("abefhmnuvxpCl")
 
@@ -120,8 +122,8 @@ INTERPRETERS: Final = {
             "ep",
             ("--eval", "--print"),
             "chv",
-            "C",
-            long=r"--(version|help|check|test|watch|inspect|inspect-brk|prof|((experimental|no|trace|max|stack|test|watch"
+            "Cr",
+            long=r"--(version|help|check|require|test|watch|inspect|inspect-brk|prof|((experimental|no|trace|max|stack|test|watch"
             r"|enable|preserve|throw|unhandled|openssl|harmony|expose|env-file)[\w-]*))(=.*)?",
             no_script="--(version|help|test)",
         ),
@@ -153,13 +155,17 @@ class Starts(Struct, frozen=True):
     short: str = ""
     long: tuple[str, ...] = ()
     words: str = ""  # an expression
+    strict: bool = False  # it is given names of files, and `*` may become such an option
 
 
 STARTS: Final = {
     "tar": Starts("IF", ("--checkpoint-action", "--to-command", "--use-compress-program", "--info-script",
-                         "--new-volume-script", "--rsh-command", "--rmt-command")),
+                         "--new-volume-script", "--rsh-command", "--rmt-command"), strict=True),
     "bsdtar": Starts("", ("--use-compress-program",)),
-    "rsync": Starts("e", ("--rsh", "--rsync-path")),
+    "rsync": Starts("e", ("--rsh", "--rsync-path"), strict=True),
+    "fd": Starts("xX", ("--exec", "--exec-batch")),
+    "fdfind": Starts("xX", ("--exec", "--exec-batch")),
+    "rg": Starts("", ("--pre", "--hostname-bin")),
     "zip": Starts("", ("--unzip-command",), r"-TT.*"),
     "split": Starts("", ("--filter",)),
     "man": Starts("PH", ("--pager", "--html")),
@@ -188,12 +194,12 @@ START_NOTHING: Final = frozenset((
     ":", "[", "arch", "b2sum", "base32", "base64", "basename", "break", "bunzip2", "bzcat", "bzip2", "cal", "cat", "cd",
     "chgrp", "chmod", "chown", "cksum", "clear", "cmp", "column", "comm", "continue", "cp", "csplit", "curl", "cut",
     "date", "dd", "df", "diff", "diff3", "dirname", "dos2unix", "du", "echo", "egrep", "exit", "expand", "expr",
-    "factor", "false", "fd", "fdfind", "fgrep", "file", "fmt", "fold", "free", "getconf", "getopts", "grep", "groups",
+    "factor", "false", "fgrep", "file", "fmt", "fold", "free", "getconf", "getopts", "grep", "groups",
     "gunzip", "gzip", "hash", "head", "hexdump", "hostname", "iconv", "id", "install", "jobs", "join", "jq", "kill",
     "link", "ln", "locale", "logger", "logname", "ls", "lsblk", "lscpu", "lsof", "md5sum", "mkdir", "mkfifo", "mknod",
-    "mktemp", "mv", "nl", "nm", "nproc", "numfmt", "objdump", "od", "paste", "patch", "pathchk", "pgrep", "pidof",
+    "mktemp", "mv", "nl", "nm", "nproc", "numfmt", "objdump", "od", "paste", "pathchk", "pgrep", "pidof",
     "pkill", "pr", "printenv", "printf", "ps", "ptx", "pwd", "pwdx", "readelf", "readlink", "realpath", "return",
-    "rev", "rg", "rm", "rmdir", "sdiff", "seq", "set", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum",
+    "rev", "rm", "rmdir", "seq", "set", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum",
     "shift", "shred", "shuf", "size", "sleep", "sort", "stat", "strings", "strip", "stty", "sum", "sync", "tac",
     "tail", "tee", "test", "times", "top", "touch", "tr", "tree", "true", "truncate", "tsort", "tty", "type",
     "ulimit", "umask", "uname", "unexpand", "uniq", "unix2dos", "unlink", "unxz", "unzip", "unzstd", "uptime",
