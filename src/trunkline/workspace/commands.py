@@ -388,9 +388,9 @@ class _Reader:
         if starts is not None and (_uses(words, starts) or (name == "tar" and _uses(_old_style(words), starts))):
             self.unclear.append(f"'{name}' is given something to run")
             return
-        takes = programs.TAKES_FILE.get(name, ())
+        takes = programs.TAKES_FILE.get(name)
         for option, value in itertools.pairwise(words):
-            if option.text in takes and _is_no_script(value.text):
+            if takes is not None and takes.fullmatch(option.text) and _is_no_script(value.text):
                 self.unclear.append(f"'{name}' reads commands from its input")
                 return
         self.look_for_commands(words)
@@ -398,6 +398,8 @@ class _Reader:
     def look_for_commands(self, words: tuple[Word, ...]) -> None:
         """What would be a command if the program that gets these words runs it."""
         for at, word in enumerate(words):
+            if self.words > MAX_WORDS:
+                return  # and that was said
             if word.kind is Kind.LITERAL and self.is_telling(word.text):
                 self.suspect(Command(words[at:]))
             if word.text and (word.kind is not Kind.LITERAL or _BETWEEN.search(word.text) or ";" in word.text):
@@ -409,6 +411,8 @@ class _Reader:
         for part in _LISTS.split(bare):
             words = tuple(Word(word) for word in _BETWEEN.split(part) if word)
             for at, word in enumerate(words):
+                if self.words > MAX_WORDS:
+                    return
                 if self.is_telling(word.text):
                     self.suspect(Command(words[at:]))
 

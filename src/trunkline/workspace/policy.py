@@ -207,7 +207,10 @@ def judge_command(policy: Policy, command: str, env: Mapping[str, str] | None = 
         if refused := _judge_variable(key):
             return refused
     names = {rule.split()[0] for rule in (*rules.denied, *rules.asked)}
-    found = read_commands(command, lambda name: any(fnmatch.fnmatchcase(name, one) for one in names))
+    patterns = [name for name in names if set(name) & set("*?[")]
+    found = read_commands(
+        command, lambda name: name in names or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    )
     for one in found.commands:
         if denied := _first_match(one, rules.denied, certain=True):
             name = denied.split(" ", 1)[0]

@@ -132,15 +132,16 @@ INTERPRETERS: Final = {
     "lua": Interpreter("e", (), "vEW", "l"),
     "Rscript": Interpreter("e", (), "", "", long="--(version|help|vanilla|verbose|no-.*)"),
     **dict.fromkeys(
-        ("R", "clojure", "dc", "elixir", "erl", "gnuplot", "groovy", "guile", "iex", "irb", "jshell", "julia", "luajit",
-         "m4", "ocaml", "octave", "raku", "racket", "sbcl", "scala", "swipl", "tclsh", "ts-node", "tsx", "wish"),
+        ("R", "clojure", "dc", "elixir", "erl", "gnuplot", "groovy", "guile", "iex", "ipython", "ipython3", "irb",
+         "jshell", "julia", "luajit", "m4", "ocaml", "octave", "raku", "racket", "sbcl", "scala", "swipl", "tclsh",
+         "ts-node", "tsx", "wish"),
         _ANY,
     ),
 }  # fmt: skip
 # `python3.12` is `python3`.
 _VERSIONED: Final = re.compile(r"(python|pypy|lua|perl|php|ruby|tclsh|node|guile)[\d.]+")
 # Modules of Python's that take a program as their words, or run one that is not written here.
-MODULES_WITH_CODE: Final = frozenset({"timeit", "pdb", "code", "trace", "asyncio", "doctest", "idlelib"})
+MODULES_WITH_CODE: Final = frozenset({"IPython", "timeit", "pdb", "code", "trace", "asyncio", "doctest", "idlelib"})
 
 
 def interpreter_of(name: str) -> Interpreter | None:
@@ -183,11 +184,12 @@ STARTS: Final = {
     "sqlite3": Starts("", (), r"-?-(cmd|init)|\.(shell|system|load|read)\b.*"),
     "deno": Starts("", (), r"eval|repl"),
     "bun": Starts("e", ("--eval", "--print"), r"repl|exec"),
-    "make": Starts("E", ("--eval",), r"-[a-zA-Z]*f-|(--(file|makefile)=)-|\.?SHELL(FLAGS)?:?=.*|MAKEFLAGS=.*"),
+    "make": Starts("E", ("--eval",), r"-|-[a-zA-Z]*f-|--[fm][a-z]*=-|\.?SHELL(FLAGS)?:?=.*|MAKEFLAGS=.*"),
     "cmake": Starts("", (), r"remove_directory"),
+    "hash": Starts("p"),
 }  # fmt: skip
-# Only the last of these takes the file as its next word.
-TAKES_FILE: Final = {"make": ("-f", "--file", "--makefile"), "gmake": ("-f", "--file", "--makefile")}
+# Programs that read commands from the file after such an option.
+TAKES_FILE: Final = {name: re.compile("-[a-zA-Z]*f|--[fm][a-z]*") for name in ("make", "gmake")}
 
 # Programs that start nothing, whatever they are given. What they write or remove is another matter.
 START_NOTHING: Final = frozenset((
@@ -195,7 +197,7 @@ START_NOTHING: Final = frozenset((
     "chgrp", "chmod", "chown", "cksum", "clear", "cmp", "column", "comm", "continue", "cp", "csplit", "curl", "cut",
     "date", "dd", "df", "diff", "diff3", "dirname", "dos2unix", "du", "echo", "egrep", "exit", "expand", "expr",
     "factor", "false", "fgrep", "file", "fmt", "fold", "free", "getconf", "getopts", "grep", "groups",
-    "gunzip", "gzip", "hash", "head", "hexdump", "hostname", "iconv", "id", "install", "jobs", "join", "jq", "kill",
+    "gunzip", "gzip", "head", "hexdump", "hostname", "iconv", "id", "install", "jobs", "join", "jq", "kill",
     "link", "ln", "locale", "logger", "logname", "ls", "lsblk", "lscpu", "lsof", "md5sum", "mkdir", "mkfifo", "mknod",
     "mktemp", "mv", "nl", "nm", "nproc", "numfmt", "objdump", "od", "paste", "pathchk", "pgrep", "pidof",
     "pkill", "pr", "printenv", "printf", "ps", "ptx", "pwd", "pwdx", "readelf", "readlink", "realpath", "return",
@@ -269,20 +271,22 @@ SED: Final = frozenset({"sed", "gsed"})
 def awk_may_run(program: str) -> bool:
     """Whether a program of awk may start others: ``system``, a pipe, a library, a function by its name in a text."""
     bare: list[str] = []
+    before = "\n"  # what stands last, blanks aside: after a value `/` divides, after these an expression begins
     at = 0
     while at < len(program):
         character = program[at]
-        before = "".join(bare[-3:]).rstrip()[-1:]
-        if character == '"' or (character == "/" and before in set("~(,!&|;{}\n") | {""}):
+        if character == '"' or (character == "/" and before in "~(,!&|;{}\n"):
             closing = re.compile(rf"(?:\\.|[^{character}\\\n])*{character}", re.DOTALL).match(program, at + 1)
             if closing is None:
                 return True
             at = closing.end()
             bare.append("_")
+            before = "_"
         elif character == "#":
             at = program.find("\n", at) if "\n" in program[at:] else len(program)
         else:
             bare.append(character)
+            before = before if character in " \t" else character
             at += 1
     rest = "".join(bare).replace("||", "")
     return "|" in rest or "@" in rest or "\\" in rest or re.search(r"\bsystem\b", rest) is not None

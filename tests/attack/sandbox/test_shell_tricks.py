@@ -151,7 +151,20 @@ def test_nothing_that_a_real_shell_runs_as_sudo_is_ever_allowed(command: str) ->
             assert judge_command(PRESETS["standard"], command).decision is not Decision.ALLOW
 
 
-@pytest.mark.parametrize("command", ["(" * 5000, "$(" * 5000, "`" * 5001, "if " * 3000, "sh -c " * 300, "a;" * 30_000])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "(" * 5000,
+        "$(" * 5000,
+        "`" * 5001,
+        "if " * 3000,
+        "sh -c " * 300,
+        "a;" * 30_000,
+        "foo " + "rm " * 20_000,
+        "foo '" + "rm " * 20_000 + "'",
+        "a\\\n''" * 13_000,
+    ],
+)
 def test_a_hostile_text_is_answered_in_bounded_time(command: str) -> None:
     verdict = judge_command(PRESETS["standard"], command)
     assert verdict.decision in {Decision.ASK, Decision.ALLOW}
