@@ -16,8 +16,6 @@ interrupted goes on at the next start, from the same snapshot, to the same end.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import re
 import secrets
@@ -31,6 +29,7 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.errors import WorkspaceError
+from trunkline.workspace.copies import copy, is_equal, open_root, open_up, readable
 from trunkline.workspace.folder import KEPT_FREE_BYTES, MAX_DEPTH, OpenLevel, Quota, Workspace, erase
 from trunkline.workspace.paths import system_calls
 
@@ -39,13 +38,10 @@ if TYPE_CHECKING:
 
     from trunkline.workspace.policy import SnapshotLimits
 
-# ioctl(to, FICLONE, from): the same blocks for both until one is written (btrfs, XFS, bcachefs).
-FICLONE: Final = 0x40049409
 # A file that changed so shortly before the look at it may change again without its times showing it.
 UNSETTLED_NS: Final = 2_000_000_000
 # Names that are shown of each kind of change.
 SHOWN: Final = 10
-COPY_BYTES: Final = 8_388_608
 _KINDS: Final = {stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFIFO: "p"}
 _NAME: Final = re.compile(r"(\d{8})\.snapshot")
 PENDING: Final = "undo.pending"
@@ -245,7 +241,7 @@ class Snapshots:
 
     def _walk(self) -> Iterator[tuple[int, bytes, os.stat_result]]:
         """All there is, the root (an empty path) first and folders before what is in them."""
-        _open_root(self._workspace.fd)
+        open_root(self._workspace.fd)
         yield self._workspace.fd, b"", os.fstat(self._workspace.fd)
         levels = [(OpenLevel(self._workspace.fd, "."), b"")]
         try:
@@ -273,10 +269,10 @@ class Snapshots:
         content = secrets.token_hex(12)
         copied.append(content)
         self._step("copy")
-        with _readable(folder_fd, name) as source:
+        with readable(folder_fd, name) as source:
             target = os.open(self._objects / content, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                _copy(source, target)
+                copy(source, target)
             finally:
                 os.close(target)
         return content
@@ -401,7 +397,7 @@ class Snapshots:
             found.other.append(root)
         elif root is not None and info.st_mtime_ns != root.mtime_ns:
             found.stale.append(root)
-        _open_root(self._workspace.fd)
+        open_root(self._workspace.fd)
         try:
             levels.append((OpenLevel(self._workspace.fd, "."), b""))
             while levels:
@@ -443,8 +439,8 @@ class Snapshots:
             return False
         if info.st_size != was.size or info.st_mtime_ns != was.mtime_ns or info.st_nlink != was.names:
             return True
-        with _readable(folder_fd, name) as source:
-            return not _is_equal(source, self._objects / was.content)
+        with readable(folder_fd, name) as source:
+            return not is_equal(source, self._objects / was.content)
 
     def _restore(self, number: int) -> Change:
         entries = self._read(number)
@@ -495,7 +491,7 @@ class Snapshots:
             if wanted and is_folder == (wanted == "d"):
                 return
             if is_folder:
-                _open_up(folder_fd, name)  # a folder that is closed to its owner cannot be moved by him
+                open_up(folder_fd, name)  # a folder that is closed to its owner cannot be moved by him
             self._step("aside")
             os.rename(name, self._staging / secrets.token_hex(8), src_dir_fd=folder_fd)
 
@@ -531,7 +527,7 @@ class Snapshots:
         try:
             target = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                _copy(source, target)
+                copy(source, target)
             finally:
                 os.close(target)
         finally:
@@ -553,11 +549,11 @@ class Snapshots:
     def _folder_of(self, path: bytes) -> Iterator[tuple[int, bytes]]:
         """The folder that holds this path, open to us, and the last name of the path; never through a link."""
         *names, last = path.split(b"/")
-        _open_root(self._workspace.fd)
+        open_root(self._workspace.fd)
         current = os.dup(self._workspace.fd)
         try:
             for name in names:
-                _open_up(current, name)
+                open_up(current, name)
                 inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
                 os.close(current)
                 current = inner
@@ -586,103 +582,6 @@ def _is_same(was: Entry, info: os.stat_result) -> bool:
         and was.ctime_ns == info.st_ctime_ns
         and (was.inode, was.size, was.mtime_ns) == (info.st_ino, info.st_size, info.st_mtime_ns)
     )
-
-
-@contextlib.contextmanager
-def _readable(folder_fd: int, name: bytes) -> Iterator[int]:
-    """A regular file, open for reading, also if its owner closed it to himself: it is opened for that long."""
-    with contextlib.suppress(PermissionError):
-        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
-        try:
-            if not stat.S_ISREG(os.fstat(source).st_mode):
-                raise WorkspaceError("execution", "a file was replaced meanwhile")
-            yield source
-        finally:
-            os.close(source)
-        return
-    place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
-    try:
-        info = os.fstat(place)
-        if not stat.S_ISREG(info.st_mode):
-            raise WorkspaceError("execution", "a file was replaced meanwhile")
-        path = Path(f"/proc/self/fd/{place}")
-        mode = stat.S_IMODE(info.st_mode)
-        path.chmod(mode | stat.S_IRUSR)
-        try:
-            source = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        finally:
-            path.chmod(mode)
-        try:
-            yield source
-        finally:
-            os.close(source)
-    finally:
-        os.close(place)
-
-
-def _is_equal(fd: int, path: Path) -> bool:
-    with open(fd, "rb", buffering=0, closefd=False) as one, path.open("rb", buffering=0) as other:
-        while True:
-            part = one.read(COPY_BYTES)
-            if part != other.read(COPY_BYTES):
-                return False
-            if not part:
-                return True
-
-
-def _open_up(folder_fd: int, name: bytes) -> None:
-    """Let us into a folder that its owner closed. Its mode is set again when all of it is in place."""
-    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
-    try:
-        mode = stat.S_IMODE(os.fstat(place).st_mode)
-        if os.geteuid() != 0 and mode & stat.S_IRWXU != stat.S_IRWXU:
-            Path(f"/proc/self/fd/{place}").chmod(mode | stat.S_IRWXU)
-    finally:
-        os.close(place)
-
-
-def _open_root(root_fd: int) -> None:
-    """The same for the root, which is open already: by its name it could not be opened if it is closed."""
-    mode = stat.S_IMODE(os.fstat(root_fd).st_mode)
-    if os.geteuid() != 0 and mode & stat.S_IRWXU != stat.S_IRWXU:
-        os.fchmod(root_fd, mode | stat.S_IRWXU)
-
-
-# What a file system says that copies only in the ordinary way.
-_NO_COPY: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
-
-
-def _copy_part(source: int, target: int, at: int, size: int) -> int:
-    try:
-        return os.copy_file_range(source, target, size, at, at)
-    except OSError as error:
-        if error.errno not in _NO_COPY:
-            raise
-        os.lseek(target, at, os.SEEK_SET)
-        return os.sendfile(target, source, at, size)
-
-
-def _copy(source: int, target: int) -> None:
-    """All of a file: by sharing its blocks, else what is not a hole of it."""
-    with contextlib.suppress(OSError):
-        fcntl.ioctl(target, FICLONE, source)
-        return
-    size = os.fstat(source).st_size
-    at = 0
-    while at < size:
-        try:
-            at = os.lseek(source, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # only a hole is left
-                break
-            raise
-        end = os.lseek(source, at, os.SEEK_HOLE)
-        while at < end:
-            taken = _copy_part(source, target, at, min(COPY_BYTES, end - at))
-            if not taken:
-                raise WorkspaceError("execution", "a file became shorter meanwhile")
-            at += taken
-    os.ftruncate(target, size)
 
 
 def _told(found: _Difference) -> Change:

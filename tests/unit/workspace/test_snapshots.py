@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from trunkline.errors import WorkspaceError
+from trunkline.workspace import snapshots
 from trunkline.workspace.folder import Workspace
 from trunkline.workspace.policy import SnapshotLimits
 from trunkline.workspace.snapshots import About, Skipped, Snapshots
@@ -73,8 +74,8 @@ def copies_in(folder: Path) -> int:
     return len(list((folder / "snapshots" / "objects").iterdir()))
 
 
-def taken(snapshots: Snapshots, run: str = "run_1") -> int:
-    about = snapshots.take(run, 1)
+def taken(kept: Snapshots, run: str = "run_1") -> int:
+    about = kept.take(run, 1)
     assert isinstance(about, About)
     return about.number
 
@@ -155,21 +156,16 @@ def test_undoing_an_undo_brings_back_what_it_took_away(kept: Snapshots, workspac
     assert picture(workspace.root) == changed
 
 
-def test_what_did_not_change_is_not_copied_again(workspace: Workspace, tmp_path: Path) -> None:
-    plant(workspace.root)
-    kept = Snapshots(workspace, tmp_path / "snapshots", SnapshotLimits())
-    taken(kept)
+def test_what_did_not_change_is_not_copied_again(
+    kept: Snapshots, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # As if all of it had been there for a while.
-    import trunkline.workspace.snapshots as module
-
-    unsettled, module.UNSETTLED_NS = module.UNSETTLED_NS, -(10**9)  # type: ignore[misc]
-    try:
-        taken(kept)
-        copies = copies_in(tmp_path)
-        (workspace.root / "data" / "b.bin").write_text("new")
-        about = kept.take("run", 1)
-    finally:
-        module.UNSETTLED_NS = unsettled  # type: ignore[misc]
+    monkeypatch.setattr(snapshots, "UNSETTLED_NS", -(10**9))
+    taken(kept)
+    taken(kept)
+    copies = copies_in(tmp_path)
+    (workspace.root / "data" / "b.bin").write_text("new")
+    about = kept.take("run", 1)
     assert isinstance(about, About)
     # One that its owner closed is opened to be read, which changes its time: it is copied each time.
     closed = 0 if os.geteuid() == 0 else 1

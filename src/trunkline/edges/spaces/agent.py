@@ -107,10 +107,12 @@ class SpaceAgent(Resident):
 
     def _check_scripts(self, delivery: Deliver) -> None:
         """What a person said yes to must be what runs."""
-        shown, now = self.shown_before(delivery), self._scripts(delivery.tool_id, delivery.input)
+        now = self._scripts(delivery.tool_id, delivery.input)
+        if not now:
+            return
         # Where the rules of the exchange asked, no script was shown.
-        shown = [reason for reason in shown if "; it reads " in reason]
-        if now and shown and not any(reason.endswith(now) for reason in shown):
+        shown = [reason for reason in self.shown_before(delivery) if "; it reads " in reason]
+        if shown and not any(reason.endswith(now) for reason in shown):
             text = "A file that the command reads is another than was shown to the person who approved: ask again"
             raise WorkspaceError("policy", text)
 
