@@ -417,6 +417,31 @@ def test_a_space_is_made_listed_used_and_removed(exchange: Running) -> None:
     assert trunkline(exchange, "space", "new", name).returncode == 0
 
 
+def test_what_a_script_removed_unasked_is_brought_back_on_the_command_line(exchange: Running) -> None:
+    space = SpaceOf(exchange)
+    space.write("data/precious.txt", "work of a day")
+    space.write("clean.py", "import shutil; shutil.rmtree('data'); open('left', 'w')")
+    assert space.shell("python3 clean.py")["success"]
+    assert space.files() == ["clean.py", "left"]
+    said = trunkline(exchange, "space", "undo", space.name)
+    assert (said.returncode, space.files()) == (2, ["clean.py", "left"])
+    assert "this would bring back 2, change back 0 and remove 1 names; say --yes" in said.stderr
+    done = trunkline(exchange, "space", "undo", space.name, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "brought back: 2 (data/, data/precious.txt)" in done.stdout
+    assert "removed: 1 (left)" in done.stdout
+    assert (space.root / "data" / "precious.txt").read_text() == "work of a day"
+    # The space's own user has it again.
+    assert space.shell("echo more >> data/precious.txt && cat data/precious.txt")["stdout"] == "work of a daymore\n"
+    listed = json.loads(trunkline(exchange, "space", "snapshots", space.name, "--json").stdout)["snapshots"]
+    undone = next(one["run"] for one in listed if one["run"].startswith("undo_"))
+    again = json.loads(trunkline(exchange, "space", "undo", space.name, undone, "--yes", "--json").stdout)
+    assert (again["done"], space.files()) == (True, ["clean.py", "left"])
+    assert undone in trunkline(exchange, "space", "snapshots", space.name).stdout
+    missing = trunkline(exchange, "space", "undo", space.name, "run_x", "--yes")
+    assert (missing.returncode, missing.stderr) == (2, "not_found: There is no snapshot from before run_x\n")
+
+
 def test_a_run_on_the_command_line_waits_for_the_answer(exchange: Running) -> None:
     space = SpaceOf(exchange)
     message = json.dumps({"protocolVersion": "1.0", "operations": [{"type": "shell", "command": "rm -rf data"}]})

@@ -39,11 +39,12 @@ def described(question: dict[str, Any]) -> Iterator[str]:
     """One question, for the person who has to answer it."""
     approval_id = question["approval_id"]
     yield heading(f"{approval_id}  {_subject(question)}")
+    # First why: of a long command it says which part is dangerous.
+    if question.get("reason"):
+        yield f"  because: {printable(question['reason'])}"
     asked, expires = seconds_of(question["asked_at"]), seconds_of(question["expires_at"])
     left = duration(expires - time.time())
     yield f"  asked by {printable(question['asked_by'])} at {clock(asked)}, expires in {left}"
-    if question.get("reason"):
-        yield f"  because: {printable(question['reason'])}"
     if question.get("chain"):
         yield f"  through: {printable(' → '.join((*question['chain'], question['asked_by'])))}"
     if question.get("waiting", 1) > 1:

@@ -84,6 +84,75 @@ def rm(settings: CommandSettings, name: str, yes: bool) -> None:
         say(f"removed {printable(name)}")
 
 
+@space.command("snapshots", short_help="What can be brought back in a space.")
+@click.argument("name")
+@shared
+def list_snapshots(settings: CommandSettings, name: str) -> None:
+    """How the space NAME was before its last runs. `trunkline space undo` brings it back."""
+    found: dict[str, Any] = settings.connect().get(at("spaces", name, "snapshots"))
+    if settings.shown_as_json(found):
+        return
+    if found.get("skipped"):
+        note(f"the last one was not taken: {printable(found['skipped'])}")
+    if not found["snapshots"]:
+        say("No snapshots. One is taken before the first change of a run.")
+        return
+    rows = [
+        [str(one["number"]), one["taken_at"], one["run"], str(one["files"]), str(one["bytes"])]
+        for one in found["snapshots"]
+    ]
+    table(["NUMBER", "TAKEN", "BEFORE", "FILES", "BYTES"], rows, whole=True)
+
+
+@space.command("undo", short_help="Bring a space back to where it was before a run.")
+@click.argument("name")
+@click.argument("run_id", metavar="[RUN]", default="")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared
+def undo(settings: CommandSettings, name: str, run_id: str, yes: bool) -> None:
+    """Bring the files of the space NAME back to where they were before RUN, or before the last run.
+
+    What was done since is undone, by whichever run. The state before is kept: a second undo brings it back.
+    """
+    exchange = settings.connect()
+    path = at("spaces", name, "undo")
+    if not yes:
+        found: dict[str, Any] = exchange.post(path, {"run": run_id, "dry_run": True})
+        if not sys.stdin.isatty():
+            settings.shown_as_json(found)
+            raise click.UsageError(f"this would {_told(found)}; say --yes")
+        if not settings.as_json:
+            for line in _changes(found):
+                note(line)
+        click.confirm(f"Bring {printable(name)} back to this?", abort=True, err=True)
+    done: dict[str, Any] = exchange.post(path, {"run": run_id})
+    if settings.shown_as_json(done):
+        return
+    for line in _changes(done):
+        say(line)
+    if "not_kept" in done:
+        note(f"this cannot be undone: {printable(done['not_kept'])}")
+    else:
+        note(f"undo this with: trunkline space undo {printable(name)} {printable(done['undo_with'])}")
+
+
+def _told(change: dict[str, Any]) -> str:
+    back, other, made = change["brought_back"], change["changed_back"], change["removed"]
+    return f"bring back {back}, change back {other} and remove {made} names"
+
+
+def _changes(change: dict[str, Any]) -> list[str]:
+    """What an undo does or did, with the first names of each kind."""
+    lines = []
+    if taken := change.get("snapshot"):
+        lines.append(f"to {printable(taken['taken_at'])}, before {printable(taken['run'])}:")
+    for key, text in (("brought_back", "brought back"), ("changed_back", "changed back"), ("removed", "removed")):
+        names = [printable(one) for one in change[f"first_{key}"]]
+        more = f", and {change[key] - len(names)} more" if change[key] > len(names) else ""
+        lines.append(f"  {text}: {change[key]}" + (f" ({', '.join(names)}{more})" if names else ""))
+    return lines
+
+
 @space.command("run", short_help="Run operations: messages on stdin, events on stdout.")
 @click.argument("name")
 @click.option("--no-wait", is_flag=True, help="Do not wait for a person who is asked; exit with 3.")

@@ -70,6 +70,9 @@ class SimulatedSpaceAgent(SpaceAgent):
     rng: Random
     witness: Witness
 
+    async def recover(self) -> None:
+        """There is nothing on disk."""
+
     async def do(self, delivery: Deliver, tool: str, given: dict[str, Any]) -> Told:
         """Do it, some time after it was asked for and some time before it is told."""
         span = COMMAND_S if tool == "shell" else FILE_S

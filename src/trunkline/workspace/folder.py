@@ -2,10 +2,10 @@
 
 Owns the descriptor of the root, the choice of an owner and the quota. It does not own what files contain.
 
-Invariant: no file in a workspace is read or changed with more rights than its owner has; only counting looks with our
-own, since what is closed to its owner takes room all the same. If the exchange runs as root, each
-workspace has a user of its own, a number that no account has, and ``acting`` takes that user's rights for the file
-system in the calling thread. The folder's owner on disk is the only record of that number.
+Invariant: no file in a workspace is read or changed with more rights than its owner has; only counting and
+``snapshots`` look with our own, since what is closed to its owner takes room, and is lost, all the same. If the
+exchange runs as root, each workspace has a user of its own, a number that no account has, and ``acting`` takes that
+user's rights for the file system in the calling thread. The folder's owner on disk is the only record of that number.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import hashlib
 import os
 import pwd
 import stat
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
@@ -180,6 +181,10 @@ class Workspace:
             raise WorkspaceError("execution", text)
         self._known = Usage(known.size + size, known.files + files, over=False)
 
+    def forget_count(self) -> None:
+        """Much may be other than it was: count again when it matters."""
+        self._known = None
+
     def ran_command(self) -> None:
         """A command may have written: forget the count unless the disk is as it was."""
         if self.may_have_grown():
@@ -196,8 +201,8 @@ _NOT_COUNTED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _LISTABLE: Final = stat.S_IRUSR | stat.S_IXUSR
 
 
-class _Level:
-    """A folder while it is counted, open. One that its owner closed is opened for that long, and closed again."""
+class OpenLevel:
+    """A folder that is looked through, open. One that its owner closed is opened for that long, and closed again."""
 
     __slots__ = ("_closed_mode", "entries", "fd")
 
@@ -231,9 +236,9 @@ class _Level:
 def _usage(root_fd: int, quota: Quota) -> Usage:
     size = files = 0
     # One open folder for each level; not os.fwalk, which recurses and so ends in a RecursionError at a nasty depth.
-    levels: list[_Level] = []
+    levels: list[OpenLevel] = []
     try:
-        levels.append(_Level(root_fd, "."))
+        levels.append(OpenLevel(root_fd, "."))
         while levels:
             here = levels[-1]
             entry = next(here.entries, None)
@@ -251,7 +256,7 @@ def _usage(root_fd: int, quota: Quota) -> Usage:
                 return Usage(size, files, over=True)
             if stat.S_ISDIR(info.st_mode):
                 try:
-                    levels.append(_Level(here.fd, entry.name))
+                    levels.append(OpenLevel(here.fd, entry.name))
                 except OSError as error:
                     if error.errno not in _NOT_COUNTED:
                         raise
@@ -261,6 +266,14 @@ def _usage(root_fd: int, quota: Quota) -> Usage:
         for level in reversed(levels):
             level.close()
     return Usage(size, files, over=False)
+
+
+def erase(folder: Path) -> None:
+    """Remove what commands of strangers made: folders closed to their owner, and deeper than Python can walk."""
+    # Folders only: a file may have another name elsewhere. Each before it is looked into.
+    closed = ["-type", "d", "!", "-perm", "-u=rwx", "-exec", "chmod", "u+rwx", "{}", ";"]
+    for words in (["find", str(folder), *closed], ["rm", "-rf", "--", str(folder)]):
+        subprocess.run(words, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=False)
 
 
 def _free_uid(root: Path, taken: Collection[int]) -> int:

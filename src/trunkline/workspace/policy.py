@@ -18,13 +18,13 @@ from msgspec import Meta, Struct
 
 from trunkline.errors import ConfigError
 from trunkline.model import Decision
-from trunkline.workspace.commands import name_of, read_commands
+from trunkline.workspace.commands import name_of, read_commands, variable_holds_code
 from trunkline.workspace.folder import Amount, Quota
 from trunkline.workspace.paths import check_path
 from trunkline.workspace.shell_grammar import Command, Kind, Word
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 # Git runs what stands in its hooks and its configuration, shells and editors what stands in these files: whoever opens
 # the folder with programs of his own would run it with rights of his own.
@@ -39,7 +39,9 @@ ASKED_COMMANDS: Final = (
     "rm -r", "rm -R", "rm --recursive", "find -delete", "dd", "mkfs", "mkfs.*", "shred", "wipefs",
     "chmod -R", "chmod --recursive", "chown -R", "chown --recursive", "chgrp -R", "chgrp --recursive",
     "git push -f", "git push --force", "git push --force-with-lease", "git push --mirror", "git push --delete",
-    "git push -d", "git push --prune", "git push +*", "git push :*",
+    "git push -d", "git push --prune", "git push +*", "git push :*", "git clean -f", "git clean --force", "git rm -f",
+    "git reset --hard", "git rm --force", "rsync --delete", "rsync --delete-before", "rsync --delete-during", "rsync --delete-delay",
+    "rsync --delete-after", "rsync --delete-excluded", "rsync --remove-source-files", "cmake remove_directory",
 )  # fmt: skip
 # No option of any of these writes a file or runs a program. That is why `sort`, `uniq`, `file`, `git` and `rg` are not
 # among them. Of `find` the listed options do: see FIND_WRITES.
@@ -53,6 +55,11 @@ FIND_WRITES: Final = re.compile(r"-(exec|ok|delete|fprint|fls).*")
 
 # Variables that make a program load code, before it does anything of its own.
 DENIED_VARIABLES: Final = ("LD_*", "PYTHON*", "BASH_ENV", "ENV", "BASH_FUNC_*", "GLIBC_TUNABLES", "GCONV_PATH")
+# Of what is dangerous in a line, so much is shown before the line itself, which is shown whole.
+MAX_PARTS: Final = 5
+MAX_PART_CHARACTERS: Final = 200
+EXCERPT_CHARACTERS: Final = 80
+_WORD_REST: Final = re.compile(r"\S{0,2000}")
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -93,6 +100,18 @@ class CommandLimits(Struct, frozen=True, forbid_unknown_fields=True):
     cpu_s: Amount = 1_200  # twice the longest timeout: two cores all the time
 
 
+class SnapshotLimits(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of how a space was before its runs. ``kept`` 0: nothing.
+
+    Of a space that takes more than ``largest_space_bytes`` none is made: without a file system that shares blocks the
+    first one copies everything, at some 500 MiB/s. ``max_bytes`` is for all of a space's, beside its quota.
+    """
+
+    kept: Annotated[int, Meta(ge=0, le=1000)] = 20
+    max_bytes: Amount = 2_147_483_648
+    largest_space_bytes: Amount = 1_073_741_824
+
+
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     """All rules and limits of one workspace."""
 
@@ -101,6 +120,7 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     network: NetworkPolicy = NetworkPolicy()
     limits: CommandLimits = CommandLimits()
     quota: Quota = Quota()
+    snapshots: SnapshotLimits = SnapshotLimits()
 
 
 PRESETS: Final[Mapping[str, Policy]] = {
@@ -120,6 +140,7 @@ class Verdict(Struct, frozen=True):
     rule: str
     reason: str = ""
     suggestion: str | None = None
+    scripts: tuple[str, ...] = ()  # files that the command reads, of which the person who is asked should see the hash
 
 
 def make_policy(preset: str, overrides: Mapping[str, object] | None = None) -> Policy:
@@ -186,22 +207,71 @@ def judge_command(policy: Policy, command: str, env: Mapping[str, str] | None = 
     for key in env or {}:
         if refused := _judge_variable(key):
             return refused
-    found = read_commands(command)
+    names = {rule.split()[0] for rule in (*rules.denied, *rules.asked)}
+    patterns = [name for name in names if set(name) & set("*?[")]
+    found = read_commands(
+        command, lambda name: name in names or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    )
     for one in found.commands:
         if denied := _first_match(one, rules.denied, certain=True):
             name = denied.split(" ", 1)[0]
             return Verdict(Decision.DENY, "shell.denied", f"Command '{name}' is blocked", f"Remove {name} from command")
-    for one in found.commands:
-        if _first_match(one, rules.asked, certain=False):
-            return Verdict(Decision.ASK, "shell.approvalRequired", "Destructive command requires approval")
-    if found.unclear and (rules.unclear is not Decision.ALLOW or _names_denied(command, rules.denied)):
-        reason = f"Command cannot be parsed and requires approval: {found.unclear[0]}"
+    destructive = [one for one in found.commands if _first_match(one, rules.asked, certain=False)]
+    if destructive:
+        # One command alone is what is shown anyway; of a longer line, what matters stands first.
+        parts = "" if len(found.commands) == 1 else f": {_parts(destructive)}"
+        return Verdict(
+            Decision.ASK,
+            "shell.approvalRequired",
+            f"Destructive command requires approval{parts}",
+            scripts=found.scripts,
+        )
+    for one in found.suspects:
+        if _first_match(one, (*rules.denied, *rules.asked), certain=False):
+            reason = f"A program is given a command and may run it, which requires approval: {_parts([one])}"
+            return Verdict(Decision.ASK, "shell.approvalRequired", reason, scripts=found.scripts)
+    unclear = [*found.unclear, *(f"'{key}' is set, and programs run what it says" for key in env or {}
+                                 if variable_holds_code(key))]  # fmt: skip
+    if unclear and (rules.unclear is not Decision.ALLOW or _names_denied(command, rules.denied)):
+        more = f", and {len(unclear) - 1} more of the kind" if len(unclear) > 1 else ""
+        reason = f"Command cannot be parsed and requires approval: {unclear[0]}{more}"
+        if not found.commands:
+            reason += _excerpts(command, rules.asked)
         decision = Decision.ASK if rules.unclear is Decision.ALLOW else rules.unclear
         rule = "shell.denied" if decision is Decision.DENY else "shell.approvalRequired"
-        return Verdict(decision, rule, reason, "Write the command out plainly")
+        return Verdict(decision, rule, reason, "Write the command out plainly", found.scripts)
     if rules.allowed is None:
         return Verdict(Decision.ALLOW, "default")
-    return _judge_allowed(found.commands, rules.allowed, plain=found.plain and not env)
+    judged = _judge_allowed(found.commands, rules.allowed, plain=found.plain and not env)
+    return msgspec.structs.replace(judged, scripts=found.scripts)
+
+
+def _parts(commands: Sequence[Command]) -> str:
+    """Commands for a person who is asked, in the order of the line, and how much of them is not shown."""
+    shown = [_written(command) for command in reversed(commands[-MAX_PARTS:])]
+    left_out = len(commands) - len(shown)
+    return "; ".join(shown) + (f"; and {left_out} more such commands that are not shown here" if left_out else "")
+
+
+def _written(command: Command) -> str:
+    words = [word.text if word.kind is Kind.LITERAL else f"{word.text}…" for word in command.words]
+    text = " ".join(words)
+    end = _end_of_word(text, MAX_PART_CHARACTERS)
+    return f"'{text[:end]}'" + (f" (cut: {len(text) - end} more characters)" if end < len(text) else "")
+
+
+def _end_of_word(text: str, at: int) -> int:
+    """Where to cut: not inside a word, since half a secret is not recognised as one when the record is masked."""
+    return at + len(_WORD_REST.match(text, at).group()) if at < len(text) else len(text)  # type: ignore[union-attr]
+
+
+def _excerpts(command: str, asked: tuple[str, ...]) -> str:
+    """Of a text that was not understood: where it names what is asked about, so that it is not lost in a long one."""
+    names = "|".join(re.escape(name) for name in sorted({rule.split()[0] for rule in asked if "*" not in rule}))
+    # A name, and an option or so after it: `git` and `find` alone say nothing.
+    places = [found.start() for found in re.finditer(rf"(?<![\w./-])(?:{names})\s+[^\s;|&]", command)] if names else []
+    shown = [f"'{command[place : _end_of_word(command, place + EXCERPT_CHARACTERS)]}'" for place in places[-MAX_PARTS:]]
+    return f"; it holds, among other things: {'; '.join(shown)}" if shown else ""
 
 
 def _judge_variable(key: str) -> Verdict | None:

@@ -22,6 +22,8 @@ MAX_NESTING: Final = 40
 MAX_COMMANDS: Final = 2_000
 
 _BLANK: Final = " \t"
+# From a place outside of single quotes, as far as no other kind of quoting, no comment and no new line can begin.
+_JOINABLE: Final = re.compile(r"(?:[^'\"`#\n\\]|\\\n)+")
 _ENDS_WORD: Final = frozenset(" \t\n;&|()<>")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -60,11 +62,19 @@ class Command(Struct, frozen=True):
     words: tuple[Word, ...]
 
 
+class Assignment(Struct, frozen=True):
+    """A variable that a text gives a value: before a command, alone, in a loop, or while it is expanded."""
+
+    name: str
+    value: Word
+
+
 class Script(Struct, frozen=True):
     """The simple commands of a text. ``plain``: in lists and pipelines, with nothing expanded but file names."""
 
     commands: tuple[Command, ...]
     plain: bool
+    assignments: tuple[Assignment, ...] = ()
 
 
 def parse(text: str) -> Script:
@@ -77,7 +87,7 @@ def parse(text: str) -> Script:
         raise NotUnderstood("a line is broken inside an expansion")
     parser = _Parser(text)
     parser.script()
-    return Script(tuple(parser.commands), parser.plain)
+    return Script(tuple(parser.commands), parser.plain, tuple(parser.assignments))
 
 
 class _Parser:
@@ -87,7 +97,9 @@ class _Parser:
         self.text = text
         self.at = 0
         self.depth = depth
+        self.joined_to = 0  # up to here no line is continued any more
         self.commands: list[Command] = []
+        self.assignments: list[Assignment] = []
         self.plain = True
         self.documents: list[tuple[str, bool, bool]] = []  # here-documents whose text begins after this line
 
@@ -172,11 +184,15 @@ class _Parser:
 
     def subshell(self) -> None:
         self.expect("(")
+        start, pending, self.documents = self.at, self.documents, []
         self.list_until(frozenset())
         self.skip_lines()
         self.expect(")")
         if self.documents:
             raise NotUnderstood("a here-document begins in parentheses and ends outside them")
+        if pending and "\n" in self.text[start : self.at]:
+            raise NotUnderstood("a here-document begins before parentheses and its text inside them")
+        self.documents = pending
 
     def compound(self, word: str) -> None:
         if word == "{":
@@ -219,8 +235,10 @@ class _Parser:
             self.at += len("in")
             self.skip_blanks()
             while self.at < len(self.text) and self.text[self.at] not in ";\n":
-                self.word()
+                self.assignments.append(Assignment(name.group(), self.word()))
                 self.skip_blanks()
+        else:
+            self.assignments.append(Assignment(name.group(), Word("", Kind.UNKNOWN)))
         self.take(";")
         self.skip_lines()
         self.expect_word("do")
@@ -261,8 +279,10 @@ class _Parser:
                 self.at = assignment.end()
                 if self.peek("("):
                     raise NotUnderstood("an array is not known to every shell")
+                value = Word("")
                 if self.at < len(self.text) and self.text[self.at] not in _ENDS_WORD:
-                    self.word()
+                    value = self.word()
+                self.assignments.append(Assignment(assignment.group().rstrip("+="), value))
                 continue
             if self.at >= len(self.text) or self.text[self.at] in _ENDS_WORD:
                 break
@@ -324,6 +344,7 @@ class _Parser:
         known: list[str] = []
         kind = Kind.LITERAL
         start = self.at
+        self.join_lines()
         while self.at < len(self.text) and (character := self.text[self.at]) not in _ENDS_WORD:
             part, part_kind = self.part(character, at_start=self.at == start)
             if kind is Kind.LITERAL:
@@ -332,8 +353,11 @@ class _Parser:
                 kind = Kind.UNKNOWN
             elif part_kind is Kind.OPERAND:
                 kind = Kind.OPERAND
+            self.join_lines()
         if self.at == start:
             raise NotUnderstood("a word is missing")
+        if self.documents and "\n" in self.text[start : self.at]:
+            raise NotUnderstood("a word goes on in the next line, where the text of a here-document begins")
         text = "".join(known)
         if kind is Kind.OPERAND and (not text or text.startswith("-")):
             kind = Kind.UNKNOWN
@@ -363,6 +387,8 @@ class _Parser:
         self.at += 1
         if character == "{" and self.text[self.at : self.at + 1] != "}":
             return "", Kind.UNKNOWN  # `{a,b}` is two words to some shells
+        if character == "[" and at_start and self.text[self.at : self.at + 1] in _BLANK:
+            return character, Kind.LITERAL  # the command of this name
         if character in "*?[" or (character == "~" and at_start):
             return (character if character == "~" else ""), Kind.OPERAND
         return character, Kind.LITERAL
@@ -372,6 +398,7 @@ class _Parser:
         known: list[str] = []
         kind = Kind.LITERAL
         while True:
+            self.join_lines()
             character = self.text[self.at : self.at + 1]
             if not character:
                 raise NotUnderstood("a quote is not closed")
@@ -402,6 +429,7 @@ class _Parser:
     def dollar(self, *, quoted: bool) -> tuple[str, Kind]:
         """An expansion. Quoted it stays one word (but for ``$@``), so what stands before it is the word's beginning."""
         self.at += 1
+        self.join_lines()
         following = self.text[self.at : self.at + 1]
         result = ("", Kind.OPERAND if quoted and following != "@" else Kind.UNKNOWN)
         if self.peek("(("):
@@ -442,6 +470,7 @@ class _Parser:
         self.deeper()
         start = self.at
         while True:
+            self.join_lines()
             character = self.text[self.at : self.at + 1]
             if not character:
                 raise NotUnderstood("a brace is not closed")
@@ -453,6 +482,8 @@ class _Parser:
             self.part(character, at_start=False)
         if re.search(r"@[A-Za-z]$", self.text[start : self.at]) or self.text[start] == "!":
             raise NotUnderstood("an expansion that not every shell knows")
+        if sets := re.match(r"(\w+):?=", self.text[start : self.at]):
+            self.assignments.append(Assignment(sets.group(1), Word("", Kind.UNKNOWN)))
         self.at += 1
         self.depth -= 1
 
@@ -466,6 +497,9 @@ class _Parser:
         # Inside double quotes `\"` loses its backslash too, in some shells.
         if '\\"' in inner:
             raise NotUnderstood("quotes inside backticks")
+        # Before it looks at quotes inside, dash takes this out everywhere.
+        if "\\\n" in inner and "'" in inner:
+            raise NotUnderstood("a line is continued in quotes inside backticks")
         self.inside(inner)
         self.at = end + 1
 
@@ -474,16 +508,25 @@ class _Parser:
         parser = _Parser(text, self.depth + 1)
         parser.script()
         self.commands.extend(parser.commands)
+        self.assignments.extend(parser.assignments)
         self.check_count()
 
     # --- blanks, lines and here-documents
 
+    def join_lines(self) -> None:
+        """Take out each backslash with a line break after it, as the shell does first, up to where quoting begins."""
+        if self.at >= self.joined_to and (found := _JOINABLE.match(self.text, self.at)):
+            joined = found.group().replace("\\\n", "")
+            if len(joined) < len(found.group()):
+                self.text = self.text[: self.at] + joined + self.text[found.end() :]
+            self.joined_to = self.at + len(joined)
+
     def skip_blanks(self) -> None:
+        self.join_lines()
         while self.at < len(self.text):
             if self.text[self.at] in _BLANK:
                 self.at += 1
-            elif self.peek("\\\n"):
-                self.at += 2
+                self.join_lines()
             elif self.text[self.at] == "#":
                 end = self.text.find("\n", self.at)
                 self.at = len(self.text) if end < 0 else end
@@ -501,6 +544,7 @@ class _Parser:
         documents, self.documents = self.documents, []
         for end, expands, strips in documents:
             body: list[str] = []
+            continued = ""  # what a backslash at the end of a line joins with the next one
             while True:
                 if self.at >= len(self.text):
                     raise NotUnderstood("a here-document has no end")
@@ -508,22 +552,33 @@ class _Parser:
                 line_end = len(self.text) if line_end < 0 else line_end
                 line = self.text[self.at : line_end]
                 self.at = min(line_end + 1, len(self.text))
-                if (line.lstrip("\t") if strips else line) == end:
+                found = (line.lstrip("\t") if strips else line) == end
+                if continued and (found or continued + line == end):
+                    raise NotUnderstood("the end of a here-document is joined with the line before it")
+                if found:
                     break
                 body.append(line)
+                is_joined = expands and (len(line) - len(line.rstrip("\\"))) % 2
+                continued = continued + line[:-1] if is_joined else ""
+                if is_joined and not continued:
+                    raise NotUnderstood("a line of a here-document is a backslash alone")
             if expands:
                 self.document("\n".join(body))
 
     def document(self, body: str) -> None:
         parser = _Parser(body, self.depth + 1)
-        while parser.at < len(body):
-            parser.quoted_part(body[parser.at])
+        parser.join_lines()
+        while parser.at < len(parser.text):
+            parser.quoted_part(parser.text[parser.at])
+            parser.join_lines()
         self.commands.extend(parser.commands)
+        self.assignments.extend(parser.assignments)
         self.check_count()
 
     # --- small steps
 
     def peek(self, text: str) -> bool:
+        self.join_lines()
         return self.text.startswith(text, self.at)
 
     def take(self, text: str) -> bool:
@@ -537,6 +592,7 @@ class _Parser:
             raise NotUnderstood(f"'{text}' is missing")
 
     def reserved(self) -> str | None:
+        self.join_lines()
         found = _RESERVED.match(self.text, self.at)
         return found.group() if found else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import tempfile
 from pathlib import Path
@@ -49,6 +50,21 @@ def test_a_verdict_says_which_rule_and_why() -> None:
     assert denied.suggestion == "Remove sudo from command"
     asked = judge_command(PRESETS["standard"], "rm -rf data/")
     assert (asked.rule, asked.reason) == ("shell.approvalRequired", "Destructive command requires approval")
+
+
+def test_of_a_long_line_the_dangerous_part_is_told_first_and_what_is_cut_is_said() -> None:
+    filler = "echo building; " * 500
+    asked = judge_command(PRESETS["standard"], f"{filler} rm -rf data; {filler}")
+    assert asked.reason == "Destructive command requires approval: 'rm -rf data'"
+    hidden = judge_command(PRESETS["standard"], f"make && sh -c 'rm -rf {'long ' * 100}'")
+    assert hidden.reason.startswith("Destructive command requires approval: 'rm -rf long long ")
+    assert hidden.reason.endswith("long' (cut: 305 more characters)")
+    many = judge_command(PRESETS["standard"], "; ".join(f"rm -r {number}" for number in range(9)))
+    assert many.reason.endswith("; and 4 more such commands that are not shown here")
+    unclear = judge_command(PRESETS["standard"], f"{filler} eval $x; python3 -c y")
+    assert unclear.reason.endswith(", and 1 more of the kind")
+    too_long = judge_command(PRESETS["standard"], f"{filler * 20} rm -rf data; {filler}")
+    assert "it is too long; it holds, among other things: 'rm -rf data; echo" in too_long.reason
 
 
 def test_a_denied_name_is_found_wherever_a_real_shell_would_run_it(tmp_path: Path) -> None:
@@ -135,10 +151,145 @@ def test_nothing_that_a_real_shell_runs_as_sudo_is_ever_allowed(command: str) ->
             assert judge_command(PRESETS["standard"], command).decision is not Decision.ALLOW
 
 
-@pytest.mark.parametrize("command", ["(" * 5000, "$(" * 5000, "`" * 5001, "if " * 3000, "sh -c " * 300, "a;" * 30_000])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "(" * 5000,
+        "$(" * 5000,
+        "`" * 5001,
+        "if " * 3000,
+        "sh -c " * 300,
+        "a;" * 30_000,
+        "foo " + "rm " * 20_000,
+        "foo '" + "rm " * 20_000 + "'",
+        "a\\\n''" * 13_000,
+    ],
+)
 def test_a_hostile_text_is_answered_in_bounded_time(command: str) -> None:
     verdict = judge_command(PRESETS["standard"], command)
     assert verdict.decision in {Decision.ASK, Decision.ALLOW}
+
+
+# --- both sides of the rule -------------------------------------------------------------------------------------------
+
+
+def lines(name: str) -> list[str]:
+    """The lines of a corpus; one with a line break in it is never a comment."""
+    found = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
+    return [line.replace("⏎", "\n") for line in found if line and ("⏎" in line or not line.startswith("# "))]
+
+
+ASKED, ORDINARY = lines("asked_lines.txt"), lines("ordinary_lines.txt")
+
+
+def test_both_corpora_are_as_large_as_promised() -> None:
+    assert len(set(ASKED)) >= 150
+    assert len(set(ORDINARY)) >= 150
+
+
+@pytest.mark.parametrize("command", ASKED)
+def test_a_line_that_may_remove_a_tree_is_asked(command: str) -> None:
+    verdict = judge_command(PRESETS["standard"], command)
+    assert (verdict.decision, verdict.rule) == (Decision.ASK, "shell.approvalRequired")
+
+
+@pytest.mark.parametrize("command", ORDINARY)
+def test_ordinary_work_is_not_asked(command: str) -> None:
+    verdict = judge_command(PRESETS["standard"], command)
+    assert verdict.decision is Decision.ALLOW, verdict.reason
+
+
+@pytest.mark.parametrize("key", ["GIT_CONFIG_COUNT", "GIT_SSH_COMMAND", "PAGER", "PS4", "NODE_OPTIONS"])
+def test_a_variable_that_programs_run_is_asked_where_what_is_unclear_is(key: str) -> None:
+    assert judge_command(PRESETS["standard"], "git status", {key: "x"}).decision is Decision.ASK
+    assert judge_command(PRESETS["permissive"], "git status", {key: "x"}).decision is Decision.ALLOW
+
+
+RUNNERS = [
+    "{}", "A=1 {}", "! {}", "2>/dev/null {}", "({})", "{{ {}; }}", "ls; {}", "false || {}", "ls && {}", "ls | {}",
+    "if true; then {}; fi", "for x in a; do {}; done", "case x in x) {};; esac", "f() {{ {}; }}; f", "echo $({})",
+    "echo `{}`", "x=$({})", "cat <<E\n$({})\nE", "cat <<E $(\n{}\n)\nE", "cat <<E; {}\nE", "sh -c '{}'",
+    "sh -ec '{}'", "eval '{}'", "trap '{}' EXIT", "env {}", "env - {}", "env -i {}", "env -u A {}", "env A=1 {}",
+    "env --uns A {}", "env -S '{}'", "timeout 5 {}", "timeout -s 9 5 {}", "timeout --sig KILL 5 {}",
+    "timeout --preserve 5 {}", "nice {}", "nice -n 1 {}", "nice -1 {}", "nohup {}", "setsid -w {}", "stdbuf -o0 {}",
+    "ionice -c 3 {}", "taskset 1 {}", "chrt -o 0 {}", "choom -n 1 -- {}", "flock lock {}", "flock lock -c '{}'",
+    "command {}", "exec {}", "echo a | xargs {}", "echo '{}' | sh", "echo '{}' | . //dev/stdin",
+    "echo '{}' | xargs -I@ sh -c @", "find . -maxdepth 0 -exec {} \\;", "awk 'BEGIN{{system(\"{}\")}}'",
+    "sed '1e {}' file", "perl -e 'system \"{}\"'", "x='{}'; $x", 'set -- {}; "$@"', "ssh-agent {}",
+    "tar cf /dev/null --checkpoint=1 --checkpoint-action=exec='{}' list", "git -c alias.x='!{}' x",
+    "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=alias.x GIT_CONFIG_VALUE_0='!{}' git x", "script -qc '{}' /dev/null",
+    "make -f /dev/null --eval='x:;{}' x", "echo 'x:;{}' | make -f - x", "prlimit --nofile=99 {}",
+    "bash -O extglob -c '{}'", "split --filter='{}' list",
+]  # fmt: skip
+PROGRAMS = (
+    "sh", "bash", "cat", "ls", "env", "timeout", "nice", "nohup", "setsid", "stdbuf", "ionice", "taskset", "chrt",
+    "choom", "xargs", "find", "awk", "sed", "perl", "tar", "git", "make", "script", "prlimit",
+    "split",
+)  # fmt: skip
+
+
+@st.composite
+def wrapped(draw: st.DrawFn) -> str:
+    """`rm -rf data` in one to three wrappers, with lines continued wherever chance says."""
+    line = draw(st.sampled_from(["rm -rf data", "rm -r data", "rm data -fr", "r''m -rf data"]))
+    for wrapper in draw(st.lists(st.sampled_from(RUNNERS), min_size=1, max_size=3)):
+        # Quoted as it should be, or just put between the quotes.
+        is_quoted = draw(st.booleans())
+        line = wrapper.replace("'{}'", "{}").format(shlex.quote(line)) if is_quoted else wrapper.format(line)
+    for place in draw(st.lists(st.integers(0, len(line)), max_size=3)):
+        line = line[:place] + "\\\n" + line[place:]
+    return line
+
+
+def is_carried_out(command: str, folder: Path) -> bool:
+    """Whether dash or bash, given this line, comes to call `rm`, which is one that only leaves a mark."""
+    (folder / "rm").write_text(f'#!/bin/sh\ncase " $* " in *" -"*r*" data "*|*" data -"*r*) : > {folder}/mark; esac\n')
+    (folder / "rm").chmod(0o755)
+    for program in PROGRAMS:
+        if Path("/usr/bin", program).exists():
+            (folder / program).symlink_to(f"/usr/bin/{program}")
+    (folder / "list").write_text("a")
+    (folder / "file").write_text("a")
+    (folder / "data").mkdir()
+    for shell in (["/bin/dash"], ["/bin/bash", "--posix"]):
+        line = ["/usr/bin/timeout", "-s", "KILL", "1", *shell, "-c", command]
+        environment = {"PATH": str(folder), "HOME": str(folder)}
+        # No pipe: whatever stays behind for a moment would keep it open.
+        none = subprocess.DEVNULL
+        subprocess.run(line, cwd=folder, env=environment, stdin=none, stdout=none, stderr=none, check=False)
+    # Without a PATH the real one is found, and does what it does.
+    return (folder / "mark").exists() or not (folder / "data").exists()
+
+
+@settings(max_examples=300)
+@given(wrapped())
+def test_a_wrapped_removal_that_a_real_shell_carries_out_is_never_allowed(command: str) -> None:
+    if judge_command(PRESETS["standard"], command).decision is Decision.ALLOW:
+        with tempfile.TemporaryDirectory() as name:
+            assert not is_carried_out(command, Path(name))
+
+
+@pytest.mark.parametrize("wrapper", RUNNERS)
+def test_a_wrapper_is_asked_and_most_of_them_do_carry_out_a_removal(wrapper: str, tmp_path: Path) -> None:
+    """So that the test above says something: each wrapper alone, given to a real shell."""
+    command = wrapper.format("rm -rf data")
+    assert judge_command(PRESETS["standard"], command).decision is Decision.ASK
+    may_not_work = (
+        "sed '1e",
+        "chrt",
+        "choom",
+        "ionice",
+        "x='",
+        "env -S",
+        "cat <<E;",
+        "cat <<E $",
+        "script",
+        "split",
+        "ssh-agent",
+        "flock",
+    )
+    if not wrapper.startswith(may_not_work):
+        assert is_carried_out(command, tmp_path)
 
 
 # --- what an operation can not change (P-F10) and other rules ---------------------------------------------------------

@@ -478,6 +478,25 @@ def test_a_rule_with_conditions_reads_as_words(running: Running, monkeypatch: py
     assert "it changes things, untrusted  careful" in running.run("policy").out
 
 
+def test_a_question_says_first_which_part_of_a_command_is_dangerous_and_shows_all_of_it() -> None:
+    from trunkline.cli.approvals import described
+
+    command = "echo building; " * 200 + "rm -rf data"
+    question = {
+        "approval_id": "a1",
+        "subject": "call",
+        "tool_id": "space.demo/shell",
+        "asked_by": "operator",
+        "asked_at": "2026-01-01T00:00:00.000Z",
+        "expires_at": "2026-01-01T01:00:00.000Z",
+        "reason": "Destructive command requires approval: 'rm -rf data'",
+        "input": {"command": command},
+    }
+    lines = list(described(question))
+    assert "rm -rf data" in lines[1]
+    assert any(command in line for line in lines[2:])
+
+
 def test_a_space_is_not_removed_by_a_script_that_does_not_say_yes(running: Running) -> None:
     said = running.run("space", "rm", "demo")
     assert said.code == 2

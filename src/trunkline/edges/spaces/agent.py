@@ -12,15 +12,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import itertools
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
+from trunkline.edges.answers import Refused
 from trunkline.edges.exchange import Feed
 from trunkline.edges.resident import Resident
 from trunkline.edges.spaces import translate
@@ -29,15 +31,20 @@ from trunkline.edges.spaces.store import Space
 from trunkline.effects import Cancel, Deliver
 from trunkline.errors import WorkspaceError
 from trunkline.events import CallProgressed, CancelAcknowledged
-from trunkline.model import Now, ProcessIdentity, Status, ToolDefinition, Verdict, fault
+from trunkline.model import Decision, Now, ProcessIdentity, Status, ToolDefinition, Verdict, fault
 from trunkline.workspace import files, policy
 from trunkline.workspace.edits import Edit
 from trunkline.workspace.output import Output
 from trunkline.workspace.sandbox import Sandbox
+from trunkline.workspace.snapshots import Skipped, Snapshots
 
 log = logging.getLogger("trunkline")
 
 TYPE_OF: Final = {tool: kind for kind, tool in translate.TOOL_OF.items()}
+# Scripts of one command whose hashes are shown: nobody compares more.
+MAX_SCRIPTS: Final = 5
+# Before these a snapshot is taken, once for each run.
+CHANGING: Final = frozenset({"create_file", "edit_file", "delete_file", "shell"})
 # What a tool tells, and what is only for the record.
 Told = tuple[dict[str, Any], dict[str, Any]]
 
@@ -58,14 +65,26 @@ class SpaceAgent(Resident):
         self.space = space
         # Where its commands run. Without one there is no shell.
         self.sandbox: Sandbox | None = None
+        self.snapshots = Snapshots(space.workspace, space.folder / "snapshots", space.policy.snapshots)
+        # Which run a delivery is of; a call that is of none stands for itself.
+        self.run_of: Callable[[Deliver], str] = lambda delivery: delivery.call_id
+        # With which reasons a person was asked about a delivery; none: nobody was.
+        self.shown_before: Callable[[Deliver], list[str]] = lambda _: []
         self._delivered = delivered
+        self._kept_for = ""  # the run before which the newest snapshot was taken
+        self._moving = asyncio.Event()  # cleared while the space is brought back to where it was
+        self._moving.set()
+        self._working: set[str] = set()  # calls that are carried out, until their work is done
         self._tasks: dict[str, tuple[asyncio.Task[None], str]] = {}
         # The calls that may have changed something.
         self._begun: set[str] = set()
 
     def guard(self, tool_id: str, body: Raw) -> Verdict | None:
         """What the space's own rules say; the hub asks before anybody is let through."""
-        return translate.guard_verdict(self.space.policy, self.agent_id, tool_id.partition("/")[2], body)
+        verdict = translate.guard_verdict(self.space.policy, self.agent_id, tool_id.partition("/")[2], body)
+        if verdict is None or verdict.decision is not Decision.ASK:
+            return verdict
+        return msgspec.structs.replace(verdict, reason=verdict.reason + self._scripts(tool_id, body))
 
     def judge(self, tool_id: str, body: Raw) -> policy.Verdict | None:
         """The same in the space's own words."""
@@ -73,6 +92,31 @@ class SpaceAgent(Resident):
             return translate.judge(self.space.policy, tool_id.partition("/")[2], body)
         except WorkspaceError:
             return None
+
+    def _scripts(self, tool_id: str, body: Raw) -> str:
+        """The scripts that a command reads, with their hashes as they are now: what a person says yes to."""
+        judged = self.judge(tool_id, body)
+        told = ""
+        for script in () if judged is None else judged.scripts[:MAX_SCRIPTS]:
+            try:
+                folder = translate.decode(body, type=dict[str, Any]).get("cwd") or "."
+                digest = files.read_file(self.space.workspace, f"{folder}/{script}").sha256
+            except WorkspaceError as error:
+                told += f"; it reads {script}, of which no hash can be shown ({error.message})"
+            else:
+                told += f"; it reads {script} (sha256 {digest})"
+        return told
+
+    def _check_scripts(self, delivery: Deliver) -> None:
+        """What a person said yes to must be what runs."""
+        now = self._scripts(delivery.tool_id, delivery.input)
+        if not now:
+            return
+        # Where the rules of the exchange asked, no script was shown.
+        shown = [reason for reason in self.shown_before(delivery) if "; it reads " in reason]
+        if shown and not any(reason.endswith(now) for reason in shown):
+            text = "A file that the command reads is another than was shown to the person who approved: ask again"
+            raise WorkspaceError("policy", text)
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """Its tools."""
@@ -87,6 +131,42 @@ class SpaceAgent(Resident):
         await asyncio.gather(*(task for task, _ in self._tasks.values()), return_exceptions=True)
         self.leave(reason)
 
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """After a start: finish what was being brought back. If that cannot be, the space is used as it is."""
+        try:
+            await asyncio.to_thread(self.snapshots.recover)
+        except WorkspaceError as error:
+            log.warning("%s: snapshots cannot be read: %s", self.agent_id, error.message)
+
+    @contextlib.asynccontextmanager
+    async def standing_still(self) -> AsyncIterator[None]:
+        """Nothing is carried out in the space meanwhile. Refused if something is."""
+        if self._working or not self._moving.is_set():
+            raise Refused(fault("state.conflict", "something is being done in this space: wait until it has ended"))
+        self._moving.clear()
+        try:
+            async with self.space.workspace.turn:
+                yield
+        finally:
+            self._kept_for = ""
+            self._moving.set()
+
+    async def _keep(self, delivery: Deliver, tool: str) -> dict[str, Any]:
+        """Take a snapshot before the first change of a run, and before each command that a person was asked about."""
+        run = self.run_of(delivery)
+        judged = self.judge(delivery.tool_id, delivery.input) if tool == "shell" else None
+        if run == self._kept_for and (judged is None or judged.decision is not Decision.ASK):
+            return {}
+        async with self.space.workspace.turn:
+            taken = await asyncio.to_thread(self.snapshots.take, run, self._feed.now().ms)
+        self._kept_for = run
+        if isinstance(taken, Skipped):
+            log.warning("%s: no snapshot before %s: %s", self.agent_id, run, taken.reason)
+            return {"snapshotSkipped": taken.reason}
+        return {"snapshot": taken.number}
+
     # -- deliveries ----------------------------------------------------------------------------------------------------
 
     def deliver(self, effect: Deliver, now: Now) -> None:  # noqa: ARG002  (whoever starts it looks at the clock)
@@ -98,6 +178,7 @@ class SpaceAgent(Resident):
         tool = delivery.tool_id.partition("/")[2]
         task = asyncio.get_running_loop().create_task(self._carry_out(delivery, tool))
         self._tasks[delivery.call_id] = (task, tool)
+        self._working.add(delivery.call_id)
         task.add_done_callback(lambda task: self._ended(delivery.call_id, task))
 
     def cancel(self, effect: Cancel, now: Now) -> None:  # noqa: ARG002  (it stops as soon as it can)
@@ -114,6 +195,7 @@ class SpaceAgent(Resident):
         del self._tasks[call_id]
         is_begun = call_id in self._begun
         self._begun.discard(call_id)
+        self._working.discard(call_id)
         if task.cancelled():
             self.finish(call_id, Status.CANCELED, fault("tool.canceled"))
         elif (error := task.exception()) is not None:
@@ -127,7 +209,10 @@ class SpaceAgent(Resident):
 
     async def _carry_out(self, delivery: Deliver, tool: str) -> None:
         try:
-            told, recorded = await self._work(delivery, tool)
+            try:
+                told, recorded = await self._work(delivery, tool)
+            finally:
+                self._working.discard(delivery.call_id)
             output, metrics = Raw(translate.encode(told)), Raw(translate.encode(recorded))
         except WorkspaceError as error:
             for note in getattr(error, "__notes__", ()):
@@ -153,13 +238,20 @@ class SpaceAgent(Resident):
 
     async def do(self, delivery: Deliver, tool: str, given: dict[str, Any]) -> Told:
         """Do what a valid input says; a simulation does it in its own way."""
+        await self._moving.wait()
+        kept = await self._keep(delivery, tool) if tool in CHANGING else {}
+        if tool == "shell":
+            self._check_scripts(delivery)
+        told: dict[str, Any] = {}
+        recorded: dict[str, Any] = {}
         match tool:
             case "message":
-                return {}, {}
+                pass
             case "shell":
-                return await self._shell(given, delivery.call_id)
+                told, recorded = await self._shell(given, delivery.call_id)
             case _:
-                return await asyncio.to_thread(self._file, tool, given)
+                told, recorded = await asyncio.to_thread(self._file, tool, given)
+        return told, {**recorded, **kept}
 
     def _file(self, tool: str, given: dict[str, Any]) -> Told:
         """One file operation, in a thread."""

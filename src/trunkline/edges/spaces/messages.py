@@ -459,6 +459,13 @@ class NewSpace(Struct, frozen=True, forbid_unknown_fields=True):
     policy: dict[str, dict[str, Any]] = {}
 
 
+class Undo(Struct, frozen=True, forbid_unknown_fields=True):
+    """``POST /v1/spaces/{space}/undo``. Without a run: back to before the last one. ``dry_run``: only tell."""
+
+    run: str = ""
+    dry_run: bool = False
+
+
 class Approval(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """The answer to what a run asked."""
 

@@ -24,9 +24,9 @@ from trunkline.edges.answers import Handler, Refused, application, json_answer, 
 from trunkline.edges.bodies import BadRequest, decode, number_of, read_body
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.listener import when_lost
-from trunkline.edges.spaces import translate
+from trunkline.edges.spaces import translate, undo
 from trunkline.edges.spaces.agent import SpaceAgent
-from trunkline.edges.spaces.messages import MAX_MESSAGE_BYTES, NewSpace, Resume
+from trunkline.edges.spaces.messages import MAX_MESSAGE_BYTES, NewSpace, Resume, Undo
 from trunkline.edges.spaces.process import Run
 from trunkline.edges.spaces.serve import NEWS, NotTaken, Spaces
 from trunkline.edges.spaces.sockets import SpaceSocket
@@ -64,6 +64,8 @@ class SpacesApi:
             "/v1/spaces": {"GET": self.list, "POST": self.create},
             "/v1/spaces/{space}": {"GET": self.show, "DELETE": self.remove},
             "/v1/spaces/{space}/runs": {"POST": self.run},
+            "/v1/spaces/{space}/snapshots": {"GET": self.snapshots},
+            "/v1/spaces/{space}/undo": {"POST": self.undo},
             "/v1/spaces/{space}/check": {"POST": self.check},
             "/v1/runs/{run_id}": {"GET": self.look},
             "/v1/runs/{run_id}/resume": {"POST": self.resume},
@@ -102,6 +104,18 @@ class SpacesApi:
         name = self._agent(request).space.name
         await self._spaces.remove(name)
         return json_answer({"name": name, "removed": True})
+
+    async def snapshots(self, request: Request) -> Response:
+        """``GET /v1/spaces/{space}/snapshots``: what can be brought back; only the operator."""
+        _operator(request)
+        return json_answer(await undo.snapshots(self._agent(request)))
+
+    async def undo(self, request: Request) -> Response:
+        """``POST /v1/spaces/{space}/undo``: bring the space back to before a run; only the operator."""
+        by = _operator(request)
+        name = self._agent(request).space.name
+        body = decode(Undo, await _body(request))
+        return json_answer(await self._spaces.undo(name, by.identity, body.run, dry_run=body.dry_run))
 
     def _shape(self, agent: SpaceAgent, by: Principal) -> dict[str, Any]:
         space, has_shell = agent.space, agent.sandbox is not None
@@ -260,7 +274,9 @@ class SpacesApi:
 def _operator(request: Request) -> Principal:
     by = principal_of(request)
     if not by.is_operator:
-        raise Refused(fault("not_allowed", "only the operator makes and removes spaces"))
+        raise Refused(
+            fault("not_allowed", "only the operator makes and removes spaces, and undoes what was done in them")
+        )
     return by
 
 

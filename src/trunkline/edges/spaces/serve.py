@@ -21,7 +21,7 @@ import msgspec
 from trunkline.edges.alarm import Alarm
 from trunkline.edges.answers import Refused
 from trunkline.edges.exchange import BaseSink, Feed, Views
-from trunkline.edges.spaces import translate
+from trunkline.edges.spaces import translate, undo
 from trunkline.edges.spaces.agent import SpaceAgent
 from trunkline.edges.spaces.messages import read_operations_message
 from trunkline.edges.spaces.process import PROCESS, Changed, Drop, Ended, Output, Run, Runs, Start, Turn
@@ -95,6 +95,7 @@ class Spaces:
 
     def _put(self, space: Space) -> SpaceAgent:
         agent = self.new_agent(space)
+        agent.run_of, agent.shown_before = self._run_of, self._shown_before
         self.agents[space.name] = agent
         self._feed.guard(agent.agent_id, agent.guard)
         return agent
@@ -106,7 +107,9 @@ class Spaces:
     async def start(self) -> None:
         """Attach the spaces, then go on with the runs that were open, in the order of the record."""
         for agent in self.agents.values():
+            await agent.recover()
             await self._attach(agent)
+        await undo.close(self._feed, self._views.open_steps(undo.PROCESS))
         recorded = self._views.open_steps(PROCESS).values()
         for started in sorted((steps[0] for steps in recorded), key=lambda step: step.n):
             session = self._converse(started.subject)
@@ -163,6 +166,28 @@ class Spaces:
             self._feed.feed([AgentRemoved(agent.agent_id, f"the space {name} was removed")])
             self._feed.guard(agent.agent_id, None)
             await asyncio.to_thread(self._store.remove, agent.space)
+
+    async def undo(self, name: str, by: str, run: str, *, dry_run: bool) -> dict[str, Any]:
+        """Bring a space back to where it was before a run, or tell what that would do."""
+        async with self._changing:
+            agent = self.agent(name)
+            active = [one.run_id for one in self.runs.open.values() if one.space == name and one.is_open]
+            if active:
+                text = f"the run {active[0]} is not done: wait for its end (trunkline space show {active[0]} --wait)"
+                raise Refused(fault("state.conflict", text))
+            if dry_run:
+                return await undo.preview(agent, run)
+            return await undo.undo(self._feed, agent, by, run, f"undo_{self._entropy(8).hex()}")
+
+    def _run_of(self, delivery: Deliver) -> str:
+        """The run that a delivery is of; of a call that is of none, the call."""
+        run = self.runs.run_of(delivery)
+        return delivery.call_id if run is None else run.run_id
+
+    def _shown_before(self, delivery: Deliver) -> list[str]:
+        """With which reasons a person was asked about this call, by what is on record."""
+        recorded = [_read_recorded(line) for line in self._views.entries(call_id=delivery.call_id)]
+        return [entry.reason for entry in recorded if entry.kind == "question.opened"]
 
     async def stop(self) -> None:
         """End what still runs, and tell whoever follows a run that it goes on after the next start."""
@@ -337,7 +362,9 @@ class Spaces:
         agent = self.agents.get(run.space)
         own = None if agent is None else agent.judge(tool_id, body)
         if own is not None and own.decision is Decision.ASK:
-            rule, reason, suggestion = own.rule, own.reason, own.suggestion
+            # As it was asked, if by this rule: there the hashes of scripts are in it.
+            reason = reason if reason.startswith(own.reason) else own.reason
+            rule, suggestion = own.rule, own.suggestion
         else:
             rule, suggestion = asked_by_rule or self._views.check(run.caller, tool_id, None).rule, None
         expires_at = None if expires_ms is None else stamp(expires_ms)

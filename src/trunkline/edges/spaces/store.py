@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +20,7 @@ from msgspec import Struct
 
 from trunkline.errors import ConfigError, WorkspaceError
 from trunkline.tomlfile import TomlFile
-from trunkline.workspace.folder import Workspace
+from trunkline.workspace.folder import Workspace, erase
 from trunkline.workspace.policy import Policy, make_policy
 
 SETTINGS: Final = "space.toml"
@@ -85,7 +84,7 @@ class SpacesFolder:
             if (folder / SETTINGS).exists():
                 raise ConfigError("is there already", str(folder))
             if folder.exists():  # what a crash left of a space that was being made or removed
-                _erase(folder)
+                erase(folder)
             folder.mkdir(mode=0o700)
             others = {files.lstat().st_uid for files in self._path.glob(f"*/{FILES}")}
             workspace = Workspace.create(folder / FILES, others)
@@ -101,13 +100,7 @@ class SpacesFolder:
         with contextlib.suppress(FileNotFoundError):
             (space.folder / SETTINGS).unlink()
         space.workspace.close()
-        _erase(space.folder)
-
-
-def _erase(folder: Path) -> None:
-    """Remove what commands of strangers made: folders closed to their owner, and deeper than Python can walk."""
-    for words in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
-        subprocess.run([*words, "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
+        erase(space.folder)
 
 
 def _as_toml(preset: str, overrides: Mapping[str, Any]) -> str:

@@ -51,7 +51,7 @@ async def test_files_are_made_and_their_hashes_are_for_the_record(case: Case) ->
     assert translate.decode(made.output) == {"bytesWritten": 3}
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     (settled,) = case.exchange.recorded(CallSettled)
-    assert translate.decode(settled.metrics) == {"sha256": digest}
+    assert translate.decode(settled.metrics) == {"sha256": digest, "snapshot": 1}
     read = await case.call("read_file", {"path": "a.txt", "encoding": "base64"})
     assert read.output is not None
     assert translate.decode(read.output) == {"content": "YWJj", "encoding": "base64", "size": 3}

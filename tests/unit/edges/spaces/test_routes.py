@@ -113,6 +113,7 @@ async def test_a_request_that_does_not_wait_is_told_what_there_is(served: Served
     run = await served.only_run()
     looked = await served.client.get(f"/v1/runs/{run.run_id}?wait=0")
     assert (looked.status_code, looked.json()["runId"]) == (202, run.run_id)
+    await served.commands.wait_begun("long")
     served.commands.end("long")
     assert (await served.client.get(f"/v1/runs/{run.run_id}?wait=10")).json()["status"] == "completed"
 
@@ -128,6 +129,7 @@ async def test_nobody_is_told_of_a_run_before_it_is_on_record(served: Served) ->
     served.exchange.disk_rests = False
     served.exchange.store()
     assert (await asking).json()["runId"] == run.run_id
+    await served.commands.wait_begun("long")
     served.commands.end("long")
     await served.end_of(run)
 
