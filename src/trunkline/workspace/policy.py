@@ -40,7 +40,8 @@ ASKED_COMMANDS: Final = (
     "chmod -R", "chmod --recursive", "chown -R", "chown --recursive", "chgrp -R", "chgrp --recursive",
     "git push -f", "git push --force", "git push --force-with-lease", "git push --mirror", "git push --delete",
     "git push -d", "git push --prune", "git push +*", "git push :*", "git clean -f", "git clean --force", "git rm -f",
-    "git reset --hard", "git rm --force", "rsync --delete", "rsync --delete-before", "rsync --delete-during", "rsync --delete-delay",
+    "git reset --hard", "git rm --force", "rsync --delete", "rsync --delete-before", "rsync --delete-during",
+    "rsync --delete-delay",
     "rsync --delete-after", "rsync --delete-excluded", "rsync --remove-source-files", "cmake remove_directory",
 )  # fmt: skip
 # No option of any of these writes a file or runs a program. That is why `sort`, `uniq`, `file`, `git` and `rg` are not
