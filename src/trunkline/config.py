@@ -119,7 +119,7 @@ class Cluster(Section):
 
 
 class AgentProcess(Section):
-    """An agent that is launched and supervised. ``cwd`` and ``manifest`` are absolute once loaded."""
+    """An agent that is launched and supervised. All paths are absolute once loaded."""
 
     id: str
     command: Words
@@ -135,6 +135,13 @@ class AgentProcess(Section):
     stop_grace_s: Annotated[float, Meta(ge=0, le=300)] = 5.0
     # One run's log; what is printed beyond it is counted and dropped.
     max_log_bytes: Annotated[int, Meta(ge=0, le=1_099_511_627_776)] = 10_485_760
+    # What keeps it from everything else. Not set: a sandbox where one holds, else none, with a warning.
+    isolation: Literal["sandbox", "user", "none"] | None = None
+    # What its sandbox shows it besides what its command needs.
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    # Whether its sandbox has the machine's network. Agents call model APIs.
+    network: bool = True
 
     def __repr__(self) -> str:
         """Without ``env``, which is where people put secrets."""
@@ -407,6 +414,19 @@ def _agent_problems(agents: tuple[AgentProcess, ...]) -> Iterator[tuple[KeyPath,
                 yield ("agent", index, "env", name), "not a name and a text that an environment can hold"
             elif name.startswith("OPENSENTIENCE_"):
                 yield ("agent", index, "env", name), "set by the exchange for each run"
+        yield from _isolation_problems(index, agent)
+
+
+def _isolation_problems(index: int, agent: AgentProcess) -> Iterator[tuple[KeyPath, str]]:
+    is_sandbox = agent.isolation not in {"user", "none"}
+    no_effect = f'has no effect with isolation = "{agent.isolation}", which is no sandbox'
+    for key, paths in (("read", agent.read), ("write", agent.write)):
+        if any(not path or "\0" in path for path in paths):
+            yield ("agent", index, key), "expected paths"
+        if paths and not is_sandbox:
+            yield ("agent", index, key), no_effect
+    if not agent.network and not is_sandbox:
+        yield ("agent", index, "network"), f"false {no_effect}"
 
 
 def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str]]:
@@ -460,4 +480,11 @@ def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:
         agent,
         cwd=str(folder / agent.cwd),
         manifest=None if agent.manifest is None else str(folder / agent.manifest),
+        read=tuple(_placed_path(path, folder) for path in agent.read),
+        write=tuple(_placed_path(path, folder) for path in agent.write),
     )
+
+
+def _placed_path(path: str, folder: Path) -> str:
+    """Absolute, by the names alone: ``..`` goes, links stay."""
+    return os.path.normpath(folder / Path(path).expanduser())

@@ -154,6 +154,7 @@ def plant(folder: Path, seed: int, canaries: int, calls: int) -> int:
 [[agent]]
 id = "print.er"
 command = ["python", "-I", "-S", {json.dumps(str(script))}, {json.dumps(str(loot))}]
+write = [{json.dumps(str(folder))}]
 """
     home = folder / "home"
     with running(home, agent_config) as exchange:

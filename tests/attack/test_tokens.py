@@ -234,7 +234,7 @@ def test_of_two_processes_that_race_for_a_launch_token_exactly_one_wins_and_nobo
     script = short_path / "racer.py"
     script.write_text(_RACER)
     agents = "".join(
-        f'[[agent]]\nid = "race.{n}"\nrestart = "never"\n'
+        f'[[agent]]\nid = "race.{n}"\nrestart = "never"\nwrite = [{json.dumps(str(short_path))}]\n'
         f'command = ["python", "-I", "-S", {json.dumps(str(script))}, {json.dumps(str(short_path / f"{n}.json"))}]\n'
         for n in range(RACES)
     )

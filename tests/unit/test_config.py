@@ -61,6 +61,10 @@ reads_untrusted = true
 pin_definitions = false
 stop_grace_s = 1
 max_log_bytes = 1000
+isolation = "sandbox"
+read = ["data", "~/models", "/srv/../opt"]
+write = ["out"]
+network = false
 [[mcp]]
 id = "everything"
 command = ["npx", "-y", "@modelcontextprotocol/server-everything"]

@@ -116,7 +116,7 @@ class Edges:
         return dict(sorted(found.items()))
 
     def status(self) -> dict[str, object]:
-        """What stands in ``status``: how each is, and what of the configuration has no effect."""
+        """What stands in ``status``: how each is."""
         edges: dict[str, object] = {}
         for edge in self._known:
             running = self._running.get(edge.name)
@@ -124,7 +124,7 @@ class Edges:
                 edges[edge.name] = {"state": "off", "note": self._off.get(edge.name, "")}
             else:
                 edges[edge.name] = {"state": "on", **running.status()}
-        return {"edges": edges, "warnings": self.warnings()}
+        return {"edges": edges}
 
     def warnings(self) -> list[str]:
         """What of the configuration has no effect, and why (decision 34)."""

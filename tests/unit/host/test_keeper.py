@@ -132,6 +132,7 @@ class Reports:
             "cwd": str(folder),
             "log": str(folder / "logs" / "r1.log"),
             "max_log_bytes": 10_000,
+            "isolation": None,
         }
         self.link.send(command | changes)
 
