@@ -74,8 +74,11 @@ def become_user(plan: dict[str, Any]) -> None:
             )
     rights.check(rights.prctl(rights.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
     parent = os.getppid()
-    rights.drop_rights(plan["uid"], plan["uid"])
-    if os.getuid() == 0 or os.geteuid() == 0 or os.getgroups():
+    uid, group = plan["uid"], plan["group"]
+    os.setgroups([group])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    if os.getresuid() != (uid, uid, uid) or os.getresgid() != (uid, uid, uid) or os.getgroups() != [group]:
         rights.fail("root's rights could not be dropped")
     # The kernel forgets it when the user changes.
     processes.signal_on_parent_death(signal.SIGKILL)

@@ -41,8 +41,8 @@ TEMPORARY_BYTES: Final = 268_435_456
 PROGRAM_FOLDERS: Final = ("bin", "sbin", "Scripts")
 # Of a folder right below somebody's home (`~/.local`) only these: keyrings and mail lie there too.
 PROGRAM_PARTS: Final = ("bin", "lib", "lib64", "libexec", "pyvenv.cfg")
-# What the exchange keeps in its home. `agents` holds the folders of the others.
-OWN_NAMES: Final = re.compile(r"\.?(agents|keys|logs|run|spaces|operator\.token|ready|ledger|trunkline\.toml)\b.*")
+# What the exchange keeps in its home for itself. `agents` holds the folders of the others.
+OWN_NAMES: Final = re.compile(r"\.?(agents|keys|logs|run|operator\.token|ready|ledger|trunkline\.toml)\b.*")
 # Links from one interpreter to the next that are followed: venv, pyenv or uv, a version, a patch level are four.
 MAX_HOPS: Final = 32
 # Enough for the first line of a script, which the kernel cuts at 256 bytes.
@@ -86,6 +86,9 @@ def program_paths(file: str, home: str) -> tuple[str, ...]:
 def make_view(subject: Subject, *, home: str, folder: str, socket: str, installed: Iterable[str]) -> View:
     """What this agent sees. ``installed`` is what our own code needs. ``LaunchError``: a path that cannot be shown."""
     places = _Places(home)
+    # Names are compared from here on: `..` would lead elsewhere than it seems.
+    cwd = subject.cwd if os.path.normpath(subject.cwd) == subject.cwd else os.path.realpath(subject.cwd)
+    program = os.path.normpath(subject.program)
     for key, paths in (("read", subject.read), ("write", subject.write)):
         for path in paths:
             if not os.path.exists(path):
@@ -93,18 +96,18 @@ def make_view(subject: Subject, *, home: str, folder: str, socket: str, installe
             if places.is_ours(path):
                 raise LaunchError(f"{key} names {path}, which is the exchange's own")
     brought = tuple(installed)
-    readable = [*subject.read, *places.named(subject.command[1:], subject.cwd), *brought]
-    if not _below_any(subject.program, brought):
-        readable += places.program(subject.program)
-    if not places.is_closed(subject.cwd):
-        readable.append(subject.cwd)
+    readable = [*subject.read, *places.named(subject.command[1:], cwd), *brought]
+    if not _below_any(program, brought):
+        readable += places.program(program)
+    if not places.is_closed(cwd):
+        readable.append(cwd)
     writable = _widest(_with_targets(subject.write))
     shown = [path for path in _with_targets(readable) if not _is_system(path) and not _below_any(path, writable)]
     kept = _widest(shown)
     return View(
         folder=folder,
         socket=socket,
-        cwd=subject.cwd,
+        cwd=cwd,
         readable=tuple(kept),
         writable=tuple(writable),
         hidden=tuple(places.ways_home([*kept, *writable])),

@@ -112,10 +112,12 @@ def agent_folder(home: Path, agent_id: str) -> Path:
 def own_uid(folder: Path) -> int:
     """The user of an agent whose folder this is: the one who owns it, else one that no other agent of this home has."""
     owner = folder.stat().st_uid
-    if owner != 0:
-        return owner
+    return owner if owner != 0 else _free(folder, folder.parent)
+
+
+def _free(for_folder: Path, agents: Path) -> int:
     try:
-        return free_uid(folder, {other.stat().st_uid for other in folder.parent.iterdir()})
+        return free_uid(for_folder, {folder.stat().st_uid for folder in agents.iterdir()})
     except WorkspaceError as problem:
         raise LaunchError(problem.message) from None
 
@@ -143,8 +145,14 @@ def user_plan(home: Path, folder: Path, socket: str, cwd: str) -> dict[str, Any]
         place.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as problem:
         raise LaunchError(f"{place} cannot be made: {problem.strerror}") from None
+    # No user: the group of all agents of this home that have users of their own, to whom the socket is opened. Its
+    # folder stays closed, so that only they reach it, where it is shown to them.
+    group = _free(folder.parent, folder.parent)
+    with contextlib.suppress(FileNotFoundError):
+        os.chown(socket, -1, group)
+        Path(socket).chmod(0o660)
     shown = [(str(folder), f"{place}/{folder.name}"), (socket, f"{place}/agents.sock")]
-    return {"kind": "user", "uid": own_uid(folder), "place": str(place), "shown": shown, "cwd": cwd}
+    return {"kind": "user", "uid": own_uid(folder), "group": group, "place": str(place), "shown": shown, "cwd": cwd}
 
 
 # --- which one holds --------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """An agent that tries everything an agent must not be able to do, and writes down what came of it. Plain Python.
 
-Its one argument names a file with what it is to attack. For each attack it writes None into ``result.json`` in its own
-folder if the attack got somewhere, or the error that stopped it.
+It says hello first, as an agent that works would. Its one argument names a file with what it is to attack. For each
+attack it writes None into ``result.json`` in its own folder if that got somewhere, or the error that stopped it.
 """
 
 from __future__ import annotations
@@ -143,6 +143,24 @@ def in_child(tried: Callable[[], None]) -> None:
         raise PermissionError
 
 
+def hello() -> str:
+    """What the exchange answers to this agent's hello: it does its work while it attacks."""
+    payload = {
+        "session_token": os.environ["OPENSENTIENCE_SESSION_TOKEN"],
+        "agent_id": os.environ["OPENSENTIENCE_AGENT_ID"],
+        "agent_version": "1.0.0",
+        "protocol": {"supported_versions": [1], "capabilities": ["tools"]},
+    }
+    ts = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    data = json.dumps({"v": 1, "type": "agent.hello", "id": "1", "ts": ts, "payload": payload}).encode()
+    connection.connect(os.environ["OPENSENTIENCE_SOCKET"])
+    connection.sendall(len(data).to_bytes(4, "big") + data)
+    size = int.from_bytes(connection.recv(4), "big")
+    return str(json.loads(connection.recv(size, socket.MSG_WAITALL))["type"])
+
+
+connection = socket.socket(socket.AF_UNIX)
+(own / "welcome").write_text(hello())
 for secret in ("operator.token", "ledger.sqlite", "keys", "ready.json", "trunkline.toml", "logs"):
     attack(f"read {secret}", lambda secret=secret: read(home / secret))
 attack("read another agent's folder", lambda: read(home / "agents" / "victim" / "secret"))

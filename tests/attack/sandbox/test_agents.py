@@ -138,6 +138,7 @@ class Siege:
             wait_until(found.exists, f"the attacker's report; {self.printed()}")
         result: dict[str, str | None] = json.loads(found.read_text())
         assert len(result) == ATTACKS
+        assert found.with_name("welcome").read_text() == "core.welcome", "it is an agent like others"
         return result
 
     def printed(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.host.conftest import command_line, is_running, wait_until
 from trunkline.host import processes
-from trunkline.host.keeper import Root, by_run
+from trunkline.host.keeper import Root, by_run, exit_code
 from trunkline.host.keeper_link import KeeperLink, Report
 from trunkline.host.launch import LaunchError, find_program
 from trunkline.host.processes import Process
@@ -232,3 +232,20 @@ async def test_an_environment_that_is_not_text_passes_unchanged(tmp_path: Path) 
     wait_until(lambda: b"sleep" in command_line(pid), "the program")
     assert processes.environment_of(pid)[b"ODD"] == b"\xff\xfe"
     await reports.link.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "is_wrapped", "code"),
+    [
+        (0, True, 0),
+        (3 << 8, True, 3),
+        (143 << 8, True, -15),
+        (143 << 8, False, 143),
+        (9, True, -9),
+        (255 << 8, True, 255),
+    ],
+)
+def test_an_agent_that_was_ended_by_a_signal_in_its_sandbox_is_reported_so(
+    status: int, is_wrapped: bool, code: int
+) -> None:
+    assert exit_code(status, is_wrapped=is_wrapped) == code
