@@ -330,7 +330,7 @@ def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Co
     file.take_environment(environ, Sections, "TRUNKLINE")
     config = file.convert(Sections)
     socket = str(home.path / config.opensentience.socket)
-    for key, problem in _problems(config, socket):
+    for key, problem in (*_problems(config, socket), *_write_problems(config, path)):
         file.fail(key, problem)
     placed = structs.replace(
         config,
@@ -427,6 +427,16 @@ def _isolation_problems(index: int, agent: AgentProcess) -> Iterator[tuple[KeyPa
             yield ("agent", index, key), no_effect
     if not agent.network and not is_sandbox:
         yield ("agent", index, "network"), f"false {no_effect}"
+
+
+def _write_problems(config: Sections, file: Path) -> Iterator[tuple[KeyPath, str]]:
+    """An agent that may write to this file, or move what is above it, decides itself what it may."""
+    real = os.path.realpath(file)
+    for index, agent in enumerate(config.agents):
+        for path in agent.write:
+            folder = os.path.realpath(_placed_path(path, file.parent))
+            if real == folder or real.startswith(folder.rstrip("/") + "/"):
+                yield ("agent", index, "write"), f"{path} holds this file itself: name a folder beside it"
 
 
 def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str]]:

@@ -126,7 +126,8 @@ def test_a_read_only_call_that_kills_its_agent_ends_after_three_deliveries_and_t
 @requirement("OS-138", "OS-139")
 def test_a_launch_token_is_worth_nothing_to_another_process(short_path: Path) -> None:
     thief = short_path / "thief.py"
-    loot = short_path / "loot"
+    loot = short_path / "out" / "loot"
+    loot.parent.mkdir()
     thief.write_text(
         f"import os, time\nopen({str(loot)!r}, 'w').write(os.environ['OPENSENTIENCE_SESSION_TOKEN'])\ntime.sleep(600)\n"
     )
@@ -134,7 +135,7 @@ def test_a_launch_token_is_worth_nothing_to_another_process(short_path: Path) ->
 [[agent]]
 id = "com.test.victim"
 command = ["python", {json.dumps(str(thief))}]
-write = [{json.dumps(str(short_path))}]
+write = [{json.dumps(str(loot.parent))}]
 """
     with running(short_path / "home", settings) as exchange:
         token = wait_until(lambda: loot.exists() and loot.read_text(), "the stolen token")

@@ -558,3 +558,9 @@ def test_what_only_a_sandbox_heeds_is_refused_where_there_is_none(home: Home, is
 def test_an_isolation_that_there_is_not_is_refused(home: Home) -> None:
     with pytest.raises(ConfigError, match="isolation"):
         loaded(home, f'{ECHO}\nisolation = "jail"\n')
+
+
+@pytest.mark.parametrize("written", [".", "..", "trunkline.toml"])
+def test_an_agent_that_could_rewrite_this_file_is_refused(home: Home, written: str) -> None:
+    with pytest.raises(ConfigError, match="holds this file itself"):
+        loaded(home, f'{ECHO}\nwrite = ["{written}"]\n')

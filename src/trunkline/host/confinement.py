@@ -76,43 +76,79 @@ class Subject(Struct, frozen=True):
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     network: bool = True
+    # What other agents may write.
+    written_by_others: tuple[str, ...] = ()
 
 
 def program_paths(file: str, home: str) -> tuple[str, ...]:
     """What a program needs to see to run, besides the system."""
-    return tuple(_widest(_with_targets(_Places(home).program(file))))
+    places = _Places(home)
+    return tuple(_widest(places.with_targets(places.program(file))))
 
 
 def make_view(subject: Subject, *, home: str, folder: str, socket: str, installed: Iterable[str]) -> View:
     """What this agent sees. ``installed`` is what our own code needs. ``LaunchError``: a path that cannot be shown."""
-    places = _Places(home)
     # Names are compared from here on: `..` would lead elsewhere than it seems.
     cwd = subject.cwd if os.path.normpath(subject.cwd) == subject.cwd else os.path.realpath(subject.cwd)
     program = os.path.normpath(subject.program)
+    brought = tuple(installed)
+    _check_named(subject, _Places(home), brought)
+    writable = _writable(subject.write)
+    shared = _writable(subject.written_by_others)
+    # What an agent can change it could make a link to anything, for the next start.
+    places = _Places(home, (f"{home}/agents", *writable, *shared))
+    named = [*subject.read, *places.named(subject.command[1:], cwd), *brought]
+    if not places.is_closed(cwd):
+        named.append(cwd)
+    if not _below_any(program, brought):
+        named += places.program(program)
+        _check_program(program, (*named, *writable), places)
+    shown = places.shown(named, writable, shared)
+    ways = places.ways_home([*shown, *writable])
+    # What is shown of the home stays apart: something above the home would not show it.
+    inside = [path for path in shown if _below_any(path, ways)]
+    return View(
+        folder=folder,
+        socket=socket,
+        cwd=cwd,
+        readable=(*_widest(path for path in shown if path not in inside), *_widest(inside)),
+        writable=tuple(writable),
+        hidden=tuple(ways),
+        network=subject.network,
+    )
+
+
+def _check_named(subject: Subject, places: _Places, brought: Sequence[str]) -> None:
     for key, paths in (("read", subject.read), ("write", subject.write)):
         for path in paths:
             if not os.path.exists(path):
                 raise LaunchError(f"{key} names {path}, which does not exist")
             if places.is_ours(path):
                 raise LaunchError(f"{key} names {path}, which is the exchange's own")
-    brought = tuple(installed)
-    readable = [*subject.read, *places.named(subject.command[1:], cwd), *brought]
-    if not _below_any(program, brought):
-        readable += places.program(program)
-    if not places.is_closed(cwd):
-        readable.append(cwd)
-    writable = _widest(_with_targets(subject.write))
-    shown = [path for path in _with_targets(readable) if not _is_system(path) and not _below_any(path, writable)]
-    kept = _widest(shown)
-    return View(
-        folder=folder,
-        socket=socket,
-        cwd=cwd,
-        readable=tuple(kept),
-        writable=tuple(writable),
-        hidden=tuple(places.ways_home([*kept, *writable])),
-        network=subject.network,
-    )
+    for path in map(places.real, subject.write):
+        # Who may move the folders above them would have the next exchange run what he likes.
+        for held in (places.real_home, *map(places.real, brought)):
+            if is_below(held, path) or (held != places.real_home and is_below(path, held)):
+                raise LaunchError(f"write names {path}, but the exchange itself is there ({held}): name another folder")
+
+
+def _check_program(program: str, shown: Sequence[str], places: _Places) -> None:
+    """A program that is a link which an agent can change is not followed: somebody has to say where it leads."""
+    real = os.path.realpath(program)
+    if places.is_changeable(program) and not _is_system(real) and not _below_any(real, shown):
+        folder = os.path.dirname(os.path.dirname(real))
+        problem = f"its program {program} leads to {real}, from a folder that an agent may write to"
+        raise LaunchError(f'{problem}: add read = ["{folder}"] to its [[agent]]')
+
+
+def _writable(paths: Sequence[str]) -> list[str]:
+    """What may be written, as it is written down and where it leads; but for what lies in another such folder."""
+    tops = [
+        path
+        for path in paths
+        if not any(is_below(path, way) for other in paths if other != path for way in (other, os.path.realpath(other)))
+    ]
+    return _widest(found for path in tops for found in (path, os.path.realpath(path)))
 
 
 def is_visible(view: View, path: str) -> bool:
@@ -161,8 +197,8 @@ def _advice_for(view: View, path: str, line: str) -> str:
 def bubblewrap_plan(view: View, program: str) -> dict[str, Any]:
     """The words for bubblewrap; those that need a descriptor are added by whoever becomes it (``confined``)."""
     uid, gid = str(os.geteuid()), str(os.getegid())
-    inside = [path for path in view.readable if _below_any(path, view.hidden)]
-    outside = [path for path in view.readable if path not in inside]
+    inside = [path for path in (*view.readable, *view.writable) if _below_any(path, view.hidden)]
+    outside = [path for path in (*view.readable, *view.writable) if path not in inside]
     return {
         "kind": "bubblewrap",
         "bubblewrap": program,
@@ -180,7 +216,7 @@ def bubblewrap_plan(view: View, program: str) -> dict[str, Any]:
             "--perms", "1777", "--size", str(TEMPORARY_BYTES), "--tmpfs", TEMPORARY,
             *_binds(outside, view.writable),
             *(word for way in view.hidden for word in ("--tmpfs", way)),
-            *_binds(inside, ()),
+            *_binds(inside, view.writable),
             "--bind", view.folder, view.folder,
             "--ro-bind-try", view.socket, view.socket,
             *(word for way in view.hidden for word in ("--remount-ro", way)),
@@ -207,9 +243,9 @@ def landlock_plan(view: View) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _binds(readable: Sequence[str], writable: Sequence[str]) -> Iterator[str]:
+def _binds(paths: Sequence[str], writable: Sequence[str]) -> Iterator[str]:
     """What lies above first: a mount hides what is below it."""
-    for path in sorted({*readable, *writable}):
+    for path in sorted(paths):
         yield from ("--bind" if path in writable else "--ro-bind", path, path)
 
 
@@ -226,10 +262,14 @@ def _around(path: str, hidden: Sequence[str]) -> list[str]:
 
 
 class _Places:
-    """The exchange's home, and the homes of people: what must not be shown only because something in it is needed."""
+    """The exchange's home, and the homes of people: what must not be shown only because something in it is needed.
 
-    def __init__(self, home: str) -> None:
+    ``changeable`` are folders in which no link is followed.
+    """
+
+    def __init__(self, home: str, changeable: Sequence[str] = ()) -> None:
         self.home = home
+        self._changeable = changeable
         self._real: dict[str, str] = {}
         self.real_home = self.real(home)
         self.people = {self.real(os.path.expanduser("~")), "/root"}
@@ -239,8 +279,57 @@ class _Places:
     def real(self, path: str) -> str:
         """Where a path leads; looked up once, as the same few are asked for again and again."""
         if path not in self._real:
-            self._real[path] = os.path.realpath(path)
+            self._real[path] = self._resolved(path) if self._changeable else os.path.realpath(path)
         return self._real[path]
+
+    def is_changeable(self, path: str) -> bool:
+        """Whether an agent could make something else of it."""
+        return _below_any(path, self._changeable)
+
+    def _resolved(self, path: str) -> str:
+        """Like ``realpath``, up to the first folder in which no link is followed."""
+        waiting = path.strip("/").split("/")[::-1]
+        found, links = "/", 0
+        while waiting and not self.is_changeable(found):
+            name = waiting.pop()
+            step = os.path.normpath(os.path.join(found, name))
+            if os.path.islink(step) and not self.is_changeable(step) and links < MAX_HOPS:
+                links += 1
+                target = os.path.normpath(os.path.join(found, os.readlink(step)))
+                waiting += target.strip("/").split("/")[::-1]
+                found = "/"
+            else:
+                found = step
+        return os.path.join(found, *waiting[::-1])
+
+    def shown(self, named: Iterable[str], writable: Sequence[str], shared: Sequence[str]) -> list[str]:
+        """What of these is to be shown to read: not what is there anyway, or could be something else by now."""
+        found = dict[str, None]()
+        for path in self.with_targets(named):
+            if _is_system(path) or _below_any(path, (f"{self.home}/agents", *writable)):
+                continue
+            if not self.is_changeable(path):
+                # A link into such a folder would be followed to its end by whoever shows it.
+                if not self.is_changeable(self.real(path)):
+                    found[path] = None
+            else:
+                # In a folder that another agent may write to: that is shown, as it is.
+                found.update((top, None) for top in shared if is_below(path, top))
+        return list(found)
+
+    def with_targets(self, paths: Iterable[str]) -> list[str]:
+        """Paths as they are written, and where they lead: programs ask for both."""
+        return list(dict.fromkeys(found for path in paths for found in (path, self.real(path))))
+
+    def hops(self, file: str) -> list[str]:
+        """A file and the files that its links lead to, one after the other."""
+        found = [file]
+        while not self.is_changeable(found[-1]) and os.path.islink(found[-1]) and len(found) < MAX_HOPS:
+            target = os.path.normpath(os.path.join(os.path.dirname(found[-1]), os.readlink(found[-1])))
+            if target in found:
+                break
+            found.append(target)
+        return list(dict.fromkeys([*found, self.real(file)]))
 
     def is_ours(self, path: str) -> bool:
         """Whether it is the home, or something that the exchange keeps there."""
@@ -273,7 +362,9 @@ class _Places:
                     is_there = bool(path) and os.path.exists(path)
                 except OSError:  # a script as a word is no path, and too long for one
                     continue
-                if is_there and not self.is_ours(path):
+                if is_there and self.is_changeable(path):
+                    yield path
+                elif is_there and not self.is_ours(path):
                     yield from self.beside(path)
 
     def beside(self, path: str) -> Iterator[str]:
@@ -282,9 +373,11 @@ class _Places:
             if not self.is_wide(path):
                 yield path
             return
-        for file in _hops(path):
+        for file in self.hops(path):
             folder = os.path.dirname(file)
-            if not self.is_ours(file):
+            if self.is_changeable(file):
+                yield file
+            elif not self.is_ours(file):
                 yield file if self.is_wide(folder) else folder
 
     def program(self, program: str) -> Iterator[str]:
@@ -294,12 +387,15 @@ class _Places:
             file = waiting.pop()
             if file in seen or self.is_ours(file):
                 continue
+            if self.is_changeable(file):
+                yield file
+                continue
             seen.add(file)
             for found in self.prefix(file):
                 yield found
                 yield from self.added(found)
                 waiting += _base_programs(found)
-            waiting += [*_hops(file)[1:], *_interpreters(file)]
+            waiting += [*self.hops(file)[1:], *_interpreters(file)]
 
     def prefix(self, file: str) -> list[str]:
         """The folder that a program is installed in."""
@@ -318,7 +414,7 @@ class _Places:
     def added(self, prefix: str) -> Iterator[str]:
         """Folders that a Python installation adds to its path: what is installed for editing."""
         for file in glob.glob(f"{glob.escape(prefix)}/lib/python3*/site-packages/*.pth"):
-            for line in _text(file).splitlines():
+            for line in () if self.is_changeable(file) else _text(file).splitlines():
                 if line.startswith("/") and os.path.isdir(line) and not self.is_wide(line):
                     yield line
 
@@ -348,11 +444,6 @@ def _is_system(path: str) -> bool:
     return _below_any(path, ("/usr", *(f"/{name}" for name in SYSTEM_FOLDERS), "/proc", "/dev")) or path == TEMPORARY
 
 
-def _with_targets(paths: Iterable[str]) -> list[str]:
-    """Paths as they are written, and where they lead: programs ask for both."""
-    return list(dict.fromkeys(found for path in paths for found in (path, os.path.realpath(path))))
-
-
 def _widest(paths: Iterable[str]) -> list[str]:
     """Without those that lie in another one."""
     kept: list[str] = []
@@ -360,17 +451,6 @@ def _widest(paths: Iterable[str]) -> list[str]:
         if not _below_any(path, kept):
             kept.append(path)
     return kept
-
-
-def _hops(file: str) -> list[str]:
-    """A file and the files that its links lead to, one after the other."""
-    found = [file]
-    while os.path.islink(found[-1]) and len(found) < MAX_HOPS:
-        target = os.path.normpath(os.path.join(os.path.dirname(found[-1]), os.readlink(found[-1])))
-        if target in found:
-            break
-        found.append(target)
-    return list(dict.fromkeys([*found, os.path.realpath(file)]))
 
 
 def _base_programs(prefix: str) -> list[str]:

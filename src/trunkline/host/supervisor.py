@@ -347,7 +347,9 @@ class Supervisor:
         isolation.give_to(folder, os.geteuid())
         assert self._sandbox is not None
         program = find_program(spec.command[0], spec.cwd, env.get("PATH", os.defpath))
-        subject = Subject(spec.command, program, spec.cwd, spec.read, spec.write, spec.network)
+        others = (other.spec for other in self._agents.values() if other is not agent)
+        written = tuple(path for other in others for path in other.write)
+        subject = Subject(spec.command, program, spec.cwd, spec.read, spec.write, spec.network, written)
         run.view = make_view(
             subject,
             home=str(self._home),

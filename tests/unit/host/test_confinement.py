@@ -158,6 +158,107 @@ def test_without_a_network_there_is_none(machine: Machine) -> None:
     assert landlock_plan(closed)["filter"] != landlock_plan(machine.view())["filter"]
 
 
+# --- what an agent leaves for the next start --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def secret(machine: Machine) -> Path:
+    """A folder that nobody named."""
+    return machine.installed("private/keys/id")
+
+
+def exposes(view: View, secret: Path) -> bool:
+    return any(str(secret).startswith(os.path.realpath(path) + "/") or str(secret) == os.path.realpath(path)
+               for path in (*view.readable, *view.writable))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["agent.py", "sub/agent.py", "work", "tool"])
+def test_a_link_that_an_agent_made_where_it_may_write_is_not_followed(
+    machine: Machine, secret: Path, name: str
+) -> None:
+    place = machine.project / name
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(secret.parent if name == "work" else secret)
+    cwd = place if name == "work" else machine.project
+    view = machine.view(name, cwd=cwd, write=(str(machine.project),), read=(str(place),))
+    assert not exposes(view, secret)
+    way_in = machine.user / "entry"
+    way_in.symlink_to(place)
+    assert not exposes(machine.view(str(way_in), write=(str(machine.project),)), secret)
+
+
+def test_a_folder_to_write_that_an_agent_replaced_by_a_link_is_not_followed(machine: Machine, secret: Path) -> None:
+    (machine.project / "out").symlink_to(secret.parent)
+    view = machine.view(write=(str(machine.project), str(machine.project / "out")))
+    assert view.writable == (str(machine.project),)
+
+
+def test_a_link_in_an_agents_own_folder_is_not_followed(machine: Machine, secret: Path) -> None:
+    link = machine.home / "agents" / "a" / "code.py"
+    link.symlink_to(secret)
+    assert not exposes(machine.view(str(link)), secret)
+
+
+def test_a_link_that_another_agent_made_is_not_followed(machine: Machine, secret: Path) -> None:
+    shared = machine.user / "shared"
+    shared.mkdir()
+    (shared / "data").symlink_to(secret.parent)
+    others = (str(shared),)
+    for view in (
+        machine.view(read=(str(shared / "data"),), written_by_others=others),
+        machine.view(str(shared / "data"), written_by_others=others),
+        machine.view(cwd=shared / "data", written_by_others=others),
+    ):
+        assert not exposes(view, secret)
+        assert str(shared) in view.readable
+
+
+def test_a_program_that_an_agent_could_change_is_not_followed_and_the_error_says_what_to_add(machine: Machine) -> None:
+    real = machine.installed("pyenv/3.12/bin/python3")
+    link = machine.project / "python"
+    link.symlink_to(real)
+    changeable = {"program": link, "write": (str(machine.project),)}
+    with pytest.raises(LaunchError, match=f'leads to {real}.*: add read = \\["{machine.user}/pyenv/3.12"\\]'):
+        machine.view(**changeable)
+    assert (
+        str(machine.user / "pyenv/3.12")
+        in machine.view(read=(str(machine.user / "pyenv/3.12"),), **changeable).readable
+    )
+
+
+def test_nobody_may_write_above_the_exchanges_home_or_in_its_program(machine: Machine) -> None:
+    with pytest.raises(LaunchError, match="the exchange itself is there"):
+        machine.view(write=(str(machine.user),))
+    venv = machine.project / ".venv"
+    (venv / "lib").mkdir(parents=True)
+    for path in (machine.project, venv, venv / "lib"):
+        subject = Subject(("env",), "/usr/bin/env", "/", write=(str(path),))
+        with pytest.raises(LaunchError, match="the exchange itself is there"):
+            make_view(subject, home=str(machine.home), folder="/x", socket="/y", installed=(str(venv),))
+
+
+def test_a_folder_in_the_home_that_is_not_the_exchanges_can_be_written(machine: Machine) -> None:
+    mine = machine.home / "mine"
+    mine.mkdir()
+    view = machine.view(write=(str(mine),))
+    assert is_visible(view, str(mine / "file"))
+    options = bubblewrap_plan(view, "bwrap")["options"]
+    bound, covered = options.index(str(mine)), options.index(str(machine.home))
+    assert (options[bound - 1], covered < bound) == ("--bind", True)
+
+
+def test_a_named_file_in_the_home_is_shown_also_from_a_folder_above(machine: Machine) -> None:
+    inner = machine.project / ".exchange"
+    (inner / "agents" / "a").mkdir(parents=True)
+    (inner / "weather.py").write_text("x")
+    machine.home = inner
+    view = machine.view(".exchange/weather.py")
+    assert is_visible(view, str(inner / "weather.py"))
+    options = bubblewrap_plan(view, "bwrap")["options"]
+    assert options.index(str(inner)) < options.index(str(inner / "weather.py"))
+
+
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
