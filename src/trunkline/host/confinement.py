@@ -179,7 +179,11 @@ def _advice_for(view: View, path: str, line: str) -> str:
         return ""
     is_read_only = _READ_ONLY.search(line) is not None
     is_refused = is_read_only or _REFUSED.search(line) is not None
+    if any(_is_own_name(path, way) for way in view.hidden):
+        return ""
     folder = path if os.path.isdir(path) else os.path.dirname(path)
+    if folder in view.hidden:
+        folder = path  # the exchange's home as a whole cannot be shown
     if is_visible(view, path):
         if not is_refused:
             return ""
@@ -333,11 +337,7 @@ class _Places:
 
     def is_ours(self, path: str) -> bool:
         """Whether it is the home, or something that the exchange keeps there."""
-        real = self.real(path)
-        if not is_below(real, self.real_home):
-            return False
-        first = os.path.relpath(real, self.real_home).split("/")[0]
-        return first == "." or OWN_NAMES.fullmatch(first) is not None
+        return _is_own_name(self.real(path), self.real_home)
 
     def is_closed(self, folder: str) -> bool:
         """Whether a folder is not shown even though an agent works there: the root, somebody's home, or ours."""
@@ -433,6 +433,14 @@ class _Places:
 def is_below(path: str, folder: str) -> bool:
     """Whether it is this folder or in it, by the names alone."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _is_own_name(path: str, home: str) -> bool:
+    """Whether it is the home, or something that the exchange keeps there, by the names alone."""
+    if not is_below(path, home):
+        return False
+    first = os.path.relpath(path, home).split("/")[0]
+    return first == "." or OWN_NAMES.fullmatch(first) is not None
 
 
 def _below_any(path: str, folders: Iterable[str]) -> bool:

@@ -307,6 +307,9 @@ class Supervisor:
         except (ConfigError, LaunchError) as problem:
             self._end(agent.run, CANNOT_RUN, str(problem))
             return
+        except OSError as problem:
+            self._end(agent.run, CANNOT_RUN, f"what it may see cannot be worked out: {problem}")
+            return
         logs = self._home / "logs" / spec.agent_id
         forget_old_logs(logs)
         self._runs[run_id] = agent.run

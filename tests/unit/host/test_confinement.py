@@ -349,3 +349,12 @@ def test_what_no_key_would_help_is_not_advised(machine: Machine, line: str) -> N
 def test_the_last_line_counts(machine: Machine) -> None:
     first, last = machine.installed("one/a"), machine.installed("two/b")
     assert f"it named {last}," in advice(machine.view(), f"cannot open {first}\ncannot open {last}\nbye\n")
+
+
+def test_what_is_the_exchanges_own_is_never_advised_and_a_file_beside_it_alone(machine: Machine) -> None:
+    """An agent writes what is read there: it must not have the operator told to show it the token."""
+    for name in ("", "operator.token", "keys"):
+        assert advice(machine.view(), f"cannot open {machine.home / name}") == ""
+    beside = machine.home / "lib.py"
+    beside.write_text("x")
+    assert f'add read = ["{beside}"]' in advice(machine.view(cwd=machine.home), f"cannot open {beside}")

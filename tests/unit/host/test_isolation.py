@@ -88,6 +88,15 @@ async def test_an_agent_whose_sandbox_does_not_hold_is_not_started_and_says_why(
     assert not host.supervisor.warnings()
 
 
+async def test_a_folder_that_cannot_be_made_ends_that_agents_start_and_nothing_else(
+    host: Host, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    (host.home / "agents").write_text("in the way")
+    await launch(host, python("a", tmp_path, "pass", restart="never"), AgentSpec("b", ("sleep", "600"), str(tmp_path)))
+    await host.pid("b")
+    assert (host.state("a"), "agents" in host.view("a").note) == ("crashed", True)
+
+
 async def test_agents_that_run_without_are_named_in_one_warning(host: Host, tmp_path: Path) -> None:
     host.supervisor._sandbox = NOTHING
     specs = [AgentSpec(name, ("sleep", "600"), str(tmp_path), isolation=None) for name in ("a", "b")]
