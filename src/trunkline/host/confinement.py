@@ -35,12 +35,14 @@ from trunkline.workspace.seccomp import agent_filter
 
 # Agents look up their own user, and names on the network.
 AGENT_SETTINGS: Final = (*SETTINGS, *NETWORK_SETTINGS, "passwd", "group", "os-release", "gai.conf", "host.conf")
+# Where some distributions keep what `/etc/ssl/certs` links to.
+CERTIFICATES: Final = "/etc/ca-certificates"
 # `/tmp` and `/dev/shm` of an agent are memory. What needs more has the agent's own folder, where TMPDIR leads.
 TEMPORARY_BYTES: Final = 268_435_456
 # Folders of programs: what they need lies beside them.
 PROGRAM_FOLDERS: Final = ("bin", "sbin", "Scripts")
 # Of a folder right below somebody's home (`~/.local`) only these: keyrings and mail lie there too.
-PROGRAM_PARTS: Final = ("bin", "lib", "lib64", "libexec", "pyvenv.cfg")
+PROGRAM_PARTS: Final = ("bin", "lib", "lib64", "libexec", "ssl", "pyvenv.cfg")
 # What the exchange keeps in its home for itself. `agents` holds the folders of the others.
 OWN_NAMES: Final = re.compile(r"\.?(agents|keys|logs|run|operator\.token|ready|ledger|trunkline\.toml)\b.*")
 # Links from one interpreter to the next that are followed: venv, pyenv or uv, a version, a patch level are four.
@@ -213,7 +215,7 @@ def bubblewrap_plan(view: View, program: str) -> dict[str, Any]:
         "options": [
             "--unshare-user", "--unshare-all", *(["--share-net"] if view.network else []),
             "--disable-userns", "--die-with-parent", "--cap-drop", "ALL", "--uid", uid, "--gid", gid,
-            *system_options(()),
+            *system_options([CERTIFICATES] if os.path.isdir(CERTIFICATES) else ()),
             # Read only, as an exchange of root's has agents with root's uid, who owns the kernel's settings.
             "--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev",
             "--perms", "1777", "--size", str(TEMPORARY_BYTES), "--tmpfs", SHARED_MEMORY, "--remount-ro", "/dev",
@@ -238,7 +240,7 @@ def landlock_plan(view: View) -> dict[str, Any]:
     return {
         "kind": "landlock",
         "readable": ["/usr", *(f"/{name}" for name in SYSTEM_FOLDERS), *(f"/etc/{name}" for name in settings),
-                     "/proc/self", *around],
+                     CERTIFICATES, "/proc/self", *around],
         "writable": [view.folder, *(f"/dev/{name}" for name in DEVICES),
                      *(path for shown in view.writable for path in _around(shown, view.hidden))],
         "filter": base64.b64encode(

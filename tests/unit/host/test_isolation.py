@@ -228,6 +228,20 @@ async def test_an_agent_without_a_network_reaches_no_port(host: Host, sandbox: S
         assert (await host.exit_of("closed")).exit_code == 1
 
 
+async def test_names_and_certificates_are_those_of_the_machine(host: Host, sandbox: Sandbox, tmp_path: Path) -> None:
+    look = (
+        "import socket, ssl\n"
+        "print(socket.getaddrinfo('localhost', 80, type=socket.SOCK_STREAM)[0][4][0])\n"
+        "print(ssl.create_default_context().cert_store_stats()['x509_ca'])\n"
+    )
+    await launch(host, python("a", tmp_path, look, restart="never"))
+    assert (await host.exit_of("a")).exit_code == 0, host.log("a")
+    free = AgentSpec("b", (sys.executable, "-I", "-S", "-c", look), str(tmp_path), restart="never")
+    host.supervisor.reload([free])
+    assert (await host.exit_of("b")).exit_code == 0
+    assert host.log("a") == host.log("b")
+
+
 async def test_an_agent_that_misses_a_file_is_told_which_key_to_add(
     host: Host, sandbox: Sandbox, tmp_path: Path
 ) -> None:
