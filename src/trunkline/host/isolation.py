@@ -151,7 +151,8 @@ def user_plan(home: Path, folder: Path, socket: str, cwd: str) -> dict[str, Any]
     with contextlib.suppress(FileNotFoundError):
         os.chown(socket, -1, group)
         Path(socket).chmod(0o660)
-    shown = [(str(folder), f"{place}/{folder.name}"), (socket, f"{place}/agents.sock")]
+    # No id begins with a dot.
+    shown = [(str(folder), f"{place}/{folder.name}"), (socket, f"{place}/.agents.sock")]
     return {"kind": "user", "uid": own_uid(folder), "group": group, "place": str(place), "shown": shown, "cwd": cwd}
 
 
