@@ -138,6 +138,12 @@ def place_of(home: Path) -> str:
     return f"{PLACES}/{sha256(os.fsencode(home)).hexdigest()[:16]}"
 
 
+def leave_place(home: Path) -> None:
+    """Remove that folder, which is empty but for those who see something in it."""
+    with contextlib.suppress(OSError):
+        Path(place_of(home)).rmdir()
+
+
 def user_plan(home: Path, folder: Path, socket: str, cwd: str) -> dict[str, Any]:
     """What the keeper is told for an agent with a user of its own."""
     place = Path(place_of(home))

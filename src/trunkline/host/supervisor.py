@@ -238,6 +238,7 @@ class Supervisor:
         if self._link is not None:
             await self._link.close()
             self._link = None
+        isolation.leave_place(self._home)
 
     # --- what the exchange wants to know ------------------------------------------------------------------------------
 

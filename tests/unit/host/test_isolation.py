@@ -282,6 +282,8 @@ async def test_an_agent_with_a_user_of_its_own_keeps_it_and_its_folder(host: Hos
     host.supervisor.steer("a", "restart")
     await host.until(lambda: content(own(host, "a", "kept")) == "x\nx\n", "its second run")
     assert own(host, "a", "").stat().st_uid == uid
+    await host.supervisor.stop_all()
+    assert not os.path.exists(isolation.place_of(host.home))  # noqa: PTH110, ASYNC240
 
 
 def test_a_folder_follows_when_an_agents_isolation_changes(tmp_path: Path) -> None:
