@@ -123,7 +123,7 @@ class Cluster(Section):
 
 
 class AgentProcess(Section):
-    """An agent that is launched and supervised. ``cwd`` and ``manifest`` are absolute once loaded."""
+    """An agent that is launched and supervised. All paths are absolute once loaded."""
 
     id: str
     command: Words
@@ -139,6 +139,13 @@ class AgentProcess(Section):
     stop_grace_s: Annotated[float, Meta(ge=0, le=300)] = 5.0
     # One run's log; what is printed beyond it is counted and dropped.
     max_log_bytes: Annotated[int, Meta(ge=0, le=1_099_511_627_776)] = 10_485_760
+    # What keeps it from everything else. Not set: a sandbox where one holds, else none, with a warning.
+    isolation: Literal["sandbox", "user", "none"] | None = None
+    # What its sandbox shows it besides what its command needs.
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    # Whether its sandbox has the machine's network. Agents call model APIs.
+    network: bool = True
 
     def __repr__(self) -> str:
         """Without ``env``, which is where people put secrets."""
@@ -338,7 +345,7 @@ def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Co
     file.take_environment(environ, Sections, "TRUNKLINE")
     config = file.convert(Sections)
     socket = str(home.path / config.opensentience.socket)
-    for key, problem in _problems(config, socket):
+    for key, problem in (*_problems(config, socket), *_write_problems(config, path)):
         file.fail(key, problem)
     placed = structs.replace(
         config,
@@ -456,6 +463,29 @@ def _agent_problems(agents: tuple[AgentProcess, ...]) -> Iterator[tuple[KeyPath,
                 yield ("agent", index, "env", name), "not a name and a text that an environment can hold"
             elif name.startswith("OPENSENTIENCE_"):
                 yield ("agent", index, "env", name), "set by the exchange for each run"
+        yield from _isolation_problems(index, agent)
+
+
+def _isolation_problems(index: int, agent: AgentProcess) -> Iterator[tuple[KeyPath, str]]:
+    is_sandbox = agent.isolation not in {"user", "none"}
+    no_effect = f'has no effect with isolation = "{agent.isolation}", which is no sandbox'
+    for key, paths in (("read", agent.read), ("write", agent.write)):
+        if any(not path or "\0" in path for path in paths):
+            yield ("agent", index, key), "expected paths"
+        if paths and not is_sandbox:
+            yield ("agent", index, key), no_effect
+    if not agent.network and not is_sandbox:
+        yield ("agent", index, "network"), f"false {no_effect}"
+
+
+def _write_problems(config: Sections, file: Path) -> Iterator[tuple[KeyPath, str]]:
+    """An agent that may write to this file, or move what is above it, decides itself what it may."""
+    real = os.path.realpath(file)
+    for index, agent in enumerate(config.agents):
+        for path in agent.write:
+            folder = os.path.realpath(_placed_path(path, file.parent))
+            if real == folder or real.startswith(folder.rstrip("/") + "/"):
+                yield ("agent", index, "write"), f"{path} holds this file itself: name a folder beside it"
 
 
 def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str]]:
@@ -512,4 +542,11 @@ def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:
         agent,
         cwd=str(folder / agent.cwd),
         manifest=None if agent.manifest is None else str(folder / agent.manifest),
+        read=tuple(_placed_path(path, folder) for path in agent.read),
+        write=tuple(_placed_path(path, folder) for path in agent.write),
     )
+
+
+def _placed_path(path: str, folder: Path) -> str:
+    """Absolute, by the names alone: ``..`` goes, links stay."""
+    return os.path.normpath(folder / Path(path).expanduser())

@@ -461,6 +461,8 @@ class AgentView(Struct, frozen=True, omit_defaults=True):
     run_id: str | None = None
     restarts: int = 0
     permissions: tuple[str, ...] = ()
+    # What keeps a launched agent from everything else: "sandbox (bubblewrap)", "user", "none", "none: why".
+    isolation: str = ""
     note: str = ""
 
 

@@ -148,12 +148,14 @@ class Planting:
 
 def plant(folder: Path, seed: int, canaries: int, calls: int) -> int:
     """Plant, stop, and search every file; how many calls there were."""
-    script, loot = folder / "printer.py", folder / "loot"
+    script, loot = folder / "printer.py", folder / "out" / "loot"
+    loot.parent.mkdir()
     script.write_text(PRINTER)
     agent_config = f"""
 [[agent]]
 id = "print.er"
 command = ["python", "-I", "-S", {json.dumps(str(script))}, {json.dumps(str(loot))}]
+write = [{json.dumps(str(loot.parent))}]
 """
     home = folder / "home"
     with running(home, agent_config) as exchange:
@@ -170,7 +172,7 @@ command = ["python", "-I", "-S", {json.dumps(str(script))}, {json.dumps(str(loot
         _cut_ends(exchange, agent, secrets)
         _escapes(exchange, agent, secrets)
         _large_outputs(exchange, agent, secrets)
-        wait_until((folder / "loot.done").exists, "everything is printed")
+        wait_until(loot.with_name("loot.done").exists, "everything is printed")
         secrets.append(loot.read_text())
         loot.unlink()
         _search_processes(secrets)

@@ -227,17 +227,18 @@ time.sleep(600)
 
 
 def test_of_two_processes_that_race_for_a_launch_token_exactly_one_wins_and_nobody_outside(short_path: Path) -> None:
-    script = short_path / "racer.py"
+    script, out = short_path / "racer.py", short_path / "out"
+    out.mkdir()
     script.write_text(_RACER)
     agents = "".join(
-        f'[[agent]]\nid = "race.{n}"\nrestart = "never"\n'
-        f'command = ["python", "-I", "-S", {json.dumps(str(script))}, {json.dumps(str(short_path / f"{n}.json"))}]\n'
+        f'[[agent]]\nid = "race.{n}"\nrestart = "never"\nwrite = [{json.dumps(str(out))}]\n'
+        f'command = ["python", "-I", "-S", {json.dumps(str(script))}, {json.dumps(str(out / f"{n}.json"))}]\n'
         for n in range(RACES)
     )
     with running(short_path / "home", agents) as exchange:
         found: list[dict[str, Any]] = []
         for n in range(RACES):
-            path = short_path / f"{n}.json"
+            path = out / f"{n}.json"
             wait_until(path.exists, f"race {n}")
             found.append(json.loads(path.read_text()))
         assert [sorted(race["verdicts"][:2]) for race in found] == [["0", "1"]] * RACES

@@ -6,6 +6,7 @@ import functools
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,6 +68,7 @@ def config(folder: Path, **env: str) -> str:
 id = "com.test.worker"
 command = ["python", {json.dumps(str(script))}]
 restart = "always"
+isolation = "none"
 env = {{ {", ".join(f"{name} = {json.dumps(value)}" for name, value in env.items())} }}
 """
 
@@ -124,7 +126,8 @@ def test_a_read_only_call_that_kills_its_agent_ends_after_three_deliveries_and_t
 @requirement("OS-138", "OS-139")
 def test_a_launch_token_is_worth_nothing_to_another_process(short_path: Path) -> None:
     thief = short_path / "thief.py"
-    loot = short_path / "loot"
+    loot = short_path / "out" / "loot"
+    loot.parent.mkdir()
     thief.write_text(
         f"import os, time\nopen({str(loot)!r}, 'w').write(os.environ['OPENSENTIENCE_SESSION_TOKEN'])\ntime.sleep(600)\n"
     )
@@ -132,6 +135,7 @@ def test_a_launch_token_is_worth_nothing_to_another_process(short_path: Path) ->
 [[agent]]
 id = "com.test.victim"
 command = ["python", {json.dumps(str(thief))}]
+write = [{json.dumps(str(loot.parent))}]
 """
     with running(short_path / "home", settings) as exchange:
         token = wait_until(lambda: loot.exists() and loot.read_text(), "the stolen token")
@@ -245,29 +249,48 @@ def test_after_kill_9_nothing_acknowledged_is_missing_and_nothing_ran_twice(shor
     assert verified.returncode == 0, verified.stderr
 
 
-def test_no_process_is_left_after_kill_9_of_the_exchange(short_path: Path) -> None:
-    script = short_path / "family.py"
-    script.write_text(
-        "import subprocess, sys, time\n"
-        "mark = sys.argv[1]\n"
-        "deaf = 'import signal as s, time; s.signal(15, s.SIG_IGN); time.sleep(600)'\n"
-        "subprocess.Popen([sys.executable, '-c', deaf, mark], start_new_session=True)\n"
-        "time.sleep(600)\n"
-    )
-    mark = f"mark-{uuid.uuid4().hex}"
-    settings = f"""
-[[agent]]
-id = "com.test.family"
-command = ["python", {json.dumps(str(script))}, "{mark}"]
-"""
+class Family:
+    """A launched agent with a child that left its session and does not want to end."""
 
-    def family() -> list[int]:
-        return [p.pid for p in psutil.process_iter(["cmdline"]) if mark in (p.info["cmdline"] or ())]
+    def __init__(self, folder: Path, isolation: str) -> None:
+        script = folder / "family.py"
+        script.write_text(
+            "import subprocess, sys, time\n"
+            "mark = sys.argv[1]\n"
+            "deaf = 'import signal as s, time; s.signal(15, s.SIG_IGN); time.sleep(600)'\n"
+            "subprocess.Popen([sys.executable, '-c', deaf, mark], start_new_session=True)\n"
+            "time.sleep(600)\n"
+        )
+        self.mark = f"mark-{uuid.uuid4().hex}"
+        command = json.dumps(["python", str(script), self.mark])
+        settings = f'[[agent]]\nid = "com.test.family"\ncommand = {command}\n{isolation}\n'
+        self.exchange = Running(folder / "home", settings).start()
+        wait_until(lambda: len([words for words in self.living() if words[0] != "bwrap"]) == 2, "the child's child")
 
-    exchange = Running(short_path / "home", settings).start()
-    wait_until(lambda: len(family()) == 2, "the child and the grandchild")
-    exchange.kill()
-    wait_until(lambda: not family(), "nobody is left")
+    def living(self) -> list[list[str]]:
+        """Their command lines, those of a sandbox around them included."""
+        found = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+        return [words for words in found if self.mark in words]
+
+
+@pytest.mark.parametrize("isolation", ["", 'isolation = "none"'])
+def test_no_process_is_left_after_kill_9_of_the_exchange(short_path: Path, isolation: str) -> None:
+    family = Family(short_path, isolation)
+    family.exchange.kill()
+    wait_until(lambda: not family.living(), "nobody is left")
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="only a namespace ends as a whole")
+def test_no_process_of_a_sandbox_is_left_if_the_keeper_is_killed_in_the_same_blow(short_path: Path) -> None:
+    family = Family(short_path, 'isolation = "sandbox"')
+    assert family.exchange.process is not None
+    exchange = psutil.Process(family.exchange.process.pid)
+    (keeper,) = [child for child in exchange.children() if "trunkline.host.keeper" in child.cmdline()]
+    for step in (signal.SIGSTOP, signal.SIGKILL):
+        for process in (exchange, keeper):
+            process.send_signal(step)
+    family.exchange.process.wait(20)
+    wait_until(lambda: not family.living(), "nobody is left")
 
 
 def test_a_second_exchange_on_the_same_home_is_refused_at_once(worker: Running) -> None:

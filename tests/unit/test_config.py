@@ -62,6 +62,10 @@ reads_untrusted = true
 pin_definitions = false
 stop_grace_s = 1
 max_log_bytes = 1000
+isolation = "sandbox"
+read = ["data", "~/models", "/srv/../opt"]
+write = ["out"]
+network = false
 [[mcp]]
 id = "everything"
 command = ["npx", "-y", "@modelcontextprotocol/server-everything"]
@@ -160,6 +164,8 @@ def test_paths_are_made_absolute_against_the_files_folder_and_the_home(home: Hom
     assert config.opensentience.socket == "/h/run/other.sock"
     assert config.agents[0].cwd == str(folder / "agents")
     assert config.agents[0].manifest == str(folder / "opensentience.agent.json")
+    assert config.agents[0].read == (str(folder / "data"), os.path.expanduser("~/models"), "/opt")  # noqa: PTH111
+    assert config.agents[0].write == (str(folder / "out"),)
 
 
 def test_an_agent_runs_in_the_files_folder_unless_it_says_otherwise_and_has_no_manifest(home: Home) -> None:
@@ -595,3 +601,21 @@ def test_importing_the_configuration_brings_no_slow_module_along() -> None:
     loaded_modules = set(names.split())
     slow = {"asyncio", "ssl", "http", "logging", "difflib", "rich", "click", "starlette", "trunkline.host"}
     assert not slow & loaded_modules
+
+
+@pytest.mark.parametrize("isolation", ["user", "none"])
+@pytest.mark.parametrize("line", ['read = ["x"]', 'write = ["x"]', "network = false"])
+def test_what_only_a_sandbox_heeds_is_refused_where_there_is_none(home: Home, isolation: str, line: str) -> None:
+    with pytest.raises(ConfigError, match=f'no effect with isolation = "{isolation}"'):
+        loaded(home, f'{ECHO}\nisolation = "{isolation}"\n{line}\n')
+
+
+def test_an_isolation_that_there_is_not_is_refused(home: Home) -> None:
+    with pytest.raises(ConfigError, match="isolation"):
+        loaded(home, f'{ECHO}\nisolation = "jail"\n')
+
+
+@pytest.mark.parametrize("written", [".", "..", "trunkline.toml"])
+def test_an_agent_that_could_rewrite_this_file_is_refused(home: Home, written: str) -> None:
+    with pytest.raises(ConfigError, match="holds this file itself"):
+        loaded(home, f'{ECHO}\nwrite = ["{written}"]\n')

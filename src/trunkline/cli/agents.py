@@ -41,15 +41,19 @@ def agents(settings: CommandSettings) -> None:
             str(agent.get("failed", 0)),
             str(agent.get("restarts", 0)),
             str(agent.get("pid", "")),
+            str(agent.get("isolation", "")).partition(":")[0],
             _note(agent, settings.home),
         ]
         for agent in found
     ]
-    headers = ["AGENT", "STATE", "HEALTH", "VERSION", "TOOLS", "OPEN", "OK", "FAILED", "RESTARTS", "PID", "NOTE"]
-    table(headers, rows, status=1, whole=True)
+    figures = ["VERSION", "TOOLS", "OPEN", "OK", "FAILED", "RESTARTS", "PID"]
+    table(["AGENT", "STATE", "HEALTH", *figures, "ISOLATION", "NOTE"], rows, status=1, whole=True)
 
 
 def _note(agent: dict[str, Any], home: Home) -> str:
     """Why it does not run, and where to read more if it ever did."""
     note, agent_id = str(agent.get("note", "")), str(agent["agent_id"])
+    why_not_isolated = str(agent.get("isolation", "")).partition(": ")[2]
+    if why_not_isolated and not note:
+        return f"no sandbox: {why_not_isolated}"
     return f"{note}; trunkline logs {agent_id}" if note and (home.logs_folder / agent_id).is_dir() else note

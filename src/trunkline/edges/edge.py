@@ -94,6 +94,9 @@ class Launcher(Protocol):
     # The variables that hold the run and the home folder: by these the host recognises an agent's processes.
     run_variable: str
     home_variable: str
+    # Where agents find the exchange: the path, and the variable that says it.
+    socket: str
+    socket_variable: str
 
     def environment(self, agent_id: str, run_id: str, token: str) -> dict[str, str]:
         """What a launched agent finds in its environment besides what all programs have."""

@@ -51,6 +51,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     # What the operator may have done to the exchange.
     reload: Callable[[], dict[str, list[str]]] = dict
     steer: Callable[[str, AgentAction], bool] = lambda _agent_id, _action: False
+    # What is to be said of agents that run without isolation.
+    agent_warnings: Callable[[], list[str]] = list
 
 
 class Assembly(Struct, Generic[R], frozen=True):
@@ -80,7 +82,7 @@ def assemble(
     hub.stored(ledger.durable)
     runner = make_runner(hub, Masker(plan.masked))
     views = Reading(runner, ledger.reader, processes)
-    operator = Operating(runner, edges, reload=plan.reload, steer=plan.steer)
+    operator = Operating(runner, edges, reload=plan.reload, steer=plan.steer, agent_warnings=plan.agent_warnings)
     surroundings = Surroundings(
         feed=runner,
         views=views,

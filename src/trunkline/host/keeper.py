@@ -4,7 +4,7 @@ It starts agents, ends them with everything below them, and copies what they pri
 when to start and stop is the supervisor's business, at the other end of a socket pair. One JSON object a line::
 
     {"do": "begin", "mask", "run_variable"}                         how to mask logs, how to know a run; first, once
-    {"do": "launch", "run_id", "argv", "env", "token", "cwd", "log", "max_log_bytes"}
+    {"do": "launch", "run_id", "argv", "env", "token", "cwd", "log", "max_log_bytes", "isolation"}
                                                                     fork, but do not run the command yet
     {"do": "go", "run_id"}                                          run it
     {"do": "stop", "run_id", "grace_s"}                             SIGTERM, and SIGKILL after the grace
@@ -14,6 +14,9 @@ when to start and stop is the supervisor's business, at the other end of a socke
     {"report": "exited", "run_id", "code", "reason"}                nothing of it is left
 
 Between ``launched`` and ``go`` the exchange makes the run known, so an agent can never be faster than its own launch.
+
+Bubblewrap is two processes above its agent, which end the agent at once when one of them ends: they are never asked to,
+only killed. What an agent leaves in its sandbox ends with its first process.
 
 Invariant: no process below the keeper outlives its run, and none outlives the exchange. An exception met with one run
 ends that run alone. Only the standard library is imported: 13 MB resident, half of it shared with the exchange's own
@@ -40,6 +43,7 @@ from trunkline.host import processes
 from trunkline.host.launch import GO, MAX_OPEN_FILES, READY, LaunchError, become, find_program, why_not_run
 from trunkline.host.processes import Process
 from trunkline.host.runlog import RunLog
+from trunkline.tracing import refuse_tracing
 
 # For what a run leaves behind when its first process ends by itself, and for everything when the exchange is gone.
 SHORT_GRACE_S: Final = 1.0
@@ -69,8 +73,12 @@ class Root(NamedTuple):
 class Run:
     """One launched agent: its first process, its pipe and its log."""
 
-    def __init__(self, run_id: str, pid: int, program: str, gate: socket.socket, pipe: int, log: RunLog) -> None:
+    def __init__(
+        self, run_id: str, pid: int, program: str, gate: socket.socket, pipe: int, log: RunLog, *, is_wrapped: bool
+    ) -> None:
         self.run_id = run_id
+        # Its first process is bubblewrap, and so is that one's child.
+        self.is_wrapped = is_wrapped
         self.pid = pid
         self.program = program
         process = processes.read(pid)
@@ -89,6 +97,10 @@ class Run:
         self.killed_at: float | None = None
         # Set while its pipe is not read.
         self.read_at: float | None = None
+
+    def is_wrapper(self, process: Process) -> bool:
+        """Whether it is one of bubblewrap's two processes."""
+        return self.is_wrapped and self.pid in {process.pid, process.ppid}
 
 
 class Keeper:
@@ -232,6 +244,10 @@ class Keeper:
 
     def _launch(self, command: dict[str, Any]) -> None:
         env: dict[str, str] = command["env"]
+        isolation: dict[str, Any] | None = command["isolation"]
+        if isolation is not None:
+            # Here and not in the child: all children share it.
+            import trunkline.host.confined  # noqa: F401
         program = find_program(command["argv"][0], command["cwd"], env.get("PATH", os.defpath))
         log = RunLog(command["log"], command["max_log_bytes"], self._mask, command["token"])
         with ExitStack() as undo:
@@ -250,7 +266,8 @@ class Keeper:
             undo.pop_all()
         gate.setblocking(False)
         os.set_blocking(pipe, False)
-        run = Run(command["run_id"], pid, program, gate, pipe, log)
+        is_wrapped = isolation is not None and isolation["kind"] == "bubblewrap"
+        run = Run(command["run_id"], pid, program, gate, pipe, log, is_wrapped=is_wrapped)
         self._runs[run.run_id] = run
         self._selector.register(gate, selectors.EVENT_READ, partial(self._guard, run, self._read_gate))
         self._selector.register(pipe, selectors.EVENT_READ, partial(self._guard, run, self._read_output))
@@ -265,10 +282,10 @@ class Keeper:
             self._end(run, SHORT_GRACE_S)
 
     def _read_gate(self, run: Run) -> None:
-        """The child is ready, could not go on (a number of ``errno``), or its end closed: it runs its command."""
+        """The child is ready, could not go on (an ``errno``, or a text), or its end closed: it runs its command."""
         assert run.gate is not None
         try:
-            said = run.gate.recv(64)
+            said = run.gate.recv(256)
         except BlockingIOError:
             return
         except ConnectionError:
@@ -278,7 +295,8 @@ class Keeper:
             self._report("launched", run.run_id, pid=run.pid, start_time=run.start_time)
             return
         if said:
-            run.reason = why_not_run(run.program, int(said))
+            text = said.decode(errors="replace").strip()
+            run.reason = why_not_run(run.program, int(text)) if text.isdigit() else f"no isolation: {text}"
         self._selector.unregister(run.gate)
         run.gate.close()
         run.gate = None
@@ -339,7 +357,7 @@ class Keeper:
                 return True
             run = by_pid.get(pid)
             if run is not None:
-                run.code = os.waitstatus_to_exitcode(status)
+                run.code = exit_code(status, is_wrapped=run.is_wrapped)
                 self._is_stirred = True
                 if run.kill_at is None:
                     self._end(run, SHORT_GRACE_S)
@@ -374,8 +392,13 @@ class Keeper:
                 run.killed_at = run.killed_at or now
                 run.kill_at = now + KILL_AGAIN_S
             elif not run.is_asked:
-                self._signal(run, left, signal.SIGTERM)
+                asked = [process for process in left if not run.is_wrapper(process)]
+                self._signal(run, asked, signal.SIGTERM)
                 run.is_asked = True
+                if run.is_wrapped and not asked and run.code is None:
+                    # Its sandbox is still being set up: nothing has begun.
+                    run.kill_at = now
+                    self._is_stirred = True
 
     def _living(self) -> dict[str | None, list[Process]]:
         roots = {run.pid: Root(run.run_id, run.start_time) for run in self._runs.values()}
@@ -383,7 +406,7 @@ class Keeper:
 
     def _signal(self, run: Run, left: Iterable[Process], number: signal.Signals) -> None:
         group = None
-        if run.code is None and run.is_ready:
+        if run.code is None and run.is_ready and (number is signal.SIGKILL or not run.is_wrapped):
             # Not collected yet, so the number of its group is certainly its own; reaches also what is born just now.
             group = run.pid
             with suppress(PermissionError):
@@ -488,6 +511,12 @@ def _defect(problem: Exception) -> str:
     return f"a defect in the keeper: {type(problem).__name__}"
 
 
+def exit_code(status: int, *, is_wrapped: bool) -> int:
+    """An agent's exit code, or the negative number of the signal that ended it; bubblewrap says 128 + n for those."""
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if is_wrapped and 128 < code <= 128 + signal.SIGRTMAX else code
+
+
 def lazy_mask(pickled: str) -> Callable[[bytes], bytes]:
     """The function that the exchange sent, loaded when the first agent prints: its patterns may outweigh the keeper."""
     found: list[Callable[[bytes], bytes]] = []
@@ -504,6 +533,7 @@ def lazy_mask(pickled: str) -> Callable[[bytes], bytes]:
 
 def main() -> None:
     """Started by ``keeper_link`` as ``python -m trunkline.host.keeper DESCRIPTOR EXCHANGE_PID``."""
+    refuse_tracing()
     descriptor, exchange_pid = sys.argv[1:]
     Keeper(socket.socket(fileno=int(descriptor)), int(exchange_pid)).serve()
 

@@ -21,10 +21,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Final, cast
 
 from trunkline.edges.edge import Launcher
 from trunkline.host import processes
+from trunkline.host.isolation import place_of
 from trunkline.host.keeper import CHASE_S, KILL_WAIT_S, SHORT_GRACE_S
 from trunkline.model import ProcessIdentity
 
@@ -159,8 +161,11 @@ def end_leftovers(home: str, launcher: Launcher) -> None:
     known = processes.table()
     spared = processes.ancestors(known, os.getpid()) | {os.getpid()}
     for process in known.values():
-        if process.pid in spared or processes.uid_of(process.pid) != os.getuid():
+        if process.pid in spared or os.getuid() not in {0, processes.uid_of(process.pid)}:
             continue
         env = processes.environment_of(process.pid)
-        if env.get(launcher.home_variable.encode()) == os.fsencode(home) and launcher.run_variable.encode() in env:
+        found = os.fsdecode(env.get(launcher.home_variable.encode(), b""))
+        # An agent's own folder stands there if it has one.
+        is_ours = found == home or os.path.dirname(found) in {f"{home}/agents", place_of(Path(home))}  # noqa: PTH120
+        if is_ours and launcher.run_variable.encode() in env:
             processes.send_signal(process, signal.SIGKILL)

@@ -1,7 +1,8 @@
 """From a command to a running program: finding its file, and what the forked child does before it becomes that program.
 
 Owns the child's side of the gate: everything is prepared, the keeper is told, and the program runs when the gate opens.
-Does not own what happens to it afterwards (``keeper``). Only the standard library is imported.
+Does not own what happens to it afterwards (``keeper``), nor the steps into its sandbox (``confined``). Only the
+standard library is imported.
 
 Invariant: the program starts with its own session, the default signals, an empty standard input and no descriptor of
 ours; and it is killed when the keeper dies.
@@ -80,6 +81,10 @@ def become(
         resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
         os.write(gate, READY)
         if os.read(gate, 1) == GO:
+            if command["isolation"] is not None:
+                from trunkline.host.confined import run_confined  # the keeper has loaded it
+
+                run_confined(command["isolation"], program, command["argv"], command["env"], gate)
             os.execve(program, command["argv"], command["env"])  # noqa: S606
     except OSError as problem:
         os.write(gate, str(problem.errno).encode())

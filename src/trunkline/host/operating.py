@@ -1,7 +1,8 @@
 """What only the person who runs the exchange may see and do: ``edges.exchange.Operator``.
 
-Owns what ``status`` shows: the hub's figures, the ledger's, those of each edge, what is off and why, and how often a
-conversation failed by a defect of ours. Does not own how a configuration is read again (``up``).
+Owns what ``status`` shows: the hub's figures, the ledger's, those of each edge, what is off and why, which agents run
+without isolation, and how often a conversation failed by a defect of ours. Does not own how a configuration is read
+again (``up``).
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ class Operating(Operator):
         *,
         reload: Callable[[], dict[str, list[str]]],
         steer: Callable[[str, AgentAction], bool],
+        agent_warnings: Callable[[], list[str]] = list,
     ) -> None:
         self._runner = runner
         self._edges = edges
         self._reload = reload
         self._steer = steer
+        self._agent_warnings = agent_warnings
 
     def tokens(self) -> list[TokenView]:
         """The standing credentials."""
@@ -46,7 +49,9 @@ class Operating(Operator):
 
     def status(self) -> dict[str, object]:
         """Figures for a person and for /metrics."""
-        return {**self._runner.figures(), **views.figures(self._runner.hub), **self._edges.status()}
+        warnings = [*self._edges.warnings(), *self._agent_warnings()]
+        figures = {**self._runner.figures(), **views.figures(self._runner.hub), **self._edges.status()}
+        return {**figures, "warnings": warnings}
 
     def reload(self) -> dict[str, list[str]]:
         """Read the configuration again."""

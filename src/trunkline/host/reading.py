@@ -52,7 +52,12 @@ class Reading(Views):
                 found[run.agent_id] = run
             else:
                 found[run.agent_id] = msgspec.structs.replace(
-                    attached, pid=run.pid, run_id=run.run_id, restarts=run.restarts, note=run.note
+                    attached,
+                    pid=run.pid,
+                    run_id=run.run_id,
+                    restarts=run.restarts,
+                    isolation=run.isolation,
+                    note=run.note,
                 )
         return [found[agent_id] for agent_id in sorted(found)]
 

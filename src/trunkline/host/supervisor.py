@@ -29,7 +29,9 @@ from trunkline.edges.edge import Launcher, new_bearer
 from trunkline.edges.exchange import AgentAction
 from trunkline.errors import ConfigError
 from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
-from trunkline.host import processes
+from trunkline.host import isolation, processes
+from trunkline.host.confinement import Subject, View, advice, environment_inside, make_view
+from trunkline.host.isolation import Isolation, Sandbox, Wanted
 from trunkline.host.keeper import KILL_WAIT_S
 from trunkline.host.keeper_link import KeeperLink, Report, end_leftovers, end_strays
 from trunkline.host.launch import CANNOT_RUN, LaunchError, find_program
@@ -47,12 +49,16 @@ KEPT_LOGS: Final = 20
 HUNG_S: Final = 60.0
 # A launch token has to be used within this time (decision 16).
 NEVER_CAME_S: Final = 120.0
+# An agent that fails within this time of its start may miss something that its sandbox does not show it.
+SOON_S: Final = 30.0
+# Of its log, for that.
+LAST_LINES_BYTES: Final = 8192
 # Between two tries to get a keeper, on a machine without memory, or where one dies at once.
 KEEPER_WAIT_S: Final = 1.0
 
 
 class AgentSpec(Struct, frozen=True):
-    """How an agent is run. ``cwd`` and ``manifest`` are absolute paths."""
+    """How an agent is run. All paths are absolute. ``isolation`` None is a sandbox where one holds, else none."""
 
     agent_id: str
     command: tuple[str, ...]
@@ -62,6 +68,10 @@ class AgentSpec(Struct, frozen=True):
     env: dict[str, str] = {}
     stop_grace_s: float = 5.0
     max_log_bytes: int = 10_485_760
+    isolation: Wanted | None = "none"
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: bool = True
 
     def __repr__(self) -> str:
         """Without ``env`` and ``command``, which is where people put secrets."""
@@ -76,6 +86,10 @@ class Run(Struct):
     token_sha256: str
     manifest: Manifest | None
     process: ProcessIdentity | None = None
+    # What it sees in its sandbox, the user that it is if not ours, and when it began.
+    view: View | None = None
+    uid: int | None = None
+    began_at: float = 0.0
     # Whether it ever came in, and why it was ended by us, if it was.
     has_come: bool = False
     ended_for: str = ""
@@ -91,6 +105,8 @@ class Agent:
         self.is_removed = False
         # Since when it runs and is not well; None while it is.
         self.unwell_since: float | None = None
+        # What its last run got; None before the first.
+        self.isolation: Isolation | None = None
 
 
 class Supervisor:
@@ -123,6 +139,8 @@ class Supervisor:
         self._replacing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._quiet = asyncio.Event()
+        # Which sandbox holds here, once an agent needed to know.
+        self._sandbox: Sandbox | None = None
 
     # --- what the exchange asks for -----------------------------------------------------------------------------------
 
@@ -132,6 +150,8 @@ class Supervisor:
         processes.become_subreaper()
         end_leftovers(str(self._home), self._launcher)
         await self._open_keeper()
+        if any(spec.isolation in {None, "sandbox"} for spec in specs):
+            self._sandbox = await asyncio.to_thread(isolation.probe)
         self.reload(specs)
 
     def reload(self, specs: Sequence[AgentSpec]) -> dict[str, list[str]]:
@@ -235,6 +255,7 @@ class Supervisor:
         if self._link is not None:
             await self._link.close()
             self._link = None
+        isolation.leave_place(self._home)
 
     # --- what the exchange wants to know ------------------------------------------------------------------------------
 
@@ -248,18 +269,28 @@ class Supervisor:
                 pid=agent.run.process.pid if agent.run is not None and agent.run.process is not None else None,
                 run_id=agent.run.run_id if agent.run is not None else None,
                 restarts=agent.life.restarts,
+                isolation="" if agent.isolation is None else agent.isolation.name,
                 note=agent.life.note,
             )
             for agent_id, agent in self._agents.items()
         ]
 
+    def warnings(self) -> list[str]:
+        """Agents that run without isolation though nobody said that they may, in one line."""
+        given = {agent_id: agent.isolation for agent_id, agent in self._agents.items() if agent.isolation is not None}
+        lacking = ", ".join(agent_id for agent_id, found in given.items() if found.is_lacking)
+        if not lacking or self._sandbox is None:
+            return []
+        why = f"nothing keeps these agents from the exchange's own files: no sandbox holds ({self._sandbox.why_not})"
+        return [f'{lacking}: {why}; isolation = "none" in an [[agent]] accepts that']
+
     def run_of(self, pid: int, uid: int) -> str | None:
         """The launched run to whose session a process belongs, if any (decision 16)."""
         process = processes.read(pid)
-        if process is None or uid != os.getuid() or processes.uid_of(pid) != uid:
+        if process is None or processes.uid_of(pid) != uid:
             return None
         run = self._by_root.get(process.sid)
-        if run is None or run.process is None:
+        if run is None or run.process is None or uid != (os.getuid() if run.uid is None else run.uid):
             return None
         leader = processes.read(process.sid)
         return run.run_id if processes.in_session(process, leader, run.process.pid, run.process.start_time) else None
@@ -290,8 +321,12 @@ class Supervisor:
         try:
             if spec.manifest is not None:
                 agent.run.manifest = self._launcher.read_manifest(Path(spec.manifest), spec.agent_id)
-        except ConfigError as problem:
+            env, plan = self._isolated(agent, agent.run, self._launcher.environment(spec.agent_id, run_id, token))
+        except (ConfigError, LaunchError) as problem:
             self._end(agent.run, CANNOT_RUN, str(problem))
+            return
+        except OSError as problem:
+            self._end(agent.run, CANNOT_RUN, f"what it may see cannot be worked out: {problem}")
             return
         logs = self._home / "logs" / spec.agent_id
         forget_old_logs(logs)
@@ -301,13 +336,49 @@ class Supervisor:
                 "do": "launch",
                 "run_id": run_id,
                 "argv": spec.command,
-                "env": environment(spec, self._launcher.environment(spec.agent_id, run_id, token), os.environ),
+                "env": env,
                 "token": token,
                 "cwd": spec.cwd,
                 "log": str(logs / f"{run_id}.log"),
                 "max_log_bytes": spec.max_log_bytes,
+                "isolation": plan,
             }
         )
+
+    def _isolated(
+        self, agent: Agent, run: Run, given: dict[str, str]
+    ) -> tuple[dict[str, str], dict[str, object] | None]:
+        """An agent's environment, and the plan of its isolation; ``LaunchError`` if it cannot have what was written."""
+        spec = agent.spec
+        agent.isolation = None
+        if spec.isolation in {None, "sandbox"} and self._sandbox is None:
+            self._sandbox = isolation.probe()  # 50 ms, once: no agent needed it when the exchange started
+        agent.isolation = isolation.choose(spec.isolation, self._sandbox or Sandbox(None))
+        env = environment(spec, given, os.environ)
+        if agent.isolation.kind == "none":
+            return env, None
+        folder = isolation.agent_folder(self._home, spec.agent_id)
+        if agent.isolation.kind == "user":
+            plan = isolation.user_plan(self._home, folder, self._launcher.socket, spec.cwd)
+            run.uid = plan["uid"]
+            isolation.give_to(folder, plan["uid"])
+            (_, inside), (_, socket) = plan["shown"]
+            env = environment(spec, {**given, self._launcher.socket_variable: socket}, os.environ)
+            return {**env, **environment_inside(inside, self._launcher.home_variable)}, plan
+        isolation.give_to(folder, os.geteuid())
+        assert self._sandbox is not None
+        program = find_program(spec.command[0], spec.cwd, env.get("PATH", os.defpath))
+        others = (other.spec for other in self._agents.values() if other is not agent)
+        written = tuple(path for other in others for path in other.write)
+        subject = Subject(spec.command, program, spec.cwd, spec.read, spec.write, spec.network, written)
+        run.view = make_view(
+            subject,
+            home=str(self._home),
+            folder=str(folder),
+            socket=self._launcher.socket,
+            installed=isolation.own_code(str(self._home)),
+        )
+        return {**env, **environment_inside(str(folder), self._launcher.home_variable)}, self._sandbox.plan(run.view)
 
     def _on_report(self, report: Report) -> None:
         run = self._runs.get(report["run_id"])
@@ -319,6 +390,7 @@ class Supervisor:
             self._end(run, code, run.ended_for or report["reason"])
             return
         agent = run.agent
+        run.began_at = self._clock()
         run.process = ProcessIdentity(report["pid"], report["start_time"])
         self._by_root[run.process.pid] = run
         agent.life.launched()
@@ -333,6 +405,9 @@ class Supervisor:
         self._runs.pop(run.run_id, None)
         agent.run = None
         now = self._clock()
+        if code and run.view is not None and not run.ended_for and now - run.began_at < SOON_S:
+            missed = advice(run.view, self._last_lines(agent.spec.agent_id, run.run_id))
+            reason = f"{reason or how_it_ended(code)}; {missed}" if missed else reason
         step = agent.life.ended(code, reason, now, self._jitter())
         note = agent.life.note or reason or how_it_ended(code)
         if run.process is None:
@@ -348,6 +423,14 @@ class Supervisor:
             more = "" if run.process is None else f"; see trunkline logs {agent.spec.agent_id}"
             log.warning("%s does not run: %s%s", agent.spec.agent_id, note, more)
         self._perform(agent, step)
+
+    def _last_lines(self, agent_id: str, run_id: str) -> str:
+        try:
+            with (self._home / "logs" / agent_id / f"{run_id}.log").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_LINES_BYTES))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
 
     def _settle(self) -> None:
         """After each change: forget removed agents, set the one timer, and say whether anything runs."""

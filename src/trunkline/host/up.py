@@ -45,6 +45,7 @@ from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.verify import verify
 from trunkline.model import ProcessIdentity, Status
+from trunkline.tracing import refuse_tracing
 
 log = logging.getLogger("trunkline")
 
@@ -63,6 +64,7 @@ EXAMPLES: Final = (Path(__file__).parents[3] / "examples", Path(sys.prefix) / "s
 
 def run(home: Home, config_path: Path | None, *, demo: bool = False) -> int:
     """Run the exchange in the foreground until it is told to stop; the process's exit code."""
+    refuse_tracing()
     home.create()
     config = _load(home, config_path, demo=demo)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -161,6 +163,7 @@ class Exchange:
             masked=known,
             reload=self._reload_now,
             steer=self._supervisor.steer,
+            agent_warnings=self._supervisor.warnings,
         )
 
         def make_runner(hub: Hub, masker: Masker) -> Runner:
@@ -231,7 +234,7 @@ class Exchange:
 
     def _warn(self) -> None:
         """Say what of the configuration has no effect here."""
-        for warning in self._edges.warnings():
+        for warning in (*self._edges.warnings(), *self._supervisor.warnings()):
             log.warning("%s", warning)
 
     def _on_defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -363,6 +366,10 @@ def _spec(agent: AgentProcess) -> AgentSpec:
         agent.env,
         agent.stop_grace_s,
         agent.max_log_bytes,
+        agent.isolation,
+        agent.read,
+        agent.write,
+        agent.network,
     )
 
 

@@ -41,6 +41,7 @@ from trunkline.ledger.store import (
     noted_head,
     open_for_writing,
 )
+from trunkline.tracing import refuse_tracing
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -591,6 +592,7 @@ def serve(channel: socket.socket, writer: Writer) -> None:
 
 def main() -> None:
     """``writer CHANNEL LEDGER KEYS``: CHANNEL is an inherited descriptor."""
+    refuse_tracing()
     # The exchange decides when to stop and closes the channel; a Ctrl-C goes to the whole group.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -89,7 +89,7 @@ class Workspace:
         """
         root.mkdir(mode=0o700)
         if os.geteuid() == 0:
-            uid = _free_uid(root, taken)
+            uid = free_uid(root, taken)
             os.chown(root, uid, uid)
         return cls.open(root)
 
@@ -276,7 +276,8 @@ def erase(folder: Path) -> None:
         subprocess.run(words, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=False)
 
 
-def _free_uid(root: Path, taken: Collection[int]) -> int:
+def free_uid(root: Path, taken: Collection[int]) -> int:
+    """A user for this folder if we are root: nobody's account, not taken, and the same one whenever that can be."""
     mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
     whole = mapped[-3:] == ["0", "0", "4294967295"]
     first, count = (FIRST_UID, UIDS) if whole else (FIRST_UID_IN_CONTAINER, UIDS_IN_CONTAINER)

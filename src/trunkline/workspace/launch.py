@@ -158,8 +158,8 @@ def hide_sockets() -> None:
         os.close(ruleset)
 
 
-def become_bubblewrap(plan: dict[str, Any]) -> NoReturn:
-    """Options go through a descriptor: everybody on the machine may read an argument list."""
+def arguments_of(plan: dict[str, Any], *more: str) -> int:
+    """A descriptor with bubblewrap's options: everybody on the machine may read an argument list."""
     options = []
     for source, target in plan["copies"]:
         try:
@@ -168,8 +168,13 @@ def become_bubblewrap(plan: dict[str, Any]) -> NoReturn:
             continue
     for word in plan["options"]:
         options.append(str(inherit(word)) if isinstance(word, bytes) else word)
-    options += ["--json-status-fd", str(status_fd)]
-    arguments = inherit(b"\0".join(word.encode() for word in options) + b"\0")
+    options += more
+    return inherit(b"\0".join(word.encode(errors="surrogateescape") for word in options) + b"\0")
+
+
+def become_bubblewrap(plan: dict[str, Any]) -> NoReturn:
+    """The process that sets the sandbox up, waits for the command, and says how it ended."""
+    arguments = arguments_of(plan, "--json-status-fd", str(status_fd))
     os.execve(plan["bubblewrap"], ["bwrap", "--args", str(arguments), "--", *plan["command"]], {})
 
 

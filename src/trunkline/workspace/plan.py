@@ -20,7 +20,7 @@ from trunkline.workspace.paths import failure_of, kind_of, open_folder
 from trunkline.workspace.seccomp import filter_program
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from trunkline.workspace.folder import Workspace
     from trunkline.workspace.policy import CommandLimits, Policy
@@ -75,7 +75,7 @@ def bubblewrap_plan(
             "--unshare-user", "--unshare-all", *(["--share-net"] if policy.network.allowed else []),
             "--disable-userns", "--die-with-parent", "--new-session",
             "--uid", str(USER), "--gid", str(USER), "--hostname", "space",
-            *_system(policy),
+            *system_options(policy.filesystem.visible),
             "--proc", "/proc", "--dev", "/dev",
             "--perms", "1777", "--size", str(policy.limits.temporary_bytes), "--tmpfs", SHARED_MEMORY,
             "--remount-ro", "/dev",
@@ -138,8 +138,8 @@ def _settings(policy: Policy) -> tuple[str, ...]:
     return (*SETTINGS, *NETWORK_SETTINGS) if policy.network.allowed else SETTINGS
 
 
-def _system(policy: Policy) -> list[str]:
-    """The machine's programs and libraries, to be read only."""
+def system_options(visible: Iterable[str]) -> list[str]:
+    """The machine's programs and libraries, and what else is named, to be read only."""
     options = ["--ro-bind", "/usr", "/usr"]
     for name in SYSTEM_FOLDERS:
         folder = Path("/", name)
@@ -150,8 +150,8 @@ def _system(policy: Policy) -> list[str]:
     for name in SETTING_FOLDERS:
         if Path("/etc", name).is_dir():
             options += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
-    for visible in policy.filesystem.visible:
-        options += ["--ro-bind", visible, visible]
+    for path in visible:
+        options += ["--ro-bind", path, path]
     return options
 
 

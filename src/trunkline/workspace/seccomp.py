@@ -15,7 +15,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000
@@ -110,6 +110,21 @@ def is_known(machine: str) -> bool:
 
 def filter_program(machine: str, *, shared: bool = False, sockets: bool = True) -> bytes:
     """The filter. ``shared``: for a command without namespaces; ``sockets``: whether it may have any."""
+    families = (_FAMILIES[1:] if shared else _FAMILIES) if sockets else ()
+    return _program(machine, families, SHARED_REFUSED if shared else ())
+
+
+def agent_filter(machine: str, *, shared: bool = False, network: bool = True) -> bytes:
+    """The filter for a launched agent, which always has Unix sockets: it speaks with the exchange over one.
+
+    It may open sessions and groups, too: the keeper ends it by more than these. ``network`` matters for ``shared``
+    only; else its namespace decides that.
+    """
+    refused = tuple(name for name in SHARED_REFUSED if name not in {"setsid", "setpgid"}) if shared else ()
+    return _program(machine, _FAMILIES if network or not shared else _FAMILIES[:1], refused)
+
+
+def _program(machine: str, families: Sequence[int], shared_refused: Sequence[str]) -> bytes:
     numbers = _NUMBERS[machine]
     code: list[Instruction] = [
         (_LOAD, 0, 0, 4),
@@ -131,14 +146,13 @@ def filter_program(machine: str, *, shared: bool = False, sockets: bool = True) 
         code += _when(numbers, name, [*test, _error(errno.EPERM)])
     for request in _TERMINAL_REQUESTS:
         code += _when(numbers, "ioctl", [*_argument(1), (_JUMP_EQUAL, 0, 1, request), _error(errno.EPERM)])
-    if sockets:
-        families = _FAMILIES[1:] if shared else _FAMILIES
+    if families:
         known = [(_JUMP_EQUAL, len(families) - at, 0, family) for at, family in enumerate(families)]
         code += _when(numbers, "socket", [*_argument(0), *known, _error(errno.EAFNOSUPPORT)])
     else:
         code += _refuse(numbers, ("socket",), errno.EACCES)
-    if shared:
-        code += _refuse(numbers, SHARED_REFUSED, errno.EPERM)
+    if shared_refused:
+        code += _refuse(numbers, shared_refused, errno.EPERM)
         code += _when(numbers, "prlimit64", [*_argument(0), (_JUMP_EQUAL, 1, 0, 0), _error(errno.EPERM)])
         # With a null path it is about an open file, which is one that could be opened.
         null = [*_argument(1), (_JUMP_EQUAL, 0, 2, 0), (_LOAD, 0, 0, 16 + 8 + 4), (_JUMP_EQUAL, 1, 0, 0)]

@@ -263,6 +263,20 @@ def test_an_agent_that_does_not_run_says_why_and_where_to_read_more(
     assert running.run("agents").out.endswith("starts it again; trunkline logs com.x\n")
 
 
+def test_what_isolates_an_agent_is_shown_and_why_nothing_does(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = AgentView("com.x", "opensentience", "ready", isolation="sandbox (bubblewrap)")
+    free = AgentView("com.y", "opensentience", "ready", isolation="none: bwrap is not installed")
+    monkeypatch.setattr(running.exchange.views, "agents", lambda: [held, free])
+    header, first, second = running.run("agents").out.splitlines()
+    column = header.index("ISOLATION")
+    assert first[column:].rstrip() == "sandbox (bubblewrap)"
+    assert second[column:].split("  ")[0] == "none"
+    assert second.endswith("no sandbox: bwrap is not installed")
+    assert running.run("agents", "--json").json["agents"][1]["isolation"] == "none: bwrap is not installed"
+
+
 def test_all_pages_of_tools_are_shown(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = running.run("tools")
     monkeypatch.setattr(routes, "MAX_PAGE_TOOLS", 1)

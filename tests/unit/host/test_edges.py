@@ -137,7 +137,7 @@ async def test_an_edge_that_cannot_say_how_it_is_leaves_what_the_others_say() ->
         "a": {"state": "on", "note": "a defect keeps it from telling how it is"},
         "b": {"state": "on", "connections": 3},
     }
-    assert said["warnings"] == ["[b] odd has no effect: there is none"]
+    assert kit.edges.warnings() == ["[b] odd has no effect: there is none"]
     assert kit.exchange.feed.figures()["defects"] == 3
     await kit.edges.stop()
 
@@ -302,6 +302,10 @@ def test_a_section_of_an_edge_that_this_release_does_not_have_is_a_warning_also_
     assert kit.edges.warnings() == []
     operating = Operating(kit.exchange.feed, kit.edges, reload=dict, steer=lambda *_: False)
     assert operating.status()["warnings"] == []
+    unheld = Operating(
+        kit.exchange.feed, kit.edges, reload=dict, steer=lambda *_: False, agent_warnings=lambda: ["a: no sandbox"]
+    )
+    assert unheld.status()["warnings"] == ["a: no sandbox"]
 
 
 async def test_what_of_its_section_has_no_effect_an_edge_says_itself_while_it_runs(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.host.conftest import command_line, is_running, wait_until
 from trunkline.host import processes
-from trunkline.host.keeper import Root, by_run
+from trunkline.host.keeper import Root, by_run, exit_code
 from trunkline.host.keeper_link import KeeperLink, Report
 from trunkline.host.launch import LaunchError, find_program
 from trunkline.host.processes import Process
@@ -132,6 +132,7 @@ class Reports:
             "cwd": str(folder),
             "log": str(folder / "logs" / "r1.log"),
             "max_log_bytes": 10_000,
+            "isolation": None,
         }
         self.link.send(command | changes)
 
@@ -262,3 +263,20 @@ async def test_an_exception_met_with_one_run_ends_that_run_alone(tmp_path: Path,
     assert (await reports.next())["run_id"] == "other"
     assert not reports.lost.is_set()
     await reports.link.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "is_wrapped", "code"),
+    [
+        (0, True, 0),
+        (3 << 8, True, 3),
+        (143 << 8, True, -15),
+        (143 << 8, False, 143),
+        (9, True, -9),
+        (255 << 8, True, 255),
+    ],
+)
+def test_an_agent_that_was_ended_by_a_signal_in_its_sandbox_is_reported_so(
+    status: int, is_wrapped: bool, code: int
+) -> None:
+    assert exit_code(status, is_wrapped=is_wrapped) == code

@@ -21,10 +21,11 @@ class AgentLauncher(Launcher):
     edge = EDGE
     run_variable = "OPENSENTIENCE_RUN_ID"
     home_variable = "OPENSENTIENCE_HOME"
+    socket_variable = "OPENSENTIENCE_SOCKET"
 
     def __init__(self, home: Path, socket: Path) -> None:
         self._home = home
-        self._socket = socket
+        self.socket = str(socket)
 
     @classmethod
     def of(cls, config: Config, home: Path) -> AgentLauncher:
@@ -34,7 +35,7 @@ class AgentLauncher(Launcher):
     def environment(self, agent_id: str, run_id: str, token: str) -> dict[str, str]:
         """OS-140, OS-141."""
         return {
-            "OPENSENTIENCE_SOCKET": str(self._socket),
+            self.socket_variable: self.socket,
             "OPENSENTIENCE_SESSION_TOKEN": token,
             "OPENSENTIENCE_AGENT_ID": agent_id,
             self.run_variable: run_id,

@@ -105,10 +105,12 @@ class OpenSentienceListener:
         """The operating system says who it is."""
         raw = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
         pid, uid, _gid = _PEERCRED.unpack(raw)
-        if uid != os.geteuid():
+        peer = self._feed.peer_of(pid, uid)
+        # An agent that we started as another user is known by its run.
+        if uid != os.geteuid() and peer.run_id is None:
             self._feed.feed([Noticed("peer.refused", EDGE, f"uid:{uid}", "another user's process")])
             return None
-        return self._conversation(self._feed.peer_of(pid, uid))
+        return self._conversation(peer)
 
     def _conversation(self, peer: Peer) -> MakeSession:
         def make(number: int, now: Now) -> CoreSession:
