@@ -17,6 +17,7 @@ from trunkline import events
 from trunkline.config import Config
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import AgentAction
+from trunkline.host.anchoring import Anchoring
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating
 from trunkline.host.reading import Reading
@@ -51,6 +52,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     # What the operator may have done to the exchange.
     reload: Callable[[], dict[str, list[str]]] = dict
     steer: Callable[[str, AgentAction], bool] = lambda _agent_id, _action: False
+    # How far the record is signed and published, if it is.
+    anchoring: Anchoring | None = None
 
 
 class Assembly(Struct, Generic[R], frozen=True):
@@ -80,7 +83,7 @@ def assemble(
     hub.stored(ledger.durable)
     runner = make_runner(hub, Masker(plan.masked))
     views = Reading(runner, ledger.reader, processes)
-    operator = Operating(runner, edges, reload=plan.reload, steer=plan.steer)
+    operator = Operating(runner, edges, reload=plan.reload, steer=plan.steer, anchoring=plan.anchoring)
     surroundings = Surroundings(
         feed=runner,
         views=views,

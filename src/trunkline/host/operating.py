@@ -1,7 +1,7 @@
 """What only the person who runs the exchange may see and do: ``edges.exchange.Operator``.
 
-Owns what ``status`` shows: the hub's figures, the ledger's, those of each edge, what is off and why, and how often a
-conversation failed by a defect of ours. Does not own how a configuration is read again (``up``).
+Owns what ``status`` shows: the hub's figures, the ledger's, how far it is signed, those of each edge, what is off and
+why, and how often a conversation failed by a defect of ours. Does not own how a configuration is read again (``up``).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from trunkline.edges.edge import TokenKind
 from trunkline.edges.exchange import AgentAction, Operator, Watcher
+from trunkline.host.anchoring import Anchoring
 from trunkline.host.edges import Edges
 from trunkline.host.runner import Runner
 from trunkline.hub import views
@@ -26,11 +27,13 @@ class Operating(Operator):
         *,
         reload: Callable[[], dict[str, list[str]]],
         steer: Callable[[str, AgentAction], bool],
+        anchoring: Anchoring | None,
     ) -> None:
         self._runner = runner
         self._edges = edges
         self._reload = reload
         self._steer = steer
+        self._anchoring = anchoring
 
     def tokens(self) -> list[TokenView]:
         """The standing credentials."""
@@ -46,7 +49,12 @@ class Operating(Operator):
 
     def status(self) -> dict[str, object]:
         """Figures for a person and for /metrics."""
-        return {**self._runner.figures(), **views.figures(self._runner.hub), **self._edges.status()}
+        figures = {**self._runner.figures(), **views.figures(self._runner.hub), **self._edges.status()}
+        if self._anchoring is not None:
+            figures["entries_signed"] = self._anchoring.signed
+            figures["entries_anchored"] = self._anchoring.published
+            figures["warnings"] = [*self._edges.warnings(), *self._anchoring.warnings()]
+        return figures
 
     def reload(self) -> dict[str, list[str]]:
         """Read the configuration again."""

@@ -1,4 +1,4 @@
-"""The ledger's one secret, ``keys/ledger.key``, and what is made of it: a key for MACs and one for held originals.
+"""The ledger's one secret, ``keys/ledger.key``, and what is made of it: keys for MACs, held originals, signed heads.
 
 It does not own what is sealed or for how long (``writer``). AES-GCM comes from ``cryptography``, imported on first use
 because it costs 9 MB that an exchange without secrets in its payloads never needs; HKDF is six lines of ``hmac``.
@@ -40,6 +40,8 @@ class LedgerKeys:
         self.mac_key: Final = derived(secret, b"trunkline ledger mac 1")
         # Says whether a ledger belongs to this key, and nothing about the key.
         self.check: Final = derived(secret, b"trunkline ledger check 1")[:8]
+        # Of the Ed25519 key that heads are signed with (``heads``).
+        self.head_seed: Final = derived(secret, b"trunkline ledger heads 1")
         self._seal_key: Final = derived(secret, b"trunkline ledger seal 1")
         self._entropy = entropy
 

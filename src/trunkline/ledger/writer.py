@@ -28,6 +28,7 @@ import apsw
 
 from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError, LedgerFull
 from trunkline.ledger.chain import GENESIS
+from trunkline.ledger.heads import WHAT_TO_DO, Head, HeadSigner
 from trunkline.ledger.indexes import Indexes
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.masked_whole import masked_whole
@@ -123,8 +124,17 @@ class Writer:
     ``commit`` returns the last durable number, or raises: then only ``abandon`` is left.
     """
 
-    def __init__(self, path: Path, keys: LedgerKeys, masker: Masker, *, vfs: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        keys: LedgerKeys,
+        masker: Masker,
+        *,
+        vfs: str | None = None,
+        signer: HeadSigner | None = None,
+    ) -> None:
         self._keys = keys
+        self._signer = signer
         self._masker = masker
         self._db = open_for_writing(path, vfs)
         self._execute = self._db.execute
@@ -145,11 +155,17 @@ class Writer:
             self._begin_where_it_ended(path)
             if vfs is None:
                 self._compare_head(noted_head(path))
+            if signer is not None:
+                self._compare_signed(signer.take_up())
             # Last: nothing is written to a record that is damaged otherwise.
             self._indexes = Indexes(self._db)
         except apsw.Error as exc:
             raise as_ledger_error(exc) from exc
         self._note = HeadNote(head_file(path)) if vfs is None else None
+        if signer is not None:
+            # What was committed before a crash and not signed any more.
+            signer.note(self.last, self._head, self._time_of_last())
+            signer.begin()
 
     def _begin_where_it_ended(self, path: Path) -> None:
         row = self._execute(
@@ -178,6 +194,21 @@ class Writer:
         stored = self._execute("SELECT hash FROM entries WHERE n = ?", (number,)).get
         if isinstance(stored, bytes) and stored.hex() != digest:
             raise LedgerCorrupt(number, "is not the entry that was recorded there")
+
+    def _compare_signed(self, signed: Head | None) -> None:
+        """The newest signed head against the entry it names: what is older, ``verify`` compares."""
+        if signed is None:
+            return
+        if signed.number > self.last:
+            raise LedgerCorrupt(self.last + 1, f"missing; {signed.number} were signed. {WHAT_TO_DO}")
+        stored = self._execute("SELECT hash FROM entries WHERE n = ?", (signed.number,)).get
+        if isinstance(stored, bytes) and stored.hex() != signed.hash:
+            raise LedgerCorrupt(signed.number, f"is not the entry that was signed there. {WHAT_TO_DO}")
+
+    def _time_of_last(self) -> int:
+        data = self._execute("SELECT data FROM entries WHERE n = ?", (self.last,)).get
+        at = _AT.search(data) if isinstance(data, bytes) else None
+        return int(at[1]) if at is not None else 0
 
     def _read_held(self) -> None:
         self._held_calls = {call for (call,) in self._execute("SELECT call FROM held WHERE call > 0 AND expires = 0")}
@@ -272,6 +303,8 @@ class Writer:
         self._indexes.sums = sums
         if self._note is not None:
             self._note.write(last, head)
+        if self._signer is not None:
+            self._signer.note(last, head, group.at)
         return last
 
     def _insert(self, table: str, columns: int, values: Sequence[int | bytes]) -> None:
@@ -512,11 +545,15 @@ class Writer:
         self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
         self._db.close()
         self._let_go_of_note()
+        if self._signer is not None:
+            self._signer.close()
 
     def abandon(self) -> None:
         """Let go of the file after a failure, writing nothing more."""
         self._db.close(True)
         self._let_go_of_note()
+        if self._signer is not None:
+            self._signer.abandon()
 
     def _let_go_of_note(self) -> None:
         if self._note is not None:
@@ -534,6 +571,7 @@ def _stand_in(digest: str, size: int) -> bytes:
     return b'{"$blob":"sha256:%b","bytes":%d}' % (digest.encode(), size)
 
 
+_AT: Final = re.compile(rb'"at":([0-9]+)')
 _REFERENCE: Final = re.compile(rb'"\$(?:blob|ref)"\s*:\s*"sha256:([0-9a-f]{64})"')
 
 
@@ -597,8 +635,10 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     path = Path(sys.argv[2])
     try:
-        keys = LedgerKeys.load(Path(sys.argv[3]), create=False)
-        serve(channel, Writer(path, keys, Masker()))
+        folder = Path(sys.argv[3])
+        keys = LedgerKeys.load(folder, create=False)
+        signer = HeadSigner(path, keys.head_seed, folder, in_background=True)
+        serve(channel, Writer(path, keys, Masker(), signer=signer))
     except LedgerCorrupt as exc:
         _answer(channel, CORRUPT, exc.number, exc.reason)
         os._exit(70)
