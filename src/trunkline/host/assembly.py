@@ -23,6 +23,7 @@ from trunkline.host.operating import Operating
 from trunkline.host.reading import Reading
 from trunkline.host.runner import Processes, Runner
 from trunkline.hub.hub import Hub
+from trunkline.ledger.keys import derived
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.model import HubSettings, ProcessIdentity
@@ -94,6 +95,7 @@ def assemble(
         version=plan.version,
         instance=plan.instance,
         doors=edges.doors,
+        key=derived(ledger.mac_key, b"trunkline edges 1"),
         entropy=plan.entropy,
     )
     edges.make(surroundings)

@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 
 __all__ = ["RULES", "TOKEN_PREFIX", "Finding", "MaskingRule", "inside_escape"]
 
-# Our own credentials, launch and standing: this and 43 characters of URL-safe base64, 256 bits.
+# Our own credentials, launch and standing: this and 43 characters of URL-safe base64, 256 bits, or 28 where a protocol
+# wants 32 in all.
 TOKEN_PREFIX: Final = "tlk_"  # noqa: S105 - the form, not a token
 
 
@@ -117,11 +118,11 @@ _WORD: Final = rb"[A-Za-z0-9_-]"
 _NO_MORE: Final = rb"(?![A-Za-z0-9])"
 
 _TOKENS: Final = (
-    _token("trunkline-token", rb"tlk_[A-Za-z0-9_-]{43}", _WORD),
-    # 47 bytes are 63 characters; the first and the last may share their bits with a neighbour.
-    _token("trunkline-token", _base64_of(b"tlk_") + rb"[A-Za-z0-9+/_-]{54}", rb"[A-Za-z0-9+/_-]{0,3}"),
-    _token("trunkline-token", rb"746[cC]6[bB]5[fF][0-9a-fA-F]{86}"),
-    _token("trunkline-token", rb"%74%6[cC]%6[bB]%5[fF](?:%[0-9a-fA-F]{2}){43}"),
+    _token("trunkline-token", rb"tlk_[A-Za-z0-9_-]{28}", _WORD),
+    # 32 bytes are 43 characters, 47 are 63; the first and the last may share their bits with a neighbour.
+    _token("trunkline-token", _base64_of(b"tlk_") + rb"[A-Za-z0-9+/_-]{36}", rb"[A-Za-z0-9+/_-]{0,21}"),
+    _token("trunkline-token", rb"746[cC]6[bB]5[fF][0-9a-fA-F]{56}", rb"(?:[0-9a-fA-F]{30})?"),
+    _token("trunkline-token", rb"%74%6[cC]%6[bB]%5[fF](?:%[0-9a-fA-F]{2}){28}", rb"(?:%[0-9a-fA-F]{2}){0,15}"),
     _token("aws-key", rb"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}", _NO_MORE, left=True),
     _token("github-token", rb"gh[oprsu]_[A-Za-z0-9]{36}", rb"[A-Za-z0-9]"),
     _token("github-token", rb"github_pat_[A-Za-z0-9_]{22}", rb"[A-Za-z0-9_]"),
