@@ -181,7 +181,7 @@ _TOKENS: Final = (
 _BASE64_BYTES: Final = _WORD_BYTES | frozenset(b"+/-")
 _BASE64_RUN: Final = re.compile(rb"[A-Za-z0-9+/_-]{0,2048}+")
 _TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
-_ONE_REPEAT: Final = re.compile(r"(\[[^\]]+\])\{([0-9]+)\}")
+_PIECE: Final = re.compile(r"(?P<one>\[[^\]]+\])\{(?P<times>[0-9]+)\}|(?P<plain>\\\.|[A-Za-z0-9_/:-])")
 # So many characters after its beginning make it worth to look at; the whole form is judged then. More cost time.
 SEED_CHARACTERS: Final = 16
 # A shorter beginning is found in every picture. Five characters of its own are in a picture of 4 MiB once or twice.
@@ -189,6 +189,21 @@ _SHORTEST_ENCODED: Final = 3
 _OWN_CHARACTERS: Final = 5
 _MOST_BEGINNINGS: Final = 16
 _SEARCHED_BYTES: Final = 1536
+
+
+def _cut(then: str) -> str:
+    """The beginning of what has to follow, if it is a plain sequence: long seeds cost memory and time to compile."""
+    cut, left = "", SEED_CHARACTERS
+    at = 0
+    while at < len(then) and left > 0:
+        piece = _PIECE.match(then, at)
+        if piece is None:
+            return then
+        times = min(int(piece["times"] or 1), left)
+        cut += f"{piece['one']}{{{times}}}" if piece["one"] else piece["plain"]
+        left -= times
+        at = piece.end()
+    return cut
 
 
 def _published(form: SecretForm) -> Iterator[MaskingRule]:
@@ -201,8 +216,7 @@ def _published(form: SecretForm) -> Iterator[MaskingRule]:
     # Longer than 1,024 characters is no token. Without the bound, a body of one long run would be read again and again.
     tail = b"[%b]{0,1024}+" % form.more.encode() if form.more else _NO_MORE
     whole = re.compile(b"(?:" + b"|".join(map(re.escape, longest_first)) + b")" + form.then.encode() + tail)
-    repeat = _ONE_REPEAT.fullmatch(form.then)
-    then = f"{repeat[1]}{{{min(int(repeat[2]), SEED_CHARACTERS)}}}" if repeat else form.then
+    then = _cut(form.then)
 
     def find(data: bytes, start: int, _end: int) -> Finding | None:
         match = whole.match(data, start)
