@@ -184,10 +184,21 @@ class PolicyTable(Section):
     rule: tuple[RuleLine, ...] = ()
 
 
+class Anchor(Section):
+    """Where signed heads of the record are published, out of reach of whoever can write to the home folder: one way.
+
+    ``file`` is appended to, ``command`` gets each head on stdin. ``file`` is absolute once loaded.
+    """
+
+    file: str | None = None
+    command: Words | None = None
+
+
 class LedgerTable(Section):
     """The record. ``retention_days`` 0 keeps it for ever."""
 
     retention_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
+    anchor: Anchor | None = None
 
 
 BUILTIN_RULES: Final = (
@@ -337,8 +348,8 @@ class Home:
 def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Config:
     """The configuration in force: ``config_path`` (else the home's file, if there is one) under the environment.
 
-    Paths in it are made absolute: ``socket`` against the home, an agent's ``cwd`` and ``manifest`` against the folder
-    of the file.
+    Paths in it are made absolute: ``socket`` against the home, an agent's ``cwd`` and ``manifest`` and the anchor's
+    ``file`` against the folder of the file.
     """
     path = (home.config_file if config_path is None else config_path).absolute()
     file = TomlFile(path, required=config_path is not None)
@@ -351,6 +362,7 @@ def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Co
         config,
         opensentience=structs.replace(config.opensentience, socket=socket),
         agents=tuple(_placed(agent, path.parent) for agent in config.agents),
+        ledger=_placed_ledger(config.ledger, path.parent),
     )
     values = {name: getattr(placed, name) for name in Sections.__struct_fields__}
     return Config(**values, given=_given(file.tables))
@@ -381,6 +393,11 @@ def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
     for name, value in structs.asdict(config.limits).items():
         if not 0 <= value < float("inf"):
             yield ("limits", name), "expected a number from 0, where 0 means no bound"
+    if (anchor := config.ledger.anchor) is not None:
+        if (not anchor.file) == (not anchor.command):
+            yield ("ledger", "anchor"), "expected one of the keys `file` and `command`"
+        elif anchor.command:
+            yield from _command_problems(("ledger", "anchor", "command"), anchor.command)
     yield from _path_problems(("opensentience", "socket"), config.opensentience.socket)
     if (size := len(os.fsencode(socket))) > MAX_SOCKET_PATH_BYTES:
         problem = f"{socket} has {size} bytes and a socket's path at most {MAX_SOCKET_PATH_BYTES}; use a shorter --home"
@@ -535,6 +552,12 @@ def _is_url(text: str, schemes: tuple[str, ...], *, has_path: bool) -> bool:
         return False
     is_bare = not (parts.path or parts.query or parts.fragment) and "," not in text
     return parts.scheme in schemes and bool(parts.hostname) and port != 0 and (has_path or is_bare)
+
+
+def _placed_ledger(ledger: LedgerTable, folder: Path) -> LedgerTable:
+    if ledger.anchor is None or ledger.anchor.file is None:
+        return ledger
+    return structs.replace(ledger, anchor=structs.replace(ledger.anchor, file=str(folder / ledger.anchor.file)))
 
 
 def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:

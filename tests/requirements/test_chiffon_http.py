@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import re
 import shutil
 import stat
 import tempfile
@@ -315,10 +316,15 @@ def test_tokens_are_32_random_characters_and_nowhere_to_be_found(exchange: Runni
     agents = [SpecAgent(exchange) for _ in range(20)]
     tokens = [agent.token for agent in agents]
     assert len(set(tokens)) == 20
-    assert all(len(token) == 32 and token.isalnum() for token in tokens)
+    assert all(len(token) == 32 and re.fullmatch(r"tlk_[A-Za-z0-9_-]{28}", token) for token in tokens)
     for agent in agents[:3]:
         agent.register()
         agent.send({"auth_token": agent.token, "x": agent.token})
+    boss = SpecAgent(exchange, kind="orchestrator")
+    for token in (agents[0].token, boss.token):
+        boss.send(request("say", {"text": f"a note about {token}, and {token.encode().hex()}"}))
+    wait_until(lambda: len(exchange.entries(kind="call.settled")) >= 2, "the notes on record")
+    tokens += [boss.token, boss.token.encode().hex()]
     listed = json.dumps(exchange.request("GET", "/v1/tokens")[1])
     assert all(token not in listed for token in tokens)
     wait_until(lambda: exchange.entries(kind="agent.admitted", agent_id=agents[2].agent_id), "the record")

@@ -91,6 +91,7 @@ ledger_bytes_per_hour = 1000000
 taint_s = 60
 [ledger]
 retention_days = 30
+anchor = {file = "share/heads"}
 """
 
 
@@ -276,6 +277,11 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
         (
             "[limits]\nopen_calls = -1",
             "trunkline.toml:2: limits.open_calls: expected a number from 0, where 0 means no bound",
+        ),
+        ("[ledger]\nanchor = {}", "trunkline.toml:2: ledger.anchor: expected one of the keys `file` and `command`"),
+        (
+            '[ledger]\nanchor = {file = "x", command = ["y"]}',
+            "trunkline.toml:2: ledger.anchor: expected one of the keys `file` and `command`",
         ),
         ("[ledger]\nretention_days = -1", "trunkline.toml:2: ledger.retention_days: expected an integer >= 0"),
         ('[[agent]]\nid = "a"', "trunkline.toml:1: agent[0]: the key `command` is missing"),

@@ -1,11 +1,12 @@
-"""``trunkline ledger``: verify, show and export the record, read from its file. No exchange needs to run.
+"""``trunkline ledger``: verify, anchor, copy, show and export the record, read from its file. No exchange needs to run.
 
 Owns what a person is shown and the options. Reading and proving are in ``trunkline.ledger``: ``reader``, ``verify``,
-``export``.
+``heads``, ``backup``, ``export``.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,12 +21,13 @@ from trunkline.cli.terminal import CommandFailed, heading, note, printable, say
 from trunkline.cli.watch import sentence
 
 if TYPE_CHECKING:
+    from trunkline.ledger.heads import WrittenHead
     from trunkline.ledger.reader import Reader
 
 
 @click.group()
 def ledger() -> None:
-    """The record: verify, show, export. It is read from its file; no exchange needs to run."""
+    """The record: verify, anchor, copy, show, export. It is read from its file; no exchange needs to run."""
 
 
 @contextmanager
@@ -41,15 +43,22 @@ def reading(settings: CommandSettings) -> Iterator[Reader]:
 
 
 @ledger.command("verify", short_help="Prove that nothing in it was changed.")
+@click.option("--head", metavar="HEAD", help="A head that was written down: `trunkline ledger anchor` prints one.")
 @click.option(
-    "--head", metavar="N:HASH", help="The end that an earlier verify printed: proves that nothing was cut off."
+    "--anchor", metavar="FILE|HEAD", help="Heads that were published, or one of them. Default: the anchor file."
 )
 @shared
-def verify(settings: CommandSettings, head: str | None) -> None:
-    """Prove that every entry is the one that was written; exit 1 names the first that is not."""
+def verify(settings: CommandSettings, head: str | None, anchor: str | None) -> None:
+    """Prove that every entry is the one that was written; exit 1 names the first that is not.
+
+    Signed heads show a record that was made anew, put back or cut. Where they were put back with it, only a head that
+    was kept elsewhere shows it: --head, --anchor.
+    """
+    from trunkline.ledger.heads import public_key_of
     from trunkline.ledger.verify import verify as walk
 
-    report = walk(settings.home.ledger_file, head=_anchor(head))
+    kept = [*_heads(head, "--head"), *_anchors(settings, anchor)]
+    report = walk(settings.home.ledger_file, kept=kept, public_key=public_key_of(settings.home.keys_folder))
     if settings.shown_as_json(
         {"status": "whole", **{name: getattr(report, name) for name in report.__struct_fields__}}
     ):
@@ -61,20 +70,115 @@ def verify(settings: CommandSettings, head: str | None) -> None:
     say(f"whole: {report.entries:,} entries, {bodies}, {snapshots}")
     if report.removed:
         say(f"{report.removed:,} older entries were removed by the retention setting; their hash is in the chain")
+    if report.signed:
+        since = report.last - report.signed
+        say(
+            f"signed up to {report.signed:,}"
+            + (f"; the {_count(since, 'entries', 'entry')} since are not" if since else "")
+        )
+    else:
+        say("not signed: no head of it was signed here")
+    if report.anchored:
+        say(f"anchored up to {report.anchored:,}: the heads that were kept elsewhere fit")
+    else:
+        say("not anchored: no head that was kept elsewhere was given (--head, --anchor)")
     say(f"head {report.last}:{report.head}")
+
+
+def _heads(text: str | None, option: str) -> list[WrittenHead]:
+    from trunkline.ledger.heads import written_heads
+
+    try:
+        return [] if text is None else written_heads(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+
+
+def _anchors(settings: CommandSettings, given: str | None) -> list[WrittenHead]:
+    """The heads in the file, or the head, that was given; else those of the file where this exchange publishes them."""
+    if given is None:
+        published = _anchor_file(settings)
+        return _heads(published.read_text(), str(published)) if published is not None else []
+    from trunkline.ledger.heads import written_heads
+
+    try:
+        return written_heads(given)
+    except ValueError:
+        # Then it is the name of a file.
+        pass
+    try:
+        text = Path(given).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise click.BadParameter(f"neither a head nor a file: {reason}", param_hint="--anchor") from None
+    return _heads(text, "--anchor")
+
+
+def _anchor_file(settings: CommandSettings) -> Path | None:
+    from trunkline.config import load
+
+    anchor = load(settings.home, None, os.environ).ledger.anchor
+    file = Path(anchor.file) if anchor is not None and anchor.file is not None else None
+    if file is not None and not file.exists():
+        note(f"{printable(str(file))}, where heads are published, cannot be read from here")
+        return None
+    return file
+
+
+@ledger.command("anchor", short_help="A head to write down or keep elsewhere.")
+@shared
+def anchor(settings: CommandSettings) -> None:
+    """Print the newest signed head: with it, `ledger verify --head` proves later that nothing before it changed."""
+    from trunkline.ledger.heads import last_head, public_key_of, short
+
+    head = last_head(settings.home.ledger_file)
+    if head is not None:
+        key = public_key_of(settings.home.keys_folder)
+        if not settings.shown_as_json({**head.as_json(key or b""), "short": head.short}):
+            say(head.short)
+        return
+    with reading(settings) as reader:
+        number, digest = reader.head()
+    note("no head of it was signed yet; this is its end")
+    if not settings.shown_as_json({"number": number, "hash": digest.hex(), "short": short(number, digest.hex())}):
+        say(short(number, digest.hex()))
+
+
+@ledger.command("backup", short_help="Copy the record, also while the exchange runs.")
+@click.argument("file", type=click.Path(path_type=Path))
+@shared
+def backup(settings: CommandSettings, file: Path) -> None:
+    """Copy the record to FILE, with its signed heads beside it, and verify the copy."""
+    from trunkline.ledger.backup import backup as copy
+    from trunkline.ledger.heads import public_key_of
+
+    report = copy(settings.home.ledger_file, file, public_key_of(settings.home.keys_folder))
+    if not settings.shown_as_json({"file": str(file), "entries": report.entries, "signed": report.signed}):
+        say(f"{printable(str(file))}: {report.entries:,} entries, verified; signed up to {report.signed:,}")
+
+
+@ledger.command("check", short_help="Prove a bundle that `ledger export` made.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@shared
+def check(settings: CommandSettings, file: Path) -> None:
+    """Prove that the parts of a bundle fit together and, where this home has a record, that its entries are of it."""
+    from trunkline.ledger.export import verify_bundle
+
+    has_record = settings.home.ledger_file.exists()
+    if has_record:
+        with reading(settings) as reader:
+            found = verify_bundle(file, known=reader.hash)
+    else:
+        found = verify_bundle(file)
+    shown = {"correlation": found.correlation, "entries": len(found.entries), "blobs": len(found.blobs)}
+    if settings.shown_as_json({"status": "whole", "compared_with_record": has_record, **shown}):
+        return
+    whose = "and they are of this record" if has_record else "this home has no record to compare them with"
+    say(f"whole: {_count(len(found.entries), 'entries', 'entry')} of {printable(found.correlation)}; {whose}")
 
 
 def _count(number: int, many: str, one: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
-
-
-def _anchor(head: str | None) -> tuple[int, str] | None:
-    if head is None:
-        return None
-    number, _, digest = head.partition(":")
-    if not (number.isascii() and number.isdecimal() and len(digest) == 64):
-        raise click.BadParameter("expected N:HASH, as `trunkline ledger verify` prints it", param_hint="--head")
-    return int(number), digest
 
 
 @ledger.command("show", short_help="The story of a call or a conversation, or the latest entries.")

@@ -47,6 +47,9 @@ def status(settings: CommandSettings) -> None:
     questions = figures.get("questions", 0)
     _line("questions", f"{questions} open" + (": trunkline approvals" if questions else ""))
     _line("ledger", f"{figures.get('entries', 0):,} entries, {figures.get('backlog', 0):,} on their way to disk")
+    if figures.get("entries_signed"):
+        published = f", published up to {figures['entries_anchored']:,}" if figures.get("entries_anchored") else ""
+        _line("signed", f"up to {figures['entries_signed']:,}{published}")
     for warning in figures.get("warnings") or ():
         _line("warning", str(warning))
     defects = figures.get("defects", 0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from trunkline.edges.exchange import Feed, Operator, Views
 
 
+# What our credentials begin with, whatever their length: by this they are recognised, and masked, wherever they appear.
+TOKEN_PREFIX: Final = "tlk_"  # noqa: S105  (the form, not a token)
+
+
 def new_bearer() -> str:
     """A secret of 256 bits, in the form by which the masker knows ours."""
-    return f"tlk_{secrets.token_urlsafe(32)}"
+    return f"{TOKEN_PREFIX}{secrets.token_urlsafe(32)}"
 
 
 class TokenKind(Struct, frozen=True):
@@ -53,6 +57,8 @@ class Surroundings(Struct, frozen=True):
     instance: str
     # The doors of all edges, for the one that listens for them. To be asked for when all edges are made.
     doors: Callable[[], Sequence[Door]]
+    # A key that is on no record and stays the same for this home: for secrets that an edge derives instead of keeping.
+    key: bytes
     # So many random bytes: the source of all ids and secrets that an edge makes.
     entropy: Callable[[int], bytes] = secrets.token_bytes
 

@@ -17,11 +17,13 @@ from trunkline import events
 from trunkline.config import Config
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import AgentAction
+from trunkline.host.anchoring import Anchoring
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating
 from trunkline.host.reading import Reading
 from trunkline.host.runner import Processes, Runner
 from trunkline.hub.hub import Hub
+from trunkline.ledger.keys import derived
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.model import HubSettings, ProcessIdentity
@@ -53,6 +55,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     steer: Callable[[str, AgentAction], bool] = lambda _agent_id, _action: False
     # What is to be said of agents that run without isolation.
     agent_warnings: Callable[[], list[str]] = list
+    # How far the record is signed and published, if it is.
+    anchoring: Anchoring | None = None
 
 
 class Assembly(Struct, Generic[R], frozen=True):
@@ -82,7 +86,14 @@ def assemble(
     hub.stored(ledger.durable)
     runner = make_runner(hub, Masker(plan.masked))
     views = Reading(runner, ledger.reader, processes)
-    operator = Operating(runner, edges, reload=plan.reload, steer=plan.steer, agent_warnings=plan.agent_warnings)
+    operator = Operating(
+        runner,
+        edges,
+        reload=plan.reload,
+        steer=plan.steer,
+        agent_warnings=plan.agent_warnings,
+        anchoring=plan.anchoring,
+    )
     surroundings = Surroundings(
         feed=runner,
         views=views,
@@ -93,6 +104,7 @@ def assemble(
         version=plan.version,
         instance=plan.instance,
         doors=edges.doors,
+        key=derived(ledger.mac_key, b"trunkline edges 1"),
         entropy=plan.entropy,
     )
     edges.make(surroundings)

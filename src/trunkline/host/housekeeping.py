@@ -1,4 +1,5 @@
-"""What an exchange looks after while it runs: the room on its disk, a disk that answers, snapshots, old entries.
+"""What an exchange looks after while it runs: the room on its disk, a disk that answers, snapshots, old entries,
+heads of the record that are to be published.
 
 Owns how often each of these is looked at, and what is said when one changes. Does not own what follows from it: the hub
 refuses calls, the supervisor starts agents anew, the ledger forgets.
@@ -16,6 +17,7 @@ from typing import Final
 
 from trunkline import events
 from trunkline.config import Config
+from trunkline.host.anchoring import Anchoring
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import Supervisor
 from trunkline.hub.state import LONGEST_LIFE_MS
@@ -42,12 +44,19 @@ class Housekeeping:
     """Of one exchange. ``config`` gives the configuration in force."""
 
     def __init__(
-        self, home: Path, ledger: Ledger, runner: Runner, supervisor: Supervisor, config: Callable[[], Config]
+        self,
+        home: Path,
+        ledger: Ledger,
+        runner: Runner,
+        supervisor: Supervisor,
+        anchoring: Anchoring,
+        config: Callable[[], Config],
     ) -> None:
         self._home = home
         self._ledger = ledger
         self._runner = runner
         self._supervisor = supervisor
+        self._anchoring = anchoring
         self._config = config
         self._next_snapshot = runner.hub.state.last + SNAPSHOT_EVERY
         self._was_low = self._was_stalled = False
@@ -63,6 +72,7 @@ class Housekeeping:
         while True:
             self._look_at_the_disk()
             self._supervisor.look(self._well())
+            self._anchoring.look(self._ledger.durable)
             if self._runner.hub.state.last >= self._next_snapshot:
                 self.take_snapshot()
             if time.monotonic() >= erase_at:

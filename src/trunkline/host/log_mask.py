@@ -1,6 +1,6 @@
 """How the keeper masks what agents print: by the ledger's own rules.
 
-A module by itself because the keeper imports it: masking brings the keeper from 13 to 22 MB, anything more is too much.
+A module by itself because the keeper imports it: masking brings the keeper from 13 to 27 MB, anything more is too much.
 """
 
 from __future__ import annotations

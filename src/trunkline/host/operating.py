@@ -1,8 +1,8 @@
 """What only the person who runs the exchange may see and do: ``edges.exchange.Operator``.
 
-Owns what ``status`` shows: the hub's figures, the ledger's, those of each edge, what is off and why, which agents run
-without isolation, and how often a conversation failed by a defect of ours. Does not own how a configuration is read
-again (``up``).
+Owns what ``status`` shows: the hub's figures, the ledger's, how far it is signed, those of each edge, what is off and
+why, which agents run without isolation, and how often a conversation failed by a defect of ours. Does not own how a
+configuration is read again (``up``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from trunkline.edges.edge import TokenKind
 from trunkline.edges.exchange import AgentAction, Operator, Watcher
+from trunkline.host.anchoring import Anchoring
 from trunkline.host.edges import Edges
 from trunkline.host.runner import Runner
 from trunkline.hub import views
@@ -27,13 +28,15 @@ class Operating(Operator):
         *,
         reload: Callable[[], dict[str, list[str]]],
         steer: Callable[[str, AgentAction], bool],
-        agent_warnings: Callable[[], list[str]] = list,
+        agent_warnings: Callable[[], list[str]],
+        anchoring: Anchoring | None,
     ) -> None:
         self._runner = runner
         self._edges = edges
         self._reload = reload
         self._steer = steer
         self._agent_warnings = agent_warnings
+        self._anchoring = anchoring
 
     def tokens(self) -> list[TokenView]:
         """The standing credentials."""
@@ -49,8 +52,12 @@ class Operating(Operator):
 
     def status(self) -> dict[str, object]:
         """Figures for a person and for /metrics."""
-        warnings = [*self._edges.warnings(), *self._agent_warnings()]
         figures = {**self._runner.figures(), **views.figures(self._runner.hub), **self._edges.status()}
+        warnings = [*self._edges.warnings(), *self._agent_warnings()]
+        if self._anchoring is not None:
+            figures["entries_signed"] = self._anchoring.signed
+            figures["entries_anchored"] = self._anchoring.published
+            warnings += self._anchoring.warnings()
         return {**figures, "warnings": warnings}
 
     def reload(self) -> dict[str, list[str]]:

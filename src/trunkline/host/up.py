@@ -35,6 +35,7 @@ from trunkline.edges.edge import Edge, new_bearer
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError
 from trunkline.host import processes
+from trunkline.host.anchoring import Anchoring
 from trunkline.host.assembly import Plan, assemble
 from trunkline.host.edges import Edges
 from trunkline.host.housekeeping import Housekeeping
@@ -106,8 +107,10 @@ class Exchange:
         self._edges = Edges(edges, UNBUILT)
         self._supervisor = Supervisor(home.path, self._edges.launcher(config, home.path))
         self._ledger: Ledger
+        self._signed_at_start = 0
         self._runner: Runner
         self._house: Housekeeping
+        self._anchoring = Anchoring(home.ledger_file, home.keys_folder, config.ledger.anchor)
 
     async def serve(self) -> int:
         """Start everything, wait for the end, stop everything."""
@@ -148,6 +151,7 @@ class Exchange:
             on_failure=self._on_failure,
             secrets=known,
         )
+        self._signed_at_start = self._anchoring.signed
         plan = Plan(
             settings=self._config.hub_settings(),
             config=self._config,
@@ -164,6 +168,7 @@ class Exchange:
             reload=self._reload_now,
             steer=self._supervisor.steer,
             agent_warnings=self._supervisor.warnings,
+            anchoring=self._anchoring,
         )
 
         def make_runner(hub: Hub, masker: Masker) -> Runner:
@@ -178,7 +183,9 @@ class Exchange:
         except (LedgerError, ConfigError):
             ledger.close()
             raise
-        self._house = Housekeeping(self._home.path, ledger, self._runner, self._supervisor, lambda: self._config)
+        self._house = Housekeeping(
+            self._home.path, ledger, self._runner, self._supervisor, self._anchoring, lambda: self._config
+        )
         self._runner.mind_the_clock(self._runner.now())
 
     # -- while it runs -------------------------------------------------------------------------------------------------
@@ -222,6 +229,9 @@ class Exchange:
     def _reload_now(self) -> dict[str, list[str]]:
         """Read the file again, and say what became of the agents. A file that cannot be used changes nothing."""
         config = _load(self._home, self._config_path, demo=self._demo)
+        if config.ledger.anchor != self._config.ledger.anchor:
+            place = str(self._config_path or "")
+            raise ConfigError("[ledger] anchor cannot change while the exchange runs; restart it", place)
         self._edges.reload(config, str(self._config_path or ""))
         self._config = config
         self._runner.feed([events.SettingsChanged(self._config.hub_settings())])
@@ -278,6 +288,8 @@ class Exchange:
             if self._exit_code == 0:
                 log.critical("the ledger failed at the end: %s. The next start recovers from it.", error)
             self._exit_code = EXIT_FAILED
+        if self._exit_code == 0:
+            self._anchoring.finish()
         if self._exit_code == 0 and self._stop.is_set():
             left = len(runner.hub.state.calls)
             _say("stopped" + (f"; {_calls(left)} will go on at the next start" if left else ""))
@@ -318,6 +330,9 @@ class Exchange:
         self._say_ready()
 
     def _say_ready(self) -> None:
+        signed = self._signed_at_start
+        how_far = f"signed up to {signed:,}, and nothing signed is missing" if signed else "not signed yet"
+        _say(f"  record  {self._ledger.durable:,} entries, {how_far}")
         _say(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
         if self._demo:
             command = shlex.quote(os.path.relpath(sys.argv[0]))

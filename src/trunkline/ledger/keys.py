@@ -1,7 +1,8 @@
-"""The ledger's one secret, ``keys/ledger.key``, and what is made of it: a key for MACs and one for held originals.
+"""The ledger's one secret, ``keys/ledger.key``, and what is made of it: keys for MACs, held originals, signed heads.
 
-It does not own what is sealed or for how long (``writer``). AES-GCM comes from ``cryptography``, imported on first use
-because it costs 9 MB that an exchange without secrets in its payloads never needs; HKDF is six lines of ``hmac``.
+It does not own what is sealed or for how long (``writer``). AES-GCM and Ed25519 come from ``cryptography``,
+imported on first use because it costs 7 MB and 90 ms: the writer has it for heads, the exchange only once somebody
+wants an original. HKDF is six lines of ``hmac``.
 
 Invariant: the file is 32 random bytes, readable by its owner only, and is never made anew beside an existing ledger.
 """
@@ -40,6 +41,8 @@ class LedgerKeys:
         self.mac_key: Final = derived(secret, b"trunkline ledger mac 1")
         # Says whether a ledger belongs to this key, and nothing about the key.
         self.check: Final = derived(secret, b"trunkline ledger check 1")[:8]
+        # Of the Ed25519 key that heads are signed with (``heads``).
+        self.head_seed: Final = derived(secret, b"trunkline ledger heads 1")
         self._seal_key: Final = derived(secret, b"trunkline ledger seal 1")
         self._entropy = entropy
 
@@ -68,20 +71,30 @@ class LedgerKeys:
         """A keyed hash: whoever has only the ledger cannot try out guesses against it."""
         return hmac.digest(self.mac_key, data, "sha256").hex()
 
-    def seal(self, data: bytes, place: bytes) -> bytes:
-        """Encrypt. ``place`` is where the result will be stored; it opens nowhere else."""
+    @property
+    def entropy(self) -> Callable[[int], bytes]:
+        """So many random bytes."""
+        return self._entropy
+
+    def seal(self, data: bytes, place: bytes, own_key: bytes) -> bytes:
+        """Encrypt. ``place`` is where the result will be stored, and it opens nowhere else; nor without ``own_key``,
+        which is this original's alone (``held_keys``).
+        """
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         nonce = self._entropy(_NONCE_BYTES)
-        return nonce + AESGCM(self._seal_key).encrypt(nonce, data, place)
+        return nonce + AESGCM(self._both(own_key)).encrypt(nonce, data, place)
 
-    def unseal(self, sealed: bytes, place: bytes) -> bytes | None:
-        """Decrypt; None if it was changed, moved, or sealed with another key."""
+    def _both(self, own_key: bytes) -> bytes:
+        return hmac.digest(self._seal_key, own_key, "sha256")
+
+    def unseal(self, sealed: bytes, place: bytes, own_key: bytes) -> bytes | None:
+        """Decrypt; None if it was changed, moved, or sealed with other keys."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         try:
-            return AESGCM(self._seal_key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], place)
+            return AESGCM(self._both(own_key)).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], place)
         except (InvalidTag, ValueError):
             return None
 

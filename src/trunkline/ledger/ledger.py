@@ -30,8 +30,9 @@ from trunkline.entries import (
 from trunkline.errors import InvariantBroken, LedgerError, LedgerFailed
 from trunkline.events import PartClosed as PartClosing
 from trunkline.ledger.blobs import SentBlobs
+from trunkline.ledger.heads import HeadSigner
 from trunkline.ledger.indexes import rows_of
-from trunkline.ledger.keys import LedgerKeys
+from trunkline.ledger.keys import FILE_NAME, LedgerKeys
 from trunkline.ledger.link import InlineLink, Link, ProcessLink
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
@@ -130,7 +131,10 @@ class Ledger:
                 # A new key beside an old record would lose the originals that the old one opens.
                 keys = LedgerKeys.load(keys_dir, create=not path.exists() or not path.stat().st_size)
             if loop is None or lock is None:
-                link = InlineLink(Writer(path, keys, masker, vfs=vfs))
+                # A file system of its own, or keys of its own: nothing beside the record is written.
+                own = vfs is not None or not (keys_dir / FILE_NAME).exists()
+                signer = None if own else HeadSigner(path, keys.head_seed, keys_dir, in_background=False)
+                link = InlineLink(Writer(path, keys, masker, vfs=vfs, signer=signer))
             else:
                 link = ProcessLink(path, keys_dir, lock=lock.descriptor, loop=loop)
                 for name, secret in known:

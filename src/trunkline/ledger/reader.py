@@ -24,6 +24,7 @@ from trunkline.entries import AnyEntry, CallAccepted, CallSettled, PartClosed, S
 from trunkline.errors import LedgerCorrupt
 from trunkline.events import PartClosed as PartClosing
 from trunkline.ledger.chain import GENESIS, Row, link, verified
+from trunkline.ledger.held_keys import SLOT_BYTES, key_in, slot_of
 from trunkline.ledger.indexes import call_number
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.store import as_ledger_error, open_for_reading
@@ -60,6 +61,8 @@ class Reader:
 
     def __init__(self, path: Path, keys: LedgerKeys | None = None, *, vfs: str | None = None) -> None:
         self._keys = keys
+        self._path = path
+        self._vfs = vfs
         self._db = open_for_reading(path, vfs)
 
     def close(self) -> None:
@@ -144,10 +147,23 @@ class Reader:
         sealed = self._value("SELECT data FROM held WHERE n = ?", number)
         if self._keys is None or not isinstance(sealed, bytes):
             return None
-        data = self._keys.unseal(sealed, b"entry %d" % number)
+        own_key = self._own_key(sealed)
+        if own_key is None:
+            # Erased a moment ago, or this is a copy of the record.
+            return None
+        data = self._keys.unseal(sealed[SLOT_BYTES:], b"entry %d" % number, own_key)
         if data is None:
+            if self._value("SELECT data FROM held WHERE n = ?", number) != sealed:
+                # Erased, and its slot is another one's by now.
+                return None
             raise LedgerCorrupt(number, "its original does not open with this key")
         return data
+
+    def _own_key(self, sealed: bytes) -> bytes | None:
+        try:
+            return key_in(self._path, slot_of(sealed), self._vfs)
+        except apsw.Error as exc:
+            raise as_ledger_error(exc) from exc
 
     def original(self, number: int, field: str) -> Raw | None:
         """One field of an entry as it was before masking, if it is still held."""
@@ -163,7 +179,10 @@ class Reader:
             return None
         name = self._keys.mac(bytes.fromhex(sha256))
         sealed = self._value("SELECT data FROM held_blobs WHERE name = ?", name)
-        return self._keys.unseal(sealed, name.encode()) if isinstance(sealed, bytes) else None
+        own_key = self._own_key(sealed) if isinstance(sealed, bytes) else None
+        if not isinstance(sealed, bytes) or own_key is None:
+            return None
+        return self._keys.unseal(sealed[SLOT_BYTES:], name.encode(), own_key)
 
     def newest_user(self, sha256: str) -> str | None:
         """The caller of the newest call that a large body on record belongs to."""

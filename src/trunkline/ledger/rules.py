@@ -1,4 +1,6 @@
-r"""What a secret looks like: the rules that ``masking`` applies, as data, and the judgement of named values.
+r"""What a secret looks like: the rules that ``masking`` applies, and the judgement of named values.
+
+The forms that others publish are a table of their own (``secret_forms``).
 
 Each rule has a *seed*, which one Hyperscan scan over everything looks for, and a ``find`` that is asked only where a
 seed was seen: it says which bytes to replace, or that this is none. Patterns are written for JSON as it stands on the
@@ -15,12 +17,15 @@ import base64
 import binascii
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
+
+from trunkline.ledger.secret_forms import FORMS, ISSUERS_WITHOUT_FORM, SecretForm
 
 __all__ = ["RULES", "TOKEN_PREFIX", "Finding", "MaskingRule", "inside_escape"]
 
-# Our own credentials, launch and standing: this and 43 characters of URL-safe base64, 256 bits.
+# Our own credentials, launch and standing: this and 43 characters of URL-safe base64, 256 bits, or 28 where a protocol
+# wants 32 in all.
 TOKEN_PREFIX: Final = "tlk_"  # noqa: S105 - the form, not a token
 
 
@@ -58,6 +63,14 @@ def inside_escape(data: bytes, at: int) -> bool:
     return False
 
 
+_WORD_BYTES: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
+
+
+def _begins_a_word(data: bytes, start: int) -> bool:
+    """Whether no letter stands before it; the last one of an escape is none."""
+    return start == 0 or data[start - 1] not in _WORD_BYTES or inside_escape(data, start - 1)
+
+
 def _by(pattern: re.Pattern[bytes], check: Callable[[bytes], bool] | None = None) -> Find:
     """Find the group ``secret`` of a pattern that begins where the seed does."""
 
@@ -87,18 +100,40 @@ def _token(
     return MaskingRule(name, before + seed, _by(re.compile(before + b"(?P<secret>" + seed + tail + b")"), check))
 
 
+def _behind(name: str, before: bytes, seed: bytes, then: bytes) -> MaskingRule:
+    """A token whose beginning has no form: ``seed`` is looked for, ``before`` stands before it, ``then`` follows."""
+    whole = re.compile(before + b"(?P<seed>" + seed + b")" + then + b"{0,1024}+")
+
+    def find(data: bytes, start: int, _end: int) -> Finding | None:
+        for first in range(max(0, start - _LONGEST_BEFORE), start):
+            match = whole.match(data, first)
+            if match is not None and match.start("seed") == start and _begins_a_word(data, first):
+                return None if inside_escape(data, first) else Finding(*match.span())
+        return None
+
+    return MaskingRule(name, seed, find)
+
+
 def _base64_of(text: bytes) -> bytes:
     """An expression for the base64, in both alphabets, of anything that contains ``text``: at three alignments."""
+    return b"(?:" + b"|".join(_aligned(text, lead, 0) for lead in (0, 2, 4)) + b")"
+
+
+def _aligned(text: bytes, lead: int, enough: int) -> bytes:
+    """The base64 of anything that contains ``text`` after ``lead`` bits of a character.
+
+    Characters that it shares with a neighbour are left out where ``enough`` are its own: plain text is found faster.
+    """
     letters = [*"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", r"+\-", "/_"]
-    bits = "".join(f"{byte:08b}" for byte in text)
-    alternatives = []
-    for lead in (0, 2, 4):
-        pattern = "?" * lead + bits
-        pattern += "?" * (-len(pattern) % 6)
-        groups = (pattern[place : place + 6] for place in range(0, len(pattern), 6))
-        fitting = ("".join(letter for number, letter in enumerate(letters) if _fits(number, want)) for want in groups)
-        alternatives.append("".join(f"[{one}]" for one in fitting))
-    return f"(?:{'|'.join(alternatives)})".encode()
+    pattern = "?" * lead + "".join(f"{byte:08b}" for byte in text)
+    pattern += "?" * (-len(pattern) % 6)
+    wanted = [pattern[place : place + 6] for place in range(0, len(pattern), 6)]
+    own = [want for want in wanted if "?" not in want]
+    fitting = (
+        "".join(letter for number, letter in enumerate(letters) if _fits(number, want))
+        for want in (own if enough and len(own) >= enough else wanted)
+    )
+    return "".join(one if len(one) == 1 else f"[{one}]" for one in fitting).encode()
 
 
 def _fits(number: int, want: str) -> bool:
@@ -109,49 +144,28 @@ def _has_a_digit(token: bytes) -> bool:
     return re.search(rb"[0-9]", token) is not None
 
 
-def _has_a_number(token: bytes) -> bool:
-    return re.search(rb"[0-9]{4}", token) is not None
-
-
+_LONGEST_BEFORE: Final = 26
 _WORD: Final = rb"[A-Za-z0-9_-]"
 _NO_MORE: Final = rb"(?![A-Za-z0-9])"
 
 _TOKENS: Final = (
-    _token("trunkline-token", rb"tlk_[A-Za-z0-9_-]{43}", _WORD),
-    # 47 bytes are 63 characters; the first and the last may share their bits with a neighbour.
-    _token("trunkline-token", _base64_of(b"tlk_") + rb"[A-Za-z0-9+/_-]{54}", rb"[A-Za-z0-9+/_-]{0,3}"),
-    _token("trunkline-token", rb"746[cC]6[bB]5[fF][0-9a-fA-F]{86}"),
-    _token("trunkline-token", rb"%74%6[cC]%6[bB]%5[fF](?:%[0-9a-fA-F]{2}){43}"),
-    _token("aws-key", rb"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}", _NO_MORE, left=True),
-    _token("github-token", rb"gh[oprsu]_[A-Za-z0-9]{36}", rb"[A-Za-z0-9]"),
-    _token("github-token", rb"github_pat_[A-Za-z0-9_]{22}", rb"[A-Za-z0-9_]"),
-    _token("gitlab-token", rb"gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt)-[A-Za-z0-9_-]{20}", rb"[A-Za-z0-9_.-]"),
-    _token("slack-token", rb"xox[abeprs]-[A-Za-z0-9-]{10}", rb"[A-Za-z0-9-]", left=True, check=_has_a_number),
-    _token("slack-token", rb"xapp-[0-9]-[A-Z0-9]{6}", rb"[A-Za-z0-9-]", left=True),
-    _token("slack-token", rb"hooks\.slack\.com/services/[A-Za-z0-9/]{20}", rb"[A-Za-z0-9/]"),
-    _token("stripe-key", rb"[rs]k_(?:live|test)_[A-Za-z0-9]{16}", rb"[A-Za-z0-9]"),
-    _token("stripe-key", rb"whsec_[A-Za-z0-9+/]{24}", rb"[A-Za-z0-9+/=]"),
-    _token("anthropic-key", rb"sk-ant-[a-z]{3,8}[0-9]{2}-[A-Za-z0-9_-]{20}", _WORD),
+    _token("trunkline-token", rb"tlk_[A-Za-z0-9_-]{28}", _WORD),
+    # 32 bytes are 43 characters, 47 are 63; the first and the last may share their bits with a neighbour.
+    _token("trunkline-token", _base64_of(b"tlk_") + rb"[A-Za-z0-9+/_-]{36}", rb"[A-Za-z0-9+/_-]{0,21}"),
+    _token("trunkline-token", rb"746[cC]6[bB]5[fF][0-9a-fA-F]{56}", rb"(?:[0-9a-fA-F]{30})?"),
+    _token("trunkline-token", rb"%74%6[cC]%6[bB]%5[fF](?:%[0-9a-fA-F]{2}){28}", rb"(?:%[0-9a-fA-F]{2}){0,15}"),
     _token("openai-key", rb"sk-(?:proj|svcacct|admin|None)-[A-Za-z0-9_-]{20}", _WORD, left=True, check=_has_a_digit),
     _token("openai-key", rb"sk-[A-Za-z0-9]{32}", rb"[A-Za-z0-9]", left=True),
-    _token("openai-key", rb"sk-or-v1-[0-9a-f]{32}", rb"[0-9a-f]"),
-    _token("google-key", rb"AIza[A-Za-z0-9_-]{35}", rb"(?![A-Za-z0-9_-])"),
-    _token("google-key", rb"ya29\.[A-Za-z0-9_-]{20}", rb"[A-Za-z0-9_.-]", left=True),
-    _token("google-key", rb"GOCSPX-[A-Za-z0-9_-]{20}", _WORD),
-    _token("vendor-token", rb"npm_[A-Za-z0-9]{36}", _NO_MORE, left=True),
-    _token("vendor-token", rb"pypi-AgE[A-Za-z0-9_-]{40}", _WORD),
-    _token("vendor-token", rb"hf_[A-Za-z]{34}", _NO_MORE, left=True),
-    _token("vendor-token", rb"SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{40}", _WORD, left=True),
-    _token("vendor-token", rb"do[opr]_v1_[0-9a-f]{64}"),
-    _token("vendor-token", rb"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
-    _token("vendor-token", rb"hv[bs]\.[A-Za-z0-9_-]{24}", _WORD, left=True),
-    _token("vendor-token", rb"dckr_pat_[A-Za-z0-9_-]{20}", _WORD),
-    _token("vendor-token", rb"gsk_[A-Za-z0-9]{40}", rb"[A-Za-z0-9]", left=True),
-    _token("vendor-token", rb"xai-[A-Za-z0-9]{60}", rb"[A-Za-z0-9]", left=True),
-    _token("vendor-token", rb"AGE-SECRET-KEY-1[A-Z0-9]{58}"),
+    # Telegram and Discord bots, and applications of Azure: no fixed beginning, and yet a form of their own.
     _token("vendor-token", rb"[0-9]{8,10}:AA[A-Za-z0-9_-]{33}", rb"(?![A-Za-z0-9_-])"),
-    _token("nostr-key", rb"nsec1[02-9ac-hj-np-z]{58}", rb"(?![a-z0-9])"),
-    _token("cashu-token", rb"cashu[AB][A-Za-z0-9_-]{40}", rb"[A-Za-z0-9_=-]", left=True),
+    _behind(
+        "vendor-token",
+        rb"[MNO][A-Za-z0-9_-]{23,25}",
+        # Longer seeds of this kind make every scan a fifth slower.
+        rb"\.[GXYZ][A-Za-z0-9_-]{5}\.",
+        rb"[A-Za-z0-9_-]{27}[A-Za-z0-9_-]",
+    ),
+    _behind("vendor-token", rb"[A-Za-z0-9_~.]{3}", rb"[0-9]Q~", rb"[A-Za-z0-9_~.-]{31}[A-Za-z0-9_~.-]"),
     # Up to the end line, also over the line ends of a log; a key whose end is missing goes as far as its alphabet does.
     # The largest, RSA of 16,384 bits, has 13 KiB.
     _token(
@@ -160,6 +174,106 @@ _TOKENS: Final = (
         rb"(?: BLOCK)?-----(?:[A-Za-z0-9+/=:,.\s]|\\++[nrt]|-(?!----)){0,16384}+(?:-----END [A-Z0-9 ]{0,40}-----)?",
     ),
 )
+
+
+# --- the forms that others publish ------------------------------------------------------------------------------------
+
+_BASE64_BYTES: Final = _WORD_BYTES | frozenset(b"+/-")
+_BASE64_RUN: Final = re.compile(rb"[A-Za-z0-9+/_-]{0,2048}+")
+_TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
+_PIECE: Final = re.compile(r"(?P<one>\[[^\]]+\])\{(?P<times>[0-9]+)\}|(?P<plain>\\\.|[A-Za-z0-9_/:-])")
+# So many characters after its beginning make it worth to look at; the whole form is judged then. More cost time.
+SEED_CHARACTERS: Final = 16
+# A shorter beginning is found in every picture. Five characters of its own are in a picture of 4 MiB once or twice.
+_SHORTEST_ENCODED: Final = 3
+_OWN_CHARACTERS: Final = 5
+_MOST_BEGINNINGS: Final = 16
+_SEARCHED_BYTES: Final = 1536
+
+
+def _cut(then: str) -> str:
+    """The beginning of what has to follow, if it is a plain sequence: long seeds cost memory and time to compile."""
+    cut, left = "", SEED_CHARACTERS
+    at = 0
+    while at < len(then) and left > 0:
+        piece = _PIECE.match(then, at)
+        if piece is None:
+            return then
+        times = min(int(piece["times"] or 1), left)
+        cut += f"{piece['one']}{{{times}}}" if piece["one"] else piece["plain"]
+        left -= times
+        at = piece.end()
+    return cut
+
+
+def _published(form: SecretForm) -> Iterator[MaskingRule]:
+    """The rules of one published form, each with one seed: a beginning of it, as it is and in base64.
+
+    One seed for each beginning: Hyperscan is a fifth slower with the same ones as alternatives.
+    """
+    begins = [begin.encode() for begin in form.begins.split()]
+    longest_first = sorted(begins, key=len, reverse=True)
+    # Longer than 1,024 characters is no token. Without the bound, a body of one long run would be read again and again.
+    tail = b"[%b]{0,1024}+" % form.more.encode() if form.more else _NO_MORE
+    whole = re.compile(b"(?:" + b"|".join(map(re.escape, longest_first)) + b")" + form.then.encode() + tail)
+    then = _cut(form.then)
+
+    def find(data: bytes, start: int, _end: int) -> Finding | None:
+        match = whole.match(data, start)
+        if match is None or not _begins_a_word(data, start) or inside_escape(data, start):
+            return None
+        return Finding(*match.span())
+
+    find_encoded = _find_encoded(whole)
+    for begin in begins:
+        yield MaskingRule(form.rule, re.escape(begin) + then.encode(), find)
+    # So many differ in their last character only.
+    for begin in begins if len(begins) <= _MOST_BEGINNINGS else [begins[0][:-1]]:
+        if len(begin) >= _SHORTEST_ENCODED:
+            for lead in (0, 2, 4):
+                yield MaskingRule(form.rule, _aligned(begin, lead, _OWN_CHARACTERS), find_encoded)
+
+
+def _find_encoded(whole: re.Pattern[bytes]) -> Find:
+    """Find a form in what these bytes are the base64 of: the seed says only that it may begin here."""
+
+    def find(data: bytes, start: int, _end: int) -> Finding | None:
+        # The seed may begin with the second character.
+        start -= start > 0 and data[start - 1] in _BASE64_BYTES
+        run = _BASE64_RUN.match(data, start)
+        assert run is not None
+        text = run[0].translate(_TO_STANDARD)
+        for lead in range(4):
+            padded = b"A" * lead + text
+            whole_bytes = len(padded) * 6 // 8
+            decoded = base64.b64decode(padded + b"A" * (-len(padded) % 4))[:whole_bytes]
+            match = whole.search(decoded, 0, _SEARCHED_BYTES)
+            if match is not None and match.start() <= 4:
+                first = max(0, match.start() * 8 // 6 - lead)
+                last = min(len(text), -(-match.end() * 8 // 6) - lead)
+                return None if inside_escape(data, start + first) else Finding(start + first, start + last)
+        return None
+
+    return find
+
+
+_PUBLISHED: Final = tuple(rule for form in FORMS for rule in _published(form))
+
+_ISSUER_NAMED: Final = (
+    rb"(?i:(?:"
+    + "|".join(ISSUERS_WITHOUT_FORM).encode()
+    + rb")(?:[ _.-]{0,2}(?:api|auth|access|personal|account|app)){0,2}"
+    rb"(?:[ _.-]{0,2}(?:key|pat|id|sid|secret|token)){0,2}"
+    rb"""(?: is)?\\{0,3}["']?\s{0,3}[:=]?\s{0,3}\\{0,3}["']?)"""
+)
+
+
+def _is_issued(value: bytes) -> bool:
+    """Whether it looks like a key and not like a git id or a hash, which are hexadecimal."""
+    return _looks_random(value, 20) and _HEXADECIMAL.fullmatch(value) is None
+
+
+_HEXADECIMAL: Final = re.compile(rb"[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 # Three parts signed, five encrypted.
 _JWT: Final = re.compile(
@@ -401,6 +515,12 @@ _TAG: Final = rb"(?i:<[a-z0-9_.:-]{0,40}(?:password|passwd|passphrase|secret|tok
 
 RULES: Final = (
     *_TOKENS,
+    *_PUBLISHED,
+    MaskingRule(
+        "vendor-token",
+        _ISSUER_NAMED + rb"[A-Za-z0-9_-]{20}",
+        _by(re.compile(_ISSUER_NAMED + rb"(?P<secret>[A-Za-z0-9_-]{20,128}+)(?![A-Za-z0-9_+/=])"), _is_issued),
+    ),
     MaskingRule("jwt", rb"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_.-]{4}", _by(_JWT)),
     MaskingRule("auth-header", rb"(?i:(?:bearer|basic)(?:[ \t+]|%20){1,3})[A-Za-z0-9+/_.~-]{8}", _find_auth),
     MaskingRule(

@@ -1,9 +1,10 @@
-"""Is the record whole? Walks everything: file structure, chain, closed parts, snapshots, blobs, indexes.
+"""Is the record whole? Walks everything: file structure, chain, signed heads, closed parts, snapshots, blobs, indexes.
 
 Reads one consistent view, with or without a running exchange, and changes nothing: what is damaged is named, never
-repaired. It cannot see entries cut off at the end together with all notes of how many there were; ``head`` is for that.
+repaired. Signed heads (``heads``) show a record that was made anew, put back or cut; where they were put back with it,
+only a head that was kept elsewhere does: ``kept``.
 
-Invariant: a report means that every stored entry is the one that was written.
+Invariant: a report means that every stored entry up to ``signed`` is the one that was written.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import apsw
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from trunkline.entries import decode
 from trunkline.errors import LedgerCorrupt
 from trunkline.ledger.chain import GENESIS, Row, link, verified
+from trunkline.ledger.heads import Head, WrittenHead, heads, is_signed
 from trunkline.ledger.indexes import INDEXES, counted, recorded, rows_of
 from trunkline.ledger.store import as_ledger_error, noted_head, open_for_reading
 
@@ -33,21 +35,94 @@ _REFERENCE: Final = re.compile(rb'"(?:input|output)":\{"\$blob":"sha256:([0-9a-f
 
 
 class Report(Struct, frozen=True):
-    """The figures of a record that is whole. ``last`` and ``head``, kept elsewhere, prove its end later."""
+    """The figures of a record that is whole. ``last`` and ``head``, kept elsewhere, prove its end later.
+
+    ``signed`` is the last entry that a signed head covers, ``signed_at`` when that was (ms), ``anchored`` the last one
+    that a head kept elsewhere covers; each 0 if there is none.
+    """
 
     entries: int
     last: int
     head: str
+    signed: int
+    signed_at: int
+    anchored: int
     removed: int
     snapshots: int
     blobs: int
     held: int
 
 
-def verify(path: Path, *, head: tuple[int, str] | None = None, vfs: str | None = None) -> Report:
-    """Walk it all. ``LedgerCorrupt`` names the first damaged entry; ``head`` is an earlier report's number and hash."""
-    # Before the view is taken: an exchange that writes meanwhile is never behind its note.
+class _Heads:
+    """What is known of the chain from elsewhere: signed heads, and beside them notes and heads that were kept."""
+
+    def __init__(self, signed: Iterator[Head] | None, others: Sequence[tuple[int, str, str]]) -> None:
+        self._signed = signed or iter(())
+        self._next = next(self._signed, None)
+        # By entry: the first digits of its hash, and what to say if it is another one.
+        self._others: dict[int, list[tuple[str, str]]] = {}
+        for number, digits, otherwise in others:
+            self._others.setdefault(number, []).append((digits, otherwise))
+        self.last: Head | None = None
+        # The entries that something is known of: the next signed one and the others.
+        self.numbers = {*self._others, *(() if self._next is None else (self._next.number,))}
+
+    def begin(self, removed: int, digest: bytes) -> None:
+        """Entries up to ``removed`` are gone, and with them what could be compared but the last hash."""
+        while self._next is not None and self._next.number < removed:
+            self._step()
+        self.compare(removed, digest)
+
+    def _step(self) -> None:
+        self.last = self._next
+        self._next = next(self._signed, None)
+        if self._next is not None:
+            self.numbers.add(self._next.number)
+
+    def compare(self, number: int, digest: bytes) -> None:
+        """The entry that is there is the one that was there."""
+        found = digest.hex()
+        signed = self._next
+        if signed is not None and signed.number == number:
+            if signed.hash != found:
+                since = 1 if self.last is None else self.last.number + 1
+                reason = (
+                    f"is not the entry that was signed: from {since} on something changed, and the chain was made anew"
+                )
+                raise LedgerCorrupt(number, reason)
+            self.numbers.discard(number)
+            self._step()
+        for digits, otherwise in self._others.get(number, ()):
+            if not found.startswith(digits):
+                raise LedgerCorrupt(number, otherwise)
+
+    def end(self, last: int) -> None:
+        """Nothing is known of entries that are not there."""
+        if self._next is not None:
+            *_, newest = self._next, *self._signed
+            raise LedgerCorrupt(last + 1, f"missing; {newest.number} were signed")
+        if (were := max(self._others, default=0)) > last:
+            raise LedgerCorrupt(last + 1, f"missing; {were} were there before")
+
+
+def verify(
+    path: Path, *, kept: Sequence[WrittenHead] = (), public_key: bytes | None = None, vfs: str | None = None
+) -> Report:
+    """Walk it all. ``LedgerCorrupt`` names the first damaged entry.
+
+    ``kept`` are heads that were kept elsewhere, ``public_key`` is that of the signed heads (``heads.public_key_of``):
+    without it nothing is said about signatures.
+    """
+    others = []
+    for head in kept:
+        if public_key is not None and head.signed is not None and not is_signed(head.signed, public_key):
+            raise LedgerCorrupt(head.number, "the head that was kept of it is not signed with this ledger's key")
+        others.append((head.number, head.hash, "is not the entry that was there when its head was kept"))
+    # Before the view is taken: an exchange that writes meanwhile is never behind its notes.
+    signed = heads(path, public_key) if vfs is None and public_key is not None else None
     noted = noted_head(path) if vfs is None else None
+    if noted is not None:
+        others.append((*noted, "is not the entry that was last seen there"))
     try:
         connection = open_for_reading(path, vfs)
     except LedgerCorrupt as damage:
@@ -55,11 +130,12 @@ def verify(path: Path, *, head: tuple[int, str] | None = None, vfs: str | None =
     try:
         # One view, whatever an exchange adds meanwhile.
         connection.execute("BEGIN")
-        return _Walk(connection).report([anchor for anchor in (head, noted) if anchor is not None])
+        report = _Walk(connection, _Heads(signed, others)).report()
     except apsw.Error as exc:
         raise as_ledger_error(exc) from exc
     finally:
         connection.close()
+    return structs.replace(report, anchored=max((head.number for head in kept), default=0))
 
 
 def _first_unreadable(path: Path, vfs: str | None) -> int:
@@ -82,22 +158,23 @@ def _first_unreadable(path: Path, vfs: str | None) -> int:
 class _Walk:
     """One walk over all tables, within one read transaction."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, heads: _Heads) -> None:
         self._db = connection
+        self._heads = heads
         self._number = 0
         self._index: _IndexWalk
 
-    def report(self, anchors: list[tuple[int, str]]) -> Report:
+    def report(self) -> Report:
         kept, removed, before = self._closed_part()
         try:
-            entries, last, head = self._chain(removed, before, anchors)
+            entries, last, head = self._chain(removed, before)
         except apsw.Error as exc:
             raise LedgerCorrupt(self._number + 1, f"cannot be read: {exc}") from exc
         recorded = self._db.execute("SELECT value FROM meta WHERE name = 'last'").get
         if recorded is not None and recorded != last:
             raise LedgerCorrupt(min(int(recorded), last) + 1, f"missing or not ours; {recorded} were recorded")
-        if anchors and (were := max(anchors)[0]) > last:
-            raise LedgerCorrupt(last + 1, f"missing; {were} were there before")
+        self._heads.end(last)
+        signed = self._heads.last
         self._index.end(last)
         blobs = self._blobs()
         snapshots = self._snapshots()
@@ -107,6 +184,9 @@ class _Walk:
             entries=entries + kept,
             last=last,
             head=head.hex(),
+            signed=signed.number if signed is not None else 0,
+            signed_at=signed.at if signed is not None else 0,
+            anchored=0,
             removed=removed - kept,
             snapshots=snapshots,
             blobs=blobs,
@@ -149,18 +229,19 @@ class _Walk:
             raise LedgerCorrupt(last, "the last hash of a closed part is missing or changed")
         return len(kept), last, before[1]
 
-    def _chain(self, removed: int, before: bytes, anchors: list[tuple[int, str]]) -> tuple[int, int, bytes]:
+    def _chain(self, removed: int, before: bytes) -> tuple[int, int, bytes]:
         self._number = removed
         head = before
+        self._heads.begin(removed, before)
+        known = self._heads.numbers
         if self._db.execute("SELECT 1 FROM entries WHERE n < 1").get is not None:
             raise LedgerCorrupt(1, "an entry stands before the first")
         index = _IndexWalk(self._db, removed)
         rows: Iterator[Row] = self._db.execute("SELECT n, data, hash FROM entries WHERE n > ? ORDER BY n", (removed,))
         for n, data, head in verified(rows, removed + 1, before):
             self._number = n
-            for number, digest in anchors:
-                if n == number and head.hex() != digest:
-                    raise LedgerCorrupt(n, "is not the entry that was last seen there")
+            if n in known:
+                self._heads.compare(n, head)
             if data.startswith(_INDEXED):
                 index.compare(n, data)
             if len(data) < 65_536 and b'"moved":[' in data:

@@ -28,6 +28,8 @@ import apsw
 
 from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError, LedgerFull
 from trunkline.ledger.chain import GENESIS
+from trunkline.ledger.heads import WHAT_TO_DO, Head, HeadSigner
+from trunkline.ledger.held_keys import SLOT_BYTES, HeldKeys, slot_of
 from trunkline.ledger.indexes import Indexes
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.masked_whole import masked_whole
@@ -124,12 +126,22 @@ class Writer:
     ``commit`` returns the last durable number, or raises: then only ``abandon`` is left.
     """
 
-    def __init__(self, path: Path, keys: LedgerKeys, masker: Masker, *, vfs: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        keys: LedgerKeys,
+        masker: Masker,
+        *,
+        vfs: str | None = None,
+        signer: HeadSigner | None = None,
+    ) -> None:
         self._keys = keys
+        self._signer = signer
         self._masker = masker
         self._db = open_for_writing(path, vfs)
         self._execute = self._db.execute
         self._reserve = Reserve(path.with_name("ledger.reserve")) if vfs is None else None
+        self._held_keys = HeldKeys(path, keys.entropy, vfs)
         self._renamed: dict[bytes, bytes] = {}
         # Large bodies by the numbers the exchange gave them, for as long as it says.
         self._blobs: dict[int, bytes] = {}
@@ -146,11 +158,17 @@ class Writer:
             self._begin_where_it_ended(path)
             if vfs is None:
                 self._compare_head(noted_head(path))
+            if signer is not None:
+                self._compare_signed(signer.take_up())
             # Last: nothing is written to a record that is damaged otherwise.
             self._indexes = Indexes(self._db)
         except apsw.Error as exc:
             raise as_ledger_error(exc) from exc
         self._note = HeadNote(head_file(path)) if vfs is None else None
+        if signer is not None:
+            # What was committed before a crash and not signed any more.
+            signer.note(self.last, self._head, self._time_of_last())
+            signer.begin()
 
     def _begin_where_it_ended(self, path: Path) -> None:
         row = self._execute(
@@ -169,6 +187,8 @@ class Writer:
         elif check != self._keys.check:
             raise LedgerError(f"the key does not belong to {path}: put back the one it was written with")
         self._read_held()
+        rows = self._execute("SELECT substr(data, 1, 4) FROM held UNION ALL SELECT substr(data, 1, 4) FROM held_blobs")
+        self._held_keys.take_up([slot_of(slot) for (slot,) in rows if isinstance(slot, bytes)])
 
     def _compare_head(self, noted: tuple[int, str] | None) -> None:
         if noted is None:
@@ -179,6 +199,21 @@ class Writer:
         stored = self._execute("SELECT hash FROM entries WHERE n = ?", (number,)).get
         if isinstance(stored, bytes) and stored.hex() != digest:
             raise LedgerCorrupt(number, "is not the entry that was recorded there")
+
+    def _compare_signed(self, signed: Head | None) -> None:
+        """The newest signed head against the entry it names: what is older, ``verify`` compares."""
+        if signed is None:
+            return
+        if signed.number > self.last:
+            raise LedgerCorrupt(self.last + 1, f"missing; {signed.number} were signed. {WHAT_TO_DO}")
+        stored = self._execute("SELECT hash FROM entries WHERE n = ?", (signed.number,)).get
+        if isinstance(stored, bytes) and stored.hex() != signed.hash:
+            raise LedgerCorrupt(signed.number, f"is not the entry that was signed there. {WHAT_TO_DO}")
+
+    def _time_of_last(self) -> int:
+        data = self._execute("SELECT data FROM entries WHERE n = ?", (self.last,)).get
+        at = _AT.search(data) if isinstance(data, bytes) else None
+        return int(at[1]) if at is not None else 0
 
     def _read_held(self) -> None:
         self._held_calls = {call for (call,) in self._execute("SELECT call FROM held WHERE call > 0 AND expires = 0")}
@@ -213,6 +248,7 @@ class Writer:
                 # The write was rolled back whole and nothing of it was synced, so to write it again is no retried sync.
                 if not self._db.getautocommit():
                     self._execute("ROLLBACK")
+                self._held_keys.rolled_back()
                 if self._reserve is None or not self._reserve.give_back():
                     raise
                 self._read_held()
@@ -267,12 +303,18 @@ class Writer:
         if group.part is not None:
             self._close_part(*group.part)
             sums = self._indexes.count_anew()
+        self._held_keys.sync()
         self._execute("COMMIT")
+        # On a file system that needs room to write over something, later.
+        with contextlib.suppress(apsw.FullError):
+            self._held_keys.committed()
         self.last = last
         self._head = head
         self._indexes.sums = sums
         if self._note is not None:
             self._note.write(last, head)
+        if self._signer is not None:
+            self._signer.note(last, head, group.at)
         return last
 
     def _insert(self, table: str, columns: int, values: Sequence[int | bytes]) -> None:
@@ -352,7 +394,8 @@ class Writer:
         return isinstance(accepted, bytes) and json.loads(accepted).get("key_id") is not None
 
     def _hold(self, number: int, call: int, expires: int, data: bytes) -> None:
-        sealed = self._keys.seal(data, b"entry %d" % number)
+        slot, own_key = self._held_keys.take()
+        sealed = slot.to_bytes(SLOT_BYTES) + self._keys.seal(data, b"entry %d" % number, own_key)
         self._execute("INSERT INTO held VALUES (?, ?, ?, ?)", (number, call, expires, sealed))
         if expires:
             self._next_expiry = min(self._next_expiry, expires)
@@ -363,12 +406,19 @@ class Writer:
         if self._held_calls:
             for call in group.settled[::2]:
                 if call in self._held_calls:
-                    self._execute("DELETE FROM held WHERE call = ? AND expires = 0", (call,))
+                    self._erase("held", "call = ? AND expires = 0", call)
                     self._held_calls.discard(call)
         if group.erase_until >= self._next_expiry:
-            self._execute("DELETE FROM held WHERE expires BETWEEN 1 AND ?", (group.erase_until,))
-            self._execute("DELETE FROM held_blobs WHERE expires <= ?", (group.erase_until,))
+            self._erase("held", "expires BETWEEN 1 AND ?", group.erase_until)
+            self._erase("held_blobs", "expires <= ?", group.erase_until)
             self._next_expiry = self._soonest_expiry()
+
+    def _erase(self, table: str, where: str, value: int | str) -> None:
+        """Delete held originals, and destroy their keys once that is committed: the one way in which rows go there."""
+        sql = f"DELETE FROM {table} WHERE {where} RETURNING substr(data, 1, 4)"  # noqa: S608  (our own words)
+        for (slot,) in self._execute(sql, (value,)).fetchall():
+            if isinstance(slot, bytes):
+                self._held_keys.doom(slot_of(slot))
 
     def _soonest_expiry(self) -> int:
         soonest = self._execute(
@@ -434,8 +484,10 @@ class Writer:
             return
         name = self._keys.mac(digest)
         expires = group.at + OUTCOME_KEPT_MS
-        sealed = self._keys.seal(data, name.encode())
-        self._execute("INSERT OR REPLACE INTO held_blobs VALUES (?, ?, ?)", (name, expires, sealed))
+        slot, own_key = self._held_keys.take()
+        sealed = slot.to_bytes(SLOT_BYTES) + self._keys.seal(data, name.encode(), own_key)
+        self._erase("held_blobs", "name = ?", name)
+        self._execute("INSERT INTO held_blobs VALUES (?, ?, ?)", (name, expires, sealed))
         self._next_expiry = min(self._next_expiry, expires)
         self._renamed[digest.hex().encode()] = shown.hex().encode()
         self._references.clear()
@@ -451,8 +503,8 @@ class Writer:
         # What is no longer open needs no original.
         still_open = set(json.loads(data))
         for n, call in self._execute("SELECT n, call FROM held WHERE expires = 0 AND n <= ?", (through,)).fetchall():
-            if n not in still_open:
-                self._execute("DELETE FROM held WHERE n = ?", (n,))
+            if isinstance(n, int) and n not in still_open:
+                self._erase("held", "n = ?", n)
                 self._held_calls.discard(call)
 
     def _close_part(self, number: int, last: int, kept: list[int]) -> None:
@@ -472,13 +524,15 @@ class Writer:
             ("keys", "call", stays),
             ("correlations", "n", stays),
             ("steps", "n", stays),
-            ("held", "n", stays),
         ):
             before = 0
             for n in (*spared, last + 1):
                 if n > before + 1:
                     self._execute(f"DELETE FROM {table} WHERE {column} > ? AND {column} < ?", (before, n))  # noqa: S608
                 before = n
+        for (held,) in self._execute("SELECT n FROM held WHERE n <= ?", (last,)).fetchall():
+            if isinstance(held, int) and held not in kept:
+                self._erase("held", "n = ?", held)
         for (digest,) in self._execute("SELECT sha256 FROM uses WHERE last <= ?", (last,)).fetchall():
             if digest not in referred:
                 self._execute("DELETE FROM blobs WHERE sha256 = ?", (digest,))
@@ -511,13 +565,25 @@ class Writer:
     def close(self) -> None:
         """Checkpoint and let go of the file."""
         self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        try:
+            self._held_keys.close()
+        except apsw.Error as exc:
+            raise as_ledger_error(exc) from exc
         self._db.close()
         self._let_go_of_note()
+        if self._signer is not None:
+            self._signer.close()
 
     def abandon(self) -> None:
         """Let go of the file after a failure, writing nothing more."""
-        self._db.close(True)
+        # A disk that fails may fail once more at this.
+        with contextlib.suppress(apsw.Error):
+            self._db.close(True)
+        with contextlib.suppress(apsw.Error):
+            self._held_keys.abandon()
         self._let_go_of_note()
+        if self._signer is not None:
+            self._signer.abandon()
 
     def _let_go_of_note(self) -> None:
         if self._note is not None:
@@ -535,6 +601,7 @@ def _stand_in(digest: str, size: int) -> bytes:
     return b'{"$blob":"sha256:%b","bytes":%d}' % (digest.encode(), size)
 
 
+_AT: Final = re.compile(rb'"at":([0-9]+)')
 _REFERENCE: Final = re.compile(rb'"\$(?:blob|ref)"\s*:\s*"sha256:([0-9a-f]{64})"')
 
 
@@ -599,8 +666,10 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     path = Path(sys.argv[2])
     try:
-        keys = LedgerKeys.load(Path(sys.argv[3]), create=False)
-        serve(channel, Writer(path, keys, Masker()))
+        folder = Path(sys.argv[3])
+        keys = LedgerKeys.load(folder, create=False)
+        signer = HeadSigner(path, keys.head_seed, folder, in_background=True)
+        serve(channel, Writer(path, keys, Masker(), signer=signer))
     except LedgerCorrupt as exc:
         _answer(channel, CORRUPT, exc.number, exc.reason)
         os._exit(70)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.unit.cli.conftest import Said, trunkline
 from tests.unit.ledger.made import AT, accepted, call_id, change, in_process, noticed, settled
 from trunkline.cli import calls as calls_module
 from trunkline.entries import CallRefused, TokenIssued, TokenRevoked
+from trunkline.ledger.heads import public_key_of
+from trunkline.ledger.verify import verify
 
 NASTY = "\x1b[31m\u202eevil\u200b"
 
@@ -70,6 +73,78 @@ def test_damage_is_named_with_its_number_and_ends_with_1(home: Path) -> None:
 @pytest.mark.parametrize("head", ["7", "x:y", "7:abc", ":" + "a" * 64])
 def test_a_head_that_is_none_is_bad_usage(home: Path, head: str) -> None:
     assert run(home, "verify", "--head", head).code == 2
+
+
+@pytest.fixture
+def signed(recorded: Path, short_path: Path) -> Path:
+    """The same home, with its keys and signed heads."""
+    return Path(shutil.copytree(recorded, short_path / "signed"))
+
+
+def test_verify_says_how_far_the_record_is_signed_and_anchored(home: Path, signed: Path) -> None:
+    assert "not signed" in run(home, "verify").out
+    said = run(signed, "verify")
+    assert "signed up to 7\n" in said.out
+    assert "not anchored" in said.out
+    shown = run(signed, "verify", "--json", "--head", run(signed, "anchor").out.strip()).json
+    assert (shown["signed"], shown["anchored"]) == (7, 7)
+
+
+def test_a_head_fits_on_one_line_that_a_person_copies(signed: Path) -> None:
+    head = run(signed, "anchor").out
+    assert re.fullmatch(r"7:([0-9a-f]{4}-){9}[0-9a-f]{4}\n", head)
+    assert run(signed, "verify", "--head", head.strip().replace("-", "").upper()).code == 0
+    assert run(signed, "verify", "--anchor", head.strip()).code == 0
+    wrong = head.strip()[:-1] + ("0" if head.strip()[-1] != "0" else "1")
+    said = run(signed, "verify", "--head", wrong)
+    assert (said.code, said.err.startswith("ledger.corrupt: entry 7: ")) == (1, True)
+
+
+def test_a_published_head_is_checked_from_a_file_and_as_it_is(signed: Path, tmp_path: Path) -> None:
+    published = run(signed, "anchor", "--json")
+    assert published.json["key"] == (signed / "keys" / "heads.pub").read_text().strip()
+    elsewhere = tmp_path / "heads"
+    elsewhere.write_text(json.dumps(published.json) + "\n")
+    assert run(signed, "verify", "--anchor", str(elsewhere), "--json").json["anchored"] == 7
+    assert run(signed, "verify", "--anchor", json.dumps(published.json), "--json").json["anchored"] == 7
+    assert run(signed, "verify", "--anchor", str(tmp_path / "none")).code == 2
+
+
+def test_the_file_where_heads_are_published_is_compared_by_itself(signed: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "heads"
+    (signed / "trunkline.toml").write_text(f'[ledger]\nanchor = {{file = "{elsewhere}"}}\n')
+    assert "cannot be read from here" in run(signed, "verify").err
+    elsewhere.write_text("8:" + "0" * 40)
+    said = run(signed, "verify")
+    assert (said.code, said.err) == (1, "ledger.corrupt: entry 8: missing; 8 were there before\n")
+
+
+def test_a_copy_is_verified_and_has_its_heads_beside_it(signed: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    said = run(signed, "backup", str(copy))
+    assert (said.code, "7 entries, verified; signed up to 7" in said.out) == (0, True)
+    assert verify(copy, public_key=public_key_of(signed / "keys")).signed == 7
+    assert {file.name for file in tmp_path.glob("*copy*")} == {"copy.sqlite", "copy.heads"}
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert run(signed, "backup", str(copy)).code == 1, "nothing is written over"
+
+
+def test_a_damaged_record_is_not_copied(signed: Path, tmp_path: Path) -> None:
+    change(signed / "ledger.sqlite", "UPDATE entries SET data = CAST(replace(data, 'bob', 'eve') AS BLOB) WHERE n = 5")
+    said = run(signed, "backup", str(tmp_path / "copy.sqlite"))
+    assert (said.code, said.err.startswith("ledger.corrupt: entry 5: ")) == (1, True)
+    assert not [*tmp_path.glob("*copy*")]
+
+
+def test_a_bundle_is_checked_against_this_record_or_by_itself(signed: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.zip"
+    assert run(signed, "export", "--correlation", "chat:1", "--format", "bundle", "--out", str(bundle)).code == 0
+    assert "of this record" in run(signed, "check", str(bundle)).out
+    alone = tmp_path / "empty"
+    alone.mkdir(mode=0o700)
+    assert run(alone, "check", str(bundle), "--json").json["compared_with_record"] is False
+    bundle.write_bytes(bundle.read_bytes()[:-40])
+    assert run(signed, "check", str(bundle)).code == 1
 
 
 def test_the_story_of_a_call_has_its_bodies(home: Path) -> None:

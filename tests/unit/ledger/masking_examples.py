@@ -14,7 +14,13 @@ from typing import Final
 
 A: Final = "aB3dE5gH7jK9mN2pQ4sT6vW8xY1zC0fR"
 OURS: Final = "tlk_" + (A + A)[:43]
+# Of an edge whose tokens have 32 characters in all.
+OURS_SHORT: Final = "tlk_" + A[:28]
 ENCODED: Final = [base64.urlsafe_b64encode(before + OURS.encode()).decode() for before in (b"", b"x:", b"u")]
+ENCODED_SHORT: Final = [
+    base64.urlsafe_b64encode(before + OURS_SHORT.encode()).decode() for before in (b"", b"x:", b"u")
+]
+PERCENT_SHORT: Final = "".join(f"%{byte:02X}" for byte in OURS_SHORT.encode())
 HEX: Final = hashlib.sha256(b"example").hexdigest()
 PEM: Final = (
     "-----BEGIN {}PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n" * 3 + "-----END {}PRIVATE KEY-----"
@@ -26,6 +32,10 @@ TRUE: Final[dict[str, list[tuple[str, str]]]] = {
     "trunkline-token": [
         (f"started with {OURS} by hand", OURS),
         (f"see https://host/?t={OURS}&x=1", OURS),
+        (f"note: {OURS_SHORT}.", OURS_SHORT),
+        *[(text, text[6:40]) for text in ENCODED_SHORT],
+        (OURS_SHORT.encode().hex(), OURS_SHORT.encode().hex()),
+        (PERCENT_SHORT, PERCENT_SHORT),
         (ENCODED[0], ENCODED[0][2:60]),
         (ENCODED[1], ENCODED[1][6:60]),
         (ENCODED[2], ENCODED[2][6:60]),

@@ -52,10 +52,12 @@ def test_a_missing_damaged_or_readable_key_is_an_error_that_says_what_to_do(tmp_
 @given(st.binary(max_size=100), st.binary(max_size=10))
 def test_what_is_sealed_opens_only_where_it_was_put(data: bytes, place: bytes) -> None:
     keys = LedgerKeys(bytes(32))
-    sealed = keys.seal(data, place)
+    own = b"o" * 32
+    sealed = keys.seal(data, place, own)
     assert data not in sealed or len(data) < 4
-    assert keys.unseal(sealed, place) == data
-    assert keys.unseal(sealed, place + b"x") is None
-    assert keys.unseal(sealed[:-1] + bytes([sealed[-1] ^ 1]), place) is None
-    assert keys.unseal(b"", place) is None
-    assert LedgerKeys(b"\x01" * 32).unseal(sealed, place) is None
+    assert keys.unseal(sealed, place, own) == data
+    assert keys.unseal(sealed, place + b"x", own) is None
+    assert keys.unseal(sealed, place, bytes(32)) is None
+    assert keys.unseal(sealed[:-1] + bytes([sealed[-1] ^ 1]), place, own) is None
+    assert keys.unseal(b"", place, own) is None
+    assert LedgerKeys(b"\x01" * 32).unseal(sealed, place, own) is None

@@ -325,11 +325,15 @@ async def test_the_writer_needs_little_memory(tmp_path: Path) -> None:
     async with attended(tmp_path) as made:
         made.ledger.append(accepted(1))
         await made.wait_durable(1)
-        # 25 MB on CPython 3.11, more than half of it the pages of shared libraries.
         process = psutil.Process(made.writer)
-        assert process.memory_info().rss < 45_000_000
+        async with asyncio.timeout(30):
+            # It signs a head then, which needs 7 MB.
+            while not (tmp_path / "keys" / "heads.pub").exists():  # noqa: ASYNC110  (another process writes it)
+                await asyncio.sleep(0.01)
+        # 46 MB on CPython 3.11, half of it the pages of shared libraries.
+        assert process.memory_info().rss < 60_000_000
         loaded = " ".join(mapping.path for mapping in process.memory_maps())
-        for heavy in ("cryptography", "uvloop", "orjson"):
+        for heavy in ("uvloop", "orjson"):
             assert heavy not in loaded
 
 

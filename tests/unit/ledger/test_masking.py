@@ -20,6 +20,8 @@ from trunkline.model import Decision
 
 NAMES = sorted({rule.name for rule in RULES})
 MASKER = Masker()
+# There are more than `re` keeps compiled.
+SEEDS = [(rule, re.compile(rule.seed)) for rule in RULES]
 
 
 def body(text: str) -> bytes:
@@ -197,8 +199,9 @@ def test_the_gate_covers_the_rules(value: object, ascii_only: bool) -> None:
     """Python's own engine sees no seed of which a rule makes something and of which `mask` makes nothing."""
     data = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "replace")
     found = []
-    for rule in RULES:
-        seed = re.compile(rule.seed)
+    for rule, seed in SEEDS:
+        if seed.search(data) is None:
+            continue
         starts: dict[int, int] = {}
         for at in range(len(data)):
             if match := seed.match(data, at):

@@ -13,6 +13,7 @@ from tests.unit.ledger.made import AT, KEYS, InProcess, accepted, change, in_pro
 from trunkline.entries import PartClosed
 from trunkline.errors import LedgerCorrupt, LedgerError
 from trunkline.ledger import reader as reader_module
+from trunkline.ledger.heads import WrittenHead
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.verify import verify
 
@@ -120,7 +121,7 @@ def test_an_end_that_was_cut_off_is_seen_with_an_earlier_head(ledger: Path) -> N
     change(ledger, "UPDATE meta SET value = 7 WHERE name = 'last'")
     assert verify(ledger).last == 7
     with pytest.raises(LedgerCorrupt) as caught:
-        verify(ledger, head=(report.last, report.head))
+        verify(ledger, kept=[WrittenHead(report.last, report.head)])
     assert caught.value.number == 8
 
 
@@ -132,7 +133,7 @@ def test_a_rewritten_chain_is_seen_with_an_earlier_head(tmp_path: Path) -> None:
             made.add(noticed(1, text), noticed(2))
             reports.append(verify(made.path))
     with pytest.raises(LedgerCorrupt) as caught:
-        verify(tmp_path / "other" / "ledger.sqlite", head=(reports[0].last, reports[0].head))
+        verify(tmp_path / "other" / "ledger.sqlite", kept=[WrittenHead(reports[0].last, reports[0].head)])
     assert caught.value.number == 2
 
 

@@ -13,7 +13,7 @@ from trunkline.edges.chiffon.peers import Peers
 from trunkline.edges.chiffon.serve import ChiffonDoor
 from trunkline.edges.chiffon.translate import EDGE
 from trunkline.edges.doors import Door
-from trunkline.edges.edge import Edge, RunningEdge, Surroundings, TokenKind
+from trunkline.edges.edge import TOKEN_PREFIX, Edge, RunningEdge, Surroundings, TokenKind
 
 if TYPE_CHECKING:
     from trunkline.edges.chiffon.queue import Queue
@@ -24,7 +24,7 @@ class ChiffonEdge(RunningEdge):
 
     def __init__(self, given: Surroundings) -> None:
         url = given.config.chiffon.nats
-        self.peers = Peers(given.feed, given.views, given.config.chiffon, given.process, given.entropy)
+        self.peers = Peers(given.feed, given.views, given.config.chiffon, given.process, given.key, given.entropy)
         self._background = Background(given.feed)
         self._door = ChiffonDoor(self.peers, self._background)
         self._queue: Queue | None = None
@@ -74,6 +74,6 @@ CHIFFON: Final = Edge(
     name=EDGE,
     make=ChiffonEdge,
     section="chiffon",
-    # Chiffon wants 32 characters.
-    tokens=TokenKind(AGENT_TYPES, lambda: secrets.token_hex(16)),
+    # Chiffon wants 32 characters (CH-097); 28 of them are random, 168 bits.
+    tokens=TokenKind(AGENT_TYPES, lambda: f"{TOKEN_PREFIX}{secrets.token_urlsafe(21)}"),
 )

@@ -11,6 +11,7 @@ Owns the conversations, and the agents that stand for types. Does not own connec
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import itertools
 import secrets
@@ -31,6 +32,7 @@ from trunkline.edges.chiffon.orchestrator_session import OrchestratorSession
 from trunkline.edges.chiffon.session import AgentSession
 from trunkline.edges.chiffon.translate import EDGE
 from trunkline.edges.chiffon.work_types import WorkTypes
+from trunkline.edges.edge import TOKEN_PREFIX
 from trunkline.edges.exchange import Feed, Views
 from trunkline.effects import ConfirmTools, Refuse
 from trunkline.model import TOOL_NAME, Principal, ProcessIdentity, reserved_prefix
@@ -49,20 +51,17 @@ class Caller(Struct, frozen=True):
 
     principal: Principal
     token_sha256: str
+    # The token that we show to this peer (silent point 6).
+    orchestrator_token: str
 
     @property
     def agent_id(self) -> str:
         """The id that the token was made for."""
         return self.principal.identity.partition(":")[2]
 
-    @property
-    def orchestrator_token(self) -> str:
-        """The token that we show to this peer (silent point 6): it follows from its own, so nothing is kept."""
-        return hmac.digest(self.token_sha256.encode(), b"trunkline orchestrator", "sha256").hex()[:32]
-
 
 class Peers:
-    """All conversations. ``entropy`` gives so many random bytes: for the ids of our messages."""
+    """All conversations. ``key`` makes the tokens that we show to peers, ``entropy`` so many random bytes for ids."""
 
     def __init__(
         self,
@@ -70,9 +69,11 @@ class Peers:
         views: Views,
         config: Chiffon,
         process: ProcessIdentity,
+        key: bytes,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self.feed = feed
+        self._key = key
         self._entropy = entropy
         self._views = views
         self._timeout_s = config.timeout_s
@@ -112,7 +113,15 @@ class Peers:
         # Nobody speaks for the exchange's own agents, whatever token was made.
         if principal is None or reserved_prefix(principal.identity.removeprefix(f"{EDGE}:")):
             raise unauthorized(None, "invalid")
-        return Caller(principal, digest)
+        return Caller(principal, digest, self._shown_to(digest))
+
+    def _shown_to(self, digest: str) -> str:
+        """The token that we show to who has the token of this hash: it follows from it, so nothing is kept.
+
+        The hash is on record; with it alone nobody can play the orchestrator to that agent, since the key is not.
+        """
+        mac = hmac.digest(self._key, b"trunkline orchestrator " + digest.encode(), "sha256")
+        return f"{TOKEN_PREFIX}{base64.urlsafe_b64encode(mac[:21]).decode()}"
 
     def conversation_of(self, caller: Caller) -> AnyConversation:
         """The conversation of a peer; an agent has to register first."""
