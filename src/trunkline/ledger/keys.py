@@ -71,11 +71,6 @@ class LedgerKeys:
         """A keyed hash: whoever has only the ledger cannot try out guesses against it."""
         return hmac.digest(self.mac_key, data, "sha256").hex()
 
-    @property
-    def entropy(self) -> Callable[[int], bytes]:
-        """So many random bytes."""
-        return self._entropy
-
     def seal(self, data: bytes, place: bytes, own_key: bytes) -> bytes:
         """Encrypt. ``place`` is where the result will be stored, and it opens nowhere else; nor without ``own_key``,
         which is this original's alone (``held_keys``).

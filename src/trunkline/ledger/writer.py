@@ -141,7 +141,8 @@ class Writer:
         self._db = open_for_writing(path, vfs)
         self._execute = self._db.execute
         self._reserve = Reserve(path.with_name("ledger.reserve")) if vfs is None else None
-        self._held_keys = HeldKeys(path, keys.entropy, vfs)
+        # Never the randomness of a simulation: these keys are no part of what a seed repeats.
+        self._held_keys = HeldKeys(path, os.urandom, vfs)
         self._renamed: dict[bytes, bytes] = {}
         # Large bodies by the numbers the exchange gave them, for as long as it says.
         self._blobs: dict[int, bytes] = {}
