@@ -300,12 +300,16 @@ def test_a_section_of_an_edge_that_this_release_does_not_have_is_a_warning_also_
     assert kit.edges.warnings() == [pylon, cluster]
     kit.edges.reload(from_file(tmp_path, ""), "trunkline.toml")
     assert kit.edges.warnings() == []
-    operating = Operating(kit.exchange.feed, kit.edges, reload=dict, steer=lambda *_: False, anchoring=None)
-    assert operating.status()["warnings"] == []
-    unheld = Operating(
-        kit.exchange.feed, kit.edges, reload=dict, steer=lambda *_: False, agent_warnings=lambda: ["a: no sandbox"]
-    )
-    assert unheld.status()["warnings"] == ["a: no sandbox"]
+    for said in ([], ["a: no sandbox"]):
+        operating = Operating(
+            kit.exchange.feed,
+            kit.edges,
+            reload=dict,
+            steer=lambda *_: False,
+            agent_warnings=said.copy,
+            anchoring=None,
+        )
+        assert operating.status()["warnings"] == said
 
 
 async def test_what_of_its_section_has_no_effect_an_edge_says_itself_while_it_runs(tmp_path: Path) -> None:
