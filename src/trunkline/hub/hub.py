@@ -163,6 +163,8 @@ class Hub:
         elif kind not in OF_CALLS:
             self.lanes.close()
         self._handlers[kind](event, now)
+        if self.approvals.freed:
+            self.approvals.open_held(now)
         journal = self.journal
         made, journal.effects = journal.effects, []
         return made
