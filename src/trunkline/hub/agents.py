@@ -22,11 +22,9 @@ from trunkline.hub.limits import Loads
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
 from trunkline.hub.routing import Routing
-from trunkline.hub.timers import Timers
+from trunkline.hub.timers import AlarmKey, OfBreaker, Timers
 from trunkline.model import TOOL_NAME, Fault, Health, Now, ToolDefinition, fault, reserved_prefix
 
-# Alarms of breakers among those of questions, whose ids hold no colon.
-BREAKER_KEY: Final = "breaker:"
 # Under which refusals of strangers are counted, who have no identity.
 STRANGERS: Final = "strangers"
 
@@ -44,7 +42,7 @@ class Agents:
         credentials: Credentials,
         judge: Judge,
         routing: Routing,
-        timers: Timers[int | str],
+        timers: Timers[AlarmKey],
         in_force: InForce,
     ) -> None:
         self._journal = journal
@@ -239,7 +237,7 @@ class Agents:
         breaker = agent.breaker
         if breaker is not None and breaker.failed(problem, now.mono):
             self._note_breaker(agent, "breaker.opened", f"{breaker.failures} failed attempts in a row", now)
-            self._timers.arm(f"{BREAKER_KEY}{agent.agent_id}", breaker.rests_until)
+            self._timers.arm(OfBreaker(agent.agent_id), breaker.rests_until)
             self._calls.leave_queue(agent, now)
 
     def breaker_due(self, agent_id: str, now: Now) -> None:
@@ -257,7 +255,7 @@ class Agents:
             self._calls.tools_are_back(agent.tools, now)
         else:
             self._note_breaker(agent, "breaker.opened", "the health check failed", now)
-            self._timers.arm(f"{BREAKER_KEY}{agent.agent_id}", breaker.rests_until)
+            self._timers.arm(OfBreaker(agent.agent_id), breaker.rests_until)
 
     def _note_breaker(self, agent: Agent, code: str, detail: str, now: Now) -> None:
         self._journal.write(
@@ -280,7 +278,7 @@ class Agents:
             self._journal.say(effects.ConfirmTools(event.session, 0, event.ref, (), tuple(rejected)))
             return
         # Tools that stand for others belong to nobody: what they are called counts for those who serve them.
-        is_shared = self._routing.is_routed(agent.agent_id)
+        is_shared = self._routing.routes_for(agent.agent_id)
         # Pins outlive a session: counted with them, or an agent could fill the state one session after the other.
         prefix = f"{agent.agent_id}/"
         known = {tool_id for tool_id in self._state.pins if tool_id.startswith(prefix)} if not is_shared else set()

@@ -24,7 +24,7 @@ from trunkline.events import ApprovalAnswered
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.state import BY_POLICY, Call, OpenQuestion
-from trunkline.hub.timers import Timers, seconds_left
+from trunkline.hub.timers import AlarmKey, OfQuestion, Timers, seconds_left
 from trunkline.model import OPERATOR, Fault, Manifest, Now, Question, ToolDefinition, agent_of, fault, stamp, tool_agent
 
 # Decision 11: a person who is asked a hundred times stops reading.
@@ -35,7 +35,7 @@ APPROVE: Final = "approve"
 class Approvals:
     """Asks, tells those who wait, takes answers and lets questions expire; the same for all four subjects."""
 
-    def __init__(self, journal: Journal, timers: Timers[int | str], in_force: InForce) -> None:
+    def __init__(self, journal: Journal, timers: Timers[AlarmKey], in_force: InForce) -> None:
         self._journal = journal
         self._in_force = in_force
         self._timers = timers
@@ -182,7 +182,7 @@ class Approvals:
         """Start the question's clock; after a restart, with what is left of it."""
         at = now.mono + seconds_left(question.entry.at, question.entry.expires_ms, now)
         self._expires_at[question.entry.approval_id] = at
-        self._timers.arm(question.entry.approval_id, at)
+        self._timers.arm(OfQuestion(question.entry.approval_id), at)
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class Approvals:
         )
         at = self._expires_at.pop(approval_id, None)
         if at is not None:
-            self._timers.disarm(approval_id, at)
+            self._timers.disarm(OfQuestion(approval_id), at)
         if asked_by in self._held:
             self.freed[asked_by] = None
 

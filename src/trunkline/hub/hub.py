@@ -16,8 +16,8 @@ from trunkline import effects, entries, events
 from trunkline.effects import Effect
 from trunkline.events import CallFinished, CallRequested, Event
 from trunkline.hub.accepting import Terms, accepted_entry
-from trunkline.hub.agents import BREAKER_KEY, Agents
-from trunkline.hub.alarms import WATCH_KEY, Alarms
+from trunkline.hub.agents import Agents
+from trunkline.hub.alarms import Alarms
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.calls import Calls, waits_for_disk
 from trunkline.hub.control import Control
@@ -33,7 +33,7 @@ from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Agent, Registry
 from trunkline.hub.routing import Routing
 from trunkline.hub.state import Call, Route, Settled, State, held_beside
-from trunkline.hub.timers import Timers
+from trunkline.hub.timers import AlarmKey, OfBreaker, OfQuestion, Timers
 from trunkline.model import (
     Decision,
     Guard,
@@ -88,7 +88,7 @@ class Hub:
         self.in_force = in_force = InForce(settings)
         self.state = state = State()
         self.registry = registry = Registry()
-        self.timers: Timers[int | str] = Timers()
+        self.timers: Timers[AlarmKey] = Timers()
         self.loads = loads = Loads()
         self.journal = journal = Journal(state)
         self.fingerprints = fingerprints = Fingerprints(mac_key)
@@ -488,12 +488,10 @@ class Hub:
         for number in self.alarms.due(due, now):
             self.calls.woke(number, now)
         for key in due:
-            if isinstance(key, int) or key.startswith(WATCH_KEY):
-                continue
-            if key.startswith(BREAKER_KEY):
-                self.agents.breaker_due(key.removeprefix(BREAKER_KEY), now)
-            else:
-                self.control.question_due(key, now)
+            if isinstance(key, OfBreaker):
+                self.agents.breaker_due(key.agent_id, now)
+            elif isinstance(key, OfQuestion):
+                self.control.question_due(key.approval_id, now)
 
 
 def _may_cancel(who: Principal, entry: entries.CallAccepted) -> bool:
