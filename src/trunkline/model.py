@@ -372,6 +372,11 @@ NO_RETRY: Final = RetryPolicy((0.0,))
 RESEND: Final = RetryPolicy()
 
 
+def is_told_of(count: int) -> bool:
+    """Whether the ``count``-th of the same is put on record: the 1st, 10th, 100th …; nobody fills the disk with it."""
+    return str(count).rstrip("0") == "1"
+
+
 def tool_agent(tool_id: str) -> str:
     """The agent's part of a tool id."""
     return tool_id.partition("/")[0]

@@ -28,7 +28,7 @@ from trunkline.events import CallRequested, Event
 from trunkline.hub.hub import Hub
 from trunkline.hub.state import JUMP_MS
 from trunkline.ledger.masking import Masker
-from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router, Status, fault
+from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router, Status, fault, is_told_of
 
 log = logging.getLogger("trunkline")
 
@@ -417,8 +417,8 @@ class Runner:
         sink = self._sinks.pop(session, None)
         self._dirty.pop(session, None)
         happened: list[Event] = []
-        # The record hears of the 1st, 10th, 100th … of its kind: whoever found a defect must not fill the disk with it.
-        if count == 10 ** (len(str(count)) - 1):
+        # Whoever found a defect must not fill the disk with it.
+        if is_told_of(count):
             log.error("a defect: %s. The conversation in which it was met was ended (%d so far)", what, count)
             happened.append(events.Noticed("defect", place, detail=f"{type(error).__name__}, {count} so far"))
         if sink is not None:

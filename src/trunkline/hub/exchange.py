@@ -17,7 +17,7 @@ from trunkline.hub.journal import Journal
 from trunkline.hub.limits import Loads
 from trunkline.hub.registry import Registry
 from trunkline.hub.state import CLOCK_JUMPED, RECORDED_JUMP_MS
-from trunkline.model import Now, Status, fault, tool_agent
+from trunkline.model import Now, Status, fault, is_told_of, tool_agent
 
 # Of the same code about the same peer so many remarks are all on record; so many kinds are told apart.
 ALL_NOTICED: Final = 100
@@ -130,7 +130,7 @@ class ExchangeEvents:
         if len(self._noticed) > MAX_NOTICED:
             del self._noticed[next(iter(self._noticed))]
         # A stranger must not be able to fill the disk: after the first hundred the 1,000th, the 10,000th …
-        if count > ALL_NOTICED and count != 10 ** (len(str(count)) - 1):
+        if count > ALL_NOTICED and not is_told_of(count):
             return
         self._journal.write(
             entries.Noticed(
