@@ -14,7 +14,6 @@ import base64
 import binascii
 import itertools
 import logging
-import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -52,7 +51,7 @@ class SpaceAgent(Resident):
         process: ProcessIdentity,
         version: str,
         delivered: Callable[[Deliver], None],
-        entropy: Callable[[int], bytes] = secrets.token_bytes,
+        entropy: Callable[[int], bytes],
     ) -> None:
         super().__init__(feed, translate.EDGE, translate.agent_id(space.name), version, process, entropy)
         self.space = space
