@@ -368,7 +368,6 @@ class BreakerPolicy(Struct, frozen=True):
     codes: tuple[str, ...] = ("tool.timeout", "tool.unavailable")
 
 
-NO_RETRY: Final = RetryPolicy((0.0,))
 RESEND: Final = RetryPolicy()
 
 

@@ -38,10 +38,10 @@ FLUSH_EVERY: Final = 8
 # Entries not on disk at which reading from peers stops, and at which it starts again.
 BACKLOG_HIGH: Final = 8192
 BACKLOG_LOW: Final = 2048
+# Bytes not on disk at which reading stops as well: of large bodies so many entries would be half a gigabyte.
+BACKLOG_BYTES: Final = 33_554_432
 # The wall clock went so much further than time: it was set.
 JUMP_S: Final = JUMP_MS / 1000
-# And in bytes: of large bodies so many entries would be half a gigabyte.
-BACKLOG_BYTES: Final = 33_554_432
 
 
 class Loop(Protocol):
@@ -71,7 +71,7 @@ class KeyIndex(Protocol):
 class Record(Protocol):
     """Where entries go: the ledger, or a test's idea of one."""
 
-    # Entries up to this number are on disk; how many, and how many bytes, are on their way.
+    # Entries up to this number are on disk.
     durable: int
     # By how much the wall clock is ahead of the time that the exchange lived through.
     unlived_ms: int

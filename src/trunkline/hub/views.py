@@ -1,4 +1,10 @@
-"""What the hub shows: agents, tools, calls and figures as values. Reading only; nothing here changes anything."""
+"""What the hub shows of itself as values: agents, tools, open and recent calls, figures, and a dry run of a call.
+
+Owns the way from live state to the views of ``model``. Does not own what is on disk (``host.reading`` joins the two),
+who may see what (each edge says that), or how a view looks on a wire.
+
+Invariant: nothing here changes anything; a view is a copy that stays as it is while the hub goes on.
+"""
 
 from __future__ import annotations
 
