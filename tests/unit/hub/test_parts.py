@@ -1,4 +1,4 @@
-"""The small parts by themselves: ``timers``, ``lifecycle``, ``retry``, ``book``, ``views``, ``invariants``."""
+"""The small parts by themselves: ``timers``, ``lifecycle``, ``retry``, ``views``, ``invariants``."""
 
 from __future__ import annotations
 
