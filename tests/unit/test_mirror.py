@@ -1,4 +1,4 @@
-"""``tests/unit`` mirrors ``src``: each module has a test file of its own, or docs/testing.md says where its tests are."""
+"""``tests/unit`` mirrors ``src``: each module has a test file of its own, or docs/testing.md says where else."""
 
 from __future__ import annotations
 
