@@ -1,6 +1,6 @@
 """Agents: launched, admitted, healthy or not, gone; the tools they offer.
 
-Owns what follows from an agent's coming and going. Does not own calls (they are told: ``calls.lost``,
+Owns what follows from an agent's coming and going. Does not own calls (they are told: ``interruptions.lost``,
 ``tools_are_back``) or who may do what (``policy``).
 
 Invariant: an agent has at most one session; a fresh, valid one replaces the old. What an agent can have written by
@@ -17,6 +17,7 @@ from trunkline.hub.breaker import Breaker
 from trunkline.hub.calls import Calls
 from trunkline.hub.credentials import FIRST_USE_S, Credentials, Launch
 from trunkline.hub.in_force import InForce
+from trunkline.hub.interruptions import Interruptions
 from trunkline.hub.journal import Journal
 from trunkline.hub.limits import Loads
 from trunkline.hub.offers import Offer
@@ -39,6 +40,7 @@ class Agents:
         registry: Registry,
         loads: Loads,
         calls: Calls,
+        interruptions: Interruptions,
         approvals: Approvals,
         credentials: Credentials,
         judge: Judge,
@@ -51,6 +53,7 @@ class Agents:
         self._registry = registry
         self._loads = loads
         self._calls = calls
+        self._interruptions = interruptions
         self._approvals = approvals
         self._credentials = credentials
         self._judge = judge
@@ -186,7 +189,7 @@ class Agents:
 
     def _detach(self, session: int, reason: str, now: Now) -> None:
         agent = self._registry.detach(session)
-        self._calls.caller_left(session, None, now)
+        self._interruptions.caller_left(session, None, now)
         if agent is None:
             return
         self._judge.forget()
@@ -197,7 +200,7 @@ class Agents:
             call = self._state.by_number[number]
             # Its process may live on, work on, and come back.
             agent.abandon(call, now.mono)
-            self._calls.lost(call, now)
+            self._interruptions.lost(call, now)
         for number in agent.queue:
             self._calls.send_or_wait(self._state.by_number[number], now)
 

@@ -13,6 +13,7 @@ from trunkline.hub.alarms import Alarms
 from trunkline.hub.calls import Calls
 from trunkline.hub.control import Control
 from trunkline.hub.in_force import InForce
+from trunkline.hub.interruptions import Interruptions
 from trunkline.hub.journal import Journal
 from trunkline.hub.limits import Loads
 from trunkline.hub.registry import Registry
@@ -33,6 +34,7 @@ class ExchangeEvents:
         registry: Registry,
         loads: Loads,
         calls: Calls,
+        interruptions: Interruptions,
         alarms: Alarms,
         control: Control,
         in_force: InForce,
@@ -44,6 +46,7 @@ class ExchangeEvents:
         self._registry = registry
         self._loads = loads
         self._calls = calls
+        self._interruptions = interruptions
         self._alarms = alarms
         self._control = control
         self._in_force = in_force
@@ -68,7 +71,7 @@ class ExchangeEvents:
         for call in list(self._state.calls.values()):
             if call.status is Status.RUNNING:
                 self._registry.left_behind(tool_agent(call.served_by), call, now.mono)
-                self._calls.lost(call, now)
+                self._interruptions.lost(call, now)
             elif call.status is Status.QUEUED:
                 self._calls.send_or_wait(call, now)
             else:

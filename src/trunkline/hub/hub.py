@@ -1,8 +1,8 @@
 """The middle of Trunkline: ``handle(event, now)`` gives effects. Which method takes which event, and who is told what.
 
-Whether a call may be made is ``judging``; the life of an accepted call is ``calls``; questions are ``approvals``;
-durable state is ``state`` (the fold of the ledger). No sockets, clock, files or randomness: ids come from ``new_id``,
-time comes with each event.
+Whether a call may be made is ``judging``; the life of an accepted call is ``calls`` and ``interruptions``; questions
+are ``approvals``; durable state is ``state`` (the fold of the ledger). No sockets, clock, files or randomness: ids come
+from ``new_id``, time comes with each event.
 
 Invariant: everything that changes durable state is an entry, and an effect that depends on it carries its number.
 """
@@ -25,6 +25,7 @@ from trunkline.hub.credentials import Credentials
 from trunkline.hub.exchange import ExchangeEvents
 from trunkline.hub.idempotency import KEY_LIFE_MS, Fingerprints
 from trunkline.hub.in_force import InForce
+from trunkline.hub.interruptions import Interruptions
 from trunkline.hub.journal import Journal
 from trunkline.hub.judging import Case, Judging, Refusal
 from trunkline.hub.lanes import Lanes
@@ -100,8 +101,19 @@ class Hub:
         self.approvals = approvals = Approvals(journal, self.timers, in_force)
         self.alarms = alarms = Alarms(state, registry, self.timers)
         self.calls = calls = Calls(journal, registry, loads, approvals, alarms, in_force, judge, routing)
+        self.interruptions = interruptions = Interruptions(journal, registry, calls, alarms, routing)
         self.agents = Agents(
-            journal, registry, loads, calls, approvals, credentials, judge, routing, self.timers, in_force
+            journal,
+            registry,
+            loads,
+            calls,
+            interruptions,
+            approvals,
+            credentials,
+            judge,
+            routing,
+            self.timers,
+            in_force,
         )
         self.control = control = Control(
             journal, registry, calls, approvals, credentials, fingerprints, judge, in_force, new_id
@@ -110,7 +122,7 @@ class Hub:
             state, registry, loads, calls, approvals, fingerprints, judge, control, routing, in_force
         )
         self.lanes = Lanes(state, registry, loads, calls, alarms, self.judging, in_force, call_prefix)
-        self.exchange = ExchangeEvents(journal, registry, loads, calls, alarms, control, in_force)
+        self.exchange = ExchangeEvents(journal, registry, loads, calls, interruptions, alarms, control, in_force)
         self.refused: dict[str, int] = {}
         self._call_prefix = call_prefix
         self._new_id = new_id
@@ -429,7 +441,7 @@ class Hub:
         call = self._own_call(event.session, event.call_id, "attempt", now)
         if call is not None:
             self.agents.count_failure(event.session, event.fault, now)
-            self.calls.attempt_failed(call, event.fault, now)
+            self.interruptions.attempt_failed(call, event.fault, now)
 
     def _cancel_requested(self, event: events.CancelRequested, now: Now) -> None:
         call = self._find_call(event)
@@ -455,7 +467,7 @@ class Hub:
                 )
             )
         self.lanes.leave(call.entry.call_id)
-        self.calls.cancel(call, event.reason or "canceled by the caller", now)
+        self.interruptions.cancel(call, event.reason or "canceled by the caller", now)
         self.journal.reply(event.session, event.ref, self.state.last, named=call.entry.call_id, status="canceling")
 
     def _find_call(self, event: events.CancelRequested) -> Call | None:
@@ -479,14 +491,14 @@ class Hub:
             )
 
     def _caller_left(self, event: events.CallerLeft, now: Now) -> None:
-        self.calls.caller_left(event.session, event.ref, now)
+        self.interruptions.caller_left(event.session, event.ref, now)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _woke(self, _event: events.Woke, now: Now) -> None:
         due = self.timers.due(now.mono)
         for number in self.alarms.due(due, now):
-            self.calls.woke(number, now)
+            self.interruptions.woke(number, now)
         for key in due:
             if isinstance(key, OfBreaker):
                 self.agents.breaker_due(key.agent_id, now)

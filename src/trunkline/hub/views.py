@@ -218,7 +218,7 @@ def figures(hub: Hub) -> dict[str, object]:
         "open_calls": by_status,
         "settled_calls": {status.value: count for status, count in hub.calls.settled.items()},
         "refused_calls": dict(hub.refused),
-        "resent_calls": hub.calls.resent,
+        "resent_calls": hub.interruptions.resent,
         "open_breakers": sum(
             1 for agent in hub.registry.agents.values() if agent.breaker is not None and agent.breaker.is_open
         ),
