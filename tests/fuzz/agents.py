@@ -12,10 +12,11 @@ import contextlib
 import json
 import tempfile
 import uuid
-from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from tests.fuzz import all_edges
 from tests.fuzz.all_edges import Agent, Town
 from tests.fuzz.asgi import Request
 from tests.fuzz.masker import Maker
@@ -222,22 +223,8 @@ class Sayer:
         self.town.finish()
 
 
-def story(seed: int, steps: int = STEPS) -> Counter[str]:
-    """Three agents, and so many steps; what happened how often."""
-    with Town(seed) as town:
-        sayer = Sayer(town)
-        for _ in range(steps):
-            sayer.step()
-        sayer.end()
-    return town.counts
-
-
-def fuzz(seed: int, steps: int) -> int:
-    """So many steps; how many."""
-    towns = -(-steps // STEPS)
-    for number in range(towns):
-        story(seed * 1_000_003 + number)
-    return towns * STEPS
+story = partial(all_edges.story, Sayer, STEPS)
+fuzz = partial(all_edges.fuzz, Sayer, STEPS)
 
 
 def manifests(seed: int, count: int) -> int:

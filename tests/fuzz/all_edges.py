@@ -12,10 +12,11 @@ import hashlib
 import json
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from msgspec.structs import replace
 
@@ -259,3 +260,31 @@ class Town(Scene):
         self.judge("the end of watching")
         left = [task for task in self.loop._tasks if not task.done()]
         assert not left, f"{len(left)} never ended: {left[0]}"
+
+
+class Inhabitant(Protocol):
+    """Who does things in a town."""
+
+    def step(self) -> None:
+        """Do the next thing, and look."""
+
+    def end(self) -> None:
+        """Go, and see that everything ended."""
+
+
+def story(make: Callable[[Town], Inhabitant], steps: int, seed: int) -> Counter[str]:
+    """One town, and so many steps in it; what happened how often."""
+    with Town(seed) as town:
+        inhabitant = make(town)
+        for _ in range(steps):
+            inhabitant.step()
+        inhabitant.end()
+    return town.counts
+
+
+def fuzz(make: Callable[[Town], Inhabitant], steps_each: int, seed: int, steps: int) -> int:
+    """At least so many steps, in towns of ``steps_each``; how many."""
+    towns = -(-steps // steps_each)
+    for number in range(towns):
+        story(make, steps_each, seed * 1_000_003 + number)
+    return towns * steps_each

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from urllib.parse import quote
 from msgspec import Struct, inspect
 from starlette.routing import Route
 
+from tests.fuzz import all_edges
 from tests.fuzz.all_edges import Agent, Town
 from tests.fuzz.asgi import Request
 from tests.fuzz.mutations import SPELLINGS, VALUES
@@ -306,19 +307,5 @@ def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def story(seed: int, steps: int = STEPS) -> Counter[str]:
-    """One town, and so many steps in it; what happened how often."""
-    with Town(seed) as town:
-        visitor = Visitor(town)
-        for _ in range(steps):
-            visitor.step()
-        visitor.end()
-    return town.counts
-
-
-def fuzz(seed: int, steps: int) -> int:
-    """So many steps, in towns; how many."""
-    towns = -(-steps // STEPS)
-    for number in range(towns):
-        story(seed * 1_000_003 + number)
-    return towns * STEPS
+story = partial(all_edges.story, Visitor, STEPS)
+fuzz = partial(all_edges.fuzz, Visitor, STEPS)

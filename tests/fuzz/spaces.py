@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections import Counter
+from functools import partial
 from random import Random
 from typing import Any, Final
 
 import msgspec
 
+from tests.fuzz import all_edges
 from tests.fuzz.all_edges import Town
 from tests.fuzz.asgi import Request, Socket
 from tests.fuzz.mutations import SPELLINGS, VALUES, Mutator
@@ -367,19 +368,5 @@ class Users:
         assert not spaces._followers
 
 
-def story(seed: int, steps: int = STEPS) -> Counter[str]:
-    """Two spaces, and so many steps; what happened how often."""
-    with Town(seed) as town:
-        users = Users(town)
-        for _ in range(steps):
-            users.step()
-        users.end()
-    return town.counts
-
-
-def fuzz(seed: int, steps: int) -> int:
-    """So many steps; how many."""
-    towns = -(-steps // STEPS)
-    for number in range(towns):
-        story(seed * 1_000_003 + number)
-    return towns * STEPS
+story = partial(all_edges.story, Users, STEPS)
+fuzz = partial(all_edges.fuzz, Users, STEPS)

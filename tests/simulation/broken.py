@@ -21,12 +21,13 @@ from trunkline.edges.spaces import routes
 from trunkline.edges.spaces.process import Runs
 from trunkline.edges.spaces.serve import Spaces
 from trunkline.host.reading import Reading
-from trunkline.hub import calls, chains, retry, views
+from trunkline.hub import chains, interruptions, retry, views
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.calls import Calls
 from trunkline.hub.control import Control
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.hub import Hub
+from trunkline.hub.interruptions import Interruptions
 from trunkline.hub.lanes import Lanes
 from trunkline.hub.policy import Judge
 from trunkline.hub.state import OpenQuestion, Route, State
@@ -102,7 +103,7 @@ def a_call_is_settled_twice(patch: Patch) -> None:
 
 def what_could_do_harm_is_sent_again(patch: Patch) -> None:
     """A call with side effects that was lost is never sent again."""
-    for module in (retry, calls):
+    for module in (retry, interruptions):
         patch.setattr(module, "may_resend", lambda _call: True)
 
 
@@ -192,7 +193,7 @@ def a_question_does_not_expire(patch: Patch) -> None:
 
 def a_lost_agent_is_not_noticed(patch: Patch) -> None:
     """A call does not run nowhere."""
-    patch.setattr(Calls, "lost", lambda *_args: None)
+    patch.setattr(Interruptions, "lost", lambda *_args: None)
 
 
 def a_token_is_good_for_any_process(patch: Patch) -> None:
@@ -296,7 +297,7 @@ def typed_work_moves_whatever_became_of_it(patch: Patch) -> None:
     """Work goes to another instance only if the one before took nothing on."""
     everybody_speaks_chiffon(patch)
     patch.setitem(WORK_DEEDS, chiffon.Deed.SILENT, 50)
-    for module in (retry, calls):
+    for module in (retry, interruptions):
         patch.setattr(module, "may_move", lambda _problem: True)
 
 

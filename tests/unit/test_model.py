@@ -1,4 +1,4 @@
-"""``model``: the one table of faults holds every code that the source names."""
+"""``model``: the one table of faults holds every code that the source names; what is told of, now and then."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.model import FAULTS
+from trunkline.model import FAULTS, is_told_of
 
 SOURCE = Path(__file__).parents[2] / "src" / "trunkline"
 AREAS = {code.partition(".")[0] for code in FAULTS if "." in code}
@@ -77,3 +77,7 @@ def test_the_columns_of_the_edges_are_found() -> None:
     assert "agent.lost" in found["opensentience"]
     assert {"idempotency.conflict", "limit.resource"} <= found["chiffon"]
     assert "tool.timeout" in found["spaces"]
+
+
+def test_of_the_same_the_first_the_tenth_and_the_hundredth_are_told_of() -> None:
+    assert [count for count in range(2000) if is_told_of(count)] == [1, 10, 100, 1000]

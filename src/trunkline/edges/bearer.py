@@ -13,6 +13,7 @@ from typing import Final
 
 from trunkline.edges.exchange import Feed
 from trunkline.events import Noticed
+from trunkline.model import is_told_of
 
 # A refusal waits 0.1 s, doubling up to this, while its address keeps failing: a mistyped token costs nothing.
 MAX_DELAY_S: Final = 5.0
@@ -46,14 +47,14 @@ class Throttle:
         self._waiting = 0
 
     def count(self, address: str) -> int:
-        """How many failures in a row this is. The record hears of the 1st, 10th, 100th …: nobody fills the disk."""
+        """How many failures in a row this is. The record hears of some (``is_told_of``)."""
         now = self._feed.now().mono
         earlier, at = self._seen.pop(address, (0, now))
         count = earlier + 1 if now - at < FORGET_AFTER_S else 1
         self._seen[address] = (count, now)
         if len(self._seen) > MAX_ADDRESSES:
             del self._seen[next(iter(self._seen))]
-        if count == 10 ** (len(str(count)) - 1):
+        if is_told_of(count):
             self._feed.feed([Noticed("auth.failed", self._edge, who=address, detail=f"{count} in a row")])
         return count
 

@@ -13,8 +13,8 @@ class Door(Struct, frozen=True):
     """An ASGI application under some paths of ``http.listen``. Host and Origin are checked before it is asked.
 
     ``prefixes`` are whole parts of a path: ``/v1/spaces`` stands for itself and for everything under ``/v1/spaces/``.
-    Unless it is its ``own_gate``, the caller has shown a bearer token of the HTTP edge, and ``scope["principal"]`` says
-    whose it is.
+    Unless it is its ``own_gate``, the caller has shown a bearer token of the HTTP edge: ``scope["principal"]`` says
+    whose it is, and of a WebSocket, which may be open for days, ``scope["is_known"]()`` says whether it is still valid.
     """
 
     prefixes: tuple[str, ...]

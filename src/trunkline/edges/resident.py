@@ -3,9 +3,9 @@
 Owns coming and going. What it does with a call is its child's business (``deliver``, ``cancel``). The token it comes in
 with is made here and lives as long as the conversation.
 
-Invariant: after ``attach`` returns, its tools are registered, or the log says which are not (why an agent was refused
-is on record, ``agent.refused``). A defect of ours that ends its
-conversation costs it the calls it had, not its place: it comes in again.
+Invariant: after ``attach`` returns, its tools are registered, or the log says that it was not let in or which tools
+were not taken; why an agent was refused is on record (``agent.refused``). A defect of ours that ends its conversation
+costs it the calls it had, not its place: it comes in again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import abc
 import asyncio
 import hashlib
 import logging
-import secrets
 from collections.abc import Callable
 from typing import Final
 
@@ -46,7 +45,7 @@ class Resident(BaseSink, abc.ABC):
         agent_id: str,
         version: str,
         process: ProcessIdentity,
-        entropy: Callable[[int], bytes] = secrets.token_bytes,
+        entropy: Callable[[int], bytes],
     ) -> None:
         self._feed = feed
         self._edge = edge
@@ -99,7 +98,7 @@ class Resident(BaseSink, abc.ABC):
         await self.wait_ready()
 
     async def wait_ready(self) -> None:
-        """Until the tools that it came in with are registered, or the log says why not."""
+        """Until the tools that it came in with are registered, or the log says that they are not."""
         async with asyncio.timeout(READY_S):
             await self._ready.wait()
 
@@ -152,8 +151,11 @@ class Resident(BaseSink, abc.ABC):
                     text = "%s: %d tools were not taken, the first is %s: %s: %s"
                     log.error(text, self.agent_id, count, tool_id, problem.code, problem.message)
                 self._ready.set()
-            case Refuse() | Close():
+            case Refuse():
                 log.error("%s could not be attached", self.agent_id)
+                self._ready.set()
+            case Close():
+                log.error("%s was sent away: %s", self.agent_id, effect.reason)
                 self._ready.set()
             case _:
                 pass

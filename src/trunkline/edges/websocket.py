@@ -1,7 +1,8 @@
 """A connection of the web listener that became a WebSocket, with the bounds that uvicorn's protocol lacks.
 
 Owns what a peer may make grow or last: how long one message may take and in how many pieces it may come, what waits
-for a peer that does not read, how long a goodbye may take. Does not own what is said (an ASGI application).
+for a peer that does not read, how long a goodbye may take; and how an application says goodbye (``close_quietly``).
+Does not own what is said (an ASGI application).
 
 Invariant: nothing that a peer sends raises here or writes a line into the log; it is answered, or ends its connection.
 """
@@ -9,9 +10,11 @@ Invariant: nothing that a peer sends raises here or writes a line into the log; 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Any, Final, cast
 
+from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
@@ -202,3 +205,9 @@ class Socket(WebSocketsSansIOProtocol):
         if self.close_sent:
             # A refusal is an answer, and no reason to complain of a handshake that was not completed.
             self.handshake_complete = True
+
+
+async def close_quietly(socket: WebSocket, code: CloseCode) -> None:
+    """Say goodbye from an application; a peer that is gone, or to whom it was said before, is no reason to complain."""
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+        await socket.close(code)

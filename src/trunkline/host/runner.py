@@ -28,7 +28,7 @@ from trunkline.events import CallRequested, Event
 from trunkline.hub.hub import Hub
 from trunkline.hub.state import JUMP_MS
 from trunkline.ledger.masking import Masker
-from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router, Status, fault
+from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router, Status, fault, is_told_of
 
 log = logging.getLogger("trunkline")
 
@@ -38,10 +38,10 @@ FLUSH_EVERY: Final = 8
 # Entries not on disk at which reading from peers stops, and at which it starts again.
 BACKLOG_HIGH: Final = 8192
 BACKLOG_LOW: Final = 2048
+# Bytes not on disk at which reading stops as well: of large bodies so many entries would be half a gigabyte.
+BACKLOG_BYTES: Final = 33_554_432
 # The wall clock went so much further than time: it was set.
 JUMP_S: Final = JUMP_MS / 1000
-# And in bytes: of large bodies so many entries would be half a gigabyte.
-BACKLOG_BYTES: Final = 33_554_432
 
 
 class Loop(Protocol):
@@ -71,7 +71,7 @@ class KeyIndex(Protocol):
 class Record(Protocol):
     """Where entries go: the ledger, or a test's idea of one."""
 
-    # Entries up to this number are on disk; how many, and how many bytes, are on their way.
+    # Entries up to this number are on disk.
     durable: int
     # By how much the wall clock is ahead of the time that the exchange lived through.
     unlived_ms: int
@@ -417,8 +417,8 @@ class Runner:
         sink = self._sinks.pop(session, None)
         self._dirty.pop(session, None)
         happened: list[Event] = []
-        # The record hears of the 1st, 10th, 100th … of its kind: whoever found a defect must not fill the disk with it.
-        if count == 10 ** (len(str(count)) - 1):
+        # Whoever found a defect must not fill the disk with it.
+        if is_told_of(count):
             ended = " The conversation in which it was met was ended." if session else ""
             log.error("a defect: %s (%d so far).%s", what, count, ended)
             happened.append(events.Noticed("defect", place, detail=f"{type(error).__name__}, {count} so far"))

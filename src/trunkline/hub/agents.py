@@ -1,6 +1,6 @@
 """Agents: launched, admitted, healthy or not, gone; the tools they offer.
 
-Owns what follows from an agent's coming and going. Does not own calls (they are told: ``calls.lost``,
+Owns what follows from an agent's coming and going. Does not own calls (they are told: ``interruptions.lost``,
 ``tools_are_back``) or who may do what (``policy``).
 
 Invariant: an agent has at most one session; a fresh, valid one replaces the old. What an agent can have written by
@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from trunkline import effects, entries, events, schemas
+from trunkline import effects, entries, events
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.breaker import Breaker
 from trunkline.hub.calls import Calls
 from trunkline.hub.credentials import FIRST_USE_S, Credentials, Launch
 from trunkline.hub.in_force import InForce
+from trunkline.hub.interruptions import Interruptions
 from trunkline.hub.journal import Journal
 from trunkline.hub.limits import Loads
+from trunkline.hub.offers import Offer
 from trunkline.hub.policy import Judge
-from trunkline.hub.registry import MAX_TOOLS, Agent, Registry, Tool, fingerprint_of
+from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.routing import Routing
-from trunkline.hub.timers import Timers
-from trunkline.model import TOOL_NAME, Fault, Health, Now, ToolDefinition, fault, reserved_prefix
+from trunkline.hub.timers import AlarmKey, OfBreaker, Timers
+from trunkline.model import Fault, Health, Now, fault, reserved_prefix
 
-# Alarms of breakers among those of questions, whose ids hold no colon.
-BREAKER_KEY: Final = "breaker:"
 # Under which refusals of strangers are counted, who have no identity.
 STRANGERS: Final = "strangers"
 
@@ -40,11 +40,12 @@ class Agents:
         registry: Registry,
         loads: Loads,
         calls: Calls,
+        interruptions: Interruptions,
         approvals: Approvals,
         credentials: Credentials,
         judge: Judge,
         routing: Routing,
-        timers: Timers[int | str],
+        timers: Timers[AlarmKey],
         in_force: InForce,
     ) -> None:
         self._journal = journal
@@ -52,6 +53,7 @@ class Agents:
         self._registry = registry
         self._loads = loads
         self._calls = calls
+        self._interruptions = interruptions
         self._approvals = approvals
         self._credentials = credentials
         self._judge = judge
@@ -95,7 +97,7 @@ class Agents:
         )
 
     def arrived(self, event: events.AgentArrived, now: Now) -> None:
-        """Somebody says who they are."""
+        """Somebody says who they are: refused, or admitted with what their credential gives them."""
         present = self._registry.agents.get(event.agent_id)
         launch = self._credentials.launch_of(event.token_sha256)
         in_use = launch is not None and present is not None and present.credential == f"run:{launch.run_id}"
@@ -109,24 +111,31 @@ class Agents:
             who = f"{event.edge}:{event.agent_id}"
             reason = "" if self._loads.try_note(who, 2, now.mono) is None else "it comes and goes too often"
         if reason:
-            if self._loads.try_note(who, 1, now.mono) is None:
-                self._journal.write(
-                    entries.AgentRefused(
-                        n=self._journal.next,
-                        at=now.ms,
-                        edge=event.edge,
-                        claimed=event.agent_id[:128],
-                        origin=event.peer.origin,
-                        reason=reason,
-                    )
-                )
-            delay_s = self._credentials.delay_after_failure(event.peer.origin)
-            self._journal.say(effects.Refuse(event.session, 0, event.ref, delay_s))
+            self._refuse(event, who, reason, now)
             return
-
         if present is not None:  # a fresh session replaces the old one
             self._detach(present.session, "replaced", now)
             self._journal.say(effects.Close(present.session, 0, "replaced"))
+        self._admit(event, credential, launch, now)
+
+    def _refuse(self, event: events.AgentArrived, who: str, reason: str, now: Now) -> None:
+        """Say no, after a while; on record, unless this one, or all strangers together, are there too often already."""
+        if self._loads.try_note(who, 1, now.mono) is None:
+            self._journal.write(
+                entries.AgentRefused(
+                    n=self._journal.next,
+                    at=now.ms,
+                    edge=event.edge,
+                    claimed=event.agent_id[:128],
+                    origin=event.peer.origin,
+                    reason=reason,
+                )
+            )
+        delay_s = self._credentials.delay_after_failure(event.peer.origin)
+        self._journal.say(effects.Refuse(event.session, 0, event.ref, delay_s))
+
+    def _admit(self, event: events.AgentArrived, credential: str, launch: Launch | None, now: Now) -> None:
+        """Let an agent in; what its manifest asks for, a person grants."""
         manifest = launch.manifest if launch is not None else None
         known_sha256 = None if manifest is None else manifest.sha256
         # Without a manifest of ours there is nothing to drift from.
@@ -144,22 +153,7 @@ class Agents:
                 drift=drift,
             )
         )
-        agent = Agent(
-            agent_id=event.agent_id,
-            edge=event.edge,
-            identity=f"{event.edge}:{event.agent_id}",
-            session=event.session,
-            version=event.version,
-            capabilities=frozenset(event.capabilities),
-            max_inflight=event.max_inflight,
-            timeout_s=event.timeout_s,
-            dedupes=event.dedupes,
-            credential=credential,
-            process=event.peer.process,
-            manifest_sha256=known_sha256,
-            retry=event.retry,
-            is_resident=event.is_resident,
-        )
+        agent = _agent(event, credential, known_sha256)
         if event.breaker is not None:
             agent.breaker = self._breakers.setdefault(event.agent_id, Breaker(event.breaker))
         self._registry.attach(agent, is_launched=launch is not None)
@@ -195,7 +189,7 @@ class Agents:
 
     def _detach(self, session: int, reason: str, now: Now) -> None:
         agent = self._registry.detach(session)
-        self._calls.caller_left(session, None, now)
+        self._interruptions.caller_left(session, None, now)
         if agent is None:
             return
         self._judge.forget()
@@ -206,7 +200,7 @@ class Agents:
             call = self._state.by_number[number]
             # Its process may live on, work on, and come back.
             agent.abandon(call, now.mono)
-            self._calls.lost(call, now)
+            self._interruptions.lost(call, now)
         for number in agent.queue:
             self._calls.send_or_wait(self._state.by_number[number], now)
 
@@ -239,7 +233,7 @@ class Agents:
         breaker = agent.breaker
         if breaker is not None and breaker.failed(problem, now.mono):
             self._note_breaker(agent, "breaker.opened", f"{breaker.failures} failed attempts in a row", now)
-            self._timers.arm(f"{BREAKER_KEY}{agent.agent_id}", breaker.rests_until)
+            self._timers.arm(OfBreaker(agent.agent_id), breaker.rests_until)
             self._calls.leave_queue(agent, now)
 
     def breaker_due(self, agent_id: str, now: Now) -> None:
@@ -257,7 +251,7 @@ class Agents:
             self._calls.tools_are_back(agent.tools, now)
         else:
             self._note_breaker(agent, "breaker.opened", "the health check failed", now)
-            self._timers.arm(f"{BREAKER_KEY}{agent.agent_id}", breaker.rests_until)
+            self._timers.arm(OfBreaker(agent.agent_id), breaker.rests_until)
 
     def _note_breaker(self, agent: Agent, code: str, detail: str, now: Now) -> None:
         self._journal.write(
@@ -271,44 +265,19 @@ class Agents:
         agent = self._registry.by_session.get(event.session)
         if agent is None:
             return
-        taken: dict[str, Tool] = {}
-        rejected = list(event.rejected)
         # Each may be pinned, and the list is one entry more. Asked before anything is compiled.
         too_often = None if agent.is_resident else self._loads.try_note(agent.identity, 1 + len(event.tools), now.mono)
         if too_often is not None:
-            rejected += [(definition.tool_id, too_often) for definition in event.tools]
-            self._journal.say(effects.ConfirmTools(event.session, 0, event.ref, (), tuple(rejected)))
+            refused = (*event.rejected, *((definition.tool_id, too_often) for definition in event.tools))
+            self._journal.say(effects.ConfirmTools(event.session, 0, event.ref, (), refused))
             return
-        # Tools that stand for others belong to nobody: what they are called counts for those who serve them.
-        is_shared = self._routing.is_routed(agent.agent_id)
-        # Pins outlive a session: counted with them, or an agent could fill the state one session after the other.
         prefix = f"{agent.agent_id}/"
-        known = {tool_id for tool_id in self._state.pins if tool_id.startswith(prefix)} if not is_shared else set()
-        sizes = {tool_id: tool.schema_bytes for tool_id in known if (tool := self._registry.tools.get(tool_id))}
-        schema_bytes = sum(sizes.values())
-        # An id that equals one of these but for case is not taken (decision 19); what a new list replaces may go.
-        folded: set[str] = set()
+        pinned = (tool_id for tool_id in self._state.pins if tool_id.startswith(prefix))
+        is_shared = self._routing.routes_for(agent.agent_id)
+        offer = Offer(agent, self._registry, pinned, replace=event.replace, is_shared=is_shared)
         for definition in event.tools:
-            read = self._try_read(agent, definition, known, taken, replace=event.replace)
-            is_look_alike = definition.tool_id.casefold() in folded or (
-                not event.replace and self._registry.tool_look_alike(definition.tool_id) is not None
-            )
-            if isinstance(read, Tool) and is_look_alike and not is_shared:
-                read = fault("tool.name_conflict", "another tool's name equals this one but for case")
-            if isinstance(read, Tool) and not is_shared:
-                more = read.schema_bytes - sizes.get(definition.tool_id, 0)
-                if more > 0 and schema_bytes + more > schemas.MAX_TOGETHER_BYTES:
-                    text = f"the schemas of this agent's tools would take more than {schemas.MAX_TOGETHER_BYTES} bytes"
-                    read = fault("tool.schema_too_large", text)
-                else:
-                    schema_bytes += more
-            if isinstance(read, Fault):
-                rejected.append((definition.tool_id, read))
-            else:
-                if not is_shared:
-                    known.add(definition.tool_id)
-                folded.add(definition.tool_id.casefold())
-                taken[definition.tool_id] = read
+            offer.read(definition)
+        taken, rejected = offer.taken, (*event.rejected, *offer.rejected)
         if event.replace:  # OS-087
             self._remove(agent, set(agent.tools) - set(taken), now)
         for tool in taken.values():
@@ -322,27 +291,8 @@ class Agents:
                 rejected={tool_id[:256]: problem.code for tool_id, problem in rejected},
             )
         )
-        self._journal.say(effects.ConfirmTools(event.session, 0, event.ref, tuple(taken), tuple(rejected)))
+        self._journal.say(effects.ConfirmTools(event.session, 0, event.ref, tuple(taken), rejected))
         self._calls.tools_are_back(taken, now)
-
-    def _try_read(
-        self, agent: Agent, definition: ToolDefinition, known: set[str], taken: dict[str, Tool], *, replace: bool
-    ) -> Tool | Fault:
-        """The tool of one announced definition, or why it is not taken."""
-        tool_id = definition.tool_id
-        if definition.agent_id != agent.agent_id or TOOL_NAME.fullmatch(definition.name) is None:  # OS-078
-            return fault("tool.invalid_tool_id", f"must be {agent.agent_id}/NAME")
-        fingerprint = fingerprint_of(definition)
-        old = self._registry.tools.get(tool_id)
-        conflicts = tool_id in agent.tools and not replace and old is not None and old.fingerprint != fingerprint
-        if tool_id in taken or conflicts:  # OS-092
-            return fault("tool.name_conflict")
-        if len(known) >= MAX_TOOLS and tool_id not in known:
-            return fault("limit.resource", f"an agent may have {MAX_TOOLS} tools")
-        try:
-            return self._registry.tool(definition, fingerprint)
-        except schemas.BadSchema as exc:  # OS-091
-            return fault("tool.schema_invalid", str(exc))
 
     def _take_tool(self, agent: Agent, tool: Tool, now: Now) -> None:
         """Pin a definition at its first use; hold back one that differs from its pin."""
@@ -383,3 +333,23 @@ class Agents:
             entries.ToolsWithdrawn(n=self._journal.next, at=now.ms, agent_id=agent.agent_id, tool_ids=gone)
         )
         self._journal.say(effects.ConfirmWithdrawal(event.session, 0, event.ref, gone, rejected))
+
+
+def _agent(event: events.AgentArrived, credential: str, manifest_sha256: str | None) -> Agent:
+    """Somebody who was admitted, as they described themselves."""
+    return Agent(
+        agent_id=event.agent_id,
+        edge=event.edge,
+        identity=f"{event.edge}:{event.agent_id}",
+        session=event.session,
+        version=event.version,
+        capabilities=frozenset(event.capabilities),
+        max_inflight=event.max_inflight,
+        timeout_s=event.timeout_s,
+        dedupes=event.dedupes,
+        credential=credential,
+        process=event.peer.process,
+        manifest_sha256=manifest_sha256,
+        retry=event.retry,
+        is_resident=event.is_resident,
+    )

@@ -13,11 +13,9 @@ from typing import Final
 
 from trunkline.hub.registry import Agent, Registry
 from trunkline.hub.state import Call, State
-from trunkline.hub.timers import Timers
+from trunkline.hub.timers import AlarmKey, OfSession, Timers
 from trunkline.model import Now, Status
 
-# Alarms of agents among those of questions, whose ids hold no colon.
-WATCH_KEY: Final = "watch:"
 # A look into an enum takes 70 ns.
 QUEUED: Final = Status.QUEUED
 RUNNING: Final = Status.RUNNING
@@ -26,7 +24,7 @@ RUNNING: Final = Status.RUNNING
 class Alarms:
     """Keeps ``wake_at`` of each open call and ``alarm_at`` of each agent true."""
 
-    def __init__(self, state: State, registry: Registry, timers: Timers[int | str]) -> None:
+    def __init__(self, state: State, registry: Registry, timers: Timers[AlarmKey]) -> None:
         self._state = state
         self._registry = registry
         self._timers = timers
@@ -58,16 +56,16 @@ class Alarms:
     def watch(self, agent: Agent, at: float) -> None:
         """Look then whether a call without an alarm of its own is due: one alarm for all that an agent runs."""
         agent.alarm_at = at
-        self._timers.arm(f"{WATCH_KEY}{agent.session}", at)
+        self._timers.arm(OfSession(agent.session), at)
 
-    def due(self, alarms: Iterable[int | str], now: Now) -> list[int]:
+    def due(self, alarms: Iterable[AlarmKey], now: Now) -> list[int]:
         """The calls that these alarms are about, the oldest first: those of calls, and those of agents."""
         numbers: list[int] = []
         for key in alarms:
             if isinstance(key, int):
                 numbers.append(key)
-            elif key.startswith(WATCH_KEY):
-                numbers += self._watched_due(int(key.removeprefix(WATCH_KEY)), now)
+            elif isinstance(key, OfSession):
+                numbers += self._watched_due(key.session, now)
         return sorted(numbers)
 
     def _watched_due(self, session: int, now: Now) -> Iterator[int]:

@@ -4,8 +4,9 @@ Four subjects share one flow: a call that policy says to ask about, a tool defin
 manifest asks for, and a directive an agent would like to have. A question about a call is bound to caller, chain, tool,
 definition, input and policy version; identical calls wait behind one question, and its answer covers the first of them.
 
-Does not own what follows from an answer (``control``). Invariant: one agent has at most five questions open; a call
-that would be the sixth is refused, and what an agent raises by what it is (definitions, manifest) waits its turn.
+Does not own what follows from an answer (``control``). Invariant: one agent has at most five questions open, after
+each entry; a call that would be the sixth is refused, and what an agent raises by what it is (definitions, manifest) is
+held until an event is over that left it fewer (``open_held``): what follows from the end of a question may ask again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from trunkline.events import ApprovalAnswered
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.state import BY_POLICY, Call, OpenQuestion
-from trunkline.hub.timers import Timers, seconds_left
+from trunkline.hub.timers import AlarmKey, OfQuestion, Timers, seconds_left
 from trunkline.model import OPERATOR, Fault, Manifest, Now, Question, ToolDefinition, agent_of, fault, stamp, tool_agent
 
 # Decision 11: a person who is asked a hundred times stops reading.
@@ -34,7 +35,7 @@ APPROVE: Final = "approve"
 class Approvals:
     """Asks, tells those who wait, takes answers and lets questions expire; the same for all four subjects."""
 
-    def __init__(self, journal: Journal, timers: Timers[int | str], in_force: InForce) -> None:
+    def __init__(self, journal: Journal, timers: Timers[AlarmKey], in_force: InForce) -> None:
         self._journal = journal
         self._in_force = in_force
         self._timers = timers
@@ -43,6 +44,8 @@ class Approvals:
         self._waiters: dict[str, tuple[int, str]] = {}
         # Questions that wait until their agent has fewer open ones: by agent, then by subject and tool.
         self._held: dict[str, dict[tuple[str, str | None], QuestionOpened]] = {}
+        # Those of them who had a question closed since ``open_held`` looked; in order.
+        self.freed: dict[str, None] = {}
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -142,10 +145,22 @@ class Approvals:
         return self._open(replace(draft, tool_id=tool_id, input_mac=mac, input=body), now)
 
     def _open_or_hold(self, draft: QuestionOpened, now: Now) -> None:
-        if self.refusal(draft.asked_by) is None:
+        held = self._held.get(draft.asked_by)
+        # Behind those that wait: one that nobody answers is asked again each time, and they would never be asked.
+        if not held and self.refusal(draft.asked_by) is None:
             self._open(draft, now)
         else:
             self._held.setdefault(draft.asked_by, {})[draft.subject, draft.tool_id] = draft
+
+    def open_held(self, now: Now) -> None:
+        """The last thing of each event: ask what was held, of those who have fewer questions open by now."""
+        freed, self.freed = self.freed, {}
+        for asked_by in freed:
+            held = self._held.get(asked_by, {})
+            while held and self.refusal(asked_by) is None:
+                self._open(held.pop(next(iter(held))), now)
+            if not held:
+                self._held.pop(asked_by, None)
 
     def _open(self, draft: QuestionOpened, now: Now) -> OpenQuestion:
         number = self._journal.next
@@ -167,7 +182,7 @@ class Approvals:
         """Start the question's clock; after a restart, with what is left of it."""
         at = now.mono + seconds_left(question.entry.at, question.entry.expires_ms, now)
         self._expires_at[question.entry.approval_id] = at
-        self._timers.arm(question.entry.approval_id, at)
+        self._timers.arm(OfQuestion(question.entry.approval_id), at)
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -220,7 +235,7 @@ class Approvals:
     def close(
         self, question: OpenQuestion, how: str, now: Now, *, by: str = "", reason: str = "", same_person: bool = False
     ) -> None:
-        """Write the end of a question; one that its agent's other questions held up is asked now."""
+        """Write the end of a question. What it held up is asked when all that follows from this is done."""
         approval_id, asked_by = question.entry.approval_id, question.entry.asked_by
         self._journal.write(
             entries.QuestionClosed(
@@ -235,10 +250,9 @@ class Approvals:
         )
         at = self._expires_at.pop(approval_id, None)
         if at is not None:
-            self._timers.disarm(approval_id, at)
-        held = self._held.get(asked_by)
-        if held and self.refusal(asked_by) is None:
-            self._open(held.pop(next(iter(held))), now)
+            self._timers.disarm(OfQuestion(approval_id), at)
+        if asked_by in self._held:
+            self.freed[asked_by] = None
 
     def is_due(self, approval_id: str, now: Now) -> OpenQuestion | None:
         """The question whose time is over, if it is."""

@@ -1,8 +1,8 @@
-"""The life of a call after it was accepted: sent, shown, ended; lost and sent again; timed out; canceled.
+"""The life of a call after it was accepted: it waits, is sent, shown, and ends in its one outcome.
 
-Owns slots, queues and the one outcome. Does not decide whether a call may be made (``judging``, ``policy``), who serves
-a call of a tool that stands for others (``routing``), or whether a lost one is sent again (``retry``). What waited is
-put to ``policy`` once more before it is sent.
+Owns slots, queues and the outcome. Does not decide whether a call may be made (``judging``, ``policy``), who serves
+a call of a tool that stands for others (``routing``), or what is done when an agent is lost, an attempt fails, time is
+over or somebody cancels (``interruptions``). What waited is put to ``policy`` once more before it is sent.
 
 Invariant: a call in state RUNNING is in ``agent.running`` of the agent whose session it was sent to; a QUEUED one waits
 in its agent's queue for a slot, or is parked until its tool is back; never two of these.
@@ -11,7 +11,7 @@ in its agent's queue for a slot, or is parked until its tool is back; never two 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec import Raw
 
@@ -21,19 +21,17 @@ from trunkline.hub.alarms import Alarms
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
-from trunkline.hub.lifecycle import step
 from trunkline.hub.limits import CALL_BYTES, Loads
 from trunkline.hub.parked import ANYBODY, Parked
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Agent, Registry, Tool
-from trunkline.hub.retry import PATIENCE_S, QUARANTINE_S, may_move, may_resend, next_attempt_s, next_delay_s
+from trunkline.hub.retry import PATIENCE_S
 from trunkline.hub.routing import Routing
 from trunkline.hub.state import Call, Route, body_size
 from trunkline.hub.streams import Stream
 from trunkline.model import (
     MAX_OUTPUT_BYTES,
     OUTCOMES,
-    RESEND,
     Decision,
     Fault,
     LargeOutput,
@@ -49,10 +47,6 @@ ASK: Final = Decision.ASK
 QUEUED: Final = Status.QUEUED
 RUNNING: Final = Status.RUNNING
 SUCCEEDED: Final = Status.SUCCEEDED
-# How long an agent has to stop after it was asked to.
-GRACE_S: Final = 5.0
-# A caller whose connection broke is usually back within this time (decision 5).
-CALLER_GONE_S: Final = 10.0
 
 
 class Calls:
@@ -82,7 +76,6 @@ class Calls:
         # Running calls that showed something of what strangers wrote, and the agents it was shown to.
         self._showing: dict[int, str] = {}
         self.settled: dict[Status, int] = dict.fromkeys(sorted(OUTCOMES), 0)
-        self.resent = 0
 
     # -- on the way out ------------------------------------------------------------------------------------------------
 
@@ -132,7 +125,7 @@ class Calls:
             return int(agent.timeout_s * 1000), text
         return None, ""
 
-    def _timeout_fault(self, call: Call) -> Fault:
+    def timeout_fault(self, call: Call) -> Fault:
         """It took too long, and how long that is."""
         limit_ms, said_by = self._time_limit(call, self._registry.by_session.get(call.session))
         text = "" if limit_ms is None else f"the tool did not answer within {limit_ms / 1000:g} s, {said_by}"
@@ -143,11 +136,11 @@ class Calls:
         entry = call.entry
         asked = self._registry.tools.get(entry.tool_id)
         if call.expires_at and now.mono >= call.expires_at:
-            self._give_up(call, Status.FAILED, fault("call.expired"), now)
+            self.give_up(call, Status.FAILED, fault("call.expired"), now)
             return
         if asked is not None and asked.fingerprint != entry.fingerprint:
             problem = fault("policy.denied", "the tool's definition changed since the call")
-            self._give_up(call, Status.FAILED, problem, now)
+            self.give_up(call, Status.FAILED, problem, now)
             return
         self._parked.remove(call.entry.n)
         tool = None if call.not_before > now.mono else self._serving_tool(call, asked, now)
@@ -156,11 +149,11 @@ class Calls:
         elif (denial := self.denial(call)) is not None:
             self.deny(call, denial, now)
         elif len(tool.agent.running) < tool.agent.max_inflight:
-            self.deliver(call, tool.agent, self._write_sent(call, now), now)
+            self.deliver(call, tool.agent, self.write_sent(call, now), now)
         elif not tool.agent.queue.is_full:
             self.enqueue(call, tool.agent)
         else:
-            self._give_up(call, Status.FAILED, fault("limit.inflight", "the agent's queue is full"), now)
+            self.give_up(call, Status.FAILED, fault("limit.inflight", "the agent's queue is full"), now)
 
     def denial(self, call: Call) -> Fault | None:
         """Why a call that was taken on may not be sent any more: rules, tokens or guard changed since it was judged.
@@ -189,7 +182,13 @@ class Calls:
         """End a call that may not go on. One that was sent before may have done what it was sent for."""
         status = Status.FAILED
         if call.attempt > 0 and call.entry.side_effects:
-            status, problem = Status.UNKNOWN, _not_known(problem)
+            status, problem = Status.UNKNOWN, not_known(problem)
+        self.settle(call, status, now, fault=problem)
+
+    def give_up(self, call: Call, status: Status, problem: Fault, now: Now) -> None:
+        """End a call that does not run. One that was sent before, and lost, may have done what it was sent for."""
+        if call.attempt > 0 and call.entry.side_effects:
+            status, problem = Status.UNKNOWN, fault("agent.lost")
         self.settle(call, status, now, fault=problem)
 
     def _serving_tool(self, call: Call, asked: Tool | None, now: Now) -> Tool | None:
@@ -206,7 +205,8 @@ class Calls:
             call.route = Route(tool.definition.tool_id, tool.dedupes, tried)
         return tool
 
-    def _write_sent(self, call: Call, now: Now) -> int:
+    def write_sent(self, call: Call, now: Now) -> int:
+        """Put on record that a call is sent to who serves it; the number of the entry."""
         entry, route = call.entry, call.route
         provider = None if call.served_by == entry.tool_id else call.served_by
         dedupes = route is not None and route.dedupes
@@ -306,7 +306,7 @@ class Calls:
         else:
             output = None
             if status is Status.CANCELED and call.ending == "timeout":
-                status, problem = Status.FAILED, self._timeout_fault(call)
+                status, problem = Status.FAILED, self.timeout_fault(call)
             elif problem is None:
                 problem = fault("tool.canceled" if status is Status.CANCELED else "tool.failed")
         server = tool if call.route is None else self._registry.tools.get(call.served_by)
@@ -443,207 +443,6 @@ class Calls:
             if until > now.mono:
                 yield call
 
-    # -- when things go wrong ------------------------------------------------------------------------------------------
-
-    def attempt_failed(self, call: Call, problem: Fault, now: Now) -> None:
-        """One delivery led to nothing. The call runs on, to be sent again: a late result still counts (decision 4)."""
-        agent = self._registry.by_session[call.session]
-        self._journal.write(
-            entries.CallNoted(
-                n=self._journal.next,
-                at=now.ms,
-                call_id=call.entry.call_id,
-                note="attempt.failed",
-                by=agent.identity,
-                detail=f"attempt {call.attempt}: {problem.code}",
-            )
-        )
-        if call.ending is not None:
-            return  # it was asked to stop; its grace decides
-        delay = next_attempt_s(call, problem, agent.retry, now.mono)
-        if delay is not None:
-            call.resend_at = now.mono + delay
-            self._alarms.set(call)
-            return
-        if may_move(problem) and self._may_be_served_elsewhere(call, now):
-            self._return(call, agent, problem, now)
-            return
-        tool = self._registry.tools.get(call.served_by)
-        if tool is not None:
-            tool.failed += 1
-        status = Status.FAILED
-        if problem.code == "tool.timeout":
-            agent.abandon(call, now.mono)
-            agent.unanswered += 1
-            if call.entry.side_effects:
-                status, problem = Status.UNKNOWN, _not_known(problem)
-        self.settle(call, status, now, fault=problem)
-
-    def _may_be_served_elsewhere(self, call: Call, now: Now) -> bool:
-        if not self._routing.is_routed(call.entry.tool_id):
-            return False
-        return self._routing.provider_of(call, now, is_other=True) is not None
-
-    def _return(self, call: Call, agent: Agent, problem: Fault, now: Now) -> None:
-        """The provider did not take the call on: it goes to another one, as if it had not been sent."""
-        number = call.entry.n
-        self._journal.write(
-            entries.CallReturned(
-                n=self._journal.next, at=now.ms, call=number, provider=call.served_by, code=problem.code
-            )
-        )
-        del agent.running[number]
-        self._leave_agent(call)
-        self.send_or_wait(call, now)
-        self.fill_slots(agent, now)
-
-    def _leave_agent(self, call: Call) -> None:
-        """It is at nobody now, and what was true of it there is over."""
-        call.session = 0
-        call.resend_at = call.deadline = call.give_up_at = 0.0
-        if call.stream is not None:
-            # An agent that is sent the call again counts from one; who reads along sees the numbers go on.
-            call.shown_before += call.stream.last_seq
-            call.stream = None
-
-    def _send_again(self, call: Call, now: Now) -> None:
-        """The next attempt, at the same agent. When it has to be done stays as it was."""
-        agent = self._registry.by_session[call.session]
-        problem = self.denial(call)
-        if problem is not None:
-            agent.abandon(call, now.mono)
-            self.deny(call, problem, now)
-            return
-        kept = call.deadline, call.sent_at, call.started_ms
-        number = self._write_sent(call, now)
-        self.resent += 1
-        self.deliver(call, agent, number, now)
-        call.deadline, call.sent_at, call.started_ms = kept
-        self._alarms.set(call)
-
-    def lost(self, call: Call, now: Now) -> None:
-        """The agent, or the exchange, went away while this call ran (decision 1)."""
-        self._leave_agent(call)
-        delay = next_delay_s(call, RESEND)
-        if delay is not None:
-            call.status = step(call.status, QUEUED)
-            call.not_before = now.mono + delay
-            self.resent += 1
-            self.send_or_wait(call, now)
-        elif call.ending is not None:
-            self._end(call, now)
-        else:
-            tool = self._registry.tools.get(call.served_by)
-            if may_resend(call) and tool is not None:
-                tool.quarantined_until = now.mono + QUARANTINE_S
-            self.settle(call, Status.UNKNOWN, now, fault=fault("agent.lost"))
-
-    def cancel(self, call: Call, reason: str, now: Now) -> None:
-        """End a call on request. What was not sent ends at once; what runs is asked to stop, if it can be asked."""
-        if call.status is not RUNNING:
-            self._give_up(call, Status.CANCELED, fault("tool.canceled"), now)
-        elif call.ending is None:
-            self._stop(call, "canceled", reason, now)
-
-    def _stop(self, call: Call, ending: Literal["timeout", "canceled"], reason: str, now: Now) -> None:
-        call.ending = ending
-        call.gone_at = call.resend_at = 0.0
-        tool = self._registry.tools.get(call.served_by)
-        if tool is None or not tool.is_cancelable:
-            self._end(call, now)
-            return
-        call.deadline = now.mono + GRACE_S
-        self._alarms.set(call)
-        after = call.trail[-1] if call.trail else call.entry.n
-        self._journal.say(
-            effects.Cancel(
-                call.session, after if waits_for_disk(call) else 0, call.entry.call_id, reason, int(GRACE_S * 1000)
-            )
-        )
-
-    def _end(self, call: Call, now: Now) -> None:
-        """The agent did not say how it ended in the time it had. With side effects nobody knows what it did."""
-        agent = self._registry.by_session.get(call.session)
-        timed_out = call.ending == "timeout"
-        if agent is not None:
-            agent.abandon(call, now.mono)
-            agent.unanswered += timed_out
-        problem = self._timeout_fault(call) if timed_out else fault("tool.canceled")
-        if call.entry.side_effects:
-            self.settle(call, Status.UNKNOWN, now, fault=_not_known(problem))
-        else:
-            self.settle(call, Status.FAILED if timed_out else Status.CANCELED, now, fault=problem)
-
-    def _give_up(self, call: Call, status: Status, problem: Fault, now: Now) -> None:
-        """End a call that does not run. One that was sent before, and lost, may have done what it was sent for."""
-        if call.attempt > 0 and call.entry.side_effects:
-            status, problem = Status.UNKNOWN, fault("agent.lost")
-        self.settle(call, status, now, fault=problem)
-
-    def caller_left(self, session: int, ref: str | None, now: Now) -> None:
-        """Nobody waits under this name any more; what may be canceled for that gets its alarm (decision 5).
-
-        A call that waits for a person goes on waiting: it holds no connection (decisions 11, 12).
-        """
-        for call in self._state.calls.values():
-            kept = tuple(w for w in call.waiters if w[0] != session or (ref is not None and w[1] != ref))
-            if len(kept) == len(call.waiters):
-                continue
-            call.waiters = kept
-            if kept or call.entry.key_id is not None or call.status is Status.WAITING_APPROVAL:
-                continue
-            tool = self._registry.tools.get(call.served_by)
-            if tool is not None and tool.is_cancelable:
-                call.gone_at = now.mono + CALLER_GONE_S
-                self._alarms.set(call)
-
-    # -- time ----------------------------------------------------------------------------------------------------------
-
-    def woke(self, number: int, now: Now) -> None:
-        """The moment that a call's alarm was set for has come: do what is due, and set the next one."""
-        call = self._state.by_number.get(number)
-        if call is None:
-            return
-        call.wake_at = 0.0
-        if call.status is RUNNING:
-            self._running_due(call, now)
-        else:
-            self._waiting_due(call, now)
-        if call.wake_at == 0.0 and number in self._state.by_number:
-            self._alarms.set(call)
-
-    def _running_due(self, call: Call, now: Now) -> None:
-        if call.deadline and now.mono >= call.deadline:
-            if call.ending is None and call.entry.n in self._state.questions_inside():
-                # Its time starts anew: it cannot help that nobody has answered yet.
-                call.deadline = now.mono + (call.deadline - call.sent_at)
-                call.sent_at = now.mono
-            elif call.ending is None:
-                self._stop(call, "timeout", "timeout", now)
-            else:
-                self._end(call, now)
-        elif call.gone_at and now.mono >= call.gone_at:
-            call.gone_at = 0.0
-            self.cancel(call, "caller_gone", now)
-        elif call.resend_at and now.mono >= call.resend_at:
-            call.resend_at = 0.0
-            self._send_again(call, now)
-
-    def _waiting_due(self, call: Call, now: Now) -> None:
-        mono = now.mono
-        if call.expires_at and mono >= call.expires_at:
-            self._give_up(call, Status.FAILED, fault("call.expired"), now)
-        elif call.gone_at and mono >= call.gone_at:
-            self.cancel(call, "caller_gone", now)
-        elif call.give_up_at and mono >= call.give_up_at:
-            if call.attempt > 0:
-                self.settle(call, Status.UNKNOWN, now, fault=fault("agent.lost"))
-            else:
-                self.settle(call, Status.FAILED, now, fault=fault("tool.unavailable"))
-        elif call.not_before and mono >= call.not_before:
-            call.not_before = 0.0
-            self.send_or_wait(call, now)
-
 
 def waits_for_disk(call: Call) -> bool:
     """Whether what is sent or said of this call waits for its record: it changes the world, or uses a person's word."""
@@ -651,7 +450,7 @@ def waits_for_disk(call: Call) -> bool:
     return entry.side_effects or entry.decision is ASK or entry.directive_id is not None
 
 
-def _not_known(problem: Fault) -> Fault:
+def not_known(problem: Fault) -> Fault:
     """The fault of a call that may have done what it was sent for."""
     return Fault(problem.code, f"{problem.message}; whether it took effect is not known", False, problem.details)
 

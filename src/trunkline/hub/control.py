@@ -63,10 +63,9 @@ class Control:
             self._directives_until[directive.directive_id] = now.mono + left_s
         self._approvals.take_up(now)
         self.judge_questions_anew(now)
-        for call in list(self._state.calls.values()):
-            # The crash came between the call and its question, or between an answer and what follows from it.
-            if call.status is Status.WAITING_APPROVAL and call.approval_id is None:
-                self._judge_anew(call, now)
+        # The crash came between the call and its question, or between an answer and what follows from it.
+        waiting = (call for call in self._state.calls.values() if call.status is Status.WAITING_APPROVAL)
+        self._judge_anew([call for call in waiting if call.approval_id is None], now)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -197,25 +196,30 @@ class Control:
                 continue
             calls = [self._state.by_number[number] for number in question.calls]
             self._approvals.close(question, "withdrawn", now, by=BY_POLICY, reason="the rules changed")
-            for call in calls:
-                self._judge_anew(call, now)
+            self._judge_anew(calls, now)
 
-    def _judge_anew(self, call: Call, now: Now) -> None:
-        entry = call.entry
-        pin = self._state.pins.get(entry.tool_id)
-        if pin is None or pin.fingerprint != entry.fingerprint:
-            self._calls.settle(call, Status.FAILED, now, fault=fault("policy.denied", "the tool's definition changed"))
-            return
-        callers, circumstances = (*entry.chain, entry.caller), frozenset(entry.circumstances)
-        verdict = self._judge.judge(pin.definition, callers, circumstances)
-        verdict = self._judge.guarded(verdict, entry.tool_id, entry.input)
-        if verdict.fault is not None:
-            self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)
-        elif verdict.decision is Decision.ASK:
-            self._ask(call, self._in_force.settings.policy.version, verdict.reason, now)
-        else:
-            self._approvals.answer_by_policy(call, self._in_force.settings.policy.version, verdict.rule, now)
-            self._calls.send_or_wait(call, now)
+    def _judge_anew(self, calls: list[Call], now: Now) -> None:
+        """Calls that were behind one question: each goes on, ends, or is asked about by the rules of now."""
+        version = self._in_force.settings.policy.version
+        to_ask: list[tuple[Call, str]] = []
+        for call in calls:
+            entry = call.entry
+            pin = self._state.pins.get(entry.tool_id)
+            if pin is None or pin.fingerprint != entry.fingerprint:
+                problem = fault("policy.denied", "the tool's definition changed")
+                self._calls.settle(call, Status.FAILED, now, fault=problem)
+                continue
+            verdict = self._judge.verdict_now(pin.definition, entry)
+            if verdict.fault is not None:
+                self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)
+            elif verdict.decision is Decision.ASK:
+                to_ask.append((call, verdict.reason))
+            else:
+                self._approvals.answer_by_policy(call, version, verdict.rule, now)
+                self._calls.send_or_wait(call, now)
+        # Last: what policy answers is a question for a moment, and takes the place of the one that was closed.
+        for call, reason in to_ask:
+            self._ask(call, version, reason, now)
 
     # -- intents and credentials ---------------------------------------------------------------------------------------
 

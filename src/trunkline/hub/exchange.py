@@ -13,11 +13,12 @@ from trunkline.hub.alarms import Alarms
 from trunkline.hub.calls import Calls
 from trunkline.hub.control import Control
 from trunkline.hub.in_force import InForce
+from trunkline.hub.interruptions import Interruptions
 from trunkline.hub.journal import Journal
 from trunkline.hub.limits import Loads
 from trunkline.hub.registry import Registry
 from trunkline.hub.state import CLOCK_JUMPED, RECORDED_JUMP_MS
-from trunkline.model import Now, Status, fault, tool_agent
+from trunkline.model import Now, Status, fault, is_told_of, tool_agent
 
 # Of the same code about the same peer so many remarks are all on record; so many kinds are told apart.
 ALL_NOTICED: Final = 100
@@ -33,6 +34,7 @@ class ExchangeEvents:
         registry: Registry,
         loads: Loads,
         calls: Calls,
+        interruptions: Interruptions,
         alarms: Alarms,
         control: Control,
         in_force: InForce,
@@ -44,6 +46,7 @@ class ExchangeEvents:
         self._registry = registry
         self._loads = loads
         self._calls = calls
+        self._interruptions = interruptions
         self._alarms = alarms
         self._control = control
         self._in_force = in_force
@@ -68,7 +71,7 @@ class ExchangeEvents:
         for call in list(self._state.calls.values()):
             if call.status is Status.RUNNING:
                 self._registry.left_behind(tool_agent(call.served_by), call, now.mono)
-                self._calls.lost(call, now)
+                self._interruptions.lost(call, now)
             elif call.status is Status.QUEUED:
                 self._calls.send_or_wait(call, now)
             else:
@@ -130,7 +133,7 @@ class ExchangeEvents:
         if len(self._noticed) > MAX_NOTICED:
             del self._noticed[next(iter(self._noticed))]
         # A stranger must not be able to fill the disk: after the first hundred the 1,000th, the 10,000th …
-        if count > ALL_NOTICED and count != 10 ** (len(str(count)) - 1):
+        if count > ALL_NOTICED and not is_told_of(count):
             return
         self._journal.write(
             entries.Noticed(

@@ -1,8 +1,8 @@
 """The middle of Trunkline: ``handle(event, now)`` gives effects. Which method takes which event, and who is told what.
 
-Whether a call may be made is ``judging``; the life of an accepted call is ``calls``; questions are ``approvals``;
-durable state is ``state`` (the fold of the ledger). No sockets, clock, files or randomness: ids come from ``new_id``,
-time comes with each event.
+Whether a call may be made is ``judging``; the life of an accepted call is ``calls`` and ``interruptions``; questions
+are ``approvals``; durable state is ``state`` (the fold of the ledger). No sockets, clock, files or randomness: ids come
+from ``new_id``, time comes with each event.
 
 Invariant: everything that changes durable state is an entry, and an effect that depends on it carries its number.
 """
@@ -16,8 +16,8 @@ from trunkline import effects, entries, events
 from trunkline.effects import Effect
 from trunkline.events import CallFinished, CallRequested, Event
 from trunkline.hub.accepting import Terms, accepted_entry
-from trunkline.hub.agents import BREAKER_KEY, Agents
-from trunkline.hub.alarms import WATCH_KEY, Alarms
+from trunkline.hub.agents import Agents
+from trunkline.hub.alarms import Alarms
 from trunkline.hub.approvals import Approvals
 from trunkline.hub.calls import Calls, waits_for_disk
 from trunkline.hub.control import Control
@@ -25,6 +25,7 @@ from trunkline.hub.credentials import Credentials
 from trunkline.hub.exchange import ExchangeEvents
 from trunkline.hub.idempotency import KEY_LIFE_MS, Fingerprints
 from trunkline.hub.in_force import InForce
+from trunkline.hub.interruptions import Interruptions
 from trunkline.hub.journal import Journal
 from trunkline.hub.judging import Case, Judging, Refusal
 from trunkline.hub.lanes import Lanes
@@ -33,7 +34,7 @@ from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Agent, Registry
 from trunkline.hub.routing import Routing
 from trunkline.hub.state import Call, Route, Settled, State, held_beside
-from trunkline.hub.timers import Timers
+from trunkline.hub.timers import AlarmKey, OfBreaker, OfQuestion, Timers
 from trunkline.model import (
     Decision,
     Guard,
@@ -88,7 +89,7 @@ class Hub:
         self.in_force = in_force = InForce(settings)
         self.state = state = State()
         self.registry = registry = Registry()
-        self.timers: Timers[int | str] = Timers()
+        self.timers: Timers[AlarmKey] = Timers()
         self.loads = loads = Loads()
         self.journal = journal = Journal(state)
         self.fingerprints = fingerprints = Fingerprints(mac_key)
@@ -100,8 +101,19 @@ class Hub:
         self.approvals = approvals = Approvals(journal, self.timers, in_force)
         self.alarms = alarms = Alarms(state, registry, self.timers)
         self.calls = calls = Calls(journal, registry, loads, approvals, alarms, in_force, judge, routing)
+        self.interruptions = interruptions = Interruptions(journal, registry, calls, alarms, routing)
         self.agents = Agents(
-            journal, registry, loads, calls, approvals, credentials, judge, routing, self.timers, in_force
+            journal,
+            registry,
+            loads,
+            calls,
+            interruptions,
+            approvals,
+            credentials,
+            judge,
+            routing,
+            self.timers,
+            in_force,
         )
         self.control = control = Control(
             journal, registry, calls, approvals, credentials, fingerprints, judge, in_force, new_id
@@ -110,7 +122,7 @@ class Hub:
             state, registry, loads, calls, approvals, fingerprints, judge, control, routing, in_force
         )
         self.lanes = Lanes(state, registry, loads, calls, alarms, self.judging, in_force, call_prefix)
-        self.exchange = ExchangeEvents(journal, registry, loads, calls, alarms, control, in_force)
+        self.exchange = ExchangeEvents(journal, registry, loads, calls, interruptions, alarms, control, in_force)
         self.refused: dict[str, int] = {}
         self._call_prefix = call_prefix
         self._new_id = new_id
@@ -163,6 +175,8 @@ class Hub:
         elif kind not in OF_CALLS:
             self.lanes.close()
         self._handlers[kind](event, now)
+        if self.approvals.freed:
+            self.approvals.open_held(now)
         journal = self.journal
         made, journal.effects = journal.effects, []
         return made
@@ -427,7 +441,7 @@ class Hub:
         call = self._own_call(event.session, event.call_id, "attempt", now)
         if call is not None:
             self.agents.count_failure(event.session, event.fault, now)
-            self.calls.attempt_failed(call, event.fault, now)
+            self.interruptions.attempt_failed(call, event.fault, now)
 
     def _cancel_requested(self, event: events.CancelRequested, now: Now) -> None:
         call = self._find_call(event)
@@ -453,7 +467,7 @@ class Hub:
                 )
             )
         self.lanes.leave(call.entry.call_id)
-        self.calls.cancel(call, event.reason or "canceled by the caller", now)
+        self.interruptions.cancel(call, event.reason or "canceled by the caller", now)
         self.journal.reply(event.session, event.ref, self.state.last, named=call.entry.call_id, status="canceling")
 
     def _find_call(self, event: events.CancelRequested) -> Call | None:
@@ -477,21 +491,19 @@ class Hub:
             )
 
     def _caller_left(self, event: events.CallerLeft, now: Now) -> None:
-        self.calls.caller_left(event.session, event.ref, now)
+        self.interruptions.caller_left(event.session, event.ref, now)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _woke(self, _event: events.Woke, now: Now) -> None:
         due = self.timers.due(now.mono)
         for number in self.alarms.due(due, now):
-            self.calls.woke(number, now)
+            self.interruptions.woke(number, now)
         for key in due:
-            if isinstance(key, int) or key.startswith(WATCH_KEY):
-                continue
-            if key.startswith(BREAKER_KEY):
-                self.agents.breaker_due(key.removeprefix(BREAKER_KEY), now)
-            else:
-                self.control.question_due(key, now)
+            if isinstance(key, OfBreaker):
+                self.agents.breaker_due(key.agent_id, now)
+            elif isinstance(key, OfQuestion):
+                self.control.question_due(key.approval_id, now)
 
 
 def _may_cancel(who: Principal, entry: entries.CallAccepted) -> bool:

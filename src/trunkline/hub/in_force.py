@@ -1,7 +1,7 @@
-"""What holds now: the settings, and whether new calls are taken on. One object that every room of the hub reads.
+"""The settings in force, and whether new calls are taken on: one object that every module of the hub reads.
 
 Owns nothing else. Invariant: only events about the exchange itself (``exchange``) change it, and the settings only as
-a whole, so no two rooms ever go by different ones.
+a whole, so no two modules ever go by different ones.
 """
 
 from __future__ import annotations

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from trunkline.errors import InvariantBroken
+from trunkline.hub.approvals import MAX_OPEN_BY_ONE
 from trunkline.hub.hub import Hub
 from trunkline.hub.queues import MAX_QUEUED
 from trunkline.hub.registry import Agent
 from trunkline.hub.state import Call, body_size, held_beside
-from trunkline.model import Status, tool_agent
+from trunkline.model import OPERATOR, Status, tool_agent
 
 
 def check(hub: Hub) -> None:
@@ -29,6 +32,10 @@ def check(hub: Hub) -> None:
     for tool_id, tool in hub.registry.tools.items():
         if tool.agent is not None and not tool.suspended and state.pins[tool_id].fingerprint != tool.fingerprint:
             raise InvariantBroken(f"{tool_id} is callable with a definition that nobody approved")
+    asked: Counter[str] = Counter(question.entry.asked_by for question in state.questions.values())
+    for asked_by, count in asked.items():
+        if count > MAX_OPEN_BY_ONE and asked_by != OPERATOR:
+            raise InvariantBroken(f"{asked_by} has {count} open questions")
     for approval_id, question in state.questions.items():
         if question.entry.subject == "call" and not question.calls:
             raise InvariantBroken(f"{approval_id} is about no call")

@@ -121,8 +121,7 @@ class Judging:
             or self.caller_keeps_the_pace(case, now)
             or self.tool_is_known(case)
             or self.chain_may_go_on(case, now)
-            or self.find_circumstances(case, now)
-            or self.policy_agrees(case)
+            or self.policy_agrees(case, now)
             or self.directive_is_stated(case, now)
             or self.tool_is_fit(case, now)
             or self.input_is_valid(case)
@@ -137,13 +136,15 @@ class Judging:
 
         The tool is given. What passes by itself (a missing directive, an agent that is away, full slots) is left out.
         """
-        rules = self.find_circumstances(case, now) or self.policy_agrees(case)
-        return rules or (self.input_is_valid(case) or self.guard_agrees(case) if has_input else None)
+        refusal = self.policy_agrees(case, now)
+        if refusal is None and has_input:
+            refusal = self.input_is_valid(case) or self.guard_agrees(case)
+        return refusal
 
     def repeat_refusal(self, case: Case, now: Now) -> Refusal | None:
         """Of who asks for a call that has been taken on: nothing of it is told to those who may not make it now."""
         self.find_chain(case, now)
-        return self.find_circumstances(case, now) or self.policy_agrees_to_repeat(case)
+        return self.policy_agrees_to_repeat(case, now)
 
     # -- the exchange, and what the caller does to it ------------------------------------------------------------------
 
@@ -191,8 +192,8 @@ class Judging:
         named = next((call for call in working if call.entry.call_id == named_id), None)
         case.chain = chains.chain_of(case.caller, named or self._state.calls.get(named_id or ""), working)
 
-    def find_circumstances(self, case: Case, now: Now) -> Refusal | None:
-        """Find out under which circumstances the call is made: the one place that does. It refuses nothing itself."""
+    def find_circumstances(self, case: Case, now: Now) -> None:
+        """Find out under which circumstances the call is made: the one place that does."""
         cause = case.chain.cause
         case.correlation_id = case.event.correlation_id
         if case.correlation_id is None and cause is not None:
@@ -200,7 +201,6 @@ class Judging:
         case.circumstances = NONE
         if self._is_untrusted(case, now):
             case.circumstances |= {Circumstance.UNTRUSTED}
-        return None
 
     def next_may_differ(self, case: Case) -> bool:
         """Whether a later call like this one may have to be judged otherwise, though nothing else happened meanwhile:
@@ -235,25 +235,24 @@ class Judging:
             for cause in case.chain.causes
         )
 
-    def policy_agrees(self, case: Case) -> Refusal | None:
-        """No rule denies the call to anybody in the chain."""
+    def policy_agrees(self, case: Case, now: Now) -> Refusal | None:
+        """No rule denies the call to anybody in the chain, under the circumstances in which it is made."""
+        self.find_circumstances(case, now)
         case.verdict = self._judge.verdict(case.tool, (*case.chain.callers, case.caller), case.circumstances)
         problem = case.verdict.fault  # OS-103, OS-104
         return None if problem is None else case.refused(problem)
 
-    def policy_agrees_to_repeat(self, case: Case) -> Refusal | None:
+    def policy_agrees_to_repeat(self, case: Case, now: Now) -> Refusal | None:
         """The same of a tool that may not be offered now; and its guard agrees."""
+        self.find_circumstances(case, now)
         event, tool = case.event, self._registry.tools.get(case.event.tool_id)
+        pin = self._state.pins.get(event.tool_id)
+        known = tool if tool is not None and not tool.suspended else None if pin is None else pin.definition
+        if known is None:
+            # Never offered: the call that has the key is another tool's, which is a conflict.
+            return None
         callers = (*case.chain.callers, case.caller)
-        if tool is not None and not tool.suspended:
-            case.verdict = self._judge.verdict(tool, callers, case.circumstances)
-        else:
-            pin = self._state.pins.get(event.tool_id)
-            if pin is None:
-                # Never offered: the call that has the key is another tool's, which is a conflict.
-                return None
-            case.verdict = self._judge.judge(pin.definition, callers, case.circumstances)
-        case.verdict = self._judge.guarded(case.verdict, event.tool_id, event.input)
+        case.verdict = self._judge.whole_verdict(known, callers, case.circumstances, event.input)
         problem = case.verdict.fault
         return None if problem is None else case.refused(problem)
 

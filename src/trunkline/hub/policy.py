@@ -203,11 +203,17 @@ class Judge:
     def verdict_now(self, tool: Tool | ToolDefinition, entry: CallAccepted) -> Verdict:
         """What policy and the tool's guard say by now to a call that was taken on, if it were sent to this tool."""
         callers, circumstances = (*entry.chain, entry.caller), frozenset(entry.circumstances)
+        return self.whole_verdict(tool, callers, circumstances, entry.input)
+
+    def whole_verdict(
+        self, tool: Tool | ToolDefinition, callers: tuple[str, ...], circumstances: Circumstances, body: Raw
+    ) -> Verdict:
+        """What policy and the tool's guard together say to a chain of callers about a tool, offered now or not."""
         if isinstance(tool, Tool):
             verdict, tool_id = self.verdict(tool, callers, circumstances), tool.definition.tool_id
         else:
             verdict, tool_id = self.judge(tool, callers, circumstances), tool.tool_id
-        return self.guarded(verdict, tool_id, entry.input)
+        return self.guarded(verdict, tool_id, body)
 
     def permissions_of(self, identity: str) -> tuple[str, ...]:
         """What an identity holds: what a person granted its manifest, and what its tokens carry (decision 15)."""

@@ -34,6 +34,10 @@ class Routing:
         """Whether a tool stands for others."""
         return bool(self.routers) and tool_agent(tool_id) in self.routers
 
+    def routes_for(self, agent_id: str) -> bool:
+        """Whether an agent's tools stand for others."""
+        return agent_id in self.routers
+
     def provider(
         self,
         tool_id: str,
@@ -77,6 +81,4 @@ class Routing:
         ):
             return False
         # Whether a person is asked was decided for the tool that was asked for.
-        verdict = self._judge.verdict(tool, callers, circumstances)
-        verdict = self._judge.guarded(verdict, tool.definition.tool_id, body)
-        return verdict.decision is not Decision.DENY
+        return self._judge.whole_verdict(tool, callers, circumstances, body).decision is not Decision.DENY

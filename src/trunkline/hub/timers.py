@@ -1,4 +1,4 @@
-"""One alarm for each open call and question, in buckets of 50 ms.
+"""Alarms in buckets of 50 ms, and the keys that say what an alarm is about: a call, a question, an agent, a breaker.
 
 A heap would keep a dead entry for each settled call until its deadline: 30 s of full load is over half a million of
 them. A bucket is a set of keys; settling removes the key. Deadlines are kept by the owner, so a bucket only says "look
@@ -11,11 +11,35 @@ import heapq
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
+from msgspec import Struct
+
 from trunkline.model import Now
 
 BUCKET_S: Final = 0.05
 
 K = TypeVar("K", bound=Hashable)
+
+
+class OfQuestion(Struct, frozen=True):
+    """The alarm of a question: its time is over."""
+
+    approval_id: str
+
+
+class OfSession(Struct, frozen=True):
+    """The alarm of all that an agent runs without an alarm of its own."""
+
+    session: int
+
+
+class OfBreaker(Struct, frozen=True):
+    """The alarm of an agent that rests."""
+
+    agent_id: str
+
+
+# A call's alarm has the number of the call: most alarms are of calls.
+AlarmKey = int | OfQuestion | OfSession | OfBreaker
 
 
 class Timers(Generic[K]):

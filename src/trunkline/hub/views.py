@@ -1,4 +1,10 @@
-"""What the hub shows: agents, tools, calls and figures as values. Reading only; nothing here changes anything."""
+"""What the hub shows of itself as values: agents, tools, open and recent calls, figures, and a dry run of a call.
+
+Owns the way from live state to the views of ``model``. Does not own what is on disk (``host.reading`` joins the two),
+who may see what (each edge says that), or how a view looks on a wire.
+
+Invariant: nothing here changes anything; a view is a copy that stays as it is while the hub goes on.
+"""
 
 from __future__ import annotations
 
@@ -212,7 +218,7 @@ def figures(hub: Hub) -> dict[str, object]:
         "open_calls": by_status,
         "settled_calls": {status.value: count for status, count in hub.calls.settled.items()},
         "refused_calls": dict(hub.refused),
-        "resent_calls": hub.calls.resent,
+        "resent_calls": hub.interruptions.resent,
         "open_breakers": sum(
             1 for agent in hub.registry.agents.values() if agent.breaker is not None and agent.breaker.is_open
         ),

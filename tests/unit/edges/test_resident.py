@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from random import Random
 
 import pytest
 from msgspec import Raw
@@ -23,7 +24,7 @@ class Echo(Resident):
     """Says what it is told; keeps ``wait`` for as long as nobody ends it."""
 
     def __init__(self, exchange: MemoryExchange, *tools: ToolDefinition) -> None:
-        super().__init__(exchange.feed, "space", AGENT, "1.0.0", PROCESS)
+        super().__init__(exchange.feed, "space", AGENT, "1.0.0", PROCESS, Random(1).randbytes)
         self.tools = tools
         self.delivered: list[Deliver] = []
         self.canceled: list[Cancel] = []
@@ -123,6 +124,14 @@ async def test_who_is_refused_does_not_wait_for_ever(
         async with asyncio.timeout(5):
             await Echo(exchange, SAY).attach()
     assert caplog.messages == [f"{AGENT} could not be attached"]
+
+
+async def test_whose_place_another_takes_is_told_why_in_the_log(
+    exchange: MemoryExchange, echo: Echo, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "trunkline"):
+        await Echo(exchange, SAY).attach()
+    assert caplog.messages == [f"{AGENT} was sent away: replaced"]
 
 
 async def test_who_leaves_is_gone_and_its_calls_are_settled(exchange: MemoryExchange, echo: Echo) -> None:

@@ -37,6 +37,7 @@ from trunkline.model import (
     Policy,
     Principal,
     ProcessIdentity,
+    RetryPolicy,
     Router,
     Rule,
     Status,
@@ -61,6 +62,8 @@ def rules(*lines: Rule | tuple[str, str, str], version: str = "v1") -> Policy:
 
 
 ALL = rules(("*", "*", "allow"))
+# Nothing that fails is tried again.
+NO_RETRY = RetryPolicy((0.0,))
 ASK = rules(("operator", "*", "allow"), ("*", "*", "ask"), version="ask")
 
 

@@ -335,6 +335,62 @@ def test_a_manifest_waits_its_turn_like_any_question(kit: Kit) -> None:
     assert len(kit.questions("manifest")) == 1
 
 
+def five_open_and_a_manifest_held(kit: Kit) -> list[Asked]:
+    kit.attach("com.b")
+    asked = [kit.call("com.a/x", {"n": n}, by="com.b") for n in range(MAX_OPEN_BY_ONE)]
+    # The first one's question has an identical call behind it.
+    asked.append(kit.call("com.a/x", {"n": 0}, by="com.b"))
+    kit.attach("com.b", manifest=Manifest("m" * 64, ("p",)))
+    return asked
+
+
+def test_a_held_question_waits_on_when_the_rules_change_and_all_calls_are_asked_about_anew(kit: Kit) -> None:
+    five_open_and_a_manifest_held(kit)
+    kit.in_force(rules(("operator", "*", "allow"), ("*", "*", "ask"), version="v2"))
+    assert len(kit.questions("call")) == MAX_OPEN_BY_ONE
+    assert kit.questions("manifest") == []
+    kit.answer(kit.questions("call")[-1], approved=False)
+    assert len(kit.questions("manifest")) == 1
+
+
+def test_a_held_question_waits_on_when_an_identical_call_is_asked_about_next(kit: Kit) -> None:
+    asked = five_open_and_a_manifest_held(kit)
+    kit.answer(asked[0].approval_id)
+    assert (len(kit.questions("call")), kit.questions("manifest")) == (MAX_OPEN_BY_ONE, [])
+    kit.answer(kit.questions("call")[-1])
+    assert (len(kit.questions("call")), len(kit.questions("manifest"))) == (MAX_OPEN_BY_ONE - 1, 1)
+
+
+def test_a_question_that_nobody_answered_is_asked_again_after_those_that_were_held(kit: Kit) -> None:
+    names = [f"t{n}" for n in range(MAX_OPEN_BY_ONE + 2)]
+    kit.attach("com.b", *names)
+    kit.offer("com.b", *(tool(f"com.b/{name}", description="changed") for name in names), replace=True)
+    kit.advance(kit.settings.approval_expire_s + 1)
+    asked_about = [opened.tool_id for opened in kit.log_of(entries.QuestionOpened)]
+    assert asked_about == [f"com.b/{name}" for name in (*names, *names[: MAX_OPEN_BY_ONE - 2])]
+
+
+def test_what_new_rules_allow_takes_no_sixth_place_even_for_a_moment(kit: Kit) -> None:
+    """Of two identical calls one is made where strangers wrote; after each entry there may be a crash."""
+    kit.in_force(ASK, untrusted_agents=frozenset({"com.u"}))
+    kit.attach("com.u", "read")
+    kit.finish(kit.call("com.u/read", correlation_id="c1").call_id, {})
+    for n in range(MAX_OPEN_BY_ONE):
+        kit.call("com.a/x", {"n": n}, by=GUEST, correlation_id="c1")
+    allowed = kit.call("com.a/x", {"n": 0}, by=GUEST)
+    untrusted = Rule("untrusted", "*", "*", Decision.ASK, when=Circumstance.UNTRUSTED)
+    kit.in_force(rules(untrusted, ("*", "*", "allow"), version="v2"), untrusted_agents=frozenset({"com.u"}))
+    assert len(allowed.deliveries) == 1
+    assert len(kit.questions("call")) == MAX_OPEN_BY_ONE
+    open_now: set[str] = set()
+    for entry in kit.log:
+        if isinstance(entry, entries.QuestionOpened):
+            open_now.add(entry.approval_id)
+            assert len(open_now) <= MAX_OPEN_BY_ONE
+        elif isinstance(entry, entries.QuestionClosed):
+            open_now.remove(entry.approval_id)
+
+
 # --- waiting holds nothing --------------------------------------------------------------------------------------------
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.requirement import requirement
-from tests.unit.hub.kit import Kit
+from tests.unit.hub.kit import NO_RETRY, Kit
 from trunkline import effects, entries, events
 from trunkline.hub import views
 from trunkline.hub.breaker import Breaker
-from trunkline.model import NO_RETRY, BreakerPolicy, Fault, Health, fault
+from trunkline.model import BreakerPolicy, Fault, Health, fault
 
 TIMEOUT = fault("tool.timeout", retryable=True)
 SHORT = fault("limit.resource")

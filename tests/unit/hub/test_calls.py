@@ -1,4 +1,4 @@
-"""``hub.calls``: sent, shown, finished; timed out, lost, sent again; slots and queues."""
+"""``hub.calls`` and ``hub.interruptions``: sent, shown, finished; timed out, lost, sent again; slots and queues."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from msgspec import Raw
 from tests.requirement import requirement
 from tests.unit.hub.kit import BOSS, DESK, Asked, Kit, body, rules, tool
 from trunkline import effects, entries, events
-from trunkline.hub.calls import CALLER_GONE_S, GRACE_S
 from trunkline.hub.hub import MAX_IGNORED
+from trunkline.hub.interruptions import CALLER_GONE_S, GRACE_S
 from trunkline.hub.queues import MAX_QUEUED
 from trunkline.hub.retry import PATIENCE_S
 from trunkline.hub.streams import HALF_SECRET_BYTES, TAIL_BYTES
@@ -614,7 +614,7 @@ def test_a_lost_call_that_can_do_no_harm_is_sent_again_under_the_same_id_and_key
     ]
     kit.finish(asked, {"at": "last"})
     assert asked.status is Status.SUCCEEDED
-    assert kit.hub.calls.resent == 1
+    assert kit.hub.interruptions.resent == 1
 
 
 @pytest.mark.parametrize("key", [None, "k"])

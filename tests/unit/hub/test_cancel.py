@@ -9,7 +9,7 @@ import pytest
 from tests.requirement import requirement
 from tests.unit.hub.kit import DESK, Asked, Kit, body, rules, tool
 from trunkline import entries, events
-from trunkline.hub.calls import GRACE_S
+from trunkline.hub.interruptions import GRACE_S
 from trunkline.model import Principal, Status
 
 STATES = ("waiting approval", "queued", "parked", "running", "settled")

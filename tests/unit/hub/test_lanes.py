@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from tests.unit.hub.kit import ASK, BOSS, DESK, Asked, Kit, body, rules, tool
+from tests.unit.hub.kit import ASK, BOSS, DESK, NO_RETRY, Asked, Kit, body, rules, tool
 from trunkline import entries, events
 from trunkline.hub import hub as hub_module
 from trunkline.hub import lanes
 from trunkline.hub.chains import MAX_DEPTH
 from trunkline.model import (
     INLINE_OUTPUT_BYTES,
-    NO_RETRY,
     Actor,
     BreakerPolicy,
     Circumstance,

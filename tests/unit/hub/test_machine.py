@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import Raw
+from msgspec.structs import replace
 
 from tests.unit.hub.kit import ALL, ASK, BOSS, DESK, Asked, Kit, body, rules, tool
 from trunkline import entries, events
@@ -214,6 +215,23 @@ class HubMachine(RuleBasedStateMachine):
             untrusted_agents=frozenset({"com.c"}),
             unpinned_agents=frozenset(AGENTS if unpinned else ()),
         )
+
+    @precondition(lambda self: self.kit.sessions)
+    @rule(data=st.data(), then=st.sampled_from(["answer", "asks on", "asks on", *POLICIES]))
+    def five_open_one_held_and_the_rules_change(self, data: st.DataObject, then: Policy | str) -> None:
+        """An agent asks as much as it may, two calls wait behind one question, and its manifest waits its turn."""
+        agent = self._present(data)
+        self.change_rules(ASK, False)
+        target = data.draw(st.sampled_from([other for other in AGENTS if other != agent]))
+        for value in (*range(MAX_OPEN_BY_ONE), 0):
+            self.asked.append(self.kit.call(f"{target}/write", {"value": value}, by=agent))
+        self.come(agent, "first", 2, True)
+        if isinstance(then, Policy):
+            self.change_rules(then, False)
+        elif then == "answer" and self.kit.state.questions:
+            self.answer(data, True, BOSS)
+        else:
+            self.change_rules(replace(ASK, version="asks on"), False)
 
     # -- agents and the world ------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The small parts by themselves: ``timers``, ``lifecycle``, ``retry``, ``book``, ``views``, ``invariants``."""
+"""The small parts by themselves: ``timers``, ``lifecycle``, ``retry``, ``views``, ``invariants``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.hub.kit import ASK, BOSS, Kit, body, rules, tool
+from tests.unit.hub.kit import ASK, BOSS, NO_RETRY, Kit, body, rules, tool
 from trunkline import effects, entries
 from trunkline.errors import InvariantBroken
 from trunkline.hub import invariants, views
@@ -16,7 +16,7 @@ from trunkline.hub.lifecycle import STEPS, step
 from trunkline.hub.retry import may_resend, next_delay_s
 from trunkline.hub.state import Call
 from trunkline.hub.timers import BUCKET_S, Timers, seconds_left
-from trunkline.model import NO_RETRY, OUTCOMES, RESEND, Decision, Health, Now, Principal, Status
+from trunkline.model import OUTCOMES, RESEND, Decision, Health, Now, Principal, Status
 
 # --- timers -----------------------------------------------------------------------------------------------------------
 

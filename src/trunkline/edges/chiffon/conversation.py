@@ -84,19 +84,13 @@ class Conversation(BaseSink, Generic[S]):
             return
         if len(session.outbox):
             self._tell_listeners()
-        if isinstance(session, AgentSession) and session.take_probe() and self._look is not None:
+        if session.take_probe() and self._look is not None:
             self._look()
         self._alarm.set()
 
     def abort(self) -> None:
         """A defect of ours ended it, and the exchange knows."""
         self._close()
-
-    def end(self, reason: str) -> None:
-        """The agent is not welcome any more."""
-        if isinstance(self.session, AgentSession):
-            session = self.session
-            self.step(lambda _: session.leave(reason))
 
     def stop(self) -> None:
         """The edge stops: what is open stays on record, and goes on after the next start."""
@@ -137,20 +131,16 @@ class Conversation(BaseSink, Generic[S]):
     def probe_by(self, probe: Probe, look: Callable[[], None] | None = None) -> None:
         """How an agent that was quiet is asked whether it lives; ``look`` is for ``BY_TRANSPORT``, then ``looked``."""
         self._look = look
-        if isinstance(self.session, AgentSession):
-            self.session.probe = probe
-            self._alarm.set()
+        self.session.probe = probe
+        self._alarm.set()
 
     def not_sent(self, message: Outgoing, why: str) -> None:
         """A carrier could not hand this over: to an agent, that attempt has failed."""
-        if isinstance(self.session, AgentSession):
-            session = self.session
-            self.step(lambda _: session.unreachable(message.request_id, why))
+        self.step(lambda _: self.session.unreachable(message.request_id, why))
 
     def looked(self, *, is_well: bool) -> None:
         """What the transport saw."""
-        if isinstance(self.session, AgentSession):
-            self.step(partial(self.session.probed, is_well=is_well))
+        self.step(partial(self.session.probed, is_well=is_well))
 
     @contextmanager
     def listening(self, told: Callable[[], None]) -> Iterator[None]:
@@ -172,8 +162,8 @@ class Conversation(BaseSink, Generic[S]):
             while not self.is_over and may_go_on():
                 bell.clear()
                 # One by one: what is taken is lost if whoever sends it is stopped.
-                found = self.session.take_output(1)
-                if found:
-                    yield found[0]
+                found = self.session.outbox.take_one()
+                if found is not None:
+                    yield found
                 else:
                     await bell.wait()

@@ -20,7 +20,7 @@ from trunkline.canonical import canonical
 from trunkline.edges.chiffon import chunks, messages, translate
 from trunkline.edges.chiffon.messages import MAX_DURATION_S, Envelope, Payload, Step, WorkRequest, WorkStatus, invalid
 from trunkline.edges.chiffon.outbox import POLL_BYTES, Outbox, Outgoing
-from trunkline.edges.chiffon.session import State
+from trunkline.edges.chiffon.session import Probe, State
 from trunkline.effects import Answer, Progress, ToSession, Wait
 from trunkline.events import CallRequested, Event
 from trunkline.model import EMPTY_OBJECT, CallView, Now, Principal, Status, ToolView
@@ -63,6 +63,7 @@ class OrchestratorSession:
         now: Now,
     ) -> None:
         self.state = State.READY
+        self.probe = Probe.NONE
         self.agent_id = principal.identity.partition(":")[2]
         # In whose name it asks: that of the token of its last message.
         self.principal = principal
@@ -206,6 +207,20 @@ class OrchestratorSession:
     def take_output(self, limit: int = POLL_BYTES) -> list[Outgoing]:
         """The messages that are to be sent next, together at most ``limit`` bytes; one, if there is one."""
         return self.outbox.take(limit)
+
+    # -- what a transport tells a session; it matters to agents, which are given work ----------------------------------
+
+    def take_probe(self) -> bool:
+        """Nobody asks an orchestrator whether it lives: one that was quiet for long is forgotten."""
+        return False
+
+    def probed(self, _now: Now, *, is_well: bool) -> list[Event]:  # noqa: ARG002  (as ``AgentSession`` has it)
+        """Its transport looked all the same."""
+        return []
+
+    def unreachable(self, _request_id: str, _text: str) -> list[Event]:
+        """A message did not reach it. It asks again under the request_id, if it still wants to know."""
+        return []
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

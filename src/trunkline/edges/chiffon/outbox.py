@@ -36,7 +36,6 @@ class Outbox:
     def __init__(self) -> None:
         self._waiting: deque[Outgoing] = deque()
         self._bytes = 0
-        self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -50,7 +49,6 @@ class Outbox:
         self._bytes += len(put.data)
         while len(self._waiting) > MAX_MESSAGES or (self._bytes > MAX_BYTES and len(self._waiting) > 1):
             self._bytes -= len(self._waiting.popleft().data)
-            self.dropped += 1
 
     def take(self, limit: int = POLL_BYTES) -> list[Outgoing]:
         """The next messages, together at most ``limit`` bytes, but at least one if there is one."""
@@ -60,6 +58,12 @@ class Outbox:
             found.append(self._waiting.popleft())
             size += len(found[-1].data)
         self._bytes -= size
+        return found
+
+    def take_one(self) -> Outgoing | None:
+        """The next message, whatever its size."""
+        found = self._waiting.popleft() if self._waiting else None
+        self._bytes -= 0 if found is None else len(found.data)
         return found
 
     def take_answer(self, message_id: str) -> Outgoing | None:

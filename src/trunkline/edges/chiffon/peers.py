@@ -14,7 +14,6 @@ import asyncio
 import base64
 import hmac
 import itertools
-import secrets
 import uuid
 from collections.abc import Callable
 from typing import Final
@@ -39,7 +38,7 @@ from trunkline.model import TOOL_NAME, Principal, ProcessIdentity, reserved_pref
 
 # An admission waits for the disk; a disk that takes longer is broken.
 ADMISSION_S: Final = 30.0
-# What an agent should not stay below, so that its silence is noticed by nobody.
+# How often an agent is asked to give a sign of life: two may be lost before it counts as silent (``HEARTBEAT_S``).
 HEARTBEAT_INTERVAL_S: Final = 10
 MAX_WORK_TYPES: Final = 1000
 
@@ -70,7 +69,7 @@ class Peers:
         config: Chiffon,
         process: ProcessIdentity,
         key: bytes,
-        entropy: Callable[[int], bytes] = secrets.token_bytes,
+        entropy: Callable[[int], bytes],
     ) -> None:
         self.feed = feed
         self._key = key
@@ -218,7 +217,7 @@ class Peers:
                 if isinstance(told, ConfirmTools):
                     await self._types[registration.agent_type].refreshed()
         except TimeoutError:
-            conversation.end("not admitted in time")
+            conversation.step(lambda _: conversation.session.leave("not admitted in time"))
             told = None
         if isinstance(told, Refuse):
             raise unauthorized(caller.agent_id, "invalid")
@@ -230,7 +229,8 @@ class Peers:
         """The agent's conversation under this token, new or not; one under another token is over."""
         found = self.agents.get(caller.agent_id)
         if found is not None and found.session.token_sha256 != caller.token_sha256:
-            found.end("replaced")
+            replaced = found.session
+            found.step(lambda _: replaced.leave("replaced"))
             found = None
         if found is None:
             found = self.agents[caller.agent_id] = Conversation(

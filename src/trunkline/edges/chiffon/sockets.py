@@ -7,20 +7,17 @@ the timers of the tasks decide. The token is judged again for every message: it 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from typing import Final
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.frames import CloseCode
 
 from trunkline.edges.background import Background
 from trunkline.edges.chiffon import messages
 from trunkline.edges.chiffon.messages import MAX_MESSAGE_BYTES, Fields, Refused, invalid
 from trunkline.edges.chiffon.peers import AnyConversation, Peers
 from trunkline.edges.chiffon.session import Probe
-
-POLICY_VIOLATION: Final = 1008
-GOING_AWAY: Final = 1001
+from trunkline.edges.websocket import close_quietly
 
 
 class Sockets:
@@ -41,7 +38,7 @@ class Sockets:
                 data = await socket.receive_text()
                 await self._take(socket, token, origin, data.encode("utf-8", "surrogatepass"))
                 if not self._is_known(token):
-                    await socket.close(POLICY_VIOLATION)
+                    await close_quietly(socket, CloseCode.POLICY_VIOLATION)
                     return
                 if conversation is None or conversation.carrier is not socket:
                     conversation = self._carry(socket, token)
@@ -101,19 +98,11 @@ class Sockets:
         except asyncio.CancelledError:
             # Another way carries on from here; for another token, if this one is not known any more.
             if not self._is_known(token):
-                self._background.spawn(self._dismiss(socket))
+                self._background.spawn(close_quietly(socket, CloseCode.POLICY_VIOLATION))
             raise
         if not conversation.is_over:
-            await self._dismiss(socket)
-
-    async def _dismiss(self, socket: WebSocket) -> None:
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            await socket.close(POLICY_VIOLATION)
+            await close_quietly(socket, CloseCode.POLICY_VIOLATION)
 
     async def stop(self) -> None:
         """Say goodbye to all at the same time: one that does not read takes its time."""
-        await asyncio.gather(*(self._leave(socket) for socket in self._open))
-
-    async def _leave(self, socket: WebSocket) -> None:
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            await socket.close(GOING_AWAY)
+        await asyncio.gather(*(close_quietly(socket, CloseCode.GOING_AWAY) for socket in self._open))

@@ -18,7 +18,7 @@ from trunkline.edges.chiffon.chunks import sha256
 from trunkline.edges.chiffon.messages import ErrorPayload, Hints, Resources, WorkRequest, WorkResult
 from trunkline.effects import Answer, Deliver
 from trunkline.events import Event, Noticed
-from trunkline.model import FAULTS, Fault, Status, ToolDefinition, fault, stamp
+from trunkline.model import FAULTS, Fault, Status, ToolDefinition, fault, is_told_of, stamp
 
 # Before the colon of a caller, and in notices.
 EDGE: Final = "chiffon"
@@ -137,8 +137,8 @@ def fault_of(error: ErrorPayload) -> Fault:
 
 
 def error_noticed(agent_id: str, error: ErrorPayload, count: int) -> list[Event]:
-    """The ``count``-th error of a peer about nothing we know of: the 1st, 10th, 100th … is on record, not each."""
-    if count != 10 ** (len(str(count)) - 1):
+    """The ``count``-th error of a peer about nothing we know of: on record, if it is to be told of."""
+    if not is_told_of(count):
         return []
     return [Noticed("chiffon.error", EDGE, f"{EDGE}:{agent_id}", f"{error.error_code}")]
 

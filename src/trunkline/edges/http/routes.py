@@ -3,8 +3,8 @@
 Owns the routes, their permissions, and the way from a request to an answer. Does not own identities (``gate``), field
 names (``messages``) or what is decided (the exchange behind ``edges.exchange``).
 
-Invariant: everything that is answered is in a shape of ``messages``, errors included; no text of an exception reaches
-the wire.
+Invariant: JSON that is answered has a shape of ``messages``, errors included (a page, figures, a stream and a stored
+output have forms of their own); no text of an exception reaches the wire.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class OpenSentienceListener:
         settings: Settings,
         *,
         path: Path,
+        entropy: Callable[[int], bytes],
         tcp: tuple[str, int] | None = None,
-        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         if tcp is not None and not is_loopback(tcp[0]):  # OS-004
             raise ConfigError("agents are only served on loopback addresses, such as 127.0.0.1", f"{tcp[0]}:{tcp[1]}")

@@ -433,7 +433,7 @@ class CoreSession:
                 translate.EDGE,
                 hello.agent_id,
                 hello.agent_version,
-                translate.token_sha256(hello),
+                translate.hello_token_sha256(hello),
                 self._peer,
                 known,
                 translate.manifest_sha256(hello),

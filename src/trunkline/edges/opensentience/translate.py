@@ -105,7 +105,7 @@ def agent_fault(error: ErrorObject | None, default: str) -> Fault:
 # --- handshake --------------------------------------------------------------------------------------------------------
 
 
-def token_sha256(hello: Hello) -> str:
+def hello_token_sha256(hello: Hello) -> str:
     """The token as the hub knows it; a missing one has the hash of the empty one, which nobody was ever given."""
     return hashlib.sha256((hello.session_token or "").encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -15,7 +15,6 @@ import binascii
 import contextlib
 import itertools
 import logging
-import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -59,7 +58,7 @@ class SpaceAgent(Resident):
         process: ProcessIdentity,
         version: str,
         delivered: Callable[[Deliver], None],
-        entropy: Callable[[int], bytes] = secrets.token_bytes,
+        entropy: Callable[[int], bytes],
     ) -> None:
         super().__init__(feed, translate.EDGE, translate.agent_id(space.name), version, process, entropy)
         self.space = space

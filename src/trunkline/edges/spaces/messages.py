@@ -32,7 +32,8 @@ MAX_EDITS: Final = 1000
 DEFAULT_TIMEOUT_MS: Final = 30_000
 # Of one command; rules look at the name of each.
 MAX_VARIABLES: Final = 1000
-# Names that callers make up, as on the HTTP edge.
+# The ids that clients give their operations. They come back in events and go to no other edge: names that do are half
+# as long (``model.MAX_NAME_CHARS``).
 MAX_ID_CHARACTERS: Final = 256
 # A message may have a fault in each field of each operation; this many tell what is wrong with it.
 MAX_FAULTS: Final = 100
@@ -87,7 +88,7 @@ def text(value: Any) -> str:
 
 
 def name(value: Any) -> str:
-    """A correlation id."""
+    """An operation's id, by which its events name it."""
     found = text(value)
     if not found or len(found) > MAX_ID_CHARACTERS or not found.isprintable():
         raise Bad(f"must have 1 to {MAX_ID_CHARACTERS} printable characters")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, ParamSpec
 
@@ -65,7 +64,7 @@ class Spaces:
         store: SpacesFolder,
         process: ProcessIdentity,
         version: str,
-        entropy: Callable[[int], bytes] = secrets.token_bytes,
+        entropy: Callable[[int], bytes],
     ) -> None:
         self._feed = feed
         self._views = views

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.frames import CloseCode
 
 from trunkline.edges.answers import Refused, principal_of, refusal
 from trunkline.edges.exchange import Feed
@@ -22,10 +23,7 @@ from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.process import Run
 from trunkline.edges.spaces.serve import NEWS, NotTaken, Spaces
 from trunkline.edges.waiting import Waiting
-
-# The socket's words for a token that is no longer valid, and for a defect of ours.
-POLICY_VIOLATION: Final = 1008
-INTERNAL_ERROR: Final = 1011
+from trunkline.edges.websocket import close_quietly
 
 
 class SpaceSocket:
@@ -77,7 +75,7 @@ class SpaceSocket:
         """Whether the token is still valid; if not, the socket is closed."""
         if self._websocket.scope["is_known"]():
             return True
-        await self._close(POLICY_VIOLATION)
+        await close_quietly(self._websocket, CloseCode.POLICY_VIOLATION)
         return False
 
     async def _follow(self, run: Run) -> None:
@@ -108,10 +106,6 @@ class SpaceSocket:
             except RuntimeError:  # it was closed meanwhile, by us
                 raise WebSocketDisconnect from None
 
-    async def _close(self, code: int) -> None:
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            await self._websocket.close(code)
-
     @contextlib.asynccontextmanager
     async def _guarded(self) -> AsyncIterator[None]:
         """Around everything that happens here: a client that is gone is no defect, anything else is one."""
@@ -121,4 +115,4 @@ class SpaceSocket:
             pass
         except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
             self._feed.failed(0, error)
-            await self._close(INTERNAL_ERROR)
+            await close_quietly(self._websocket, CloseCode.INTERNAL_ERROR)

@@ -98,13 +98,23 @@ def test_an_answer_is_taken_before_others_unless_more_of_its_request_comes_first
     assert len(box.take()) == 3
 
 
+def test_one_is_taken_by_itself_even_if_more_would_go_together() -> None:
+    box, first, second = Outbox(), work(), work()
+    assert box.take_one() is None
+    box.put(first)
+    box.put(second)
+    taken = box.take_one()
+    assert taken is not None
+    assert taken.message_id == first.message_id
+    assert [one.message_id for one in box.take()] == [second.message_id]
+
+
 def test_beyond_the_bounds_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_MESSAGES", 2)
     box = Outbox()
     sent = [work() for _ in range(4)]
     for one in sent:
         box.put(one)
-    assert box.dropped == 2
     assert [one.message_id for one in box.take()] == [one.message_id for one in sent[2:]]
     monkeypatch.setattr(module, "MAX_BYTES", 10)
     box.put(work())

@@ -108,7 +108,13 @@ class Rig:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.exchange = MemoryExchange(live=asyncio.get_running_loop())
         self.feed = Spy(self.exchange)
-        self.listener = OpenSentienceListener(self.feed, settings, path=folder / "s", tcp=("127.0.0.1", 0))  # type: ignore[arg-type]
+        self.listener = OpenSentienceListener(
+            self.feed,  # type: ignore[arg-type]
+            settings,
+            path=folder / "s",
+            entropy=os.urandom,
+            tcp=("127.0.0.1", 0),
+        )
         self.clients: list[Client] = []
 
     @property
@@ -188,13 +194,13 @@ async def test_the_same_conversation_works_on_both_transports(rig: Rig) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", ""])
 def test_only_loopback_addresses_are_listened_on(host: str, short_path: Path) -> None:
     with pytest.raises(ConfigError, match="loopback"):
-        OpenSentienceListener(None, Settings("0", "i"), path=short_path / "s", tcp=(host, 0))  # type: ignore[arg-type]
+        OpenSentienceListener(None, Settings("0", "i"), path=short_path / "s", entropy=os.urandom, tcp=(host, 0))  # type: ignore[arg-type]
 
 
 @requirement("OS-004")
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_addresses_are_taken(host: str, short_path: Path) -> None:
-    OpenSentienceListener(None, Settings("0", "i"), path=short_path / "s", tcp=(host, 0))  # type: ignore[arg-type]
+    OpenSentienceListener(None, Settings("0", "i"), path=short_path / "s", entropy=os.urandom, tcp=(host, 0))  # type: ignore[arg-type]
 
 
 async def test_a_port_that_is_taken_leaves_no_socket_behind(short_path: Path) -> None:
@@ -205,6 +211,7 @@ async def test_a_port_that_is_taken_leaves_no_socket_behind(short_path: Path) ->
             MemoryExchange().feed,
             Settings("0", "i"),
             path=short_path / "s",
+            entropy=os.urandom,
             tcp=taken.getsockname(),
         )
         with pytest.raises(ConfigError, match="cannot listen"):

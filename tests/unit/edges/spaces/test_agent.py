@@ -101,7 +101,7 @@ async def test_what_the_hub_should_not_have_let_through_fails_here_and_does_not_
     case: Case, tool: str, body: bytes
 ) -> None:
     heard = Heard(case.exchange.feed)
-    agent = SpaceAgent(heard, case.spaces.agents["demo"].space, PROCESS, "1.0.0", lambda _: None)
+    agent = SpaceAgent(heard, case.spaces.agents["demo"].space, PROCESS, "1.0.0", lambda _: None, os.urandom)
     agent.start(Deliver(0, 0, "c1", f"space.demo/{tool}", Raw(body), "operator", "r"))
     async with asyncio.timeout(10):
         done = await heard.finished

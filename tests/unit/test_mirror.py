@@ -1,0 +1,31 @@
+"""``tests/unit`` mirrors ``src``: each module has a test file of its own, or docs/testing.md says where else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "trunkline"
+SECTION = (ROOT / "docs" / "testing.md").read_text().partition("## Where a module is tested\n")[2].partition("\n## ")[0]
+ROWS = [line.split("|")[1:3] for line in SECTION.splitlines() if line.startswith("| `")]
+
+
+def without_a_file() -> set[str]:
+    modules = {path.relative_to(SOURCE).with_suffix("") for path in SOURCE.rglob("*.py") if "__" not in path.name}
+    return {
+        module.as_posix()
+        for module in modules
+        if not (ROOT / "tests" / "unit" / module.parent / f"test_{module.name}.py").exists()
+    }
+
+
+def test_the_table_names_exactly_the_modules_without_a_test_file_of_their_own() -> None:
+    named = [name for modules, _ in ROWS for name in re.findall(r"`([^`]+)`", modules)]
+    assert sorted(named) == sorted(without_a_file())
+
+
+def test_each_test_file_that_the_table_names_exists() -> None:
+    named = [name for _, tests in ROWS for name in re.findall(r"`(tests/[^`]+)`", tests)]
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert len(named) > len(ROWS)
