@@ -122,7 +122,7 @@ class Edges:
         return dict(sorted(found.items()))
 
     def status(self) -> dict[str, object]:
-        """What stands in ``status``: how each is, and what of the configuration has no effect."""
+        """What stands in ``status``: how each is, what this release lacks, what of the configuration has no effect."""
         edges: dict[str, object] = {}
         for edge in self._known:
             running = self._running.get(edge.name)
@@ -130,7 +130,8 @@ class Edges:
                 edges[edge.name] = {"state": "off", "note": self._off.get(edge.name, "")}
             else:
                 edges[edge.name] = {"state": "on", **running.status()}
-        return {"edges": edges, "warnings": self.warnings()}
+        not_built = sorted(key for key in self._unbuilt.values() if key is not None)
+        return {"edges": edges, "not_built": not_built, "warnings": self.warnings()}
 
     def warnings(self) -> list[str]:
         """What of the configuration has no effect, and why (decision 34)."""

@@ -253,7 +253,7 @@ def test_a_section_of_an_edge_that_this_release_does_not_have_is_a_warning_also_
     kit.edges.reload(from_file(tmp_path, ""), "trunkline.toml")
     assert kit.edges.warnings() == []
     operating = Operating(kit.exchange.feed, kit.edges, reload=dict, steer=lambda *_: False)
-    assert operating.status()["warnings"] == []
+    assert (operating.status()["warnings"], operating.status()["not_built"]) == ([], ["pylon"])
 
 
 async def test_what_of_its_section_has_no_effect_an_edge_says_itself_while_it_runs(tmp_path: Path) -> None:
