@@ -79,6 +79,15 @@ def test_the_session_in_the_readme_goes_as_it_is_printed(exchange: Running) -> N
         assert re.fullmatch(as_pattern(expected), ran.stdout), f"$ {command}\n{ran.stdout}"
 
 
+def test_the_page_about_the_configuration_tells_what_each_name_in_the_home_is(exchange: Running) -> None:
+    made = exchange.request("POST", "/v1/spaces", {"name": "demo"})
+    assert made[0] == 201
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    table = page.partition("| name | holds |")[2].partition("\n## ")[0]
+    told = {name.split("/")[0] for name in re.findall(r"`([\w./-]+)`", table)}
+    assert {path.name for path in exchange.home.iterdir()} <= told
+
+
 def test_the_agent_in_the_readme_works(short_path: Path) -> None:
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert code is not None
