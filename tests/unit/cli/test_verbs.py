@@ -452,7 +452,10 @@ def test_an_agents_process_is_steered_by_its_name(running: Running, monkeypatch:
     monkeypatch.setattr(running.exchange.operator, "steer", steer)
     assert running.run(verb, "com.x").out.startswith("com.x is being ")
     said = running.run(verb, "com.y")
-    assert (said.code, said.err) == (2, "not_found: the exchange launches no agent of this id\n")
+    assert (said.code, said.err) == (
+        2,
+        "not_found: the exchange launches no agent of this id; `trunkline agents` lists all\n",
+    )
     assert asked == [("com.x", verb), ("com.y", verb)]
 
 
@@ -484,10 +487,11 @@ def test_a_rule_with_conditions_reads_as_words(running: Running, monkeypatch: py
     assert "it changes things, untrusted  careful" in running.run("policy").out
 
 
-def test_a_space_is_not_removed_by_a_script_that_does_not_say_yes(running: Running) -> None:
-    said = running.run("space", "rm", "demo")
-    assert said.code == 2
-    assert "with all its files; say --yes" in said.err
+@pytest.mark.parametrize("verb", ["approve", "deny"])
+def test_an_answer_to_no_question_says_where_the_open_ones_are(running: Running, verb: str) -> None:
+    said = running.run(verb, "a999")
+    assert (said.code, said.err.startswith("not_found: no such open question: ")) == (2, True)
+    assert said.err.endswith("; `trunkline approvals` lists what is open\n")
 
 
 def test_a_run_without_a_message_says_what_is_missing(running: Running) -> None:
