@@ -103,3 +103,11 @@ def test_each_requirement_has_hashes_and_no_line_names_a_host(name: str) -> None
     assert "--index" not in text
     for pin in re.findall(r"^[a-z].*(?:\n    .*)*", text, re.MULTILINE):
         assert "--hash=sha256:" in pin, pin
+
+
+def test_decisions_stand_in_the_order_of_their_numbers_and_the_page_names_those_that_are_not_used() -> None:
+    page = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", page, re.MULTILINE)]
+    unused = {int(number) for number in re.findall(r"(\d+) is not used", page)}
+    # A list of Markdown counts on from its first number: one that is out of order would be shown as another.
+    assert numbers == [number for number in range(1, numbers[-1] + 1) if number not in unused]
