@@ -82,6 +82,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.base: requirements/base.txt $(VENV)/.made
+	@echo "installing what Trunkline needs into $(VENV); pip says nothing meanwhile, which takes about 20 s …"
 	$(PIP) install --require-hashes -r requirements/base.txt
 	@touch $@
 

@@ -530,6 +530,7 @@ def _rule_problems(key: KeyPath, rule: RuleLine) -> Iterator[tuple[KeyPath, str]
     if rule.caller != OPERATOR and "*" not in edge and not (colon and edge in CALLER_EDGES):
         expected = (
             f"{rule.caller!r} matches nobody: expected 'operator', or an edge and an id as in 'agent:com.example.echo'"
+            f" (edges: {', '.join(CALLER_EDGES)})"
         )
         yield (*key, "caller"), expected + suggestion(edge, (OPERATOR, *CALLER_EDGES))
     if "*" not in rule.tool and rule.tool.count("/") != 1:

@@ -165,9 +165,15 @@ class Filler:
 
     def leave(self, size: int) -> None:
         """Only so much stays free."""
-        room = os.statvfs(self._disk)
         with self._file.open("ab") as file:
-            os.posix_fallocate(file.fileno(), file.tell(), max(1, room.f_bavail * room.f_frsize - size))
+            for _ in range(100):
+                room = os.statvfs(self._disk)
+                try:
+                    os.posix_fallocate(file.fileno(), file.tell(), max(1, room.f_bavail * room.f_frsize - size))
+                except OSError:
+                    continue  # the exchange took some of it meanwhile
+                return
+        raise AssertionError("the disk could not be filled")
 
     def free(self) -> None:
         """All of it is there again."""

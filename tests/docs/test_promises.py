@@ -29,6 +29,23 @@ def test_no_promise_is_listed_twice() -> None:
     assert len(ROWS) >= 9
 
 
+def test_each_promise_was_broken_once_and_the_table_says_what_noticed() -> None:
+    table = PAGE.partition("## Each promise broken once")[2].partition("\n## ")[0]
+    broken = {
+        f"P-{one}"
+        for ids in re.findall(r"^\| ([A-Z]\d+(?:, [A-Z]\d+)*) \|", table, re.MULTILINE)
+        for one in ids.split(", ")
+    }
+    assert set(ROWS) - broken == {"P-E4"}, "which the page names as the exception"
+    assert broken <= set(ROWS)
+
+
+def test_sections_and_rows_stand_in_order() -> None:
+    letters = re.findall(r"^## ([A-Z])\. ", PAGE, re.MULTILINE)
+    assert letters == sorted(letters)
+    assert sorted(ROWS, key=lambda row: (row[2], int(row[3:]))) == ROWS
+
+
 def test_every_soak_job_that_the_page_names_exists() -> None:
     cells = {cell for line in PAGE.splitlines() if line.startswith("| P-") for cell in [line.split("|")[5]]}
     named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}

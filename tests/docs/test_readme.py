@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import play
 from tests.running import EXAMPLES, ROOT, Running, running, wait_until
 
 README = (ROOT / "README.md").read_text()
-
-
-def session() -> list[tuple[str, str]]:
-    """The commands of all console blocks, each with what it should print."""
-    steps: list[tuple[str, str]] = []
-    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL):
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                steps.append((line[2:], ""))
-            else:
-                steps[-1] = (steps[-1][0], steps[-1][1] + line + "\n")
-    return steps
-
-
-def as_pattern(expected: str) -> str:
-    """Expected output as a regular expression: a line that is only … is any lines, … elsewhere anything on its line."""
-    return "".join(
-        "(?:.*\n)*?" if line == "…" else ".*".join(map(re.escape, line.split("…"))) + " *\n"
-        for line in expected.splitlines()
-    )
 
 
 def demo(folder: Path) -> str:
@@ -54,29 +32,22 @@ def exchange(short_path: Path) -> object:
 
 
 def test_the_session_in_the_readme_goes_as_it_is_printed(exchange: Running) -> None:
-    steps = session()
-    assert len(steps) >= 7
-    env = {
-        **os.environ,
-        "TRUNKLINE_HOME": str(exchange.home),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "COLUMNS": "200",
-    }
-    for command, expected in steps:
+    def before(command: str) -> None:
         if command == "trunkline calls --last 2":
             wait_until(lambda: len(exchange.entries(kind="call.settled")) >= 2, "both calls are on disk")
-        ran = subprocess.run(  # noqa: S602  (the README's own lines)
-            command,
-            shell=True,
-            env=env,
-            cwd=exchange.home.parent,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        assert re.fullmatch(as_pattern(expected), ran.stdout), f"$ {command}\n{ran.stdout}"
+        elif command.startswith("trunkline space show"):
+            wait_until(lambda: len(exchange.entries(kind="process.step")) >= 2, "the run has ended")
+
+    assert play(README, exchange, exchange.home.parent, before) >= 7
+
+
+def test_the_page_about_the_configuration_tells_what_each_name_in_the_home_is(exchange: Running) -> None:
+    made = exchange.request("POST", "/v1/spaces", {"name": "demo"})
+    assert made[0] == 201
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    table = page.partition("| name | holds |")[2].partition("\n## ")[0]
+    told = {name.split("/")[0] for name in re.findall(r"`([\w./-]+)`", table)}
+    assert {path.name for path in exchange.home.iterdir()} <= told
 
 
 def test_the_agent_in_the_readme_works(short_path: Path) -> None:

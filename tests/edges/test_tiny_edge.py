@@ -6,8 +6,12 @@ import asyncio
 import contextlib
 import inspect
 import json
+import os
 import re
+import signal
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,16 +20,16 @@ import httpx
 import pytest
 from msgspec import Raw
 
+from tests.running import leash, started
 from tests.unit.edges.opensentience.core_side import envelope, frame, hello
 from trunkline import strictjson
-from trunkline.config import Home, load
+from trunkline.config import Home
 from trunkline.edges.bearer import Throttle, token_sha256
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings, TokenKind
-from trunkline.edges.known import EDGES
 from trunkline.edges.waiting import call
 from trunkline.entries import CallAccepted, Noticed
+from trunkline.errors import ConfigError
 from trunkline.events import CallRequested
-from trunkline.host.up import Exchange
 from trunkline.model import ToolDefinition
 from trunkline.testing.memory import ANY_OBJECT, AttachedAgent, MemoryExchange
 
@@ -40,17 +44,19 @@ class TinyEdge(RunningEdge):
     def __init__(self, given: Surroundings) -> None:
         self._feed, self._throttle = given.feed, Throttle(given.feed, "tiny")
         self._talks: set[asyncio.Task[Any] | None] = set()
+        self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._talk, "127.0.0.1", 0, limit=65_536)
+        self._servers.append(await asyncio.start_server(self._talk, "127.0.0.1", 0, limit=65_536))
 
     async def stop(self) -> None:
-        self._server.close()
+        for server in self._servers:  # none after a start that failed
+            server.close()
         for talk in filter(None, self._talks):
             talk.cancel()
 
     def ready(self) -> Mapping[str, str | None]:
-        return {"tiny": f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"}
+        return {"tiny": f"tcp://127.0.0.1:{self._servers[0].sockets[0].getsockname()[1]}"}
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._talks.add(asyncio.current_task())
@@ -270,31 +276,47 @@ async def talk(home: Home) -> None:
         await asyncio.gather(agent, return_exceptions=True)
 
 
-def test_an_exchange_runs_with_an_edge_that_it_has_never_heard_of(short_path: Path) -> None:
+def test_the_two_files_of_the_page_are_an_exchange_with_an_edge_that_it_has_never_heard_of(short_path: Path) -> None:
     home = Home(short_path / "home")
-    home.create()
-    home.config_file.write_text('[http]\nlisten = "127.0.0.1:0"\n')
-
-    async def story() -> int:
-        config = load(home, None, {})
-        exchange = Exchange(home, None, config, demo=False, edges=(TINY, *EDGES))
-        serving = asyncio.create_task(exchange.serve())
-        talking = asyncio.create_task(talk(home))
-        await asyncio.wait({serving, talking}, return_when=asyncio.FIRST_COMPLETED)
-        exchange._told_to_stop("the test is over")
-        async with asyncio.timeout(BOUND_S):
-            code = await serving
-        await talking
-        return code
-
-    assert asyncio.run(story()) == 0
+    for name, code in zip(("tiny.py", "up_tiny.py"), shown_files(), strict=True):
+        (short_path / name).write_text(code)
+    process = started(
+        [*leash(), sys.executable, "up_tiny.py", str(home.path)],
+        cwd=short_path,
+        env={**os.environ, "TRUNKLINE_HTTP_LISTEN": "127.0.0.1:0"},
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        asyncio.run(talk(home))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(BOUND_S)
+    assert code == 0
     assert not home.ready_file.exists()
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_edge_is_the_one_of_the_page_and_has_at_most_forty_lines() -> None:
-    [shown] = re.findall(r"```python\n(class TinyEdge.*?)```", PAGE.read_text(), re.DOTALL)
+def shown_files() -> list[str]:
+    """The two files that the page shows whole: those that begin with imports."""
+    return re.findall(r"```python\n(import .*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def test_the_edge_is_the_one_of_the_page_and_fits_on_a_screen() -> None:
+    shown = "class TinyEdge" + shown_files()[0].partition("\nclass TinyEdge")[2]
     assert shown.partition("\nTINY = ")[0].rstrip() == inspect.getsource(TinyEdge).rstrip()
-    assert len([line for line in shown.splitlines() if line.strip()]) <= 40
+    assert len([line for line in shown.splitlines() if line.strip()]) <= 42
+
+
+async def test_its_stop_is_fine_after_a_start_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def taken(*_: object, **__: object) -> None:
+        raise ConfigError("taken")
+
+    found = MemoryExchange(edges=(TINY,), live=asyncio.get_running_loop())
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "start_server", taken)
+        with pytest.raises(ConfigError):
+            await found.edges.start()
+    await found.edges.stop_last()
+    assert found.recorded(Noticed) == []

@@ -133,3 +133,22 @@ def test_what_is_raised_in_the_stream_of_one_who_watches_ends_that_stream(monkey
         seen = [request for request in (town.watching, other) if b"seen" in request.content]
         assert len(seen) == 1
         assert len(town.exchange.feed._watchers) == 1
+
+
+def test_who_watches_and_raises_is_told_nothing_more_and_others_are() -> None:
+    with Town(0) as town:
+
+        def raises(_: bytes) -> None:
+            raise Planted
+
+        town.exchange.operator.watch(raises)
+        watching = len(town.exchange.feed._watchers)
+        agent = town.exchange.attach("com.x", "change")
+        made = town.exchange.call("com.x/change", {"note": "seen"})
+        agent.finish({})
+        town.exchange.advance(0)
+        assert made.answer is not None
+        assert town.exchange.died is None
+        assert town.exchange.operator.status()["defects"] == 1
+        assert len(town.exchange.feed._watchers) == watching - 1
+        assert b"seen" in town.watching.content

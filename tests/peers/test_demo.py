@@ -45,6 +45,7 @@ def test_an_agent_of_the_users_own_file_comes_beside_the_examples_and_what_it_pr
     demo: Running,
 ) -> None:
     demo.wait_tool("com.example.echo/echo")
+    assert f" --home {demo.home} tools\n" in demo.said(), "what it says to try finds this home"
     script = demo.home / "talker.py"
     script.write_text(AGENT)
     with demo.config_file.open("a") as config:

@@ -140,7 +140,7 @@ def one_answer_lets_all_through(patch: Patch) -> None:
             call = self.by_number[number]
             call.approval_id = None
             if entry.how == "approved" and question is not None:
-                call.status = Status.QUEUED
+                call.status, call.is_answered = Status.QUEUED, True
                 call.trail = (*call.trail, question.entry.n, *question.trail, entry.n)
 
     approved = Control._approved

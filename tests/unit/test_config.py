@@ -12,7 +12,7 @@ from tests.requirement import requirement
 from trunkline.addresses import host_and_port
 from trunkline.config import BUILTIN_RULES, Config, Home, load
 from trunkline.errors import ConfigError
-from trunkline.model import Decision, Limits
+from trunkline.model import CALLER_EDGES, Decision, Limits
 from trunkline.tomlfile import MAX_FILE_BYTES
 
 ECHO = '[[agent]]\nid = "com.example.echo"\ncommand = ["python", "echo.py"]\n'
@@ -435,6 +435,7 @@ def test_a_socket_path_that_the_system_cannot_bind_is_refused_before_anything_st
 def test_a_rule_whose_caller_can_match_nobody_is_refused(home: Home, caller: str) -> None:
     error = refused(home, RULE.replace("operator", caller))
     assert error.startswith(f"trunkline.toml:2: policy.rule[0].caller: {caller!r} matches nobody")
+    assert f"(edges: {', '.join(CALLER_EDGES)})" in error, "an edge that somebody wrote is not among them yet"
 
 
 @pytest.mark.parametrize("tool", ["", "echo", "a/b/c"])

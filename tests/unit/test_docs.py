@@ -11,7 +11,9 @@ import pytest
 
 from trunkline import strictjson
 from trunkline.config import BUILTIN_RULES, AgentProcess, Config, Home, RuleLine, load
+from trunkline.edges.known import UNBUILT
 from trunkline.edges.opensentience import messages
+from trunkline.edges.opensentience.manifest import read_manifest
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -48,6 +50,18 @@ def test_all_that_the_page_shows_can_be_used_together(tmp_path: Path) -> None:
     file = tmp_path / "trunkline.toml"
     file.write_text(re.sub(r"^# (\w+ = )", r"\1", AGENT + RULE, flags=re.MULTILINE))
     load(Home(Path("/h")), file, {})
+
+
+def test_the_page_marks_each_section_that_this_release_does_not_have_and_no_other() -> None:
+    marked = re.findall(r"^\[(\w+)\] +# not part of this release: no effect$", DEFAULTS, re.MULTILINE)
+    assert {*marked, "mcp"} == set(UNBUILT)
+
+
+def test_the_manifest_on_the_page_asks_for_a_permission(tmp_path: Path) -> None:
+    [text] = re.findall(r"```json\n(\{\n  \"id\".*?)```", CONFIGURATION, re.DOTALL)
+    (tmp_path / "opensentience.agent.json").write_text(text)
+    manifest = read_manifest(tmp_path / "opensentience.agent.json", "com.example.reporter")
+    assert manifest.permissions == ("notes:write",)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda text: re.search(r'"type": "([^"]+)"', text)[1])
@@ -89,3 +103,11 @@ def test_each_requirement_has_hashes_and_no_line_names_a_host(name: str) -> None
     assert "--index" not in text
     for pin in re.findall(r"^[a-z].*(?:\n    .*)*", text, re.MULTILINE):
         assert "--hash=sha256:" in pin, pin
+
+
+def test_decisions_stand_in_the_order_of_their_numbers_and_the_page_names_those_that_are_not_used() -> None:
+    page = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", page, re.MULTILINE)]
+    unused = {int(number) for number in re.findall(r"(\d+) is not used", page)}
+    # A list of Markdown counts on from its first number: one that is out of order would be shown as another.
+    assert numbers == [number for number in range(1, numbers[-1] + 1) if number not in unused]

@@ -161,13 +161,20 @@ def _run(exchange: ExchangeClient, body: bytes, printer: ProgressPrinter | None)
             if known is None:
                 raise
         except KeyboardInterrupt:
-            note("left; the call goes on" + (f": trunkline calls, {known.call_id}" if known else ""))
+            note("left; the call goes on" + (f": {_story(known)}" if known else ""))
             raise SystemExit(CANCELED_OR_UNKNOWN) from None
     if known is None or not (known.is_final or known.approval_id):
         # The stream ended early. The call, if it was taken on, is on record and goes on without us.
-        text = "the exchange went away while the call ran; `trunkline calls` will say how it ended"
+        # Its record can be read while no exchange runs; `trunkline calls` lists calls without their output.
+        where = f"`{_story(known)}` shows" if known else "after `trunkline up`, `trunkline calls` shows"
+        text = f"the exchange went away while the call ran; {where} how it ended"
         raise CommandFailed("hub.unavailable", text, exit_code=CANCELED_OR_UNKNOWN)
     return known
+
+
+def _story(known: KnownCall) -> str:
+    """The command that shows what became of a call, its output included."""
+    return f"trunkline ledger show --call {printable(known.call_id)}"
 
 
 @contextlib.contextmanager

@@ -100,11 +100,22 @@ def json_argument(text: str | None, what: str = "input") -> bytes:
     else:
         data = os.fsencode(text)
     if text != "{}":
-        _check(data, what)
+        _check(data, what, _as_object(text) if what == "input" else "")
     return data
 
 
-def _check(data: bytes, what: str) -> None:
+def _as_object(text: str) -> str:
+    """``text=hello``, as other programs take it, as the JSON that was meant; nothing if it is not of that form."""
+    name, is_pair, value = text.partition("=")
+    if not is_pair or not name.isidentifier():
+        return ""
+    import json
+    import shlex
+
+    return f"\n  write {printable(shlex.quote(json.dumps({name: value})))}"
+
+
+def _check(data: bytes, what: str, hint: str) -> None:
     from trunkline.strictjson import NotStrictJson, check
 
     try:
@@ -119,7 +130,7 @@ def _check(data: bytes, what: str) -> None:
         line, column, spot = place(data, error.at)
         where = {"line": line, "column": column}
         text = f"{message}, line {line}, column {column}"
-        raise CommandFailed("message.malformed", text, below=spot, details=where) from None
+        raise CommandFailed("message.malformed", text, below=spot + hint, details=where) from None
 
 
 def place(data: bytes, offset: int) -> tuple[int, int, str]:

@@ -75,6 +75,8 @@ def list_spaces(settings: CommandSettings) -> None:
 def rm(settings: CommandSettings, name: str, yes: bool) -> None:
     """Remove the space NAME with all its files."""
     exchange = settings.connect()
+    # Nobody should have to say yes to what is not there.
+    exchange.get(at("spaces", name))
     if not yes and not sys.stdin.isatty():
         raise click.UsageError(f"this removes the space {printable(name)} with all its files; say --yes")
     if not yes:

@@ -5,6 +5,7 @@ Addresses come from ``ready.json``, figures from ``GET /v1/status``.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import click
@@ -32,10 +33,9 @@ def status(settings: CommandSettings) -> None:
     for name, value in listeners.items():
         if value is not None:
             _line(name, str(value))
-    off = [name for name, value in listeners.items() if value is None]
-    if off:
-        _line("off", ", ".join(off))
-    _edges(figures.get("edges"))
+    edges = figures.get("edges") or {}
+    _off([name for name, value in listeners.items() if value is None], edges, figures.get("not_built") or ())
+    _edges(edges)
     _line("agents", f"{figures.get('agents', 0)} attached, {figures.get('tools', 0)} tools")
     away = [one for one in exchange.get(at("agents"))["agents"] if one["state"] in {"crashed", "backoff"}]
     if away:
@@ -57,14 +57,32 @@ def status(settings: CommandSettings) -> None:
         _line("defects", f"{defects:,} met since the start: trunkline ledger show --last 100")
 
 
-def _edges(found: object) -> None:
-    """Why an edge is off, or what it cannot do here."""
-    for name, figures in found.items() if isinstance(found, dict) else ():
+def _off(names: list[str], edges: Mapping[str, Any], not_built: Collection[str]) -> None:
+    """What does not listen: because nobody asked for it, or because this release does not have it."""
+    unset = [name for name in names if name not in not_built and name not in edges]
+    missing = [name for name in names if name in not_built]
+    if unset:
+        _line("off", f"{', '.join(unset)}: not configured")
+    if missing:
+        _line("off", f"{', '.join(missing)}: not part of this release")
+
+
+def _edges(edges: Mapping[str, Any]) -> None:
+    """The figures of each edge; why one is off, or what it cannot do here."""
+    for name, figures in edges.items():
         note = str(figures.get("note", ""))
         if figures.get("state") == "off":
             _line("off", f"{name}: {note or 'it does not run'}")
-        elif note:
-            _line(str(name), note)
+            continue
+        shown = [_figure(key, value) for key, value in figures.items() if key not in {"state", "note"}]
+        if shown or note:
+            _line(name, "; ".join(filter(None, [", ".join(shown), note])))
+
+
+def _figure(name: str, value: object) -> str:
+    """``3 open runs``, ``broker connected``."""
+    words = name.replace("_", " ")
+    return f"{value:,} {words}" if isinstance(value, int) else f"{words} {value}"
 
 
 def _line(name: str, text: str) -> None:

@@ -1,8 +1,8 @@
 """The edges of this release, and what the configuration already knows of later ones.
 
 A new protocol is a folder, a line here, and a section of ``config.py``; its name, and a prefix if it gives out agent
-ids, stand among those of ``model.py``. Edges start and stop in this order. HTTP listens for the doors of the others, so
-it starts last.
+ids, stand among those of ``model.py``. Edges start and stop in this order, those with ``stops_last`` after the others.
+HTTP listens for the doors of the others, so it starts last.
 """
 
 from __future__ import annotations

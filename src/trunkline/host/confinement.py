@@ -80,6 +80,8 @@ class Subject(Struct, frozen=True):
     network: bool = True
     # What other agents may write.
     written_by_others: tuple[str, ...] = ()
+    # The agent may read what it says of itself.
+    manifest: str | None = None
 
 
 def program_paths(file: str, home: str) -> tuple[str, ...]:
@@ -99,7 +101,8 @@ def make_view(subject: Subject, *, home: str, folder: str, socket: str, installe
     shared = _writable(subject.written_by_others)
     # What an agent can change it could make a link to anything, for the next start.
     places = _Places(home, (f"{home}/agents", *writable, *shared))
-    named = [*subject.read, *places.named(subject.command[1:], cwd), *brought]
+    files = subject.command[1:] if subject.manifest is None else [*subject.command[1:], subject.manifest]
+    named = [*subject.read, *places.named(files, cwd), *brought]
     if not places.is_closed(cwd):
         named.append(cwd)
     if not _below_any(program, brought):

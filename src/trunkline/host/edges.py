@@ -150,7 +150,7 @@ class Edges:
         return dict(sorted(found.items()))
 
     def status(self) -> dict[str, object]:
-        """What stands in ``status``: how each is."""
+        """What stands in ``status``: how each is, and what this release lacks."""
         edges: dict[str, object] = {}
         for edge in self._known:
             running = self._running.get(edge.name)
@@ -158,7 +158,8 @@ class Edges:
                 edges[edge.name] = {"state": "off", "note": self._off.get(edge.name, "")}
             else:
                 edges[edge.name] = {"state": "on", **self._told(running.status, NOT_TOLD)}
-        return {"edges": edges}
+        not_built = sorted(key for key in self._unbuilt.values() if key is not None)
+        return {"edges": edges, "not_built": not_built}
 
     def warnings(self) -> list[str]:
         """What of the configuration has no effect, and why (decision 34)."""

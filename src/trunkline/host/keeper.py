@@ -244,7 +244,7 @@ class Keeper:
 
     def _launch(self, command: dict[str, Any]) -> None:
         env: dict[str, str] = command["env"]
-        isolation: dict[str, Any] | None = command["isolation"]
+        isolation: dict[str, Any] | None = command.get("isolation")
         if isolation is not None:
             # Here and not in the child: all children share it.
             import trunkline.host.confined  # noqa: F401

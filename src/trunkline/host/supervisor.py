@@ -370,7 +370,7 @@ class Supervisor:
         program = find_program(spec.command[0], spec.cwd, env.get("PATH", os.defpath))
         others = (other.spec for other in self._agents.values() if other is not agent)
         written = tuple(path for other in others for path in other.write)
-        subject = Subject(spec.command, program, spec.cwd, spec.read, spec.write, spec.network, written)
+        subject = Subject(spec.command, program, spec.cwd, spec.read, spec.write, spec.network, written, spec.manifest)
         run.view = make_view(
             subject,
             home=str(self._home),

@@ -335,7 +335,7 @@ class Exchange:
         _say(f"  record  {self._ledger.durable:,} entries, {how_far}")
         _say(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
         if self._demo:
-            command = shlex.quote(os.path.relpath(sys.argv[0]))
+            command = shlex.quote(os.path.relpath(sys.argv[0])) + _home_option(self._home)
             _say("")
             _say("Try it in another terminal:")
             _say(f"  {command} tools")
@@ -343,6 +343,11 @@ class Exchange:
             _say(f"  {command} call com.example.clock/countdown '{{}}' --follow")
             _say("")
         _say("Stop with Ctrl-C.")
+
+
+def _home_option(home: Home) -> str:
+    """What has to be said to other verbs so that they find this home; ``$TRUNKLINE_HOME`` may not be set there."""
+    return "" if home.path == Home.resolve(None, {}).path else f" --home {shlex.quote(str(home.path))}"
 
 
 def _spare_the_collector() -> None:

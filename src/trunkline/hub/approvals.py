@@ -99,7 +99,7 @@ class Approvals:
         if question is not None and question.entry.fingerprint == fingerprint:
             return
         self.definition_settled(agent, definition.tool_id, "the definition changed again", now)
-        draft = _draft("definition", agent, "the tool's definition changed after it was approved")
+        draft = _draft("definition", agent, "the tool's definition changed since it was first seen or last approved")
         self._open_or_hold(
             replace(
                 draft,

@@ -98,6 +98,14 @@ def missing_permission(required: tuple[str, ...], held: tuple[str, ...]) -> str 
     return None
 
 
+def how_to_get(permission: str) -> str:
+    """Where a permission comes from, for whoever was denied for the want of it (decision 15)."""
+    return (
+        "a launched agent gets it when its manifest (`manifest` in its [[agent]]) asks for it and a person approves, "
+        f"others by their token: trunkline token new … --permission {permission}"
+    )
+
+
 def judge_one(
     policy: Policy,
     caller: str,
@@ -115,7 +123,8 @@ def judge_one(
     lacking = None if caller == OPERATOR else missing_permission(definition.required_permissions, permissions(caller))
     if lacking is not None:
         reason = f"{caller} does not hold the permission {lacking}"
-        return Verdict(Decision.DENY, "permissions", reason, caller, fault("policy.denied", reason))
+        text = f"{reason}; {how_to_get(lacking)}"
+        return Verdict(Decision.DENY, "permissions", reason, caller, fault("policy.denied", text))
     rule = first_match(policy, caller, definition, circumstances, names)
     if rule is None:
         reason = "no rule allows it"

@@ -83,6 +83,8 @@ class Agent:
 
     def tool(
         self,
+        undecorated: None = None,
+        /,
         *,
         name: str | None = None,
         description: str | None = None,
@@ -101,6 +103,9 @@ class Agent:
         ``call_id``, does its work once. Within one process the SDK sees to that; across a crash the function has to.
         ``timeout_s`` is the tool's own limit: what a call may take if its caller does not say, and never more.
         """
+        if undecorated is not None:
+            # ``@agent.tool`` hands over the function itself.
+            raise TypeError("write @agent.tool(), with its brackets")
 
         def declare(function: F) -> F:
             if self._connection is not None:

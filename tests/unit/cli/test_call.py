@@ -80,6 +80,16 @@ def test_bad_json_is_shown_where_it_is_bad(running: Running, text: str, says: st
     assert not running.fed
 
 
+def test_who_writes_an_input_as_name_and_value_is_shown_it_as_json(running: Running) -> None:
+    said = running.run("call", TOOL, 'text=it\'s "me"')
+    assert (said.code, running.fed) == (2, [])
+    [first, *below] = said.err.splitlines()
+    assert first.startswith("message.malformed: the input is not JSON: ")
+    assert below[-1] == """  write '{"text": "it'"'"'s \\"me\\""}'"""
+    assert "write" not in running.run("call", TOOL, "text hello").err
+    assert "write" not in running.run("call", TOOL, '{"a=b": x}').err
+
+
 def test_all_options_reach_the_exchange(running: Running) -> None:
     options = ("--timeout", "1.5", "--key", "k", "--correlation", "c", "--directive", "d-1")
     assert running.run("call", TOOL, "{}", *options).code == 0
@@ -309,7 +319,9 @@ def test_a_stream_that_breaks_off_is_not_a_success(running: Running) -> None:
     running.script[CallRequested] = script
     said = running.run("call", TOOL)
     assert said.code == 3
+    [asked] = running.fed
     assert said.err.startswith("hub.unavailable: ")
+    assert f"`trunkline ledger show --call {accepted(asked).call_id}` shows how it ended" in said.err
 
 
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def test_status_is_one_line_for_each_thing_and_names_what_is_off(running: Runnin
     lines = dict(line.split(maxsplit=1) for line in said.out.splitlines())
     assert lines["running"].endswith("up 1.5 s")
     assert lines["http"].startswith("http://127.0.0.1:")
-    assert lines["off"] == "pylon, relay"
+    assert lines["off"] == "pylon, relay: not configured"
     assert lines["calls"] == "2 open (1 running, 1 waiting_approval); 2 ended (2 succeeded)"
     assert lines["agents"] == "3 attached, 4 tools"
     assert "refused" not in lines
@@ -188,19 +188,27 @@ def test_status_says_why_an_edge_is_off_what_has_no_effect_and_how_often_a_defec
 ) -> None:
     figures = running.exchange.operator.status
     edges = {
-        "chiffon": {"state": "on", "agents": 2},
+        "chiffon": {"state": "on", "agents": 2_000, "broker": "connected"},
+        "http": {"state": "on"},
         "pylon": {"state": "off", "note": "127.0.0.1:8081: cannot listen here: \x1b[31min use"},
-        "space": {"state": "on", "note": "no shell: there is no sandbox here"},
+        "space": {"state": "on", "open_runs": 3, "note": "no shell: there is no sandbox here"},
     }
-    more = {"edges": edges, "warnings": ["[ossa] has no effect: this release does not have it", "[mcp] too"]}
+    running.write_ready(ossa=None, tcp=None)
+    more = {
+        "edges": edges,
+        "not_built": ["ossa", "relay"],
+        "warnings": ["[ossa] has no effect: this release does not have it", "[mcp] too"],
+    }
     monkeypatch.setattr(running.exchange.operator, "status", lambda: {**figures(), **more})
     for _ in range(2):
         running.exchange.feed.failed(0, RuntimeError())
     said = running.run("status").out.splitlines()
-    assert "off        pylon, relay" in said
+    assert "off        tcp: not configured" in said
+    assert "off        relay, ossa: not part of this release" in said
     assert "off        pylon: 127.0.0.1:8081: cannot listen here: \\u001b[31min use" in said
-    assert "space      no shell: there is no sandbox here" in said
-    assert not [line for line in said if line.startswith("chiffon")]
+    assert "space      3 open runs; no shell: there is no sandbox here" in said
+    assert "chiffon    2,000 agents, broker connected" in said
+    assert len([line for line in said if line.startswith("http")]) == 1, "where it listens; it has no figures"
     assert [line for line in said if line.startswith("warning")] == [
         "warning    [ossa] has no effect: this release does not have it",
         "warning    [mcp] too",
@@ -458,7 +466,10 @@ def test_an_agents_process_is_steered_by_its_name(running: Running, monkeypatch:
     monkeypatch.setattr(running.exchange.operator, "steer", steer)
     assert running.run(verb, "com.x").out.startswith("com.x is being ")
     said = running.run(verb, "com.y")
-    assert (said.code, said.err) == (2, "not_found: the exchange launches no agent of this id\n")
+    assert (said.code, said.err) == (
+        2,
+        "not_found: the exchange launches no agent of this id; `trunkline agents` lists all\n",
+    )
     assert asked == [("com.x", verb), ("com.y", verb)]
 
 
@@ -511,10 +522,11 @@ def test_a_question_says_first_which_part_of_a_command_is_dangerous_and_shows_al
     assert any(command in line for line in lines[2:])
 
 
-def test_a_space_is_not_removed_by_a_script_that_does_not_say_yes(running: Running) -> None:
-    said = running.run("space", "rm", "demo")
-    assert said.code == 2
-    assert "with all its files; say --yes" in said.err
+@pytest.mark.parametrize("verb", ["approve", "deny"])
+def test_an_answer_to_no_question_says_where_the_open_ones_are(running: Running, verb: str) -> None:
+    said = running.run(verb, "a999")
+    assert (said.code, said.err.startswith("not_found: no such open question: ")) == (2, True)
+    assert said.err.endswith("; `trunkline approvals` lists what is open\n")
 
 
 def test_a_run_without_a_message_says_what_is_missing(running: Running) -> None:

@@ -358,3 +358,11 @@ def test_what_is_the_exchanges_own_is_never_advised_and_a_file_beside_it_alone(m
     beside = machine.home / "lib.py"
     beside.write_text("x")
     assert f'add read = ["{beside}"]' in advice(machine.view(cwd=machine.home), f"cannot open {beside}")
+
+
+def test_an_agents_own_manifest_is_shown_also_where_it_lies_in_the_home_of_the_exchange(machine: Machine) -> None:
+    manifest = machine.home / "opensentience.agent.json"
+    manifest.write_text("{}")
+    assert is_visible(machine.view(manifest=str(manifest)), str(manifest))
+    assert not is_visible(machine.view(), str(manifest))
+    assert not is_visible(machine.view(manifest=str(manifest)), str(machine.home / "operator.token"))

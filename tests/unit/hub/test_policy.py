@@ -172,7 +172,14 @@ def test_a_caller_without_a_permission_that_the_tool_requires_is_denied(kit: Kit
     kit.attach("com.b")
     kit.token("http", "guest", "secret", permissions=("files:read",))
     kit.token("http", "clerk", "other", permissions=("files:*",))
-    assert kit.call("com.a/x", by=GUEST).code == "policy.denied"
+    denied = kit.call("com.a/x", by=GUEST)
+    assert denied.code == "policy.denied"
+    assert denied.outcome.fault is not None
+    assert denied.outcome.fault.message == (
+        "http:guest does not hold the permission files:write; a launched agent gets it when its manifest "
+        "(`manifest` in its [[agent]]) asks for it and a person approves, others by their token: "
+        "trunkline token new … --permission files:write"
+    )
     assert kit.call("com.a/x", by="com.b").code == "policy.denied"
     assert kit.log_of(entries.CallRefused)[-1].rule == "permissions"
     assert len(kit.call("com.a/x", by=Principal("http:clerk")).deliveries) == 1

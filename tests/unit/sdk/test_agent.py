@@ -41,6 +41,15 @@ def test_wrong_declarations_are_named_at_once(agent: Agent) -> None:
             agent.tool(name=name)(lambda: None)
 
 
+def test_a_decorator_without_its_brackets_says_how_to_write_it(agent: Agent) -> None:
+    with pytest.raises(TypeError, match=r"^write @agent\.tool\(\), with its brackets$"):
+
+        @agent.tool  # type: ignore[arg-type]
+        async def nothing() -> None: ...
+
+    assert agent.tools == {}
+
+
 async def test_tools_are_declared_before_the_agent_is_attached(agent: Agent, attach: Attach) -> None:
     async with attach(agent):
         with pytest.raises(RuntimeError, match="before"):

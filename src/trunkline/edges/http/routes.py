@@ -296,7 +296,9 @@ class Api:
             """``POST /v1/agents/{agent_id}/start``, ``stop`` and ``restart``."""
             agent_id = request.path_params["agent_id"]
             if not self._operator.steer(agent_id, action):
-                return refusal(fault("not_found", "the exchange launches no agent of this id"))
+                return refusal(
+                    fault("not_found", "the exchange launches no agent of this id; `trunkline agents` lists all")
+                )
             return json_answer({"agent_id": agent_id, "status": action}, 202)
 
         return steer
@@ -323,7 +325,10 @@ class Api:
 
 
 _NO_CALL: Final = fault("not_found", "no such call, or not one of yours")
-_NO_QUESTION: Final = fault("not_found", "no such open question: it was answered, withdrawn, or has expired")
+_NO_QUESTION: Final = fault(
+    "not_found",
+    "no such open question: it was answered, withdrawn, or has expired; `trunkline approvals` lists what is open",
+)
 
 
 def _for(needed: str, handler: Handler) -> Handler:

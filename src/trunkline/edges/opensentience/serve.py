@@ -19,6 +19,7 @@ from typing import Final
 from trunkline.addresses import is_loopback
 from trunkline.edges.driver import Connections, Driver, MakeSession
 from trunkline.edges.exchange import Feed
+from trunkline.edges.listener import Address
 from trunkline.edges.opensentience import socket_file
 from trunkline.edges.opensentience.messages import ID_SEED_BYTES
 from trunkline.edges.opensentience.session import CoreSession, Settings
@@ -76,7 +77,7 @@ class OpenSentienceListener:
                 )
             except OSError as exc:
                 await self.stop("shutdown")
-                raise ConfigError(f"cannot listen here: {exc.strerror}", f"{host}:{port}") from None
+                raise Address(host, port, EDGE, key="tcp", is_given=True).taken(exc) from None
             self._servers.append(over_tcp)
             self.tcp = over_tcp.sockets[0].getsockname()[:2]
 

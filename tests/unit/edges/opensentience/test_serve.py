@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -203,7 +204,7 @@ def test_loopback_addresses_are_taken(host: str, short_path: Path) -> None:
     OpenSentienceListener(None, Settings("0", "i"), path=short_path / "s", entropy=os.urandom, tcp=(host, 0))  # type: ignore[arg-type]
 
 
-async def test_a_port_that_is_taken_leaves_no_socket_behind(short_path: Path) -> None:
+async def test_a_port_that_is_taken_is_named_with_its_key_and_leaves_no_socket_behind(short_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -214,7 +215,8 @@ async def test_a_port_that_is_taken_leaves_no_socket_behind(short_path: Path) ->
             entropy=os.urandom,
             tcp=taken.getsockname(),
         )
-        with pytest.raises(ConfigError, match="cannot listen"):
+        text = "cannot listen here: Address already in use; choose another address in [opensentience] tcp"
+        with pytest.raises(ConfigError, match=f": {re.escape(text)}$"):
             await listener.start()
     assert not (short_path / "s").exists()
 
