@@ -1,9 +1,10 @@
 """Runs: an operations message on its way, which outlives the connection it came on and the exchange it came to.
 
-Pure. A run is on record by one step ``started`` (space, caller, message) and one ``ended`` (status, events). Between
-the two it holds nothing durable: each operation is an ordinary call with the key ``<run>/<index>``, so after a restart
-the run asks for all of them again, and the record answers what was done. Owns the order of operations, whose turn it
-is in a space, and a run's time; does not own policy, approvals or retries (the hub) or what an operation does.
+Pure. A run is on record by one step ``started`` (space, caller, for whom he asked, message) and one ``ended`` (status,
+events). Between the two it holds nothing durable: each operation is an ordinary call with the key ``<run>/<index>``,
+so after a restart the run asks for all of them again, and the record answers what was done. Owns the order of
+operations, whose turn it is in a space, who may have how many runs, and a run's time; does not own policy, approvals or
+retries (the hub) or what an operation does.
 
 Each run is a conversation of its own with the exchange, whose number it is told. A method that takes or names a run
 changes no other, but for one thing: it may give the turn away, and says so (``Turn``). So a defect met on the way is a
@@ -19,14 +20,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, convert
 
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.messages import DEFAULT_TIMEOUT_MS, MAX_MESSAGE_BYTES
 from trunkline.effects import Answer, Deliver, Reply, ToSession, Wait
 from trunkline.entries import ProcessStep
 from trunkline.events import CallRequested, CancelRequested, Event, ProcessStepped
-from trunkline.model import Fault, Now, Principal, stamp
+from trunkline.model import NOBODY, Behalf, Fault, Now, Principal, stamp
 
 PROCESS: Final = "spaces.run"
 # Runs of one space that wait for their turn; above it a caller is told to come again (decision 37).
@@ -74,6 +75,8 @@ class Run(Struct, eq=False):
     call_id: str | None = None
     asked: Asked | None = None
     held: Deliver | None = None
+    # For whom its caller asked when he started it.
+    on_behalf_of: Behalf = NOBODY
     # What is left of its time, and when that ends while it is active.
     seconds: float = 0.0
     deadline: float = 0.0
@@ -186,10 +189,21 @@ class Runs:
             return f"{MAX_OPEN} runs of this space are not done; answer what they ask, or try again later"
         return ""
 
-    def submit(self, run_id: str, session: int, space: str, caller: str, message: Mapping[str, Any]) -> list[Output]:
+    def submit(
+        self,
+        run_id: str,
+        session: int,
+        space: str,
+        caller: str,
+        message: Mapping[str, Any],
+        on_behalf_of: Behalf = NOBODY,
+    ) -> list[Output]:
         """Take on a message that was found valid. It starts once it is on record."""
-        data = Raw(translate.encode({"space": space, "caller": caller, "message": message}))
-        self._add(run_id, session, data, space, caller, message)
+        fields: dict[str, Any] = {"space": space, "caller": caller, "message": message}
+        if on_behalf_of != NOBODY:
+            fields["behalf"] = on_behalf_of
+        data = Raw(translate.encode(fields))
+        self._add(run_id, session, data, space, caller, message).on_behalf_of = on_behalf_of
         self._out.append(ProcessStepped(session, "started", PROCESS, run_id, "started", data))
         return self._take()
 
@@ -205,6 +219,7 @@ class Runs:
         """
         data = translate.decode(started.data)
         run = self._add(started.subject, session, started.data, data["space"], data["caller"], data["message"])
+        run.on_behalf_of = convert(data.get("behalf", {}), Behalf)
         found = on_record(run)
         run.refused_before = frozenset(range(max(found, default=0))) - found.keys()
         run.asked_before = {index: questions for index, questions in found.items() if questions}
@@ -376,6 +391,7 @@ class Runs:
                 correlation_id=run.run_id,
                 # Its id is needed if the run has to be ended.
                 announce=True,
+                on_behalf_of=run.on_behalf_of,
             )
         )
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, ParamSpec
 
 import msgspec
+from msgspec import Raw
 
 from trunkline.edges.alarm import Alarm
 from trunkline.edges.answers import Refused
@@ -30,7 +31,7 @@ from trunkline.edges.waiting import Requests, Waiting
 from trunkline.effects import Deliver, ToSession, Wait
 from trunkline.errors import WorkspaceError
 from trunkline.events import AgentRemoved, CallFinished, Event
-from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, fault, stamp
+from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, Verdict, fault, stamp
 from trunkline.workspace.sandbox import Sandbox, probe
 
 log = logging.getLogger("trunkline")
@@ -213,9 +214,12 @@ class Spaces:
         return NotTaken(status, self._new_run_id(), [event])
 
     def submit(self, space: str, caller: str, message: Mapping[str, Any]) -> Run:
-        """Take on a valid message; ``NotTaken`` if its caller is kept out of all of it, or if there is no room."""
+        """Take on a valid message; ``NotTaken`` if all of it is denied to its caller or to one he asks for, or if there
+        is no room.
+        """
         kinds = sorted({operation["type"] for operation in message["operations"]})
-        faults = [self._views.check(caller, translate.tool_id(space, kind), None).fault for kind in kinds]
+        behalf = self._views.behalf(caller)
+        faults = [self._views.check(caller, translate.tool_id(space, kind), None, behalf).fault for kind in kinds]
         denied = [found for found in faults if found is not None and found.code == "policy.denied"]
         if denied and len(denied) == len(kinds):
             raise self.not_taken(403, "policy", denied[0].message)
@@ -224,7 +228,7 @@ class Spaces:
         if full:
             raise self.not_taken(503, "system", full)
         run_id = self._new_run_id()
-        outputs = self.runs.submit(run_id, self._converse(run_id), space, caller, message)
+        outputs = self.runs.submit(run_id, self._converse(run_id), space, caller, message, behalf)
         run = self.runs.open[run_id]
         self._carry_out(outputs)
         return run
@@ -366,14 +370,17 @@ class Spaces:
             reason = reason if reason.startswith(own.reason) else own.reason
             rule, suggestion = own.rule, own.suggestion
         else:
-            rule, suggestion = asked_by_rule or self._views.check(run.caller, tool_id, None).rule, None
+            rule, suggestion = asked_by_rule or self._check(run, tool_id, None).rule, None
         expires_at = None if expires_ms is None else stamp(expires_ms)
         return translate.Why(rule, reason, asked_at, approval_id, expires_at, suggestion)
 
     def why_refused(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
         """Why such an operation would be refused now, if it would."""
         tool_id = translate.tool_id(run.space, operation["type"])
-        return self._views.check(run.caller, tool_id, translate.tool_input(operation)).fault
+        return self._check(run, tool_id, translate.tool_input(operation)).fault
+
+    def _check(self, run: Run, tool_id: str, body: Raw | None) -> Verdict:
+        return self._views.check(run.caller, tool_id, body, run.on_behalf_of)
 
     def why_denied(self, delivery: Deliver) -> Fault | None:
         """Why a delivery that waited for its turn must not be carried out any more, if it must not."""
