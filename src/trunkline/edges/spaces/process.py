@@ -16,7 +16,7 @@ meanwhile is carried out when the turn comes back to it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol
 
@@ -27,7 +27,7 @@ from trunkline.edges.spaces.messages import DEFAULT_TIMEOUT_MS, MAX_MESSAGE_BYTE
 from trunkline.effects import Answer, Deliver, Reply, ToSession, Wait
 from trunkline.entries import ProcessStep
 from trunkline.events import CallRequested, CancelRequested, Event, ProcessStepped
-from trunkline.model import NOBODY, Behalf, Fault, Now, Principal, stamp
+from trunkline.model import NOBODY, OPERATOR, Behalf, Fault, Now, Principal, stamp
 
 PROCESS: Final = "spaces.run"
 # Runs of one space that wait for their turn; above it a caller is told to come again (decision 37).
@@ -36,15 +36,52 @@ MAX_QUEUED: Final = 16
 MAX_OPEN: Final = 256
 # The messages and events of all runs that are not done. A message is held twice, here and in the hub's state.
 MAX_OPEN_BYTES: Final = 268_435_456
+# Of these nobody but the operator gets so many: what a person needs while everybody else floods. The bytes are two of
+# the largest messages.
+RESERVED_QUEUED: Final = 2
+RESERVED_OPEN: Final = 16
+RESERVED_BYTES: Final = 33_554_432
 # What the exchange itself may take, besides the operations (decision 38).
 SLACK_MS: Final = 5000
 # A command's timeout is capped by policy; a run's time need not be longer.
 LONGEST_TIMEOUT_MS: Final = 600_000
 # An event without content has at most this; such events are always told.
 SMALL_EVENT_BYTES: Final = 4096
+COME_AGAIN: Final = "answer what they ask, or try again later"
+ENDED: Final = "This run was ended before it was done"
 TOO_LARGE: Final = f"The events of this run are larger than {MAX_MESSAGE_BYTES} bytes; read it in another run"
 
 State = Literal["recording", "queued", "active", "paused", "ending", "done", "left"]
+
+
+class Submission(Struct, frozen=True):
+    """What somebody wants to be run: a valid message, and for whom he asked. ``data`` is all of it, for the record."""
+
+    space: str
+    caller: str
+    message: Mapping[str, Any]
+    on_behalf_of: Behalf
+    data: Raw
+
+    @classmethod
+    def made(cls, space: str, caller: str, message: Mapping[str, Any], on_behalf_of: Behalf) -> Submission:
+        """One that is new."""
+        fields: dict[str, Any] = {"space": space, "caller": caller, "message": message}
+        if on_behalf_of != NOBODY:
+            fields["behalf"] = on_behalf_of
+        return cls(space, caller, message, on_behalf_of, Raw(translate.encode(fields)))
+
+    @classmethod
+    def read(cls, data: Raw) -> Submission:
+        """One that is on record."""
+        found = translate.decode(data)
+        behalf = convert(found.get("behalf", {}), Behalf)
+        return cls(found["space"], found["caller"], found["message"], behalf, data)
+
+    @property
+    def size(self) -> int:
+        """In bytes, as it is on record."""
+        return len(memoryview(self.data))
 
 
 class Asked(Struct, frozen=True):
@@ -161,6 +198,19 @@ def time_of(operations: list[dict[str, Any]]) -> float:
     return total / 1000
 
 
+def is_within_share(caller: str, wanted: int, held: Mapping[str, int], most: int, reserved: int) -> bool:
+    """Whether a caller may have so much more of something of which there is ``most``, and each holds ``held``.
+
+    One caller gets at most half of what others leave, or the first thing he wants; ``reserved`` is the operator's, also
+    if others hold more than they should: what was taken on before may grow.
+    """
+    own, total = held.get(caller, 0), sum(held.values())
+    if caller == OPERATOR:
+        return own + wanted <= reserved or total + wanted <= most
+    left = most - reserved - (total - own)
+    return own + wanted <= left and (own == 0 or own + wanted <= left // 2)
+
+
 class Runs:
     """All runs that are not done."""
 
@@ -178,33 +228,30 @@ class Runs:
 
     # -- the beginning -------------------------------------------------------------------------------------------------
 
-    def refusal(self, space: str) -> str:
-        """Why this space takes no more runs now; empty if it does."""
-        if sum(run.message_bytes + run.size for run in self.open.values()) >= MAX_OPEN_BYTES:
-            return "the runs that are not done hold too much memory; answer what they ask, or try again later"
-        here = [run for run in self.open.values() if run.space == space]
-        if sum(run.state in {"recording", "queued"} for run in here) >= MAX_QUEUED:
-            return f"{MAX_QUEUED} runs wait for their turn in this space; try again later"
-        if len(here) >= MAX_OPEN:
-            return f"{MAX_OPEN} runs of this space are not done; answer what they ask, or try again later"
+    def refusal(self, wanted: Submission) -> str:
+        """Why this is not taken on now; empty if it is."""
+        caller = wanted.caller
+        kept: Counter[str] = Counter()
+        queued: Counter[str] = Counter()
+        opened: Counter[str] = Counter()
+        for run in self.open.values():
+            kept[run.caller] += run.message_bytes + run.size
+            if run.space == wanted.space:
+                opened[run.caller] += 1
+                queued[run.caller] += run.state in {"recording", "queued"}
+        if not is_within_share(caller, wanted.size, kept, MAX_OPEN_BYTES, RESERVED_BYTES):
+            return f"the runs that are not done hold too much memory, {kept[caller]} bytes of it for you; {COME_AGAIN}"
+        if not is_within_share(caller, 1, queued, MAX_QUEUED, RESERVED_QUEUED):
+            waiting = f"{queued.total()} runs wait for their turn in this space"
+            return f"{waiting}, {queued[caller]} of them yours; try again later"
+        if not is_within_share(caller, 1, opened, MAX_OPEN, RESERVED_OPEN):
+            return f"{opened.total()} runs of this space are not done, {opened[caller]} of them yours; {COME_AGAIN}"
         return ""
 
-    def submit(
-        self,
-        run_id: str,
-        session: int,
-        space: str,
-        caller: str,
-        message: Mapping[str, Any],
-        on_behalf_of: Behalf = NOBODY,
-    ) -> list[Output]:
-        """Take on a message that was found valid. It starts once it is on record."""
-        fields: dict[str, Any] = {"space": space, "caller": caller, "message": message}
-        if on_behalf_of != NOBODY:
-            fields["behalf"] = on_behalf_of
-        data = Raw(translate.encode(fields))
-        self._add(run_id, session, data, space, caller, message).on_behalf_of = on_behalf_of
-        self._out.append(ProcessStepped(session, "started", PROCESS, run_id, "started", data))
+    def submit(self, run_id: str, session: int, wanted: Submission) -> list[Output]:
+        """Take on what was found valid. It starts once it is on record."""
+        self._add(run_id, session, wanted)
+        self._out.append(ProcessStepped(session, "started", PROCESS, run_id, "started", wanted.data))
         return self._take()
 
     def take_up(
@@ -217,9 +264,7 @@ class Runs:
 
         ``on_record`` tells which of its operations became calls, and what a person was asked about each.
         """
-        data = translate.decode(started.data)
-        run = self._add(started.subject, session, started.data, data["space"], data["caller"], data["message"])
-        run.on_behalf_of = convert(data.get("behalf", {}), Behalf)
+        run = self._add(started.subject, session, Submission.read(started.data))
         found = on_record(run)
         run.refused_before = frozenset(range(max(found, default=0))) - found.keys()
         run.asked_before = {index: questions for index, questions in found.items() if questions}
@@ -227,16 +272,17 @@ class Runs:
         self._enqueue(run)
         return self._take()
 
-    def _add(self, run_id: str, session: int, data: Raw, space: str, caller: str, message: Mapping[str, Any]) -> Run:
-        operations = message["operations"]
+    def _add(self, run_id: str, session: int, wanted: Submission) -> Run:
+        operations = wanted.message["operations"]
         run = Run(
             run_id,
             session,
-            space,
-            caller,
+            wanted.space,
+            wanted.caller,
             operations,
-            message.get("stopOnError", False),
-            message_bytes=len(memoryview(data)),
+            wanted.message.get("stopOnError", False),
+            message_bytes=wanted.size,
+            on_behalf_of=wanted.on_behalf_of,
             seconds=time_of(operations),
         )
         self.open[run_id] = run
@@ -430,6 +476,16 @@ class Runs:
                 self._out.append(CancelRequested(session, "cancel", by, call_id=run.call_id, reason="defect"))
             details = {"index": run.index}
             self._tell(run, translate.error_event("system", translate.DEFECT, stamp(now.ms), details))
+            self._end(run, "error")
+        return self._take()
+
+    def end(self, run: Run, by: Principal, now: Now) -> list[Output]:
+        """Somebody wants this run to end now, whatever it does or waits for."""
+        if run.state != "ending" and (run.is_open or run.state == "paused"):
+            # Under its reference: a call that has just been asked for may have no id yet.
+            self._out.append(CancelRequested(run.session, "cancel", by, target=str(run.index), reason="run ended"))
+            details = {"index": run.index, "endedBy": by.identity}
+            self._tell(run, translate.error_event("system", ENDED, stamp(now.ms), details))
             self._end(run, "error")
         return self._take()
 

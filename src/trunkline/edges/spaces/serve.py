@@ -25,13 +25,13 @@ from trunkline.edges.exchange import BaseSink, Feed, Views
 from trunkline.edges.spaces import translate, undo
 from trunkline.edges.spaces.agent import SpaceAgent
 from trunkline.edges.spaces.messages import read_operations_message
-from trunkline.edges.spaces.process import PROCESS, Changed, Drop, Ended, Output, Run, Runs, Start, Turn
+from trunkline.edges.spaces.process import PROCESS, Changed, Drop, Ended, Output, Run, Runs, Start, Submission, Turn
 from trunkline.edges.spaces.store import Space, SpacesFolder
 from trunkline.edges.waiting import Requests, Waiting
 from trunkline.effects import Deliver, ToSession, Wait
 from trunkline.errors import WorkspaceError
 from trunkline.events import AgentRemoved, CallFinished, Event
-from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, Verdict, fault, stamp
+from trunkline.model import Decision, Fault, Now, Principal, ProcessIdentity, Status, Verdict, fault, stamp
 from trunkline.workspace.sandbox import Sandbox, probe
 
 log = logging.getLogger("trunkline")
@@ -155,14 +155,19 @@ class Spaces:
                 raise Refused(fault("hub.unavailable")) from None
             return agent
 
-    async def remove(self, name: str) -> None:
-        """Take a space away, with its files."""
+    async def remove(self, name: str, by: Principal | None = None) -> None:
+        """Take a space away, with its files; ``by`` wants its open runs to be ended for that."""
         async with self._changing:
             agent = self.agent(name)
-            if any(run.space == name for run in self.runs.open.values()):
-                text = "runs of this space are not done: answer what they ask, or wait for them"
+            unfinished = [run for run in self.runs.open.values() if run.space == name]
+            if unfinished and by is None:
+                text = "runs of this space are not done: answer what they ask, wait for them, or end them (--force)"
                 raise Refused(fault("state.conflict", text))
             del self.agents[name]
+            if by is not None:
+                # Whoever has the turn last: it goes to nobody else meanwhile.
+                for run in sorted(unfinished, key=lambda run: run.state == "active"):
+                    self.end(run, by)
             await agent.detach("removed")
             self._feed.feed([AgentRemoved(agent.agent_id, f"the space {name} was removed")])
             self._feed.guard(agent.agent_id, None)
@@ -224,14 +229,19 @@ class Spaces:
         if denied and len(denied) == len(kinds):
             raise self.not_taken(403, "policy", denied[0].message)
         closed = self._views.closed()
-        full = self.runs.refusal(space) if closed is None else closed.message
+        wanted = Submission.made(space, caller, message, behalf)
+        full = self.runs.refusal(wanted) if closed is None else closed.message
         if full:
             raise self.not_taken(503, "system", full)
         run_id = self._new_run_id()
-        outputs = self.runs.submit(run_id, self._converse(run_id), space, caller, message, behalf)
+        outputs = self.runs.submit(run_id, self._converse(run_id), wanted)
         run = self.runs.open[run_id]
         self._carry_out(outputs)
         return run
+
+    def end(self, run: Run, by: Principal) -> None:
+        """End a run before it is done; one that is done stays as it is."""
+        self._guarded(run.session, self.runs.end, run, by, self._feed.now())
 
     def _new_run_id(self) -> str:
         """``run_`` and 128 random bits (SP-039)."""

@@ -66,6 +66,39 @@ async def test_a_space_with_open_runs_is_not_removed(shell: Case) -> None:
     assert shell.spaces.agents == {}
 
 
+async def test_the_operator_removes_a_space_whatever_is_done_and_asked_in_it(shell: Case) -> None:
+    assert shell.commands is not None
+    asking, working = shell.submit(RM), shell.submit({"type": "shell", "command": "long"}, MESSAGE)
+    await shell.commands.wait_begun("long")
+    waiting = shell.submit({"type": "shell", "command": "next"})
+    async with asyncio.timeout(10):
+        await shell.spaces.remove("demo", BOSS)
+    for run in (asking, working, waiting):
+        await shell.end_of(run)
+        assert (run.status, run.events[-1]["category"]) == ("error", "system")
+    assert (shell.commands.begun, shell.commands.ended) == (["long"], ["long"])
+    assert shell.exchange.views.questions() == []
+    assert shell.spaces.runs.open == {}
+    await shell.spaces.create("demo", "standard", {})
+    assert kinds(await shell.run(WRITE)) == ["createFile"]
+
+
+async def test_a_run_that_is_ended_while_its_approved_command_waits_for_the_turn_never_starts_it(shell: Case) -> None:
+    assert shell.commands is not None
+    asked, busy = shell.submit(RM), shell.submit({"type": "shell", "command": "busy"})
+    await shell.commands.wait_begun("busy")
+    assert asked.asked is not None
+    shell.exchange.answer(asked.asked.approval_id)
+    shell.spaces.end(asked, BOSS)
+    await shell.end_of(asked)
+    shell.commands.end("busy")
+    await shell.end_of(busy)
+    assert shell.commands.begun == ["busy"]
+    assert all(
+        status is not Status.RUNNING for status in (view.status for view in shell.exchange.views.calls(9, None)[0])
+    )
+
+
 async def test_a_removed_space_takes_along_what_it_was_asked_and_a_new_one_does_none_of_it(shell: Case) -> None:
     asked = shell.exchange.call("space.demo/shell", {"command": "rm -rf data"})
     assert [wait.status for wait in asked.waits] == [Status.WAITING_APPROVAL]
