@@ -332,7 +332,9 @@ class Noticed(Event):
 class ProcessStepped(Event):
     """Something of an edge that outlives a connection (a run, a task) took a step. ``Reply`` comes when it is on disk.
 
-    ``data`` is the edge's own JSON object; the hub does not read it. With ``done`` the subject is closed.
+    ``data`` is the edge's own JSON object; the hub does not read it. With ``done`` the subject is closed. What is
+    written counts for ``caller``, whose identity is empty if the exchange does this for itself; the first step of a
+    subject is refused if too much would be written for him.
     """
 
     session: int
@@ -342,6 +344,7 @@ class ProcessStepped(Event):
     step: str
     data: Raw
     done: bool = False
+    caller: str = ""
 
 
 class SnapshotTaken(Event):

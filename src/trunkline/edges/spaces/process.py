@@ -108,6 +108,8 @@ class Run(Struct, eq=False):
     index: int = 0
     state: State = "recording"
     status: str = "completed"
+    # Why it was not put on record, and so is none.
+    refused: Fault | None = None
     # The call of its present operation, once it has an id; the question it asks; what waits for the run's turn.
     call_id: str | None = None
     asked: Asked | None = None
@@ -251,7 +253,9 @@ class Runs:
     def submit(self, run_id: str, session: int, wanted: Submission) -> list[Output]:
         """Take on what was found valid. It starts once it is on record."""
         self._add(run_id, session, wanted)
-        self._out.append(ProcessStepped(session, "started", PROCESS, run_id, "started", wanted.data))
+        self._out.append(
+            ProcessStepped(session, "started", PROCESS, run_id, "started", wanted.data, caller=wanted.caller)
+        )
         return self._take()
 
     def take_up(
@@ -296,6 +300,8 @@ class Runs:
         if run is None:
             return []
         match effect:
+            case Reply(ref="started") if effect.fault is not None:
+                self._refused(run, effect.fault, now)
             case Reply(ref="started") if run.state == "recording":
                 self._enqueue(run)
             case Reply(ref="ended"):
@@ -309,6 +315,12 @@ class Runs:
             case _:
                 pass
         return self._take()
+
+    def _refused(self, run: Run, problem: Fault, now: Now) -> None:
+        """Nothing of this run is on record, and nothing of it is done."""
+        run.refused, run.status = problem, "error"
+        self._tell(run, translate.error_event("system", problem.message, stamp(now.ms), problem.details))
+        self._done(run)
 
     def run_of(self, delivery: Deliver) -> Run | None:
         """The run whose present operation this is."""
@@ -456,7 +468,8 @@ class Runs:
     def _end(self, run: Run, status: str) -> None:
         run.state, run.status = "ending", status
         data = Raw(translate.encode({"space": run.space, "caller": run.caller, "status": status, "events": run.events}))
-        self._out.append(ProcessStepped(run.session, "ended", PROCESS, run.run_id, "ended", data, done=True))
+        ended = ProcessStepped(run.session, "ended", PROCESS, run.run_id, "ended", data, done=True, caller=run.caller)
+        self._out.append(ended)
         self._give_turn(run)
 
     def _done(self, run: Run) -> None:

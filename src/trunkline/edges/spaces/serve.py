@@ -219,8 +219,8 @@ class Spaces:
         return NotTaken(status, self._new_run_id(), [event])
 
     def submit(self, space: str, caller: str, message: Mapping[str, Any]) -> Run:
-        """Take on a valid message; ``NotTaken`` if all of it is denied to its caller or to one he asks for, or if there
-        is no room.
+        """Take on a valid message; ``NotTaken`` if all of it is denied to its caller or to one he asks for, if there is
+        no room, or if too much was written on record for him.
         """
         kinds = sorted({operation["type"] for operation in message["operations"]})
         behalf = self._views.behalf(caller)
@@ -237,6 +237,8 @@ class Spaces:
         outputs = self.runs.submit(run_id, self._converse(run_id), wanted)
         run = self.runs.open[run_id]
         self._carry_out(outputs)
+        if run.refused is not None:
+            raise NotTaken(429, run_id, run.events)
         return run
 
     def end(self, run: Run, by: Principal) -> None:

@@ -492,3 +492,29 @@ async def test_after_a_restart_nobody_hears_what_he_may_not_ask_for_and_is_not_t
     await shell.end_of(again)
     assert kinds(again) == ["error", "approvalRequired", "error", "policyDenied"]
     assert "not told" in again.events[0]["message"]
+
+
+# --- what is written on record ----------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_would_be_too_much_on_record_for_its_caller_is_none(case: Case) -> None:
+    everything = Policy((Rule("all", "*", "*", Decision.ALLOW),), "all")
+    case.exchange.feed.feed([SettingsChanged(HubSettings(everything, Limits(ledger_bytes_per_hour=100_000)))])
+    large = {"type": "message", "content": "x" * 60_000}
+    first = await case.run(large, caller="http:v")
+    assert kinds(first) == ["message"]
+    before, sessions = len(case.exchange.log), case.exchange.feed.figures()["sessions"]
+    with pytest.raises(NotTaken) as caught:
+        case.submit(large, caller="http:v")
+    assert (caught.value.status, caught.value.message["events"][0]["category"]) == (429, "system")
+    assert (len(case.exchange.log), case.spaces.runs.open) == (before, {})
+    assert case.exchange.feed.figures()["sessions"] == sessions
+    assert kinds(await case.run(large, caller="http:w")) == ["message"]
+
+
+async def test_both_steps_of_a_run_count_for_its_caller(case: Case) -> None:
+    await case.run(WRITE)
+    await case.run({**READ}, caller="http:v")
+    steps = [bytes(step.data) for step in case.exchange.recorded(ProcessStep) if b"http:v" in bytes(step.data)]
+    assert len(steps) == 2
+    assert case.exchange.hub.loads.written()["http:v"] >= sum(map(len, steps)) + 4 * 512
