@@ -14,7 +14,9 @@ from msgspec import Raw, Struct
 
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.model import (
+    NOBODY,
     Actor,
+    Behalf,
     BreakerPolicy,
     Fault,
     Health,
@@ -136,7 +138,8 @@ class CallRequested(Event):
     """Somebody asks for one run of a tool.
 
     With ``announce`` the hub answers a call it took on with ``Wait`` (``running`` or ``queued``) at once, so that the
-    caller knows its id before the outcome.
+    caller knows its id before the outcome. ``on_behalf_of`` is what the hub said when this work was asked for, if that
+    was before: it is added to what the hub finds out about the caller now.
     """
 
     session: int
@@ -153,6 +156,7 @@ class CallRequested(Event):
     expires_ms: int | None = None
     earlier: Earlier | None = None
     announce: bool = False
+    on_behalf_of: Behalf = NOBODY
     # The input as plain JSON, where the edge has read it already.
     value: Any = None
 
@@ -328,7 +332,9 @@ class Noticed(Event):
 class ProcessStepped(Event):
     """Something of an edge that outlives a connection (a run, a task) took a step. ``Reply`` comes when it is on disk.
 
-    ``data`` is the edge's own JSON object; the hub does not read it. With ``done`` the subject is closed.
+    ``data`` is the edge's own JSON object; the hub does not read it. With ``done`` the subject is closed. What is
+    written counts for ``caller``, whose identity is empty if the exchange does this for itself; the first step of a
+    subject is refused if too much would be written for him.
     """
 
     session: int
@@ -338,6 +344,7 @@ class ProcessStepped(Event):
     step: str
     data: Raw
     done: bool = False
+    caller: str = ""
 
 
 class SnapshotTaken(Event):

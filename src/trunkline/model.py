@@ -117,6 +117,20 @@ class Circumstance(enum.StrEnum):
 Circumstances = frozenset[Circumstance]
 
 
+class Behalf(Struct, frozen=True, omit_defaults=True):
+    """For whom somebody asked when he asked, as the hub found it out then: for work that goes on after he was answered.
+
+    The callers behind him, the first one first; how deep a call of his was; under which circumstances he asked.
+    """
+
+    callers: tuple[str, ...] = ()
+    depth: int = 1
+    circumstances: tuple[Circumstance, ...] = ()
+
+
+NOBODY: Final = Behalf()
+
+
 class Health(enum.StrEnum):
     """How an agent says it is, or what its silence says. Only ``ok`` and ``degraded`` are given calls."""
 

@@ -308,6 +308,8 @@ class Users:
             return self.send("GET", f"/v1/runs/{rng.choice(self.runs[-3:])}{query}")
         if which < 0.7:
             run, named = rng.choice(self.asked) if self.asked else ("run_1", "op-0")
+            if rng.random() < 0.1:
+                return self.send("POST", f"/v1/runs/{run}/cancel")
             answer = {"approval": {"operationId": named, "decision": rng.choice(("approved", "denied")), "reason": "r"}}
             return self.send("POST", f"/v1/runs/{run}/resume", self.body(answer))
         if which < 0.75:
@@ -315,7 +317,8 @@ class Users:
             given = {"name": name, "preset": rng.choice((*PRESETS, "x")), "policy": self.policy()}
             return self.send("POST", "/v1/spaces", self.body(given))
         if which < 0.77:
-            return self.send("DELETE", f"/v1/spaces/{rng.choice(('other', 'other', 'no', self.space()))}")
+            force = rng.choice(("", "", "?force=1", "?force=x"))
+            return self.send("DELETE", f"/v1/spaces/{rng.choice(('other', 'other', 'no', self.space()))}{force}")
         if which < 0.82:
             return self.send("GET", rng.choice(("/v1/spaces", f"/v1/spaces/{self.space()}")))
         if which < 0.87:

@@ -497,3 +497,18 @@ def test_a_space_with_open_runs_is_not_removed(exchange: Running) -> None:
     assert "not done" in answer["error"]["message"]
     assert resume(exchange, paused["runId"], "rm", "denied")[0] == 200
     assert exchange.request("DELETE", f"/v1/spaces/{space.name}") == (200, {"name": space.name, "removed": True})
+
+
+def test_a_run_that_asks_is_ended_and_its_space_removed_by_force(exchange: Running) -> None:
+    assert trunkline(exchange, "space", "new", "ending", "--preset", "restrictive").returncode == 0
+    message = json.dumps(
+        {"protocolVersion": "1.0", "operations": [{"type": "createFile", "path": "a", "content": "x"}]}
+    )
+    asking = [trunkline(exchange, "space", "run", "ending", "--no-wait", text=f"{message}\n") for _ in range(2)]
+    assert [ran.returncode for ran in asking] == [3, 3]
+    ended = trunkline(exchange, "space", "cancel", json.loads(asking[0].stdout)["runId"])
+    assert (ended.returncode, json.loads(ended.stdout)["status"]) == (0, "error")
+    assert trunkline(exchange, "space", "cancel", "run_none").returncode == 2
+    refused = trunkline(exchange, "space", "rm", "ending", "--yes")
+    assert (refused.returncode, "--force" in refused.stderr) == (2, True)
+    assert trunkline(exchange, "space", "rm", "ending", "--yes", "--force").returncode == 0

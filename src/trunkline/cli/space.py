@@ -71,8 +71,9 @@ def list_spaces(settings: CommandSettings) -> None:
 @space.command("rm", short_help="Remove a space with all its files.")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="End the runs that are not done.")
 @shared
-def rm(settings: CommandSettings, name: str, yes: bool) -> None:
+def rm(settings: CommandSettings, name: str, yes: bool, force: bool) -> None:
     """Remove the space NAME with all its files."""
     exchange = settings.connect()
     # Nobody should have to say yes to what is not there.
@@ -81,7 +82,7 @@ def rm(settings: CommandSettings, name: str, yes: bool) -> None:
         raise click.UsageError(f"this removes the space {printable(name)} with all its files; say --yes")
     if not yes:
         click.confirm(f"Remove the space {printable(name)} with all its files?", abort=True, err=True)
-    answer = decode(exchange.request("DELETE", at("spaces", name)))
+    answer = decode(exchange.request("DELETE", at("spaces", name, force=1 if force else None)))
     if not settings.shown_as_json(answer):
         say(f"removed {printable(name)}")
 
@@ -182,6 +183,14 @@ def show(settings: CommandSettings, run_id: str, wait: bool) -> None:
     if wait:
         sys.exit(_follow(exchange, message, wait=True))
     _say(message)
+
+
+@space.command("cancel", short_help="End a run before it is done.")
+@click.argument("run_id", metavar="RUN")
+@shared
+def cancel(settings: CommandSettings, run_id: str) -> None:
+    """End a run, whatever it does or waits for. What it did so far stays."""
+    _say(_events_message(settings.connect().answer("POST", at("runs", run_id, "cancel"))[1]))
 
 
 def _run_one(exchange: ExchangeClient, name: str, line: bytes, *, wait: bool) -> int:

@@ -17,7 +17,9 @@ from trunkline.effects import ToSession
 from trunkline.entries import ProcessStep
 from trunkline.events import Event
 from trunkline.model import (
+    NOBODY,
     AgentView,
+    Behalf,
     CallView,
     Fault,
     Guard,
@@ -154,8 +156,15 @@ class Views(Protocol):
     def question(self, approval_id: str) -> Question | None:
         """One open question."""
 
-    def check(self, caller: str, tool_id: str, body: Raw | None) -> Verdict:
+    def check(self, caller: str, tool_id: str, body: Raw | None, on_behalf_of: Behalf = NOBODY) -> Verdict:
         """What would happen to such a call. Nothing is recorded."""
+
+    def behalf(self, caller: str) -> Behalf:
+        """For whom this caller asks at this moment.
+
+        An edge whose work goes on after the caller was answered asks this when it takes the work on, keeps it on record
+        with the work, and says it in each ``CallRequested`` that the work leads to.
+        """
 
     def denied(self, call_id: str) -> Fault | None:
         """Why an open call may not go on, by the rules and tokens of now; None if it may.

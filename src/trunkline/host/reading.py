@@ -18,7 +18,19 @@ from trunkline.hub import views
 from trunkline.hub.state import Call
 from trunkline.ledger import export
 from trunkline.ledger.reader import Reader, call_number
-from trunkline.model import AgentView, CallView, Fault, LargeOutput, Principal, Question, Status, ToolView, Verdict
+from trunkline.model import (
+    NOBODY,
+    AgentView,
+    Behalf,
+    CallView,
+    Fault,
+    LargeOutput,
+    Principal,
+    Question,
+    Status,
+    ToolView,
+    Verdict,
+)
 
 # Pairs of a large output and its caller. Who is forgotten looks at his call again.
 MAX_LARGE: Final = 16_384
@@ -130,9 +142,13 @@ class Reading(Views):
         """One open question."""
         return next((found for found in self.questions() if found.approval_id == approval_id), None)
 
-    def check(self, caller: str, tool_id: str, body: Raw | None) -> Verdict:
+    def check(self, caller: str, tool_id: str, body: Raw | None, on_behalf_of: Behalf = NOBODY) -> Verdict:
         """What would happen to such a call."""
-        return views.dry_run(self._hub, caller, tool_id, body, self._runner.now())
+        return views.dry_run(self._hub, caller, tool_id, body, self._runner.now(), on_behalf_of)
+
+    def behalf(self, caller: str) -> Behalf:
+        """For whom this caller asks at this moment."""
+        return self._hub.judging.behalf(caller, self._runner.now())
 
     def denied(self, call_id: str) -> Fault | None:
         """Why an open call may not go on, if it may not."""

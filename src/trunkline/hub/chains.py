@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 
 from trunkline.hub.state import Call
-from trunkline.model import Fault, agent_of, fault
+from trunkline.model import NOBODY, Behalf, Fault, agent_of, fault
 
 # Deeper chains were loops in every trace seen; other gateways stop between 5 and 10.
 MAX_DEPTH: Final = 8
@@ -56,6 +56,14 @@ def chain_of(caller: str, named: Call | None, working: Sequence[Call]) -> Chain:
         depth = max(depth, own.entry.depth)
         return Chain(tuple(callers), depth, (*working, own))
     return Chain(tuple(callers), depth, tuple(working), working[0] if len(working) == 1 else None)
+
+
+def added(chain: Chain, behalf: Behalf) -> Chain:
+    """The chain of a call that is made now for work that was asked for before, on behalf of others."""
+    if behalf == NOBODY:
+        return chain
+    callers = tuple(dict.fromkeys((*behalf.callers, *chain.callers)))
+    return Chain(callers, max(chain.depth, behalf.depth), chain.causes, chain.cause)
 
 
 def refusal(chain: Chain, caller: str, target: str) -> Fault | None:

@@ -15,9 +15,9 @@ from trunkline.hub.control import Control
 from trunkline.hub.in_force import InForce
 from trunkline.hub.interruptions import Interruptions
 from trunkline.hub.journal import Journal
-from trunkline.hub.limits import Loads
+from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.registry import Registry
-from trunkline.hub.state import CLOCK_JUMPED, RECORDED_JUMP_MS
+from trunkline.hub.state import CLOCK_JUMPED, RECORDED_JUMP_MS, body_size
 from trunkline.model import Now, Status, fault, is_told_of, tool_agent
 
 # Of the same code about the same peer so many remarks are all on record; so many kinds are told apart.
@@ -147,7 +147,14 @@ class ExchangeEvents:
         )
 
     def process_stepped(self, event: events.ProcessStepped, now: Now) -> None:
-        """What an edge keeps of a run or task; its reply comes when it is on disk."""
+        """What an edge keeps of a run or task; its reply comes when it is on disk. What has begun may always go on."""
+        size = ENTRY_BYTES + body_size(event.data)
+        if event.caller and (event.process, event.subject) not in self._state.processes:
+            limits = self._in_force.settings.limits
+            problem = self._loads.try_write(event.caller, limits, now.mono, size)
+            if problem is not None:
+                self._journal.reply(event.session, event.ref, 0, problem=problem)
+                return
         number = self._journal.write(
             entries.ProcessStep(
                 n=self._journal.next,
@@ -159,6 +166,8 @@ class ExchangeEvents:
                 done=event.done,
             )
         )
+        if event.caller:
+            self._loads.wrote(event.caller, size)
         self._journal.reply(event.session, event.ref, number, named=event.subject, status=event.step)
 
     def snapshot_taken(self, event: events.SnapshotTaken, now: Now) -> None:

@@ -31,7 +31,19 @@ from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.routing import Routing
 from trunkline.hub.state import State, body_size, held_beside
-from trunkline.model import Circumstance, Circumstances, Decision, Fault, Now, Verdict, agent_of, fault
+from trunkline.model import (
+    EMPTY_OBJECT,
+    Behalf,
+    Circumstance,
+    Circumstances,
+    Decision,
+    Fault,
+    Now,
+    Principal,
+    Verdict,
+    agent_of,
+    fault,
+)
 
 # A look into an enum takes 70 ns.
 ASK: Final = Decision.ASK
@@ -134,8 +146,10 @@ class Judging:
     def dry_refusal(self, case: Case, now: Now, *, has_input: bool) -> Refusal | None:
         """The same of a call that nobody makes: what the rules say, and to its input if it has one.
 
-        The tool is given. What passes by itself (a missing directive, an agent that is away, full slots) is left out.
+        The tool is given, and for whom the caller asks. What passes by itself (a missing directive, an agent that is
+        away, full slots) is left out.
         """
+        case.chain = chains.added(NO_CHAIN, case.event.on_behalf_of)
         refusal = self.policy_agrees(case, now)
         if refusal is None and has_input:
             refusal = self.input_is_valid(case) or self.guard_agrees(case)
@@ -177,7 +191,7 @@ class Judging:
         """Those whom the caller works for stand behind the call; nobody is called in a circle, or too deep."""
         agent = case.tool.agent
         self.find_chain(case, now)
-        if agent is not None and (case.chain.causes or agent_of(case.caller) == agent.agent_id):
+        if agent is not None and (case.chain is not NO_CHAIN or agent_of(case.caller) == agent.agent_id):
             problem = chains.refusal(case.chain, case.caller, agent.identity)
             if problem is not None:
                 return Refusal(problem, chain=case.chain.callers)
@@ -186,11 +200,18 @@ class Judging:
     def find_chain(self, case: Case, now: Now) -> None:
         """Find out for whom the caller asks: the one place that does, whatever edge, token and session he asks by."""
         working, named_id = list(self._calls.worked_on(case.caller, now)), case.event.causation_id
-        if not working and named_id is None:
-            return
-        # One that ended without the agent's word is not open, and may be named all the same.
-        named = next((call for call in working if call.entry.call_id == named_id), None)
-        case.chain = chains.chain_of(case.caller, named or self._state.calls.get(named_id or ""), working)
+        if working or named_id is not None:
+            # One that ended without the agent's word is not open, and may be named all the same.
+            named = next((call for call in working if call.entry.call_id == named_id), None)
+            case.chain = chains.chain_of(case.caller, named or self._state.calls.get(named_id or ""), working)
+        case.chain = chains.added(case.chain, case.event.on_behalf_of)
+
+    def behalf(self, caller: str, now: Now) -> Behalf:
+        """For whom ``caller`` asks at this moment, and under which circumstances: to be kept with what he asks for."""
+        case = Case(CallRequested(0, "", Principal(caller), "", EMPTY_OBJECT))
+        self.find_chain(case, now)
+        self.find_circumstances(case, now)
+        return Behalf(case.chain.callers, case.chain.depth, tuple(sorted(case.circumstances)))
 
     def find_circumstances(self, case: Case, now: Now) -> None:
         """Find out under which circumstances the call is made: the one place that does."""
@@ -198,7 +219,8 @@ class Judging:
         case.correlation_id = case.event.correlation_id
         if case.correlation_id is None and cause is not None:
             case.correlation_id = cause.correlation_id
-        case.circumstances = NONE
+        behalf = case.event.on_behalf_of
+        case.circumstances = frozenset(behalf.circumstances) if behalf.circumstances else NONE
         if self._is_untrusted(case, now):
             case.circumstances |= {Circumstance.UNTRUSTED}
 

@@ -31,7 +31,7 @@ from trunkline.hub.judging import Case, Judging
 from trunkline.hub.limits import CALL_BYTES, HOUR_S, Load, Loads, written_at_most
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.state import Call, State, held_beside
-from trunkline.model import INLINE_OUTPUT_BYTES, Now, Status, agent_of
+from trunkline.model import INLINE_OUTPUT_BYTES, NOBODY, Now, Status, agent_of
 from trunkline.schemas import value_of
 
 RUNNING: Final = Status.RUNNING
@@ -128,6 +128,7 @@ class Lanes:
         """Whether nothing about this call needs to be judged again for the next one like it."""
         return (
             case.event.key is None
+            and case.event.on_behalf_of is NOBODY
             and case.warning is None
             and (case.chain is NO_CHAIN or case.chain.cause is not None)
             and case.agent.breaker is None
@@ -162,6 +163,7 @@ class Lanes:
             or event.timeout_ms is not None
             or event.expires_ms is not None
             or event.announce
+            or event.on_behalf_of is not NOBODY
         ):
             return None
         agent, load, body = lane.agent, lane.load, event.input

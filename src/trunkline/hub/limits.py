@@ -68,17 +68,21 @@ class Loads:
         load.tokens -= 1.0
         return None
 
-    def try_write(self, caller: str, limits: Limits, now: float) -> Fault | None:
-        """Say when to come back to a caller for whom so much was written that the next hour has to begin first."""
+    def try_write(self, caller: str, limits: Limits, now: float, size: int = 0) -> Fault | None:
+        """Say when to come back to a caller for whom so much was written that the next hour has to begin first.
+
+        ``size`` is what is about to be written, where that is known. It is counted by ``wrote``.
+        """
         most = written_at_most(caller, limits)
         if not most:
             return None
         load = self.of(caller)
         passed_s = now - load.written_since
         if passed_s >= HOUR_S:
-            load.written, load.written_since = 0, now
-        elif load.written > most:
-            text = f"more than {most} bytes were written on record for {caller} within an hour"
+            load.written, load.written_since, passed_s = 0, now, 0.0
+        if load.written + size > most:
+            more = f", with {size} for this" if size else ""
+            text = f"more than {most} bytes were written on record for {caller} within an hour{more}"
             return fault("limit.rate", text, details={"retry_after_ms": math.ceil((HOUR_S - passed_s) * 1000)})
         return None
 

@@ -23,7 +23,9 @@ from trunkline.hub.registry import Agent, Tool
 from trunkline.hub.state import Call, Settled
 from trunkline.model import (
     EMPTY_OBJECT,
+    NOBODY,
     AgentView,
+    Behalf,
     CallView,
     Decision,
     LargeOutput,
@@ -180,9 +182,10 @@ def tokens(hub: Hub) -> list[TokenView]:
     ]
 
 
-def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now) -> Verdict:
+def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now, behalf: Behalf = NOBODY) -> Verdict:
     """What would happen to such a call, by which rule: the steps of ``judging`` that say so without making it."""
-    case = Case(CallRequested(0, "", Principal(caller), tool_id, EMPTY_OBJECT if body is None else body))
+    given = EMPTY_OBJECT if body is None else body
+    case = Case(CallRequested(0, "", Principal(caller), tool_id, given, on_behalf_of=behalf))
     tool, pin = hub.registry.tools.get(tool_id), hub.state.pins.get(tool_id)
     if tool is None and pin is not None:
         tool = hub.registry.tool(pin.definition, pin.fingerprint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.hub.kit import ALL, BOSS, Kit, rules, tool
-from trunkline.model import Policy, Principal
+from trunkline.model import Behalf, Circumstance, Policy, Principal
 
 LOW = Principal("http:low")
 OTHER_TOKENS = (Principal("http:com.a"), Principal("chiffon:com.a"), Principal("spaces:com.a"))
@@ -143,3 +143,49 @@ def test_a_repeat_is_judged_for_those_whom_the_caller_works_for_now() -> None:
     assert kit.call("com.b/read", by="com.a", key="k").code == "policy.denied"
     kit.finish(work, {})
     assert kit.call("com.b/read", by="com.a", key="k").call_id == first.call_id
+
+
+# -- work that goes on after its asker was answered --------------------------------------------------------------------
+
+
+def test_what_was_found_out_before_is_added_to_the_chain_and_takes_nobodys_place() -> None:
+    kit = two()
+    middle = Principal("http:com.a")
+    work = kit.call("com.a/x", by=LOW)
+    behalf = kit.hub.judging.behalf("http:com.a", kit.now)
+    assert (behalf.callers, behalf.depth) == (("http:low",), 2)
+    kit.finish(work, {})
+    later = kit.call("com.b/x", by=middle, on_behalf_of=behalf).accepted
+    assert (later.chain, later.depth, later.cause) == (("http:low",), 2, None)
+    beside = kit.call("com.a/x", {"n": 1}, by=Principal("http:other"))
+    later = kit.call("com.b/x", {"n": 2}, by=middle, on_behalf_of=behalf).accepted
+    assert (later.chain, later.cause) == (("http:low", "http:other"), beside.accepted.n)
+
+
+@pytest.mark.parametrize("tool_id", ["com.b/x", "com.b/read"])
+def test_work_for_others_does_not_go_by_the_lane_of_the_callers_own(tool_id: str) -> None:
+    kit = two(LOW_IS_DENIED)
+    other = Principal("http:com.a")
+    for _ in range(3):  # the second and third go by a lane
+        kit.finish(kit.call(tool_id, by=other), {})
+    assert kit.call(tool_id, by=other, on_behalf_of=Behalf(("http:low",))).code == "policy.denied"
+
+
+def test_a_repeat_for_others_is_told_nothing_that_they_may_not_ask_for() -> None:
+    kit = two(LOW_IS_DENIED)
+    other, behalf = Principal("http:com.a"), Behalf(("http:low",), 2)
+    kit.finish(kit.call("com.b/x", by=other, key="k"), {})
+    assert kit.call("com.b/x", by=other, key="k", on_behalf_of=behalf).code == "policy.denied"
+
+
+def test_work_for_others_does_not_come_back_to_one_of_them() -> None:
+    kit = two()
+    behalf = Behalf(("agent:com.b",), 2)
+    assert kit.call("com.b/x", by=Principal("http:com.a"), on_behalf_of=behalf).code == "chain.refused"
+
+
+def test_circumstances_that_were_found_out_before_hold() -> None:
+    kit = two()
+    behalf = Behalf((), 1, (Circumstance.UNTRUSTED,))
+    made = kit.call("com.b/x", by=Principal("http:com.a"), on_behalf_of=behalf).accepted
+    assert made.circumstances == (Circumstance.UNTRUSTED,)

@@ -1,9 +1,10 @@
 """Runs: an operations message on its way, which outlives the connection it came on and the exchange it came to.
 
-Pure. A run is on record by one step ``started`` (space, caller, message) and one ``ended`` (status, events). Between
-the two it holds nothing durable: each operation is an ordinary call with the key ``<run>/<index>``, so after a restart
-the run asks for all of them again, and the record answers what was done. Owns the order of operations, whose turn it
-is in a space, and a run's time; does not own policy, approvals or retries (the hub) or what an operation does.
+Pure. A run is on record by one step ``started`` (space, caller, for whom he asked, message) and one ``ended`` (status,
+events). Between the two it holds nothing durable: each operation is an ordinary call with the key ``<run>/<index>``,
+so after a restart the run asks for all of them again, and the record answers what was done. Owns the order of
+operations, whose turn it is in a space, who may have how many runs, and a run's time; does not own policy, approvals or
+retries (the hub) or what an operation does.
 
 Each run is a conversation of its own with the exchange, whose number it is told. A method that takes or names a run
 changes no other, but for one thing: it may give the turn away, and says so (``Turn``). So a defect met on the way is a
@@ -15,18 +16,18 @@ meanwhile is carried out when the turn comes back to it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, convert
 
 from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.messages import DEFAULT_TIMEOUT_MS, MAX_MESSAGE_BYTES
 from trunkline.effects import Answer, Deliver, Reply, ToSession, Wait
 from trunkline.entries import ProcessStep
 from trunkline.events import CallRequested, CancelRequested, Event, ProcessStepped
-from trunkline.model import Fault, Now, Principal, stamp
+from trunkline.model import NOBODY, OPERATOR, Behalf, Fault, Now, Principal, stamp
 
 PROCESS: Final = "spaces.run"
 # Runs of one space that wait for their turn; above it a caller is told to come again (decision 37).
@@ -35,15 +36,52 @@ MAX_QUEUED: Final = 16
 MAX_OPEN: Final = 256
 # The messages and events of all runs that are not done. A message is held twice, here and in the hub's state.
 MAX_OPEN_BYTES: Final = 268_435_456
+# Of these nobody but the operator gets so many: what a person needs while everybody else floods. The bytes are two of
+# the largest messages.
+RESERVED_QUEUED: Final = 2
+RESERVED_OPEN: Final = 16
+RESERVED_BYTES: Final = 33_554_432
 # What the exchange itself may take, besides the operations (decision 38).
 SLACK_MS: Final = 5000
 # A command's timeout is capped by policy; a run's time need not be longer.
 LONGEST_TIMEOUT_MS: Final = 600_000
 # An event without content has at most this; such events are always told.
 SMALL_EVENT_BYTES: Final = 4096
+COME_AGAIN: Final = "answer what they ask, or try again later"
+ENDED: Final = "This run was ended before it was done"
 TOO_LARGE: Final = f"The events of this run are larger than {MAX_MESSAGE_BYTES} bytes; read it in another run"
 
 State = Literal["recording", "queued", "active", "paused", "ending", "done", "left"]
+
+
+class Submission(Struct, frozen=True):
+    """What somebody wants to be run: a valid message, and for whom he asked. ``data`` is all of it, for the record."""
+
+    space: str
+    caller: str
+    message: Mapping[str, Any]
+    on_behalf_of: Behalf
+    data: Raw
+
+    @classmethod
+    def made(cls, space: str, caller: str, message: Mapping[str, Any], on_behalf_of: Behalf) -> Submission:
+        """One that is new."""
+        fields: dict[str, Any] = {"space": space, "caller": caller, "message": message}
+        if on_behalf_of != NOBODY:
+            fields["behalf"] = on_behalf_of
+        return cls(space, caller, message, on_behalf_of, Raw(translate.encode(fields)))
+
+    @classmethod
+    def read(cls, data: Raw) -> Submission:
+        """One that is on record."""
+        found = translate.decode(data)
+        behalf = convert(found.get("behalf", {}), Behalf)
+        return cls(found["space"], found["caller"], found["message"], behalf, data)
+
+    @property
+    def size(self) -> int:
+        """In bytes, as it is on record."""
+        return len(memoryview(self.data))
 
 
 class Asked(Struct, frozen=True):
@@ -70,10 +108,14 @@ class Run(Struct, eq=False):
     index: int = 0
     state: State = "recording"
     status: str = "completed"
+    # Why it was not put on record, and so is none.
+    refused: Fault | None = None
     # The call of its present operation, once it has an id; the question it asks; what waits for the run's turn.
     call_id: str | None = None
     asked: Asked | None = None
     held: Deliver | None = None
+    # For whom its caller asked when he started it.
+    on_behalf_of: Behalf = NOBODY
     # What is left of its time, and when that ends while it is active.
     seconds: float = 0.0
     deadline: float = 0.0
@@ -158,6 +200,19 @@ def time_of(operations: list[dict[str, Any]]) -> float:
     return total / 1000
 
 
+def is_within_share(caller: str, wanted: int, held: Mapping[str, int], most: int, reserved: int) -> bool:
+    """Whether a caller may have so much more of something of which there is ``most``, and each holds ``held``.
+
+    One caller gets at most half of what others leave, or the first thing he wants; ``reserved`` is the operator's, also
+    if others hold more than they should: what was taken on before may grow.
+    """
+    own, total = held.get(caller, 0), sum(held.values())
+    if caller == OPERATOR:
+        return own + wanted <= reserved or total + wanted <= most
+    left = most - reserved - (total - own)
+    return own + wanted <= left and (own == 0 or own + wanted <= left // 2)
+
+
 class Runs:
     """All runs that are not done."""
 
@@ -175,22 +230,32 @@ class Runs:
 
     # -- the beginning -------------------------------------------------------------------------------------------------
 
-    def refusal(self, space: str) -> str:
-        """Why this space takes no more runs now; empty if it does."""
-        if sum(run.message_bytes + run.size for run in self.open.values()) >= MAX_OPEN_BYTES:
-            return "the runs that are not done hold too much memory; answer what they ask, or try again later"
-        here = [run for run in self.open.values() if run.space == space]
-        if sum(run.state in {"recording", "queued"} for run in here) >= MAX_QUEUED:
-            return f"{MAX_QUEUED} runs wait for their turn in this space; try again later"
-        if len(here) >= MAX_OPEN:
-            return f"{MAX_OPEN} runs of this space are not done; answer what they ask, or try again later"
+    def refusal(self, wanted: Submission) -> str:
+        """Why this is not taken on now; empty if it is."""
+        caller = wanted.caller
+        kept: Counter[str] = Counter()
+        queued: Counter[str] = Counter()
+        opened: Counter[str] = Counter()
+        for run in self.open.values():
+            kept[run.caller] += run.message_bytes + run.size
+            if run.space == wanted.space:
+                opened[run.caller] += 1
+                queued[run.caller] += run.state in {"recording", "queued"}
+        if not is_within_share(caller, wanted.size, kept, MAX_OPEN_BYTES, RESERVED_BYTES):
+            return f"the runs that are not done hold too much memory, {kept[caller]} bytes of it for you; {COME_AGAIN}"
+        if not is_within_share(caller, 1, queued, MAX_QUEUED, RESERVED_QUEUED):
+            waiting = f"{queued.total()} runs wait for their turn in this space"
+            return f"{waiting}, {queued[caller]} of them yours; try again later"
+        if not is_within_share(caller, 1, opened, MAX_OPEN, RESERVED_OPEN):
+            return f"{opened.total()} runs of this space are not done, {opened[caller]} of them yours; {COME_AGAIN}"
         return ""
 
-    def submit(self, run_id: str, session: int, space: str, caller: str, message: Mapping[str, Any]) -> list[Output]:
-        """Take on a message that was found valid. It starts once it is on record."""
-        data = Raw(translate.encode({"space": space, "caller": caller, "message": message}))
-        self._add(run_id, session, data, space, caller, message)
-        self._out.append(ProcessStepped(session, "started", PROCESS, run_id, "started", data))
+    def submit(self, run_id: str, session: int, wanted: Submission) -> list[Output]:
+        """Take on what was found valid. It starts once it is on record."""
+        self._add(run_id, session, wanted)
+        self._out.append(
+            ProcessStepped(session, "started", PROCESS, run_id, "started", wanted.data, caller=wanted.caller)
+        )
         return self._take()
 
     def take_up(
@@ -203,8 +268,7 @@ class Runs:
 
         ``on_record`` tells which of its operations became calls, and what a person was asked about each.
         """
-        data = translate.decode(started.data)
-        run = self._add(started.subject, session, started.data, data["space"], data["caller"], data["message"])
+        run = self._add(started.subject, session, Submission.read(started.data))
         found = on_record(run)
         run.refused_before = frozenset(range(max(found, default=0))) - found.keys()
         run.asked_before = {index: questions for index, questions in found.items() if questions}
@@ -212,16 +276,17 @@ class Runs:
         self._enqueue(run)
         return self._take()
 
-    def _add(self, run_id: str, session: int, data: Raw, space: str, caller: str, message: Mapping[str, Any]) -> Run:
-        operations = message["operations"]
+    def _add(self, run_id: str, session: int, wanted: Submission) -> Run:
+        operations = wanted.message["operations"]
         run = Run(
             run_id,
             session,
-            space,
-            caller,
+            wanted.space,
+            wanted.caller,
             operations,
-            message.get("stopOnError", False),
-            message_bytes=len(memoryview(data)),
+            wanted.message.get("stopOnError", False),
+            message_bytes=wanted.size,
+            on_behalf_of=wanted.on_behalf_of,
             seconds=time_of(operations),
         )
         self.open[run_id] = run
@@ -235,6 +300,8 @@ class Runs:
         if run is None:
             return []
         match effect:
+            case Reply(ref="started") if effect.fault is not None:
+                self._refused(run, effect.fault, now)
             case Reply(ref="started") if run.state == "recording":
                 self._enqueue(run)
             case Reply(ref="ended"):
@@ -248,6 +315,12 @@ class Runs:
             case _:
                 pass
         return self._take()
+
+    def _refused(self, run: Run, problem: Fault, now: Now) -> None:
+        """Nothing of this run is on record, and nothing of it is done."""
+        run.refused, run.status = problem, "error"
+        self._tell(run, translate.error_event("system", problem.message, stamp(now.ms), problem.details))
+        self._done(run)
 
     def run_of(self, delivery: Deliver) -> Run | None:
         """The run whose present operation this is."""
@@ -376,6 +449,7 @@ class Runs:
                 correlation_id=run.run_id,
                 # Its id is needed if the run has to be ended.
                 announce=True,
+                on_behalf_of=run.on_behalf_of,
             )
         )
 
@@ -394,7 +468,8 @@ class Runs:
     def _end(self, run: Run, status: str) -> None:
         run.state, run.status = "ending", status
         data = Raw(translate.encode({"space": run.space, "caller": run.caller, "status": status, "events": run.events}))
-        self._out.append(ProcessStepped(run.session, "ended", PROCESS, run.run_id, "ended", data, done=True))
+        ended = ProcessStepped(run.session, "ended", PROCESS, run.run_id, "ended", data, done=True, caller=run.caller)
+        self._out.append(ended)
         self._give_turn(run)
 
     def _done(self, run: Run) -> None:
@@ -414,6 +489,16 @@ class Runs:
                 self._out.append(CancelRequested(session, "cancel", by, call_id=run.call_id, reason="defect"))
             details = {"index": run.index}
             self._tell(run, translate.error_event("system", translate.DEFECT, stamp(now.ms), details))
+            self._end(run, "error")
+        return self._take()
+
+    def end(self, run: Run, by: Principal, now: Now) -> list[Output]:
+        """Somebody wants this run to end now, whatever it does or waits for."""
+        if run.state != "ending" and (run.is_open or run.state == "paused"):
+            # Under its reference: a call that has just been asked for may have no id yet.
+            self._out.append(CancelRequested(run.session, "cancel", by, target=str(run.index), reason="run ended"))
+            details = {"index": run.index, "endedBy": by.identity}
+            self._tell(run, translate.error_event("system", ENDED, stamp(now.ms), details))
             self._end(run, "error")
         return self._take()
 

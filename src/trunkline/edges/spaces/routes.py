@@ -69,6 +69,7 @@ class SpacesApi:
             "/v1/spaces/{space}/check": {"POST": self.check},
             "/v1/runs/{run_id}": {"GET": self.look},
             "/v1/runs/{run_id}/resume": {"POST": self.resume},
+            "/v1/runs/{run_id}/cancel": {"POST": self.cancel},
         }
         app = application(self._feed, table, WebSocketRoute("/v1/spaces/{space}/ws", self.socket))
         app.add_exception_handler(NotTaken, _on_not_taken)
@@ -99,10 +100,11 @@ class SpacesApi:
         return json_answer(self._shape(agent, by), 201)
 
     async def remove(self, request: Request) -> Response:
-        """``DELETE /v1/spaces/{space}``: with its files; only the operator."""
-        _operator(request)
+        """``DELETE /v1/spaces/{space}?force=1``: with its files, and the end of its runs; only the operator."""
+        by = _operator(request)
         name = self._agent(request).space.name
-        await self._spaces.remove(name)
+        is_forced = number_of(request, "force", 0, 1) == 1
+        await self._spaces.remove(name, by if is_forced else None)
         return json_answer({"name": name, "removed": True})
 
     async def snapshots(self, request: Request) -> Response:
@@ -215,6 +217,13 @@ class SpacesApi:
         if await self._until(request, run, lambda: run.asked is not asked):
             await self._until(request, run, lambda: not run.is_open, wait_s)
         return _told(run, first)
+
+    async def cancel(self, request: Request) -> Response:
+        """``POST /v1/runs/{id}/cancel``: whoever started it, or the operator, ends a run; all its events."""
+        run = self._run(request, "")
+        self._spaces.end(run, principal_of(request))
+        await self._until(request, run, lambda: run.state in {"done", "left"})
+        return _told(run)
 
     async def check(self, request: Request) -> Response:
         """``POST /v1/spaces/{space}/check``: what would be decided of each operation. Nothing is done or recorded."""

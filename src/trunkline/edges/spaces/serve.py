@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, ParamSpec
 
 import msgspec
+from msgspec import Raw
 
 from trunkline.edges.alarm import Alarm
 from trunkline.edges.answers import Refused
@@ -23,13 +24,13 @@ from trunkline.edges.exchange import BaseSink, Feed, Views
 from trunkline.edges.spaces import translate, undo
 from trunkline.edges.spaces.agent import SpaceAgent
 from trunkline.edges.spaces.messages import read_operations_message
-from trunkline.edges.spaces.process import PROCESS, Changed, Drop, Ended, Output, Run, Runs, Start, Turn
+from trunkline.edges.spaces.process import PROCESS, Changed, Drop, Ended, Output, Run, Runs, Start, Submission, Turn
 from trunkline.edges.spaces.store import Space, SpacesFolder
 from trunkline.edges.waiting import Requests, Waiting
 from trunkline.effects import Deliver, ToSession, Wait
 from trunkline.errors import WorkspaceError
 from trunkline.events import AgentRemoved, CallFinished, Event
-from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, fault, stamp
+from trunkline.model import Decision, Fault, Now, Principal, ProcessIdentity, Status, Verdict, fault, stamp
 from trunkline.workspace.sandbox import Sandbox, probe
 
 log = logging.getLogger("trunkline")
@@ -153,14 +154,19 @@ class Spaces:
                 raise Refused(fault("hub.unavailable")) from None
             return agent
 
-    async def remove(self, name: str) -> None:
-        """Take a space away, with its files."""
+    async def remove(self, name: str, by: Principal | None = None) -> None:
+        """Take a space away, with its files; ``by`` wants its open runs to be ended for that."""
         async with self._changing:
             agent = self.agent(name)
-            if any(run.space == name for run in self.runs.open.values()):
-                text = "runs of this space are not done: answer what they ask, or wait for them"
+            unfinished = [run for run in self.runs.open.values() if run.space == name]
+            if unfinished and by is None:
+                text = "runs of this space are not done: answer what they ask, wait for them, or end them (--force)"
                 raise Refused(fault("state.conflict", text))
             del self.agents[name]
+            if by is not None:
+                # Whoever has the turn last: it goes to nobody else meanwhile.
+                for run in sorted(unfinished, key=lambda run: run.state == "active"):
+                    self.end(run, by)
             await agent.detach("removed")
             self._feed.feed([AgentRemoved(agent.agent_id, f"the space {name} was removed")])
             self._feed.guard(agent.agent_id, None)
@@ -212,21 +218,31 @@ class Spaces:
         return NotTaken(status, self._new_run_id(), [event])
 
     def submit(self, space: str, caller: str, message: Mapping[str, Any]) -> Run:
-        """Take on a valid message; ``NotTaken`` if its caller is kept out of all of it, or if there is no room."""
+        """Take on a valid message; ``NotTaken`` if all of it is denied to its caller or to one he asks for, if there is
+        no room, or if too much was written on record for him.
+        """
         kinds = sorted({operation["type"] for operation in message["operations"]})
-        faults = [self._views.check(caller, translate.tool_id(space, kind), None).fault for kind in kinds]
+        behalf = self._views.behalf(caller)
+        faults = [self._views.check(caller, translate.tool_id(space, kind), None, behalf).fault for kind in kinds]
         denied = [found for found in faults if found is not None and found.code == "policy.denied"]
         if denied and len(denied) == len(kinds):
             raise self.not_taken(403, "policy", denied[0].message)
         closed = self._views.closed()
-        full = self.runs.refusal(space) if closed is None else closed.message
+        wanted = Submission.made(space, caller, message, behalf)
+        full = self.runs.refusal(wanted) if closed is None else closed.message
         if full:
             raise self.not_taken(503, "system", full)
         run_id = self._new_run_id()
-        outputs = self.runs.submit(run_id, self._converse(run_id), space, caller, message)
+        outputs = self.runs.submit(run_id, self._converse(run_id), wanted)
         run = self.runs.open[run_id]
         self._carry_out(outputs)
+        if run.refused is not None:
+            raise NotTaken(429, run_id, run.events)
         return run
+
+    def end(self, run: Run, by: Principal) -> None:
+        """End a run before it is done; one that is done stays as it is."""
+        self._guarded(run.session, self.runs.end, run, by, self._feed.now())
 
     def _new_run_id(self) -> str:
         """``run_`` and 128 random bits (SP-039)."""
@@ -365,14 +381,17 @@ class Spaces:
             reason = reason if reason.startswith(own.reason) else own.reason
             rule, suggestion = own.rule, own.suggestion
         else:
-            rule, suggestion = asked_by_rule or self._views.check(run.caller, tool_id, None).rule, None
+            rule, suggestion = asked_by_rule or self._check(run, tool_id, None).rule, None
         expires_at = None if expires_ms is None else stamp(expires_ms)
         return translate.Why(rule, reason, asked_at, approval_id, expires_at, suggestion)
 
     def why_refused(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
         """Why such an operation would be refused now, if it would."""
         tool_id = translate.tool_id(run.space, operation["type"])
-        return self._views.check(run.caller, tool_id, translate.tool_input(operation)).fault
+        return self._check(run, tool_id, translate.tool_input(operation)).fault
+
+    def _check(self, run: Run, tool_id: str, body: Raw | None) -> Verdict:
+        return self._views.check(run.caller, tool_id, body, run.on_behalf_of)
 
     def why_denied(self, delivery: Deliver) -> Fault | None:
         """Why a delivery that waited for its turn must not be carried out any more, if it must not."""

@@ -114,7 +114,9 @@ async def _record(feed: Feed, undo_id: str, step: str, data: Mapping[str, Any]) 
     body = Raw(translate.encode(data))
     reply = await ask(
         feed,
-        lambda session, ref: ProcessStepped(session, ref, PROCESS, undo_id, step, body, done=step == "ended"),
+        lambda session, ref: ProcessStepped(
+            session, ref, PROCESS, undo_id, step, body, done=step == "ended", caller=data["by"]
+        ),
     )
     if reply.fault is not None:
         raise Refused(reply.fault)

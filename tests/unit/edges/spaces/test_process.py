@@ -22,13 +22,14 @@ from trunkline.edges.spaces.process import (
     Run,
     Runs,
     Start,
+    Submission,
     Turn,
     time_of,
 )
 from trunkline.effects import Answer, Deliver, Reply, ToSession, Wait
 from trunkline.entries import ProcessStep
 from trunkline.events import CallRequested, CancelRequested, ProcessStepped
-from trunkline.model import Fault, Now, Status, fault
+from trunkline.model import NOBODY, Fault, Now, Principal, Status, fault
 
 MESSAGE = {"type": "message", "content": "x"}
 READ = {"type": "readFile", "path": "a"}
@@ -94,11 +95,19 @@ class World:
                 case Ended():
                     self.finished.append(output.run)
 
-    def submit(self, run_id: str, *operations: dict[str, Any], space: str = "s", **fields: Any) -> Run:
-        self.take(self.runs.submit(run_id, next(self.sessions), space, "operator", written(*operations, **fields)))
+    def submit(
+        self, run_id: str, *operations: dict[str, Any], space: str = "s", by: str = "operator", **fields: Any
+    ) -> Run:
+        wanted = Submission.made(space, by, written(*operations, **fields), NOBODY)
+        self.take(self.runs.submit(run_id, next(self.sessions), wanted))
         run = self.runs.open[run_id]
         self.record(run_id, "started")
         return run
+
+    def refusal(self, space: str = "s", by: str = "operator", size: int = 1) -> str:
+        """Why a run with a command of so many bytes is not taken on."""
+        command = {**SHELL, "command": "x" * size}
+        return self.runs.refusal(Submission.made(space, by, written(command), NOBODY))
 
     def record(self, run_id: str, step: str) -> None:
         """A step is on disk."""
@@ -154,7 +163,7 @@ def world() -> World:
 
 
 def test_nothing_is_asked_before_the_run_is_on_record(world: World) -> None:
-    world.take(world.runs.submit("run_1", 7, "s", "http:alice", written(MESSAGE)))
+    world.take(world.runs.submit("run_1", 7, Submission.made("s", "http:alice", written(MESSAGE), NOBODY)))
     (step,) = world.steps
     assert (step.session, step.process, step.subject, step.step) == (7, PROCESS, "run_1", "started")
     assert step.done is False
@@ -198,11 +207,12 @@ def test_a_run_that_is_done_does_not_keep_its_message(world: World) -> None:
 
 def test_events_of_runs_that_wait_count_as_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "MAX_OPEN_BYTES", 100_000)
+    monkeypatch.setattr(process, "RESERVED_BYTES", 0)
     world.submit("run_1", READ, SHELL)
-    assert world.runs.refusal("other") == ""
+    assert world.refusal("other") == ""
     world.answer("run_1/0", {"content": "x" * 100_000, "encoding": "utf-8", "size": 100_000})
     world.wait("run_1/1")
-    assert "too much memory" in world.runs.refusal("other")
+    assert "too much memory" in world.refusal("other")
 
 
 def test_an_empty_message_is_done_at_once(world: World) -> None:
@@ -255,30 +265,102 @@ def test_one_run_of_a_space_at_a_time(world: World) -> None:
     assert world.refs[-1] == "run_3/0"
 
 
-def test_a_space_says_when_too_many_wait(world: World) -> None:
+def test_one_caller_gets_half_of_the_waiting_places_that_others_leave_and_the_last_are_the_operators(
+    world: World,
+) -> None:
     world.submit("run_0", SHELL)
-    for number in range(1, MAX_QUEUED + 1):
-        assert world.runs.refusal("s") == ""
-        world.submit(f"run_{number}", MESSAGE)
-    assert "16 runs wait" in world.runs.refusal("s")
-    assert world.runs.refusal("t") == ""
+    taken: list[str] = []
+    for who in ("http:a", "http:b", "http:c", "http:d", "http:e"):
+        while not world.refusal(by=who):
+            taken.append(who)
+            world.submit(f"run_{len(taken)}", MESSAGE, by=who)
+    assert [taken.count(who) for who in ("http:a", "http:b", "http:c", "http:d", "http:e")] == [7, 3, 2, 1, 1]
+    assert "14 runs wait for their turn in this space, 7 of them yours" in world.refusal(by="http:a")
+    assert world.refusal("t", by="http:a") == ""
+    for number in range(MAX_QUEUED - len(taken)):
+        assert world.refusal() == ""
+        world.submit(f"own_{number}", MESSAGE)
+    assert "16 runs wait" in world.refusal()
     world.answer("run_0/0", {"success": True, "exitCode": 0, "stdout": "", "stderr": "", "durationMs": 1})
-    assert world.runs.refusal("s") == ""
+    assert world.refusal() == ""
 
 
-def test_runs_that_ask_do_not_fill_the_memory(world: World) -> None:
-    for number in range(MAX_OPEN):
-        world.submit(f"run_{number}", SHELL)
-        world.wait(f"run_{number}/0", f"a{number}")
-    assert "256 runs" in world.runs.refusal("s")
+def test_one_caller_gets_half_of_the_runs_that_may_ask_and_the_last_are_the_operators(world: World) -> None:
+    taken: list[str] = []
+    for who in ("http:a", "http:b"):
+        while not world.refusal(by=who):
+            taken.append(who)
+            world.submit(f"run_{len(taken)}", SHELL, by=who)
+            world.wait(f"run_{len(taken)}/0", f"a{len(taken)}")
+    assert (taken.count("http:a"), taken.count("http:b")) == (120, 60)
+    assert "180 runs of this space are not done, 120 of them yours" in world.refusal(by="http:a")
+    for number in range(MAX_OPEN - len(taken)):
+        assert world.refusal() == ""
+        world.submit(f"own_{number}", SHELL)
+        world.wait(f"own_{number}/0", f"b{number}")
+    assert "256 runs" in world.refusal()
+    assert "256 runs" in world.refusal(by="http:c")
 
 
-def test_neither_do_their_messages(world: World) -> None:
-    for number in range(9):  # each twice: in its message and in its question
-        assert world.runs.refusal("s") == ""
-        world.submit(f"run_{number}", {**SHELL, "command": "x" * 16_000_000})
-        world.wait(f"run_{number}/0", f"a{number}")
-    assert "memory" in world.runs.refusal("s")
+def test_one_caller_gets_half_of_the_memory_in_whichever_space_and_the_last_is_the_operators(world: World) -> None:
+    number, large = 0, {"type": "createFile", "path": "b", "content": "x" * 14_000_000}
+    for space in ("s", "t"):
+        while not world.refusal(space, "http:a", 14_000_000):
+            world.submit(f"run_{number}", SHELL, large, space=space, by="http:a")
+            world.wait(f"run_{number}/0", f"a{number}")
+            number += 1
+    assert number == 8  # of 14 MB each, in half of 224 MiB
+    assert "memory" in world.refusal("u", "http:a", 14_000_000)
+    assert world.refusal("u", "http:b", 14_000_000) == ""
+    assert world.refusal("u", size=14_000_000) == ""
+
+
+def test_what_others_hold_beyond_their_share_is_not_at_the_operators_cost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MAX_OPEN_BYTES", 100_000)
+    monkeypatch.setattr(process, "RESERVED_BYTES", 10_000)
+    world.submit("run_1", READ, SHELL, by="http:a")
+    world.answer("run_1/0", {"content": "x" * 200_000, "encoding": "utf-8", "size": 200_000})
+    world.wait("run_1/1")
+    assert "memory" in world.refusal(by="http:b")
+    assert world.refusal(size=8_000) == ""
+    assert "memory" in world.refusal(size=10_000)
+
+
+@pytest.mark.parametrize("wanted", [1, 5_000])
+def test_who_holds_nothing_gets_a_first_place_while_there_is_room(wanted: int) -> None:
+    assert process.is_within_share("http:b", wanted, {"http:a": 4_000}, 10_000, 1_000)
+    assert not process.is_within_share("http:b", wanted, {"http:a": 9_000}, 10_000, 1_000)
+
+
+# --- ended by somebody ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["recording", "queued", "active", "paused"])
+def test_a_run_is_ended_whatever_it_does_or_waits_for(world: World, state: str) -> None:
+    if state == "queued":
+        world.submit("run_0", SHELL)
+    if state == "recording":
+        wanted = Submission.made("s", "http:a", written(SHELL, MESSAGE), NOBODY)
+        world.take(world.runs.submit("run_1", 7, wanted))
+    else:
+        world.submit("run_1", SHELL, MESSAGE, by="http:a")
+    if state == "paused":
+        world.wait("run_1/0")
+    run = world.runs.open["run_1"]
+    assert run.state == state
+    world.take(world.runs.end(run, Principal("operator"), world.now))
+    assert (run.state, run.status, run.events[-1]["category"]) == ("ending", "error", "system")
+    assert run.events[-1]["details"]["endedBy"] == "operator"
+    assert [(cancel.session, cancel.target) for cancel in world.cancels] == [(run.session, "0")]
+    world.take(world.runs.end(run, Principal("operator"), world.now))
+    if state == "recording":
+        world.record("run_1", "started")
+    world.record("run_1", "ended")
+    assert (run.state, [step.step for step in world.steps if step.subject == "run_1"]) == ("done", ["started", "ended"])
+    following = world.submit("run_2", MESSAGE)
+    assert following.state == ("queued" if state == "queued" else "active")
 
 
 @requirement("SP-061", "SP-062", "SP-063")

@@ -178,6 +178,45 @@ async def test_an_approval_is_carried_out_and_followed_by_whoever_gave_it(served
     assert (answer.status_code, answer.json()["status"], len(answer.json()["events"])) == (200, "completed", 1)
 
 
+async def test_a_run_is_ended_by_its_caller_or_the_operator_and_is_not_there_for_anybody_else(served: Served) -> None:
+    tokens = {who: served.exchange.token("http", who) for who in ("alice", "bob")} | {"operator": OPERATOR_TOKEN}
+    headers = {who: {"authorization": f"Bearer {token}"} for who, token in tokens.items()}
+    for who in ("alice", "operator"):
+        message = {"protocolVersion": "1.0", "operations": [RM, MESSAGE]}
+        asked = await served.client.post("/v1/spaces/demo/runs", json=message, headers=headers["alice"])
+        path = f"/v1/runs/{asked.json()['runId']}/cancel"
+        assert (await served.client.post(path, headers=headers["bob"])).status_code == 404
+        for _ in range(2):  # one that is done stays as it is
+            answer = await served.client.post(path, headers=headers[who])
+            told = answer.json()
+            assert (answer.status_code, told["status"]) == (200, "error")
+            assert [event["type"] for event in told["events"]] == ["approvalRequired", "error"]
+            assert told["events"][1]["details"]["endedBy"] == ("operator" if who == "operator" else "http:alice")
+    assert served.exchange.views.questions() == []
+
+
+async def test_a_space_with_open_runs_is_removed_only_by_force(served: Served) -> None:
+    run_id = (await served.ask(RM)).json()["runId"]
+    refused = await served.client.delete("/v1/spaces/demo")
+    assert (refused.status_code, "--force" in refused.json()["error"]["message"]) == (409, True)
+    assert (await served.client.delete("/v1/spaces/demo?force=2")).status_code == 400
+    assert (await served.client.delete("/v1/spaces/demo?force=1")).status_code == 200
+    assert (await served.client.get(f"/v1/runs/{run_id}?wait=10")).json()["status"] == "error"
+
+
+async def test_one_caller_who_holds_all_he_can_get_leaves_places_for_others_and_the_operator(served: Served) -> None:
+    headers = {"authorization": f"Bearer {served.exchange.token('http', 'evil')}"}
+    message = {"protocolVersion": "1.0", "operations": [RM]}
+    statuses = [(await served.client.post("/v1/spaces/demo/runs", json=message, headers=headers)).status_code]
+    while statuses[-1] == 200:
+        answer = await served.client.post("/v1/spaces/demo/runs", json=message, headers=headers)
+        statuses.append(answer.status_code)
+    assert (len(statuses), statuses[-1]) == (121, 503)
+    other = {"authorization": f"Bearer {served.exchange.token('http', 'good')}"}
+    assert (await served.client.post("/v1/spaces/demo/runs", json=message, headers=other)).status_code == 200
+    assert (await served.ask(MESSAGE)).json()["status"] == "completed"
+
+
 # --- what cannot be taken ---------------------------------------------------------------------------------------------
 
 

@@ -66,6 +66,39 @@ async def test_a_space_with_open_runs_is_not_removed(shell: Case) -> None:
     assert shell.spaces.agents == {}
 
 
+async def test_the_operator_removes_a_space_whatever_is_done_and_asked_in_it(shell: Case) -> None:
+    assert shell.commands is not None
+    asking, working = shell.submit(RM), shell.submit({"type": "shell", "command": "long"}, MESSAGE)
+    await shell.commands.wait_begun("long")
+    waiting = shell.submit({"type": "shell", "command": "next"})
+    async with asyncio.timeout(10):
+        await shell.spaces.remove("demo", BOSS)
+    for run in (asking, working, waiting):
+        await shell.end_of(run)
+        assert (run.status, run.events[-1]["category"]) == ("error", "system")
+    assert (shell.commands.begun, shell.commands.ended) == (["long"], ["long"])
+    assert shell.exchange.views.questions() == []
+    assert shell.spaces.runs.open == {}
+    await shell.spaces.create("demo", "standard", {})
+    assert kinds(await shell.run(WRITE)) == ["createFile"]
+
+
+async def test_a_run_that_is_ended_while_its_approved_command_waits_for_the_turn_never_starts_it(shell: Case) -> None:
+    assert shell.commands is not None
+    asked, busy = shell.submit(RM), shell.submit({"type": "shell", "command": "busy"})
+    await shell.commands.wait_begun("busy")
+    assert asked.asked is not None
+    shell.exchange.answer(asked.asked.approval_id)
+    shell.spaces.end(asked, BOSS)
+    await shell.end_of(asked)
+    shell.commands.end("busy")
+    await shell.end_of(busy)
+    assert shell.commands.begun == ["busy"]
+    assert all(
+        status is not Status.RUNNING for status in (view.status for view in shell.exchange.views.calls(9, None)[0])
+    )
+
+
 async def test_a_removed_space_takes_along_what_it_was_asked_and_a_new_one_does_none_of_it(shell: Case) -> None:
     asked = shell.exchange.call("space.demo/shell", {"command": "rm -rf data"})
     assert [wait.status for wait in asked.waits] == [Status.WAITING_APPROVAL]
@@ -459,3 +492,29 @@ async def test_after_a_restart_nobody_hears_what_he_may_not_ask_for_and_is_not_t
     await shell.end_of(again)
     assert kinds(again) == ["error", "approvalRequired", "error", "policyDenied"]
     assert "not told" in again.events[0]["message"]
+
+
+# --- what is written on record ----------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_would_be_too_much_on_record_for_its_caller_is_none(case: Case) -> None:
+    everything = Policy((Rule("all", "*", "*", Decision.ALLOW),), "all")
+    case.exchange.feed.feed([SettingsChanged(HubSettings(everything, Limits(ledger_bytes_per_hour=100_000)))])
+    large = {"type": "message", "content": "x" * 60_000}
+    first = await case.run(large, caller="http:v")
+    assert kinds(first) == ["message"]
+    before, sessions = len(case.exchange.log), case.exchange.feed.figures()["sessions"]
+    with pytest.raises(NotTaken) as caught:
+        case.submit(large, caller="http:v")
+    assert (caught.value.status, caught.value.message["events"][0]["category"]) == (429, "system")
+    assert (len(case.exchange.log), case.spaces.runs.open) == (before, {})
+    assert case.exchange.feed.figures()["sessions"] == sessions
+    assert kinds(await case.run(large, caller="http:w")) == ["message"]
+
+
+async def test_both_steps_of_a_run_count_for_its_caller(case: Case) -> None:
+    await case.run(WRITE)
+    await case.run({**READ}, caller="http:v")
+    steps = [bytes(step.data) for step in case.exchange.recorded(ProcessStep) if b"http:v" in bytes(step.data)]
+    assert len(steps) == 2
+    assert case.exchange.hub.loads.written()["http:v"] >= sum(map(len, steps)) + 4 * 512
