@@ -133,7 +133,9 @@ class Inhabited(MemoryExchange):
         if calls is not None:
             views.call = lambda call_id: next((view for view in calls if view.call_id == call_id), None)
 
-            def page(limit: int, before: int | None, correlation_id: str | None = None) -> tuple[list[CallView], Any]:
+            def page(
+                limit: int, before: int | None, correlation_id: str | None = None, caller: str | None = None
+            ) -> tuple[list[CallView], Any]:
                 start = before or 0
                 found = [view for view in calls if correlation_id in {None, view.correlation_id}]
                 return found[start : start + limit], start + limit if start + limit < len(found) else None

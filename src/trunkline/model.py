@@ -39,6 +39,8 @@ CALLER_EDGES: Final = (
 INLINE_OUTPUT_BYTES: Final = 1_048_576
 # How much of a large output its reference shows.
 HEAD_BYTES: Final = 1024
+# Lists of calls show outputs up to this: what a line of a table has room for, many times over.
+LISTED_OUTPUT_BYTES: Final = 4096
 # Above this a result is refused: the largest body one frame sequence or one HTTP answer should ever carry.
 MAX_OUTPUT_BYTES: Final = 67_108_864
 # The same bound as the frame limit of most JSON-RPC servers; a schema may set a lower one for its tool.
@@ -445,6 +447,8 @@ class CallView(Struct, frozen=True, omit_defaults=True):
     large: LargeOutput | None = None
     # The tool that serves it, where that is not the one that was asked for.
     provider: str | None = None
+    # In lists: the size of an output that is left out there.
+    output_bytes: int | None = None
 
 
 class ToolView(Struct, frozen=True, omit_defaults=True):

@@ -129,7 +129,7 @@ async def on_refused(_: Request, error: Exception) -> Response:
 async def on_bad_request(_: Request, error: Exception) -> Response:
     """What could not be read."""
     assert isinstance(error, BadRequest)
-    return refusal(fault("message.malformed", error.text), error.status)
+    return refusal(fault(error.code, error.text), error.status)
 
 
 async def on_http_exception(_: Request, error: Exception) -> Response:

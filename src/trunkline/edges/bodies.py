@@ -16,10 +16,12 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from trunkline import strictjson
+from trunkline.edges.shares import MAX_SHARE_BYTES, SHARE, Share
 
 # An error quotes at most this much of what it complains about.
 MAX_MESSAGE_CHARS: Final = 300
 TOO_SLOW: Final = "the body did not arrive in time"
+TOO_MUCH: Final = f"bodies of one caller that are on their way may have {MAX_SHARE_BYTES} bytes together"
 
 
 # Set by the listener in the scope's extensions when the rest of a body did not come in time.
@@ -31,10 +33,11 @@ T = TypeVar("T", bound=Struct)
 class BadRequest(ValueError):
     """A request that is not taken: the HTTP status that says so, and why."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, code: str = "message.malformed") -> None:
         super().__init__(text)
         self.status = status
         self.text = text
+        self.code = code
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
@@ -58,6 +61,17 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
 
 async def _joined(scope: Scope, receive: Receive, limit: int) -> bytes:
+    share: Share | None = scope.get(SHARE)
+    if share is None:
+        return await _arrived(scope, receive, limit, None)
+    share = share.beside()
+    try:
+        return await _arrived(scope, receive, limit, share)
+    finally:
+        share.end()
+
+
+async def _arrived(scope: Scope, receive: Receive, limit: int, share: Share | None) -> bytes:
     pieces: list[bytes] = []
     size = 0
     while True:
@@ -68,6 +82,8 @@ async def _joined(scope: Scope, receive: Receive, limit: int) -> bytes:
         size += len(piece)
         if size > limit:
             raise _too_large(limit)
+        if share is not None and not share.try_set_size(size):
+            raise BadRequest(429, TOO_MUCH, "limit.inflight")
         pieces.append(piece)
         if not message.get("more_body", False):
             return piece if len(pieces) == 1 else b"".join(pieces)

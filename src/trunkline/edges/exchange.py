@@ -146,9 +146,13 @@ class Views(Protocol):
         """The call on record whose outcome this conversation waits for under ``ref``."""
 
     def calls(
-        self, limit: int, before: int | None, correlation_id: str | None = None
+        self, limit: int, before: int | None, correlation_id: str | None = None, caller: str | None = None
     ) -> tuple[list[CallView], int | None]:
-        """Calls, newest first, and where the next page starts."""
+        """Calls, newest first, and where the next page starts: those of one correlation or caller, if it is given.
+
+        A page may be short, or empty, while there is a next one: what is looked through for it is bounded. Outputs that
+        are not small are left out.
+        """
 
     def questions(self) -> list[Question]:
         """The open questions."""

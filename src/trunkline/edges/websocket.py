@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
 
 from trunkline.edges.patience import Patience
+from trunkline.edges.shares import SHARE, Share
 
 # A message: the largest that a door behind this listener takes (an operations message).
 MAX_SOCKET_MESSAGE_BYTES: Final = 16_777_216
@@ -51,6 +52,9 @@ class Socket(WebSocketsSansIOProtocol):
         self._unread: deque[memoryview] = deque()
         self._goes_on = False
         self._taken = 0
+        # Of a message that is on its way: its bytes, and what they take of its sender's share.
+        self._message_bytes = 0
+        self._share: Share | None = None
         # Whether nothing is read from the peer; `read_paused` is one of the reasons, that the application is busy.
         self._is_held = False
 
@@ -63,6 +67,8 @@ class Socket(WebSocketsSansIOProtocol):
         """The listener waits for the last one when it stops."""
         self._patience.end()
         self._unread.clear()
+        if self._share is not None:
+            self._share.end()
         if self._message_deadline is not None:
             self._message_deadline.cancel()
         super().connection_lost(exc)
@@ -106,13 +112,28 @@ class Socket(WebSocketsSansIOProtocol):
                 self.transport.resume_reading()
 
     def _read(self, data: bytes) -> None:
+        self._message_bytes += len(data)
         super().data_received(data)
+        if not self.frames and not self.conn.reader.buffer:
+            self._message_bytes = 0
+        self._count_message()
         if not self.frames and not self.conn.reader.buffer:
             if self._message_deadline is not None:
                 self._message_deadline.cancel()
                 self._message_deadline = None
         elif self._message_deadline is None:
             self._message_deadline = self.loop.call_later(MESSAGE_TIMEOUT_S, self._judge_message)
+
+    def _count_message(self) -> None:
+        """What is kept of a message counts for its sender, once the application has said who that is."""
+        if self._share is None:
+            share = self.scope.get(SHARE)
+            if not isinstance(share, Share):
+                return
+            self._share = share.beside()
+        if not self._share.try_set_size(self._message_bytes):
+            self._share.end()
+            self._fail(CloseCode.TRY_AGAIN_LATER, "too much is on its way")
 
     def _judge_message(self) -> None:
         """A message that takes longer to arrive is not coming, unless it is we who do not read."""
@@ -133,6 +154,7 @@ class Socket(WebSocketsSansIOProtocol):
         """A message is complete. Text that is none ends the connection (RFC 6455 8.1)."""
         data = b"".join(self.frames)
         self.frames = []
+        self._message_bytes = 0
         if self.close_sent:
             return
         if self.curr_msg_data_type == "text":

@@ -6,6 +6,7 @@ supervisor. Changes nothing, and decides nothing.
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 import msgspec
@@ -46,6 +47,8 @@ class Reading(Views):
         self._processes = processes
         # Large outputs by their hashes, and whose calls they belong to, as far as somebody looked.
         self._large: dict[tuple[str, str], None] = {}
+        # Calls whose outputs were looked at for that.
+        self._looked_at: dict[str, None] = {}
 
     def storage_trouble(self) -> str:
         """Why nothing can be put on record, if that is so."""
@@ -116,23 +119,17 @@ class Reading(Views):
         return views.awaited(self._hub, session, ref) if answer is None else self.call(answer.call_id)
 
     def calls(
-        self, limit: int, before: int | None, correlation_id: str | None = None
+        self, limit: int, before: int | None, correlation_id: str | None = None, caller: str | None = None
     ) -> tuple[list[CallView], int | None]:
         """Calls, newest first, and where the next page starts. What is not on disk yet comes from memory."""
-        if correlation_id is None:
-            stored, following = self._reader.calls_page(before, limit)
-        else:
-            numbers = [n for n in self._reader.by_correlation(correlation_id) if before is None or n < before]
-            found = [self._reader.call(n) for n in reversed(numbers)]
-            stored, following = [pair for pair in found if pair is not None], None
-        views_by_number = {accepted.n: _stored_view(accepted, settled) for accepted, settled in stored}
-        in_memory = views.calls_in_memory(self._hub, correlation_id)
-        views_by_number.update((number, view) for number, view in in_memory if before is None or number < before)
-        newest = sorted(views_by_number, reverse=True)
+        stored, following = self._reader.calls_page(before, limit, correlation_id, caller)
+        found = {accepted.n: _listed_view(accepted, settled, size) for accepted, settled, size in stored}
+        # What is before the next page's start belongs there.
+        numbers = range(following or 0, sys.maxsize if before is None else before)
+        found.update(views.calls_in_memory(self._hub, numbers, limit + 1, correlation_id, caller))
+        newest = sorted(found, reverse=True)
         shown = newest[:limit]
-        for n in shown:
-            self._shown(views_by_number[n])
-        return [views_by_number[n] for n in shown], shown[-1] if len(newest) > limit else following
+        return [found[n] for n in shown], shown[-1] if len(newest) > limit else following
 
     def questions(self) -> list[Question]:
         """The open questions."""
@@ -163,12 +160,21 @@ class Reading(Views):
         """Whether a call of this caller has this output: one in memory, one that was shown, or the newest on record."""
         if (sha256, caller) in self._large or self._reader.newest_user(sha256) == caller:
             return True
-        for recent in self._hub.state.recent.values():
+        for call_id, recent in self._hub.state.recent.items():
             if recent.accepted.caller == caller and recent.settled.n <= self._hub.state.stored:
-                large = LargeOutput.of(recent.settled.output)
-                if large is not None:
-                    self._remember(large, caller)
+                self._look_at(call_id, recent.settled.output, caller)
         return (sha256, caller) in self._large
+
+    def _look_at(self, call_id: str, output: Raw | None, caller: str) -> None:
+        """Remember the hash of a call's output, if it is a large one; it is made once, not for each who asks."""
+        if call_id in self._looked_at:
+            return
+        large = LargeOutput.of(output)
+        if large is not None:
+            self._remember(large, caller)
+            self._looked_at[call_id] = None
+            if len(self._looked_at) > MAX_LARGE:
+                del self._looked_at[next(iter(self._looked_at))]
 
     def _shown(self, view: CallView | None) -> CallView | None:
         if view is not None and view.large is not None:
@@ -198,4 +204,10 @@ class Reading(Views):
 def _stored_view(accepted: CallAccepted, settled: CallSettled | None) -> CallView:
     if settled is not None:
         return views.settled_call(accepted, settled)
+    return views.open_call(Call(accepted, Status.RUNNING))
+
+
+def _listed_view(accepted: CallAccepted, settled: CallSettled | None, moved_bytes: int) -> CallView:
+    if settled is not None:
+        return views.listed_call(accepted, settled, moved_bytes)
     return views.open_call(Call(accepted, Status.RUNNING))

@@ -9,6 +9,8 @@ Invariant: nothing here changes anything; a view is a copy that stays as it is w
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Final
 
 from msgspec import Raw
@@ -23,6 +25,7 @@ from trunkline.hub.registry import Agent, Tool
 from trunkline.hub.state import Call, Settled
 from trunkline.model import (
     EMPTY_OBJECT,
+    LISTED_OUTPUT_BYTES,
     NOBODY,
     AgentView,
     Behalf,
@@ -78,6 +81,17 @@ def settled_call(accepted: CallAccepted, settled: CallSettled) -> CallView:
     )
 
 
+def listed_call(accepted: CallAccepted, settled: CallSettled, moved_bytes: int = 0) -> CallView:
+    """A call with its outcome as lists show it: an output that is not small is left out, and is not looked at.
+
+    ``moved_bytes`` is the size of an output that is kept beside the record and was not fetched.
+    """
+    size = moved_bytes or len(settled.output or b"")
+    if size <= LISTED_OUTPUT_BYTES:
+        return settled_call(accepted, settled)
+    return replace(settled_call(accepted, replace(settled, output=None)), output_bytes=size)
+
+
 def call(hub: Hub, call_id: str) -> CallView | None:
     """One call that is still in memory."""
     found = hub.state.calls.get(call_id)
@@ -103,13 +117,15 @@ def _held_up(view: CallView, call: Call, questions: dict[int, str]) -> CallView:
     return view if approval_id is None or view.approval_id is not None else replace(view, approval_id=approval_id)
 
 
-def _recent_call(hub: Hub, recent: Settled) -> CallView:
+def _recent_call(
+    hub: Hub, recent: Settled, shown: Callable[[CallAccepted, CallSettled], CallView] = settled_call
+) -> CallView:
     """An outcome is shown once it is on disk; until then a crash could still change it (decision 26)."""
     accepted, settled = recent.accepted, recent.settled
     if settled.n > hub.state.stored:
         view = open_call(Call(accepted, Status.RUNNING, started_ms=settled.started_ms))
         return replace(view, provider=settled.provider)
-    return settled_call(accepted, settled)
+    return shown(accepted, settled)
 
 
 def agent(hub: Hub, found: Agent) -> AgentView:
@@ -230,14 +246,29 @@ def figures(hub: Hub) -> dict[str, object]:
     }
 
 
-def calls_in_memory(hub: Hub, correlation_id: str | None) -> list[tuple[int, CallView]]:
-    """Open and recently settled calls with their numbers; of one correlation, if it is given."""
+def calls_in_memory(
+    hub: Hub, numbers: range, limit: int, correlation_id: str | None = None, caller: str | None = None
+) -> list[tuple[int, CallView]]:
+    """Open and recently settled calls with their numbers, the newest so many of a range, as lists show them.
+
+    Those of one correlation, or of one caller, if it is given. Only what is shown is made a view of.
+    """
     state = hub.state
-    inside = hub.state.questions_inside()
-    found = [(call.entry, _held_up(open_call(call), call, inside)) for call in state.calls.values()]
-    found += [(done.accepted, _recent_call(hub, done)) for done in state.recent.values()]
+
+    def is_wanted(entry: CallAccepted) -> bool:
+        return (
+            entry.n in numbers
+            and (caller is None or entry.caller == caller)
+            and (correlation_id is None or correlation_id in (entry.correlation_id, entry.call_id))
+        )
+
+    found: list[tuple[int, Call | Settled]] = [
+        (call.entry.n, call) for call in state.calls.values() if is_wanted(call.entry)
+    ]
+    found += [(done.accepted.n, done) for done in state.recent.values() if is_wanted(done.accepted)]
+    newest = heapq.nlargest(limit, found, key=itemgetter(0))
+    inside = state.questions_inside() if newest else {}
     return [
-        (entry.n, view)
-        for entry, view in found
-        if correlation_id is None or correlation_id in (entry.correlation_id, entry.call_id)
+        (n, _recent_call(hub, one, listed_call) if isinstance(one, Settled) else _held_up(open_call(one), one, inside))
+        for n, one in newest
     ]

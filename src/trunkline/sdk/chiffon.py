@@ -334,9 +334,9 @@ class Task:
 
     @contextlib.asynccontextmanager
     async def step(self, name: str, *, percent: int | None = None) -> AsyncIterator[Task]:
-        """A step; at its end its output is sent, and ``percent`` is reached."""
+        """A step; at its end its output is sent, and ``percent`` is reached. A long name is cut."""
         self._job.step += 1
-        self._job.step_name = name
+        self._job.step_name = name[: messages.MAX_STEP_NAME_CHARS]
         self._step_parts = []
         try:
             yield self

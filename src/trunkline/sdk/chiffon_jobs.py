@@ -161,7 +161,8 @@ class AcceptedJobs:
 
     def status(self, job: AcceptedJob, now: float) -> Envelope:
         """The message that a job goes on, and how far it is."""
-        step = Step(job.step or 1, job.step_name or job.request.work_type)  # silent point 20
+        name = job.step_name or job.request.work_type[: messages.MAX_STEP_NAME_CHARS]  # silent point 20
+        step = Step(job.step or 1, name)
         state = "paused" if job.is_paused else "running"
         return self._envelope(job, WorkStatus(job.request.task_id, state, job.percent, step), now)  # type: ignore[arg-type]
 

@@ -37,8 +37,8 @@ UIDS: Final = 200_000_000
 FIRST_UID_IN_CONTAINER: Final = 40_000
 UIDS_IN_CONTAINER: Final = 20_000
 
-# A folder deeper than this counts as over the quota: nobody needs it, and measuring holds a descriptor for each level.
-MAX_DEPTH: Final = 128
+# Levels of folders that are open at the same time while they are counted; of deeper ones the upper are opened again.
+OPEN_LEVELS: Final = 64
 # What one byte costs on the usual file systems.
 BLOCK_BYTES: Final = 4096
 # Less than this between two counts does not matter.
@@ -233,39 +233,104 @@ class OpenLevel:
         os.close(self.fd)
 
 
-def _usage(root_fd: int, quota: Quota) -> Usage:
-    size = files = 0
-    # One open folder for each level; not os.fwalk, which recurses and so ends in a RecursionError at a nasty depth.
-    levels: list[OpenLevel] = []
-    try:
-        levels.append(OpenLevel(root_fd, "."))
-        while levels:
-            here = levels[-1]
-            entry = next(here.entries, None)
-            if entry is None:
-                levels.pop().close()
-                continue
+class _Counted(Struct):
+    """A folder on the way to the one that is counted now: which it is, and what of it is still to be looked into."""
+
+    level: OpenLevel | None
+    place: tuple[int, int]
+    inner: list[str]
+
+
+class _Count:
+    """A count on its way: the folders from the root to the one that is looked at.
+
+    However deep they are, only ``OPEN_LEVELS`` of them are open; on the way back the others are found from below, as
+    the parents that they were. Not os.fwalk, which recurses and so ends in a RecursionError at a nasty depth.
+    """
+
+    def __init__(self, quota: Quota) -> None:
+        self.size = 0
+        self.files = 0
+        self._quota = quota
+        self._way: list[_Counted] = []
+
+    @property
+    def is_over(self) -> bool:
+        return self.size > self._quota.max_bytes or self.files > self._quota.max_files
+
+    def run(self, root_fd: int) -> None:
+        """Count everything below, or up to the quota."""
+        try:
+            self._enter(root_fd, ".")
+            while self._way and not self.is_over:
+                here = self._way[-1]
+                if not here.inner:
+                    self._leave()
+                    continue
+                assert here.level is not None
+                try:
+                    self._enter(here.level.fd, here.inner.pop())
+                except OSError as error:
+                    if error.errno not in _NOT_COUNTED:
+                        raise
+        finally:
+            for folder in reversed(self._way):
+                if folder.level is not None:
+                    folder.level.close()
+
+    def _enter(self, folder_fd: int, name: str) -> None:
+        """Count what is in a folder, and go on there."""
+        level = OpenLevel(folder_fd, name)
+        here = _Counted(level, _place(level), [])
+        self._way.append(here)
+        if len(self._way) > OPEN_LEVELS:
+            # The root stays: what is below is found from there.
+            upper = self._way[-OPEN_LEVELS]
+            if upper is not self._way[0] and upper.level is not None:
+                upper.level.close()
+                upper.level = None
+        for entry in level.entries:
             try:
                 info = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue  # gone meanwhile
-            files += 1
+            self.files += 1
             # Of a file with several names each counts as whole: better too early than too late.
-            size += info.st_blocks * 512
-            if size > quota.max_bytes or files > quota.max_files or len(levels) > MAX_DEPTH:
-                return Usage(size, files, over=True)
+            self.size += info.st_blocks * 512
+            if self.is_over:
+                return
             if stat.S_ISDIR(info.st_mode):
-                try:
-                    levels.append(OpenLevel(here.fd, entry.name))
-                except OSError as error:
-                    if error.errno not in _NOT_COUNTED:
-                        raise
+                here.inner.append(entry.name)
+
+    def _leave(self) -> None:
+        """Go back to the folder above. If this one was moved meanwhile, to the next one above that is still open."""
+        left = self._way.pop()
+        assert left.level is not None
+        try:
+            if self._way and self._way[-1].level is None:
+                above = OpenLevel(left.level.fd, "..")
+                if _place(above) == self._way[-1].place:
+                    self._way[-1].level = above
+                else:
+                    above.close()
+        finally:
+            left.level.close()
+        while self._way and self._way[-1].level is None:
+            self._way.pop()
+
+
+def _place(level: OpenLevel) -> tuple[int, int]:
+    info = os.fstat(level.fd)
+    return info.st_dev, info.st_ino
+
+
+def _usage(root_fd: int, quota: Quota) -> Usage:
+    count = _Count(quota)
+    try:
+        count.run(root_fd)
     except OSError as error:
         raise failure_of(error) from None
-    finally:
-        for level in reversed(levels):
-            level.close()
-    return Usage(size, files, over=False)
+    return Usage(count.size, count.files, over=count.is_over)
 
 
 def erase(folder: Path) -> None:

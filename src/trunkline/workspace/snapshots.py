@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from trunkline.errors import WorkspaceError
 from trunkline.workspace.copies import copy, is_equal, open_root, open_up, readable
-from trunkline.workspace.folder import KEPT_FREE_BYTES, MAX_DEPTH, OpenLevel, Quota, Workspace, erase
+from trunkline.workspace.folder import KEPT_FREE_BYTES, OpenLevel, Quota, Workspace, erase
 from trunkline.workspace.paths import system_calls
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 # A file that changed so shortly before the look at it may change again without its times showing it.
 UNSETTLED_NS: Final = 2_000_000_000
+# Of deeper folders no snapshot is taken: nobody needs them, and looking holds a descriptor for each level.
+MAX_DEPTH: Final = 128
 # Names that are shown of each kind of change.
 SHOWN: Final = 10
 _KINDS: Final = {stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFIFO: "p"}

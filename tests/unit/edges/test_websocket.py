@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from websockets.frames import CloseCode
 
 from tests.unit.edges.web import BOUND_S, Server, wait_until
 from trunkline.edges import patience, websocket
+from trunkline.edges.shares import MAX_SHARE_BYTES, SHARE, Share, Shares
 from trunkline.edges.websocket import MAX_FRAGMENTS, TURN_BYTES
 
 UPGRADE = (
@@ -194,6 +196,24 @@ async def test_what_is_no_message_ends_the_socket_with_its_code_and_without_a_li
             await server.connections.gone.wait()
     assert [record.message for record in caplog.records] == []
     assert [message["type"] for message in server.pages.heard] == ["websocket.disconnect"]
+
+
+async def test_what_is_kept_of_messages_counts_for_their_sender_until_the_socket_ends(server: Server) -> None:
+    shares = Shares()
+    async with opened(server) as client:
+        [connection] = server.connections.connections
+        connection.scope[SHARE] = Share(shares, "a")
+        client.writer.write(frame(TEXT, bytes(1_000_000), fin=False))
+        await wait_until(lambda: shares.held("a") > 900_000)
+        client.writer.write(frame(CONT, b"."))
+        assert (await client.said())[0] == TEXT
+        assert shares.held("a") == 0
+        others = Share(shares, "a")
+        others.set_size(MAX_SHARE_BYTES)
+        held = shares.held("a")
+        client.writer.write(frame(TEXT, bytes(1_000_000), fin=False))
+        assert await client.closed_with() == CloseCode.TRY_AGAIN_LATER
+        assert shares.held("a") == held
 
 
 @pytest.mark.parametrize("part", [frame(TEXT, b"x" * 200)[:50], frame(TEXT, b"x", fin=False), b"\x81"])

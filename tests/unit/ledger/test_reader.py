@@ -127,7 +127,7 @@ def test_pages_of_calls_newest_first(tmp_path: Path) -> None:
                 break
         assert seen == [n for n in range(20, 0, -1) if n % 3]
         assert pages == 3
-        assert reader.calls_page(None, 1)[0] == [(accepted(20), settled(21, 20))]
+        assert reader.calls_page(None, 1)[0] == [(accepted(20), settled(21, 20), 0)]
 
 
 def test_a_page_looks_through_a_bounded_number_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +141,56 @@ def test_a_page_looks_through_a_bounded_number_of_rows(tmp_path: Path, monkeypat
         while before is not None:
             calls, before = reader.calls_page(before, 5)
             pages += 1
-        assert calls == [(accepted(1), None)]
+        assert calls == [(accepted(1), None, 0)]
         assert pages <= 4
+
+
+def test_a_page_of_one_caller_has_nobody_elses_calls_whatever_their_inputs_look_like(tmp_path: Path) -> None:
+    with in_process(tmp_path) as made:
+        made.add(
+            accepted(1, caller="http:bob"),
+            accepted(2, b'{"caller":"http:bob"}', caller="x", tool_id="a/b"),
+            accepted(3, caller="http:bobby"),
+            accepted(4, caller="http:bob"),
+            accepted(5, caller='x","caller":"http:bob'),
+        )
+        reader = made.ledger.reader
+        assert [call[0].n for call in reader.calls_page(None, 5, caller="http:bob")[0]] == [4, 1]
+        calls, before = reader.calls_page(None, 1, caller="http:bob")
+        assert ([call[0].n for call in calls], before) == ([4], 4)
+        found = []
+        while before is not None:
+            calls, before = reader.calls_page(before, 1, caller="http:bob")
+            found += [call[0].n for call in calls]
+        assert found == [1]
+
+
+def test_a_page_of_a_correlation_looks_through_a_bounded_number_of_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "PAGE_ROWS", 10)
+    with in_process(tmp_path) as made:
+        mine = accepted(1, caller="http:bob", correlation_id="c")
+        made.add(mine, *(accepted(n, correlation_id="c") for n in range(2, 31)))
+        reader = made.ledger.reader
+        found, before, pages = [], None, 0
+        while pages == 0 or before is not None:
+            calls, before = reader.calls_page(before, 5, "c", "http:bob")
+            found += calls
+            pages += 1
+        assert found == [(mine, None, 0)]
+        assert 3 <= pages <= 4
+        assert [call[0].n for call in reader.calls_page(None, 2, "c")[0]] == [30, 29]
+
+
+def test_a_page_tells_the_size_of_a_large_output_and_does_not_fetch_it(tmp_path: Path) -> None:
+    body = b'"' + b"x" * 100_000 + b'"'
+    with in_process(tmp_path) as made:
+        made.add(accepted(1), settled(2, 1, body))
+        ((_, outcome, size),) = made.ledger.reader.calls_page(None, 5)[0]
+        assert outcome is not None
+        assert size == len(body)
+        assert len(outcome.output or b"") < 200
 
 
 def test_another_process_reads_without_the_key_what_is_masked(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from trunkline.errors import WorkspaceError
 from trunkline.workspace import folder
 from trunkline.workspace.edits import Edit
 from trunkline.workspace.files import READ_LIMIT_BYTES, create_file, delete_file, edit_file, read_file
-from trunkline.workspace.folder import Quota, Workspace
+from trunkline.workspace.folder import Quota, Usage, Workspace
 
 OPERATIONS: dict[str, Callable[[Workspace, str], object]] = {
     "create": lambda workspace, path: create_file(workspace, path, b"new", overwrite=True),
@@ -217,20 +217,57 @@ def test_a_full_workspace_takes_no_more_and_recovers(workspace: Workspace) -> No
     refused(lambda: create_file(workspace, "6", b"", quota=quota), "execution", full)
 
 
-def test_counting_survives_a_folder_that_is_nested_too_deeply(workspace: Workspace) -> None:
-    here = os.open(workspace.root, os.O_RDONLY)
-    for _ in range(2000):
+def nest(root: Path, depth: int) -> int:
+    """Make folders ``d`` in each other, each beside a file; a descriptor of the innermost."""
+    here = os.open(root, os.O_RDONLY)
+    for _ in range(depth):
+        os.close(os.open("f", os.O_WRONLY | os.O_CREAT, dir_fd=here))
         os.mkdir("d", dir_fd=here)
         inner = os.open("d", os.O_RDONLY, dir_fd=here)
         os.close(here)
         here = inner
-    os.close(here)
-    usage = workspace.usage()
-    assert usage.over or os.geteuid() == 0  # as root these folders are not the workspace's own, and closed to it
-    os.system(f"chmod -R a+rwX {workspace.root} && chown -R {workspace.uid} {workspace.root}")  # noqa: S605
-    assert workspace.usage().over
-    os.system(f"rm -r {workspace.root}/d")  # noqa: S605 — pytest's own removal recurses
-    assert workspace.usage().files == 0
+    return here
+
+
+def test_folders_count_however_deep_they_are_and_depth_alone_is_not_full(workspace: Workspace) -> None:
+    depth = 2000
+    innermost = nest(workspace.root, depth)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    try:
+        assert workspace.usage() == Usage(workspace.usage().size, 2 * depth, over=False)
+        create_file(workspace, "a", b"still taken")
+        os.close(os.open("last", os.O_WRONLY | os.O_CREAT, dir_fd=innermost))
+        assert workspace.usage(Quota(max_files=2 * depth + 1)).over, "what is deep counts"
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+    finally:
+        os.close(innermost)
+        # pytest's own removal recurses
+        subprocess.run(["rm", "-r", workspace.root / "d"], check=True)
+    assert workspace.usage().files == 2
+
+
+def test_what_is_moved_while_it_is_counted_leads_the_count_nowhere_else(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "OPEN_LEVELS", 2)
+    os.close(nest(workspace.root, 8))
+    os.close(nest(workspace.root.parent, 1))
+    opened: list[str] = []
+    real = folder.OpenLevel
+
+    class Moving(real):  # type: ignore[misc, valid-type]
+        def __init__(self, folder_fd: int, name: str) -> None:
+            if name == ".." and ".." not in opened:
+                (workspace.root / "d/d/d/d/d/d").rename(workspace.root / "moved")
+            opened.append(name)
+            super().__init__(folder_fd, name)
+
+    monkeypatch.setattr(folder, "OpenLevel", Moving)
+    found = workspace.usage()
+    assert ".." in opened
+    assert found.files <= 16
+    monkeypatch.undo()
+    assert workspace.usage().files == 16
 
 
 def test_nothing_is_left_of_a_write_that_failed(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ CHUNK_BYTES: Final = 262_144  # CH-084
 MAX_STEP_BYTES: Final = 67_108_864
 # Sixteen times what full chunks of such an output are.
 MAX_PIECES: Final = 4096
+# What keeping a piece takes beside its text, about.
+PIECE_BYTES: Final = 512
 _FIELD: Final = "payload.step.output_chunk"
 _LABEL: Final = re.compile(r"bytes (\d{1,12})(k?)-(\d{1,12})(k?)(?: of (\d{1,12})(k?))?")
 
@@ -80,6 +82,7 @@ class Assembly:
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.total: int | None = None
+        # What keeping it takes.
         self.size = 0
         self._pieces: dict[int, Chunk] = {}
         # Up to here everything has been shown, in order.
@@ -98,7 +101,7 @@ class Assembly:
             raise invalid("overlaps another chunk of this step", _FIELD)
         self.total = chunk.total
         self._pieces[chunk.start] = chunk
-        self.size += chunk.end - chunk.start
+        self.size += chunk.end - chunk.start + PIECE_BYTES
         follows = []
         while (following := self._pieces.get(self._shown)) is not None:
             follows.append(following.text)

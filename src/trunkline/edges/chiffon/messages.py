@@ -36,6 +36,8 @@ MAX_OUTPUT_BYTES: Final = 1_048_576
 MAX_DURATION_S: Final = 2_592_000
 # Names end up in tables and logs.
 MAX_NAME_CHARS: Final = 256
+# Of a step: as all names that others make up. It is kept for as long as the task is open.
+MAX_STEP_NAME_CHARS: Final = 128
 MIN_CODE: Final = 5001
 MAX_CODE: Final = 5999
 
@@ -303,6 +305,8 @@ def _step(fields: Fields) -> Step:
     prefix = "payload.step."
     number = _optional(fields, "number", int, prefix)  # CH-034
     name = _optional(fields, "name", str, prefix)  # CH-035
+    if name is not None and len(name) > MAX_STEP_NAME_CHARS:
+        raise invalid(f"expected at most {MAX_STEP_NAME_CHARS} characters", "payload.step.name")
     output = _optional(fields, "output", str, prefix)  # CH-036
     chunk = _optional(fields, "output_chunk", str, prefix)
     if chunk is not None and (number is None or output is None):

@@ -33,6 +33,7 @@ from trunkline.edges.chiffon.sockets import Sockets
 from trunkline.edges.chiffon.translate import EDGE
 from trunkline.edges.doors import Door
 from trunkline.edges.listener import when_closed
+from trunkline.edges.shares import SHARE, Share, Shares
 
 PREFIX: Final = "/api/agent"
 # Below the 30 s after which an agent counts as silent.
@@ -47,6 +48,8 @@ class ChiffonDoor:
         self._background = background
         self.sockets = Sockets(peers, background)
         self._throttle = Throttle(peers.feed, EDGE)
+        # Bodies and messages on their way in.
+        self._incoming = Shares()
         app = Starlette(
             routes=[
                 Route(f"{PREFIX}/message", self.message, methods=["POST"]),
@@ -113,10 +116,12 @@ class ChiffonDoor:
     async def _caller(self, request: HTTPConnection) -> Caller:
         """Who sends this (CH-102); a guesser's refusals take longer and longer."""
         try:
-            return self._peers.identify(_token(request))
+            caller = self._peers.identify(_token(request))
         except Refused:
             await self._throttle.refused(_address(request))
             raise
+        request.scope[SHARE] = Share(self._incoming, caller.principal.identity)
+        return caller
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 

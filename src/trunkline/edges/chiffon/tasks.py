@@ -28,8 +28,11 @@ from trunkline.model import Fault, Now, RetryPolicy
 
 # CH-075, CH-076: four attempts.
 RETRY: Final = RetryPolicy((0.0, 1.0, 2.0, 4.0))
-# Pieces of outputs that one agent may have us keep at the same time: two steps of the largest size.
+# Outputs that one agent may have us keep at the same time, in pieces or whole: two steps of the largest size.
 MAX_HELD_BYTES: Final = 2 * chunks.MAX_STEP_BYTES
+# Steps that are begun and not complete: as many of one task as are told of, and four such tasks of an agent.
+MAX_OPEN_STEPS: Final = 1000
+MAX_OPEN_STEPS_OF_AGENT: Final = 4 * MAX_OPEN_STEPS
 # Steps of one task that are told of at its end; of more the last ones.
 MAX_STEPS: Final = 1000
 # Tasks of one agent whose result is remembered: an attempt may still be on its way to the disk when the result comes.
@@ -61,6 +64,9 @@ class Task(Struct):
     finished: dict[int, dict[str, object]] = {}
     # The last step that is complete: where an output that is too large for a result comes from (silent point 19).
     last_text: str = ""
+    last_bytes: int = 0
+    # What keeping its steps and that text takes.
+    held_bytes: int = 0
 
 
 class Tasks:
@@ -73,6 +79,9 @@ class Tasks:
         self._is_open = is_open
         self._tasks: dict[str, Task] = {}
         self._answered: dict[str, None] = {}
+        # Of all tasks: what keeping their outputs takes, and how many steps are begun.
+        self._held_bytes = 0
+        self._open_steps = 0
         # While there are tasks: when somebody looks which of them were ended elsewhere.
         self._look_at = 0.0
 
@@ -125,6 +134,7 @@ class Tasks:
             assert step.number is not None
             text = self._add_chunk(task, step.number, step.name, chunks.read(step.output_chunk, text))
         elif text and step.number is not None:
+            self._check_room(len(text))
             self._note_step(task, step.number, step.name or "", text)
         self.restart_idle(task, now)
         if status.status == "paused":
@@ -147,26 +157,51 @@ class Tasks:
         return CallProgressed(self._session, task.call_id, task.seq, channel, data)
 
     def _add_chunk(self, task: Task, number: int, name: str | None, chunk: chunks.Chunk) -> str:
-        if sum(held.size for other in self._tasks.values() for held in other.steps.values()) > MAX_HELD_BYTES:
-            raise messages.over_limit("chunk_bytes", MAX_HELD_BYTES, MAX_HELD_BYTES + chunk.end - chunk.start)
         assembly = task.steps.get(number)
         if assembly is None:
             if number in task.finished:
                 return ""  # a repeat of what is complete
-            assembly = task.steps[number] = Assembly()
+            self._check_room(chunk.end - chunk.start)
+            for limit, has in ((MAX_OPEN_STEPS, len(task.steps)), (MAX_OPEN_STEPS_OF_AGENT, self._open_steps)):
+                if has >= limit:
+                    raise messages.over_limit("open_steps", limit, limit + 1)
+            assembly = Assembly()
+            # A piece that is refused begins no step.
+            text = assembly.add(chunk)
+            task.steps[number] = assembly
+            self._open_steps += 1
+            self._hold(task, assembly.size)
+        else:
+            self._check_room(chunk.end - chunk.start)
+            before = assembly.size
+            text = assembly.add(chunk)
+            self._hold(task, assembly.size - before)
         assembly.name = name or assembly.name
-        text = assembly.add(chunk)
         if assembly.is_complete:
-            del task.steps[number]
+            self._drop_step(task, number)
             self._note_step(task, number, assembly.name, assembly.text())
         return text
+
+    def _check_room(self, size: int) -> None:
+        if self._held_bytes > MAX_HELD_BYTES:
+            raise messages.over_limit("chunk_bytes", MAX_HELD_BYTES, MAX_HELD_BYTES + size)
+
+    def _hold(self, task: Task, size: int) -> None:
+        """Count so much more, or less, as kept for a task."""
+        task.held_bytes += size
+        self._held_bytes += size
+
+    def _drop_step(self, task: Task, number: int) -> None:
+        self._hold(task, -task.steps.pop(number).size)
+        self._open_steps -= 1
 
     def _note_step(self, task: Task, number: int, name: str, text: str) -> None:
         """Decision 24: of each step what it was, how much and its hash; a step that speaks again has its last word."""
         task.finished.pop(number, None)
-        data = {"number": number, "name": name, "bytes": len(text.encode()), "sha256": chunks.sha256(text)}
-        task.finished[number] = data
-        task.last_text = text
+        size = len(text.encode())
+        task.finished[number] = {"number": number, "name": name, "bytes": size, "sha256": chunks.sha256(text)}
+        self._hold(task, size - task.last_bytes)
+        task.last_text, task.last_bytes = text, size
         if len(task.finished) > MAX_STEPS:
             del task.finished[next(iter(task.finished))]
 
@@ -202,7 +237,9 @@ class Tasks:
 
     def end(self, task: Task) -> None:
         """Nothing more is expected of it."""
-        self._tasks.pop(task.call_id, None)
+        if self._tasks.pop(task.call_id, None) is not None:
+            self._held_bytes -= task.held_bytes
+            self._open_steps -= len(task.steps)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

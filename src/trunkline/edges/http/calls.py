@@ -9,6 +9,7 @@ when the reader leaves, or when the edge closes.
 
 from __future__ import annotations
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from trunkline.edges.answers import encode, refusal
@@ -18,6 +19,7 @@ from trunkline.edges.http import translate
 from trunkline.edges.http.messages import MAX_BODY_BYTES, CallBody
 from trunkline.edges.http.stream import PING_S, aside, event, finish_stream, start_stream, write
 from trunkline.edges.listener import ANSWER, when_lost
+from trunkline.edges.shares import FREE_BYTES
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Item, Requests, Waiting
 from trunkline.effects import Answer, Progress, Wait
 from trunkline.model import Fault, Principal, fault
@@ -36,7 +38,7 @@ class NewCall:
         try:
             body = decode(CallBody, await read_body(scope, receive, MAX_BODY_BYTES))
         except BadRequest as bad:
-            await refusal(fault("message.malformed", bad.text), bad.status)(scope, receive, send)
+            await refusal(fault(bad.code, bad.text), bad.status)(scope, receive, send)
             return
         is_stream = any(name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"])
         waits = self._requests.waiting(wants_progress=is_stream, wants_large=False)
@@ -67,7 +69,12 @@ class NewCall:
                 if item.refused:
                     await refusal(item.fault or fault("hub.unavailable"))(scope, receive, send)
                 else:
-                    _say(scope, 200, encode(translate.outcome(item, body.tool_id, caller.identity)))
+                    data = encode(translate.outcome(item, body.tool_id, caller.identity))
+                    if len(data) > FREE_BYTES:
+                        # In pieces, as they are taken, and counted until they are.
+                        await Response(data, 200, media_type="application/json")(scope, receive, send)
+                    else:
+                        _say(scope, 200, data)
                 return
             if isinstance(item, Wait):
                 # A question holds no connection.

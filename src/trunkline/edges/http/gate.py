@@ -6,7 +6,8 @@ send requests to a loopback address by any page (DNS rebinding); a name that is 
 turned away before the token is looked at.
 
 Owns each caller's share of the listener, too: how many requests of one are answered at the same time, and that the last
-connections are the operator's alone.
+connections are the operator's alone; how much of what they send is kept before it is complete, and how much of what
+they asked for is kept until they read it.
 
 Invariant: a missing, malformed, unknown, revoked and foreign token get equal bytes.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trunkline.addresses import shown
 from trunkline.edges.answers import error_body
@@ -24,6 +25,7 @@ from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed
 from trunkline.edges.listener import MAX_CONNECTIONS, RESERVED
+from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, SHARE, Share, Shares
 from trunkline.model import fault
 
 EDGE: Final = "http"
@@ -37,6 +39,9 @@ MAX_REQUESTS: Final = MAX_CONNECTIONS // 2
 
 RETRY_AFTER: Final = (b"retry-after", b"1")
 TOO_MANY: Final = error_body(fault("limit.inflight", f"{MAX_REQUESTS} requests of one caller are being answered"))
+TOO_MUCH_UNREAD: Final = error_body(
+    fault("limit.inflight", f"answers that one caller has not read may have {MAX_SHARE_BYTES} bytes together")
+)
 ONLY_OPERATOR: Final = error_body(fault("limit.resource", "too many connections; the last are kept for the operator"))
 UNAUTHORIZED: Final = error_body(fault("auth.failed"))
 OTHER_HOST: Final = "the Host header must be localhost or this machine's loopback address, with our port"
@@ -69,6 +74,9 @@ class Gate:
         self._hosts: dict[tuple[bytes, tuple[str, int]], bool] = {}
         # Requests that are being answered, by who asks; of a door with its own gate all together.
         self._answering: dict[str, int] = {}
+        # Bodies and messages on their way in, and answers that wait to be read.
+        self._incoming = Shares()
+        self._unread = Shares()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, with its ``principal``, or answer it."""
@@ -130,9 +138,19 @@ class Gate:
         if count >= MAX_REQUESTS:
             await _answer(scope, send, 429, TOO_MANY, RETRY_AFTER)
             return
+        # A door with a gate of its own knows whose a request is, and what waits for them.
+        is_counted = "principal" in scope
+        if is_counted and self._unread.held(who) >= MAX_SHARE_BYTES - FREE_BYTES:
+            await _answer(scope, send, 429, TOO_MUCH_UNREAD, RETRY_AFTER)
+            return
         answering[who] = count + 1
         try:
-            await app(scope, receive, send)
+            if is_counted:
+                scope[SHARE] = Share(self._incoming, who)
+            if is_counted and scope["type"] == "http":
+                await Counted(self._unread, who, send).run(app, scope, receive)
+            else:
+                await app(scope, receive, send)
         finally:
             left = answering[who] - 1
             if left:
@@ -152,6 +170,50 @@ class Gate:
         client = scope["client"]
         await self._throttle.refused(client[0] if client else "")
         await _answer(scope, send, 401, UNAUTHORIZED, (b"www-authenticate", b"Bearer"))
+
+
+class Counted:
+    """An answer that counts for who asked until it was read, and is handed to the connection in pieces.
+
+    One that was only looked up and for which there is no room is refused in its place; one that tells what was done is
+    always told. A stream has no size, and waits for its reader by itself.
+    """
+
+    def __init__(self, unread: Shares, who: str, send: Send) -> None:
+        self._share = Share(unread, who)
+        self._send = send
+        self._is_refused = False
+        self._may_refuse = False
+
+    async def run(self, app: ASGIApp, scope: Scope, receive: Receive) -> None:
+        """Let the application answer."""
+        self._may_refuse = scope["method"] == "GET"
+        try:
+            await app(scope, receive, self.send)
+        finally:
+            self._share.end()
+
+    async def send(self, message: Message) -> None:
+        """Something of the answer, as soon as what was said before is read."""
+        if self._is_refused:
+            return
+        body: bytes = message.get("body", b"")
+        if message["type"] == "http.response.start":
+            size = next((int(value) for name, value in message["headers"] if name == b"content-length"), 0)
+            if not self._share.try_set_size(size):
+                if self._may_refuse:
+                    self._is_refused = True
+                    await _answer({"type": "http"}, self._send, 429, TOO_MUCH_UNREAD, RETRY_AFTER)
+                    return
+                self._share.set_size(size)
+        elif len(body) > FREE_BYTES:
+            whole, more = memoryview(body), message.get("more_body", False)
+            last = (len(body) - 1) // FREE_BYTES * FREE_BYTES
+            for at in range(0, last, FREE_BYTES):
+                piece = bytes(whole[at : at + FREE_BYTES])
+                await self._send({"type": message["type"], "body": piece, "more_body": True})
+            message = {"type": message["type"], "body": bytes(whole[last:]), "more_body": more}
+        await self._send(message)
 
 
 async def _answer(scope: Scope, send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -103,6 +103,8 @@ class CallShape(Struct, frozen=True, omit_defaults=True, kw_only=True):
     call_id: str
     status: str
     output: Raw | None = None
+    # In lists, where an output that is not small is left out: its size.
+    output_bytes: int | None = None
     error: ErrorShape | None = None
     started_at: str | None = None
     finished_at: str | None = None

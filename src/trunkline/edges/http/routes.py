@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.types import ASGIApp
 
-from trunkline.edges.answers import Handler, application, json_answer, principal_of, refusal
+from trunkline.edges.answers import Handler, application, encode, json_answer, principal_of, refusal
 from trunkline.edges.bodies import BadRequest, clip, decode, known_parameters, number_of, read_body
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import AgentAction, Feed, Operator, Views
@@ -29,6 +29,7 @@ from trunkline.edges.http.calls import NewCall
 from trunkline.edges.http.gate import Gate
 from trunkline.edges.http.page import PAGE, PAGE_HEADERS
 from trunkline.edges.http.stream import WatchStream
+from trunkline.edges.turns import Turns
 from trunkline.edges.waiting import Requests, ask
 from trunkline.errors import ConfigError
 from trunkline.events import (
@@ -45,8 +46,12 @@ PAGE_CALLS: Final = 50
 MAX_PAGE_CALLS: Final = 500
 # One page of tools: as many as one agent may have.
 MAX_PAGE_TOOLS: Final = 1000
-# Pages looked through for somebody who may only see their own calls; then they are told where to go on.
-MAX_PAGES_SCANNED: Final = 20
+# A page of calls with long faults or outputs is shorter: it ends with the slice that reaches this.
+MAX_PAGE_BYTES: Final = 1_048_576
+# A page is put together in slices of so many calls, or of what is looked through for fewer; after so many slices who
+# asks is told where to go on.
+SLICE_CALLS: Final = 50
+MAX_SLICES: Final = 200
 # A large body is handed to the connection in pieces, as they are taken: it is in memory once.
 PIECE_BYTES: Final = 65_536
 
@@ -68,6 +73,7 @@ class Api:
         self._operator = operator
         self._requests = requests
         self._doors = doors
+        self._turns = Turns()
 
     def app(self) -> ASGIApp:
         """The application, gate included."""
@@ -164,13 +170,21 @@ class Api:
         before = number_of(request, "before", 1, 2**53)
         correlation_id = request.query_params.get("correlation_id")
         principal = principal_of(request)
-        found: list[CallView] = []
-        for _ in range(MAX_PAGES_SCANNED):
-            page, before = self._views.calls(limit - len(found), before, correlation_id)
-            found += [view for view in page if _may_see(principal, view)]
-            if before is None or len(found) >= limit:
-                break
-        return json_answer({"calls": [translate.call(view) for view in found], "next": before})
+        caller = None if principal.is_operator else principal.identity
+        found: list[Raw] = []
+        size = 0
+        async with self._turns.of(principal.identity) as slices:
+            for _ in range(MAX_SLICES):
+                with slices.one():
+                    wanted = min(limit - len(found), SLICE_CALLS)
+                    page, before = self._views.calls(wanted, before, correlation_id, caller)
+                    shapes = [encode(translate.call(view)) for view in page]
+                found += map(Raw, shapes)
+                size += sum(map(len, shapes))
+                if before is None or len(found) >= limit or size >= MAX_PAGE_BYTES:
+                    break
+                await slices.pause()
+        return json_answer({"calls": found, "next": before})
 
     async def call(self, request: Request) -> Response:
         """``GET /v1/calls/{id}``."""

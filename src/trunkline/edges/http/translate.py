@@ -78,6 +78,7 @@ def call(view: CallView) -> CallShape:
         call_id=view.call_id,
         status=view.status.value,
         output=_shown(view),
+        output_bytes=view.output_bytes,
         error=error_shape(view.error),
         started_at=view.started_at,
         finished_at=view.finished_at,

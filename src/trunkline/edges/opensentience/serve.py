@@ -23,6 +23,7 @@ from trunkline.edges.listener import Address
 from trunkline.edges.opensentience import socket_file
 from trunkline.edges.opensentience.messages import ID_SEED_BYTES
 from trunkline.edges.opensentience.session import CoreSession, Settings
+from trunkline.edges.opensentience.tools import JudgingBudget
 from trunkline.edges.opensentience.translate import EDGE
 from trunkline.errors import ConfigError
 from trunkline.events import Noticed
@@ -58,6 +59,7 @@ class OpenSentienceListener:
         self.loop: asyncio.AbstractEventLoop
         self.connections = Connections(feed, EDGE)
         self._servers: list[asyncio.AbstractServer] = []
+        self._judging = JudgingBudget()
         self._identity: tuple[int, int] | None = None
 
     async def start(self) -> None:
@@ -115,6 +117,7 @@ class OpenSentienceListener:
 
     def _conversation(self, peer: Peer) -> MakeSession:
         def make(number: int, now: Now) -> CoreSession:
-            return CoreSession(number, self._settings, peer, seed=self._entropy(ID_SEED_BYTES), now=now)
+            seed = self._entropy(ID_SEED_BYTES)
+            return CoreSession(number, self._settings, peer, seed=seed, now=now, judging=self._judging)
 
         return make

@@ -59,7 +59,7 @@ from trunkline.edges.opensentience.messages import (
     without_junk,
 )
 from trunkline.edges.opensentience.outbox import Outbox
-from trunkline.edges.opensentience.tools import OfferedTools
+from trunkline.edges.opensentience.tools import JudgingBudget, OfferedTools
 from trunkline.effects import (
     Admit,
     Answer,
@@ -139,7 +139,16 @@ CLOSED: Final = State.CLOSED
 class CoreSession:
     """One connected agent."""
 
-    def __init__(self, session: int, settings: Settings, peer: Peer, *, seed: bytes, now: Now) -> None:
+    def __init__(
+        self,
+        session: int,
+        settings: Settings,
+        peer: Peer,
+        *,
+        seed: bytes,
+        now: Now,
+        judging: JudgingBudget | None = None,
+    ) -> None:
         self.state = AWAITING_HELLO
         # Whether ``state`` is CLOSED, for the driver.
         self.is_closed = False
@@ -170,7 +179,7 @@ class CoreSession:
         self._given = GivenCalls(session, self._outbox, self._note, self._events.append)
         self._made = MadeCalls(session, self._outbox)
         limits = translate.Limits(settings.max_tool_input_bytes, settings.max_tool_output_bytes)
-        self._tools = OfferedTools(session, self._outbox, self._given.cancelable, limits)
+        self._tools = OfferedTools(session, self._outbox, self._given.cancelable, limits, judging or JudgingBudget())
         # By the id of the message that asked.
         self._wishes: dict[str, str] = {}
         # The agent's types that READY takes; agent.hello is not among them.

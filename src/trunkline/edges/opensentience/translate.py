@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -142,9 +143,12 @@ Rejected = tuple[str, Fault]
 
 
 def offered_tools(
-    register: RegisterTools, agent_id: str, limits: Limits
+    register: RegisterTools, agent_id: str, limits: Limits, too_often: Callable[[int], Fault | None]
 ) -> tuple[tuple[ToolDefinition, ...], tuple[Rejected, ...]]:
-    """The tools that can be read, and why not the others. Conflicts between tools are the hub's to find."""
+    """The tools that can be read, and why not the others. Conflicts between tools are the hub's to find.
+
+    ``too_often`` counts a tool by its size before it is looked at, or says why it is not.
+    """
     taken: list[ToolDefinition] = []
     rejected: list[Rejected] = []
     schema_bytes = 0
@@ -152,6 +156,10 @@ def offered_tools(
         if schema_bytes > schemas.MAX_TOGETHER_BYTES:
             # More than an agent may have: the rest is not even looked at, which takes 20 ms for some.
             rejected.append((_claimed_id(raw), _TOO_LARGE_TOGETHER))
+            continue
+        refused = too_often(len(raw))
+        if refused is not None:
+            rejected.append((_claimed_id(raw), refused))
             continue
         tool = part(Tool, raw)
         if isinstance(tool, str):

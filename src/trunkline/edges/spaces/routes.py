@@ -31,6 +31,7 @@ from trunkline.edges.spaces.process import Run
 from trunkline.edges.spaces.serve import NEWS, NotTaken, Spaces
 from trunkline.edges.spaces.sockets import SpaceSocket
 from trunkline.edges.spaces.store import NAME, NAME_IN_WORDS
+from trunkline.edges.turns import Turns
 from trunkline.edges.waiting import ask, stored
 from trunkline.errors import ConfigError
 from trunkline.events import ApprovalAnswered
@@ -57,6 +58,8 @@ class SpacesApi:
         self._spaces = spaces
         # Messages are judged one operation at a time, whoever asks: at least half of the time is everybody else's.
         self._judging = asyncio.Lock()
+        # A run's events take up to a tenth of a second to write down.
+        self._looking = Turns()
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -157,7 +160,7 @@ class SpacesApi:
         try:
             data = await _body(request)
         except BadRequest as bad:
-            raise self._spaces.not_taken(bad.status, "validation", bad.text, {"code": "message.malformed"}) from None
+            raise self._spaces.not_taken(bad.status, "validation", bad.text, {"code": bad.code}) from None
         return self._spaces.read(data)
 
     async def _until(
@@ -187,7 +190,11 @@ class SpacesApi:
             return not run.is_open and not is_seen
 
         await self._until(request, run, is_over, wait_s)
-        return _told(run, after or 0)
+        async with self._looking.of(principal_of(request).identity) as slices:
+            with slices.one():
+                answer = _told(run, after or 0)
+            await slices.pause()
+        return answer
 
     def _run(self, request: Request, needed: str) -> Run:
         """The run of the path, for whoever started it, the operator, and who holds the permission ``needed``."""

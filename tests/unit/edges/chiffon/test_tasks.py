@@ -10,7 +10,16 @@ from msgspec import Raw
 
 from trunkline.edges.chiffon import chunks
 from trunkline.edges.chiffon.messages import Refused, Step, WorkResult, WorkStatus
-from trunkline.edges.chiffon.tasks import LOOK_S, MAX_ANSWERED, MAX_HELD_BYTES, MAX_STEPS, Task, Tasks
+from trunkline.edges.chiffon.tasks import (
+    LOOK_S,
+    MAX_ANSWERED,
+    MAX_HELD_BYTES,
+    MAX_OPEN_STEPS,
+    MAX_OPEN_STEPS_OF_AGENT,
+    MAX_STEPS,
+    Task,
+    Tasks,
+)
 from trunkline.effects import Deliver
 from trunkline.events import AttemptFailed, CallFinished, CallProgressed, Event, Noticed
 from trunkline.model import Now, Status
@@ -145,11 +154,53 @@ def test_pieces_are_kept_up_to_a_bound_for_all_tasks_of_an_agent_together() -> N
         number = sent // size
         case.status(case.send(f"c{number % 4}"), number=number, output="x" * size, output_chunk=label)
 
-    while sent <= MAX_HELD_BYTES:
+    while sent + sent // size * chunks.PIECE_BYTES <= MAX_HELD_BYTES:
         send_one_more()
         sent += size
     with pytest.raises(Refused):
         send_one_more()
+
+
+def test_a_step_that_is_begun_counts_however_short_its_piece_and_a_task_may_begin_so_many() -> None:
+    case = Case()
+    for number in range(MAX_OPEN_STEPS):
+        case.status(case.send(), number=number, output="x", output_chunk="bytes 0-1 of 2")
+    with pytest.raises(Refused, match="open_steps"):
+        case.status(case.send(), number=MAX_OPEN_STEPS, output="x", output_chunk="bytes 0-1 of 2")
+    # What is begun can be completed, and makes room.
+    case.status(case.send(), number=0, output="x", output_chunk="bytes 1-2 of 2")
+    case.status(case.send(), number=MAX_OPEN_STEPS, output="x", output_chunk="bytes 0-1 of 2")
+
+
+def test_the_tasks_of_an_agent_may_begin_so_many_steps_together_and_ended_ones_make_room() -> None:
+    case = Case()
+    for number in range(MAX_OPEN_STEPS_OF_AGENT):
+        case.status(case.send(f"c{number // 500}"), number=number, output="x", output_chunk="bytes 0-1 of 2")
+    with pytest.raises(Refused, match="open_steps"):
+        case.status(case.send("other"), number=1, output="x", output_chunk="bytes 0-1 of 2")
+    case.tasks.result(case.send("c0"), WorkResult("c0", "failed", 1), None)
+    case.status(case.send("other"), number=1, output="x", output_chunk="bytes 0-1 of 2")
+
+
+def test_a_piece_that_is_refused_begins_no_step() -> None:
+    case = Case()
+    task = case.send()
+    with pytest.raises(Refused):
+        case.status(task, number=1, output="x", output_chunk="bytes 0-2 of 2")
+    assert not task.steps
+
+
+def test_the_last_outputs_of_open_tasks_count_as_pieces_do() -> None:
+    case = Case()
+    text = "x" * 1_000_000
+    fitting = MAX_HELD_BYTES // len(text) + 1
+    for number in range(fitting):
+        case.status(case.send(f"c{number}"), number=1, output=text)
+    with pytest.raises(Refused, match="chunk_bytes"):
+        case.status(case.send("other"), number=1, output=text)
+    case.tasks.end(case.send("c0"))
+    case.tasks.end(case.send("c1"))
+    case.status(case.send("other"), number=1, output=text)
 
 
 def test_of_many_steps_the_last_ones_are_told() -> None:

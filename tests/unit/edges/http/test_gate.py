@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -12,7 +13,8 @@ from tests.unit.edges.http.conftest import Server, wait_until
 from trunkline.edges import bearer, listener
 from trunkline.edges.doors import Door
 from trunkline.edges.http import gate
-from trunkline.edges.http.gate import is_our_host
+from trunkline.edges.http.gate import Counted, is_our_host
+from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, Shares
 from trunkline.entries import Noticed
 from trunkline.testing.memory import OPERATOR_TOKEN
 
@@ -196,3 +198,40 @@ async def test_the_last_connections_are_the_operators(path: str, monkeypatch: py
         held.goes_on.set()
         assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
         assert (await server.ask("GET", "/v1/tools", server.exchange.approver)).status_code == 200
+
+
+async def test_answers_that_one_caller_does_not_read_are_counted_and_more_are_refused_until_they_are() -> None:
+    unread, may_read = Shares(), asyncio.Event()
+    size = 10_000_000
+    fitting = MAX_SHARE_BYTES // size
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"%d" % size)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": bytes(size)})
+
+    async def answered(who: str, method: str) -> tuple[int, int]:
+        told: list[dict[str, Any]] = []
+
+        async def send(message: Any) -> None:
+            told.append(message)
+            if len(message.get("body", b"")) > 1000:
+                await may_read.wait()
+
+        await Counted(unread, who, send).run(app, {"type": "http", "method": method}, receive=_nothing)
+        assert max(len(message.get("body", b"")) for message in told) <= FREE_BYTES
+        return told[0]["status"], sum(len(message.get("body", b"")) for message in told)
+
+    waiting = [asyncio.ensure_future(answered("a", "GET")) for _ in range(fitting)]
+    await asyncio.sleep(0)
+    assert (await answered("a", "GET"))[0] == 429
+    # What was done is told, and somebody else has a share of his own.
+    waiting += [asyncio.ensure_future(answered("a", "POST")), asyncio.ensure_future(answered("b", "GET"))]
+    await asyncio.sleep(0)
+    may_read.set()
+    assert await asyncio.gather(*waiting) == [(200, size)] * (fitting + 2)
+    assert (unread.held("a"), unread.held("b")) == (0, 0)
+
+
+async def _nothing() -> Any:
+    raise AssertionError

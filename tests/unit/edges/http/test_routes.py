@@ -11,6 +11,7 @@ from msgspec import Raw
 from tests.inhabited import ALICE, BOB, ECHO, LARGE_BYTES, MAIL, SLOW
 from tests.unit.edges.http.conftest import Server
 from trunkline import entries
+from trunkline.edges.http.routes import MAX_PAGE_BYTES
 from trunkline.effects import Reply
 from trunkline.errors import ConfigError
 from trunkline.events import (
@@ -20,7 +21,7 @@ from trunkline.events import (
     TokenIssued,
 )
 from trunkline.hub.state import RECENT_CALLS
-from trunkline.model import FAULTS, Principal, fault
+from trunkline.model import FAULTS, LISTED_OUTPUT_BYTES, LargeOutput, Principal, fault
 from trunkline.testing.memory import OPERATOR_TOKEN
 
 A_CALL: dict[str, Any] = {"tool_id": "com.example.echo/say", "input": {"text": "hi"}}
@@ -185,6 +186,53 @@ async def test_calls_are_listed_in_pages_and_only_ones_own(server: Server) -> No
     assert second["next"] is None
     everything = (await server.ask("GET", "/v1/calls")).json()
     assert len(everything["calls"]) == 34
+
+
+async def test_lists_leave_out_what_is_not_small_and_the_call_itself_has_it(server: Server) -> None:
+    made = server.exchange.call(ECHO, {"text": "x" * LISTED_OUTPUT_BYTES}, by=ALICE)
+    small = server.exchange.call(ECHO, {"text": "x"}, by=ALICE)
+    listed = (await server.ask("GET", "/v1/calls?limit=2", token=server.exchange.alice)).json()["calls"]
+    assert [call["call_id"] for call in listed] == [small.call_id, made.call_id]
+    assert listed[0]["output"] == {"text": "x"}
+    assert "output" not in listed[1]
+    assert listed[1]["output_bytes"] > LISTED_OUTPUT_BYTES
+    whole = (await server.ask("GET", f"/v1/calls/{made.call_id}", token=server.exchange.alice)).json()
+    assert whole["output"] == {"text": "x" * LISTED_OUTPUT_BYTES}
+
+
+async def test_a_page_of_calls_is_bounded_in_bytes_and_says_where_to_go_on(server: Server) -> None:
+    count = 400
+    made = [server.exchange.call(ECHO, {"text": "x" * 4000}, by=BOB).call_id for _ in range(count)]
+    bob = server.exchange.token("http", "bob")
+    found, before = [], ""
+    while True:
+        answer = await server.ask("GET", f"/v1/calls?limit=500{before}", token=bob)
+        assert len(answer.content) < 1.5 * MAX_PAGE_BYTES
+        page = answer.json()
+        found += [call["call_id"] for call in page["calls"]]
+        if page["next"] is None:
+            break
+        before = f"&before={page['next']}"
+    # Behind them one that bob has from the beginning.
+    assert found[:-1] == made[::-1]
+
+
+async def test_a_hash_that_nobody_has_is_looked_for_without_hashing_all_outputs_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[int] = []
+    real = LargeOutput.of
+
+    def counted(output: Raw | None) -> LargeOutput | None:
+        hashed.append(1)
+        return real(output)
+
+    server.exchange.call(BIG["tool_id"], by=BOB)
+    bob = server.exchange.token("http", "bob")
+    monkeypatch.setattr(LargeOutput, "of", counted)
+    for _ in range(3):
+        assert (await server.ask("GET", f"/v1/blobs/{'00' * 32}", token=bob)).status_code == 404
+    assert len(hashed) == 1
 
 
 async def test_tools_are_listed_in_pages_by_name(server: Server) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from tests.requirement import requirement
 from tests.unit.edges.opensentience.core_side import AGENT, SCHEMA, SESSION, Talk, ready, tool
+from trunkline.edges.opensentience.tools import JUDGED_BYTES
 from trunkline.effects import ConfirmTools, ConfirmWithdrawal
 from trunkline.events import Noticed, ToolsOffered, ToolsWithdrawn
-from trunkline.model import Fault, ToolDefinition, fault
+from trunkline.model import Fault, Now, ToolDefinition, fault
 
 
 def offer(*tools: Any, talk: Talk | None = None, **fields: Any) -> ToolsOffered:
@@ -154,6 +155,26 @@ def test_more_tools_than_the_hub_would_take_are_not_even_judged() -> None:
     talk = ready()
     assert [type(event) for event in talk.tell("agent.tools.register", {"tools": [{}] * 1001})] == [Noticed]
     assert talk.said()[0]["error"]["code"] == "protocol.invalid_message"
+
+
+def test_who_has_had_too_much_judged_is_refused_before_a_schema_is_looked_at_and_may_come_back() -> None:
+    talk = ready()
+    large = [tool(f"t{n}", input_schema={**SCHEMA, "title": "x" * 60_000}) for n in range(20)]
+    taken = 0
+    while True:
+        event = offer(*large, talk=talk)
+        taken += len(event.tools)
+        if event.rejected:
+            break
+    assert JUDGED_BYTES - 70_000 < taken * 60_000 <= JUDGED_BYTES
+    assert {problem.code for _, problem in event.rejected} == {"limit.rate"}
+    # Of what cannot be a schema as well: it is not looked at.
+    ((_, problem),) = offer(tool(input_schema="x" * 60_000), talk=talk).rejected
+    assert problem.code == "limit.rate"
+    wait_ms = (problem.details or {})["retry_after_ms"]
+    assert isinstance(wait_ms, int)
+    talk.now = Now(talk.now.mono + wait_ms / 1000, talk.now.wall)
+    assert not offer(tool(input_schema={**SCHEMA, "title": "x" * 60_000}), talk=talk).rejected
 
 
 @requirement("OS-093", "OS-094")
