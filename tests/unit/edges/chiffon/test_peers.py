@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 
 from tests.unit.edges.chiffon.kit import Kit
 from trunkline.edges.chiffon.edge import CHIFFON
@@ -29,7 +30,7 @@ def _shown(kit: Kit, key: bytes) -> str:
     """The token that an exchange with another key shows to who has the same token."""
     config = kit.exchange.config.chiffon
     views = kit.exchange.views
-    other = Peers(kit.peers.feed, views, config, PROCESS, key)
+    other = Peers(kit.peers.feed, views, config, PROCESS, key, secrets.token_bytes)
     return other.identify(SECRET).orchestrator_token
 
 
