@@ -155,6 +155,8 @@ def outcome_of(scene: Scene, call_id: str) -> dict[str, Any]:
 
 def begin(scene: Scene, name: str, tool: str = "worker/count", **fields: Any) -> str:
     """A call that is under way, seen by the agent; its id."""
+    # The tool of a type comes a moment after that of the agent.
+    scene.exchange.wait_tool(tool)
     answer = scene.exchange.call(tool, {"name": name}, wait=False, **fields)
     assert answer["http"] == 202, answer
     wait_until(lambda: name in scene.runs(), f"the run of {name}")

@@ -71,7 +71,8 @@ def an_outcome_is_told_before_it_is_on_record(patch: Patch) -> None:
 
 def an_outcome_is_shown_before_it_is_on_record(patch: Patch) -> None:
     """What is read of a call is acknowledged too."""
-    patch.setattr(views, "_recent_call", lambda _hub, recent: views.settled_call(recent.accepted, recent.settled))
+    shown = views.settled_call
+    patch.setattr(views, "_recent_call", lambda _hub, recent, *_: shown(recent.accepted, recent.settled))
 
 
 def a_commit_is_not_synced(patch: Patch) -> None:

@@ -176,7 +176,11 @@ class OrchestratorSession:
 
     def _status(self, work: Work) -> WorkStatus:
         # Silent point 20: the authors' own models take no step without a number and a name.
-        name = "waiting for a person's approval" if work.is_paused else work.step_name or work.request.work_type
+        name = (
+            "waiting for a person's approval"
+            if work.is_paused
+            else work.step_name or work.request.work_type[: messages.MAX_STEP_NAME_CHARS]
+        )
         step = Step(work.step or 1, name)
         return WorkStatus(work.request.task_id, "paused" if work.is_paused else "running", work.percent, step)
 
@@ -288,7 +292,7 @@ def _shown(work: Work, effect: Progress) -> list[WorkStatus]:
     # Whatever an agent shows: it need not be a text.
     status: Any = next((word for word in ("paused", "step_completed") if facts.get("status") == word), "running")
     work.is_paused = status == "paused"
-    work.step_name = name if isinstance(name, str) else effect.channel
+    work.step_name = (name if isinstance(name, str) else effect.channel)[: messages.MAX_STEP_NAME_CHARS]
     steps = _steps(work.step, work.step_name, output)
     return [WorkStatus(work.request.task_id, status, work.percent, step) for step in steps]
 
