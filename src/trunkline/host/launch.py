@@ -84,7 +84,7 @@ def become(
             if command.get("isolation") is not None:
                 from trunkline.host.confined import run_confined  # the keeper has loaded it
 
-                run_confined(command.get("isolation"), program, command["argv"], command["env"], gate)
+                run_confined(command["isolation"], program, command["argv"], command["env"], gate)
             os.execve(program, command["argv"], command["env"])  # noqa: S606
     except OSError as problem:
         os.write(gate, str(problem.errno).encode())
