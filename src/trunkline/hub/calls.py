@@ -264,13 +264,13 @@ class Calls:
 
     # -- on the way back -----------------------------------------------------------------------------------------------
 
-    def progressed(self, call: Call, event: CallProgressed) -> None:
+    def progressed(self, call: Call, event: CallProgressed, now: Now) -> None:
         """Show what a running call has to show, and keep count of it."""
         if call.stream is None:
             call.stream = Stream()
         call.stream.add(event.seq, bytes(event.data))
         entry = call.entry
-        if tool_agent(call.served_by) in self._in_force.settings.untrusted_agents:
+        if tool_agent(call.served_by) in self._in_force.settings.untrusted_agents or self._passes_on(call, now):
             self._showing[entry.n] = agent_of(entry.caller)
         for session, ref in call.waiters:
             self._journal.say(
@@ -332,12 +332,13 @@ class Calls:
         self._alarms.drop(call)
         if call.status is QUEUED:
             self._forget_waiting(call)
-        if self._showing:
-            self._showing.pop(entry.n, None)
         untrusted, readers = False, self._in_force.settings.untrusted_agents
         if readers:
             untrusted = call.attempt > 0 and tool_agent(call.served_by) in readers
-        is_passed_on = not untrusted and output is not None and self._passes_on(call)
+        # However it ended: a failure has words of its agent, too, and what was shown before was read.
+        is_passed_on = not untrusted and (entry.n in self._showing or self._passes_on(call, now))
+        if self._showing:
+            self._showing.pop(entry.n, None)
         receiver = agent_of(entry.caller) if untrusted or is_passed_on else ""
         # By position, in the order of the fields: by keyword it takes half a microsecond more.
         number = journal.write(
@@ -417,12 +418,22 @@ class Calls:
                 found[cause.correlation_id] = None
         return tuple(found)
 
-    def _passes_on(self, call: Call) -> bool:
-        """Whether who serves this call received an untrusted result for it: its own result may hold some of that."""
+    def _passes_on(self, call: Call, now: Now) -> bool:
+        """Whether who serves this call received an untrusted result for it, or is being shown one: what it says of the
+        call, and how it ends it, may hold some of that.
+        """
+        began, server_id = call.entry.n, tool_agent(call.served_by)
+        if not call.attempt:
+            return False
+        for number, agent_id in self._showing.items():
+            if agent_id == server_id and call.correlation_id in self._taints(self._state.by_number[number], now):
+                return True
+        server = self._state.tainted_agents.get(server_id)
+        if server is None or server[0] <= began:
+            return False
         correlation = self._state.tainted.get(call.correlation_id)
-        server = self._state.tainted_agents.get(tool_agent(call.served_by))
-        began = call.entry.n
-        return correlation is not None and server is not None and correlation[0] > began and server[0] > began
+        is_forgotten = self._state.forgotten_taint(server_id, now.ms, self._in_force.settings.limits.taint_ms) > began
+        return is_forgotten or (correlation is not None and correlation[0] > began)
 
     def is_shown_untrusted(self, agent_id: str) -> bool:
         """Whether an agent is being shown, by a call that runs, what strangers wrote."""

@@ -421,7 +421,7 @@ class Hub:
     def _call_progressed(self, event: events.CallProgressed, now: Now) -> None:
         call = self._own_call(event.session, event.call_id, "stream", now)
         if call is not None:
-            self.calls.progressed(call, event)
+            self.calls.progressed(call, event, now)
 
     def _attempt_failed(self, event: events.AttemptFailed, now: Now) -> None:
         call = self._own_call(event.session, event.call_id, "attempt", now)

@@ -227,7 +227,9 @@ class Judging:
             state.is_tainted_agent(agent_id, now.ms, taint_ms) or self._calls.is_shown_untrusted(agent_id)
         ):
             return True
-        if case.correlation_id is not None and state.is_tainted(case.correlation_id, now.ms, taint_ms):
+        if case.correlation_id is not None and (
+            state.is_tainted(case.correlation_id, now.ms, taint_ms) or state.forgotten_taint(agent_id, now.ms, taint_ms)
+        ):
             return True
         return any(
             Circumstance.UNTRUSTED in cause.entry.circumstances
