@@ -93,7 +93,7 @@ class Calls:
         call.started_ms = now.ms
         agent.running[entry.n] = None
         if agent.abandoned:  # sent again to one who may still be at it
-            agent.abandoned.pop(entry.call_id, None)
+            agent.abandoned.answered(entry.call_id)
         timeout_ms = self._time_limit(call, agent)[0]
         if timeout_ms is not None:
             call.sent_at = now.mono
@@ -450,9 +450,9 @@ class Calls:
         if agent is not None:
             for number in agent.running:
                 yield self._state.by_number[number]
-        for call, until in self._registry.abandoned_by(agent_id):
-            if until > now.mono:
-                yield call
+        abandoned = self._registry.abandoned_by(agent_id)
+        if abandoned is not None:
+            yield from abandoned.at(now.mono)
 
     # -- when things go wrong ------------------------------------------------------------------------------------------
 

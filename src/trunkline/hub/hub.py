@@ -394,7 +394,7 @@ class Hub:
             return call
         agent = self.registry.by_session.get(session)
         if agent is not None and what == "result":
-            agent.abandoned.pop(call_id, None)
+            agent.abandoned.answered(call_id)
         if agent is not None:
             # A stream is noted once, not for each chunk; and nobody fills the disk with words about calls he made up.
             if (what == "stream" and agent.last_ignored == call_id) or agent.ignored == MAX_IGNORED:

@@ -184,7 +184,7 @@ class Judging:
 
     def find_chain(self, case: Case, now: Now) -> None:
         """Find out for whom the caller asks: the one place that does, whatever edge, token and session he asks by."""
-        working, named_id = list(self._calls.worked_on(case.caller, now)), case.event.causation_id
+        working, named_id = list(self._calls.worked_on(case.caller, now)), case.event.causation_id or None
         if not working and named_id is None:
             return
         # One that ended without the agent's word is not open, and may be named all the same.
