@@ -39,6 +39,7 @@ from trunkline.model import (
     LargeOutput,
     Now,
     Status,
+    Verdict,
     agent_of,
     fault,
     tool_agent,
@@ -178,12 +179,19 @@ class Calls:
             if pin is None:
                 return fault("policy.denied")
             verdict = self._judge.verdict_now(pin.definition, entry)
-        if verdict.fault is not None:
-            return verdict.fault
-        if verdict.decision is ASK and not call.is_answered:
-            return fault("policy.denied", f"a person has to be asked by now ({verdict.rule}); make the call again")
+        problem = _not_agreed(verdict, call)
         server = tools.get(call.served_by)
-        return None if server is None or server is asked else self._judge.verdict_now(server, entry).fault
+        if problem is not None or server is None or server is asked:
+            return problem
+        return _not_agreed(self._judge.verdict_now(server, entry), call)
+
+    def with_provider(self, verdict: Verdict, call: Call, now: Now) -> Verdict:
+        """What is said by now to a waiting call of a tool that was judged: it asks, too, if who would serve it does."""
+        if verdict.decision is not Decision.ALLOW or not self._routing.is_routed(call.entry.tool_id):
+            return verdict
+        provider = self._routing.provider_of(call, now)
+        own = None if provider is None else self._judge.verdict_now(provider, call.entry)
+        return verdict if own is None or own.decision is not ASK else own
 
     def deny(self, call: Call, problem: Fault, now: Now) -> None:
         """End a call that may not go on. One that was sent before may have done what it was sent for."""
@@ -493,7 +501,8 @@ class Calls:
     def _may_be_served_elsewhere(self, call: Call, now: Now) -> bool:
         if not self._routing.is_routed(call.entry.tool_id):
             return False
-        return self._routing.provider_of(call, now, is_other=True) is not None
+        other = self._routing.provider_of(call, now, is_other=True)
+        return other is not None and _not_agreed(self._judge.verdict_now(other, call.entry), call) is None
 
     def _return(self, call: Call, agent: Agent, problem: Fault, now: Now) -> None:
         """The provider did not take the call on: it goes to another one, as if it had not been sent."""
@@ -660,6 +669,13 @@ def waits_for_disk(call: Call) -> bool:
     """Whether what is sent or said of this call waits for its record: it changes the world, or uses a person's word."""
     entry = call.entry
     return entry.side_effects or entry.decision is ASK or entry.directive_id is not None
+
+
+def _not_agreed(verdict: Verdict, call: Call) -> Fault | None:
+    """Why a call may not be sent under what is said to it by now; a person who has answered is not asked again."""
+    if verdict.decision is ASK and not call.is_answered:
+        return fault("policy.denied", f"a person has to be asked by now ({verdict.rule}); make the call again")
+    return verdict.fault
 
 
 def _not_known(problem: Fault) -> Fault:

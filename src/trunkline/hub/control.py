@@ -209,6 +209,7 @@ class Control:
         callers, circumstances = (*entry.chain, entry.caller), frozenset(entry.circumstances)
         verdict = self._judge.judge(pin.definition, callers, circumstances)
         verdict = self._judge.guarded(verdict, entry.tool_id, entry.input)
+        verdict = self._calls.with_provider(verdict, call, now)
         if verdict.fault is not None:
             self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)
         elif verdict.decision is Decision.ASK:

@@ -219,7 +219,8 @@ class Hub:
             case.key_id = self.fingerprints.key_id(case.caller, event.key)
             earlier = self._earlier(event, case.key_id, now)
             if earlier is not None:
-                refusal = self.judging.repeat_refusal(case, now)
+                served_by = earlier.provider if isinstance(earlier, Call) else earlier.settled.provider
+                refusal = self.judging.repeat_refusal(case, served_by, now)
                 if refusal is None:
                     refusal = self._join(event, earlier, case.input_mac)
                 if refusal is not None:

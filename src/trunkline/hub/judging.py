@@ -140,10 +140,13 @@ class Judging:
         rules = self.find_circumstances(case, now) or self.policy_agrees(case)
         return rules or (self.input_is_valid(case) or self.guard_agrees(case) if has_input else None)
 
-    def repeat_refusal(self, case: Case, now: Now) -> Refusal | None:
-        """Of who asks for a call that has been taken on: nothing of it is told to those who may not make it now."""
+    def repeat_refusal(self, case: Case, provider: str | None, now: Now) -> Refusal | None:
+        """Of who asks for a call that has been taken on: nothing of it is told to those who may not make it now, or may
+        not call the tool that served it (``provider``, if that is another).
+        """
         self.find_chain(case, now)
-        return self.find_circumstances(case, now) or self.policy_agrees_to_repeat(case)
+        refusal = self.find_circumstances(case, now) or self.policy_agrees_to_repeat(case, case.event.tool_id)
+        return refusal if refusal is not None or provider is None else self.policy_agrees_to_repeat(case, provider)
 
     # -- the exchange, and what the caller does to it ------------------------------------------------------------------
 
@@ -243,19 +246,19 @@ class Judging:
         problem = case.verdict.fault  # OS-103, OS-104
         return None if problem is None else case.refused(problem)
 
-    def policy_agrees_to_repeat(self, case: Case) -> Refusal | None:
+    def policy_agrees_to_repeat(self, case: Case, tool_id: str) -> Refusal | None:
         """The same of a tool that may not be offered now; and its guard agrees."""
-        event, tool = case.event, self._registry.tools.get(case.event.tool_id)
+        tool = self._registry.tools.get(tool_id)
         callers = (*case.chain.callers, case.caller)
         if tool is not None and not tool.suspended:
             case.verdict = self._judge.verdict(tool, callers, case.circumstances)
         else:
-            pin = self._state.pins.get(event.tool_id)
+            pin = self._state.pins.get(tool_id)
             if pin is None:
                 # Never offered: the call that has the key is another tool's, which is a conflict.
                 return None
             case.verdict = self._judge.judge(pin.definition, callers, case.circumstances)
-        case.verdict = self._judge.guarded(case.verdict, event.tool_id, event.input)
+        case.verdict = self._judge.guarded(case.verdict, tool_id, case.event.input)
         problem = case.verdict.fault
         return None if problem is None else case.refused(problem)
 
@@ -308,14 +311,21 @@ class Judging:
         return None if problem is None else case.refused(problem)
 
     def provider_is_there(self, case: Case, now: Now) -> Refusal | None:
-        """If the tool stands for others, one of them can serve this call now, and may for everybody in the chain."""
+        """If the tool stands for others, one of them can serve this call now, and may for everybody in the chain. If
+        policy asks about all that can, a person is asked about the call.
+        """
         event = case.event
         if not self._routing.is_routed(event.tool_id):
             return None
         callers = (*case.chain.callers, case.caller)
-        provider = self._routing.provider(event.tool_id, event.input, callers, case.circumstances, now)
+        provider = self._routing.provider(
+            event.tool_id, event.input, callers, case.circumstances, now, is_asked=case.asks
+        )
         if provider is None or provider.agent is None:
             return Refusal(_unavailable("nobody that the callers may call can serve this now"))
+        verdict = self._routing.verdict(provider, event.input, callers, case.circumstances)
+        if verdict.decision is ASK and not case.asks:
+            case.verdict = verdict
         case.provider, case.agent = provider, provider.agent
         return None
 
