@@ -70,9 +70,9 @@ class Abandoned:
             )
             self._beyond[identity] = (replace(call, entry=one), max(until, known_until))
 
-    def answered(self, call_id: str) -> None:
-        """The agent has said how this one ended, or was given it again."""
-        self._calls.pop(call_id, None)
+    def answered(self, call_id: str) -> bool:
+        """The agent has said how this one ended, or was given it again. Whether it is one of them."""
+        return self._calls.pop(call_id, None) is not None
 
     def at(self, now: float) -> Iterator[Call]:
         """The calls that it may be working on at this moment."""

@@ -394,8 +394,11 @@ class Hub:
         if call is not None and call.session == session and call.status is RUNNING:
             return call
         agent = self.registry.by_session.get(session)
-        if agent is not None and what == "result":
-            agent.abandoned.answered(call_id)
+        if agent is not None and what == "result" and agent.abandoned.answered(call_id):
+            # Late, and to nobody; but it answers.
+            agent.unanswered = 0
+            if agent.breaker is not None:
+                agent.breaker.answered()
         if agent is not None:
             # A stream is noted once, not for each chunk; and nobody fills the disk with words about calls he made up.
             if (what == "stream" and agent.last_ignored == call_id) or agent.ignored == MAX_IGNORED:
@@ -427,7 +430,8 @@ class Hub:
     def _attempt_failed(self, event: events.AttemptFailed, now: Now) -> None:
         call = self._own_call(event.session, event.call_id, "attempt", now)
         if call is not None:
-            self.agents.count_failure(event.session, event.fault, now)
+            if not event.is_callers_limit:
+                self.agents.count_failure(event.session, event.fault, now)
             self.calls.attempt_failed(call, event.fault, now)
 
     def _cancel_requested(self, event: events.CancelRequested, now: Now) -> None:
