@@ -92,7 +92,7 @@ def first_match(
 
 
 def names_an_agent(rule: Rule) -> bool:
-    """Whether a rule speaks of some agents of one edge (``agent:com.d``), not of all that come by it (``http:*``)."""
+    """Whether a rule speaks of some agents of one edge (``agent:com.d``), not of all that come by it (``agent:*``)."""
     edge, _, agents = rule.caller.partition(":")
     return "*" not in edge and agents.strip("*") != ""
 
