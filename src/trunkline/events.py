@@ -191,11 +191,13 @@ class AttemptFailed(Event):
     """Sending a call led to nothing yet: no answer in time, or an answer that says so. Not an outcome by itself.
 
     ``fault.retryable`` says whether the edge's rules allow another attempt; the hub decides whether there is one.
+    ``is_callers_limit``: only a limit that the caller set ran out, which says nothing of how the agent is.
     """
 
     session: int
     call_id: str
     fault: Fault
+    is_callers_limit: bool = False
 
 
 class CancelRequested(Event):

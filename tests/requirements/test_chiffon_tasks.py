@@ -233,6 +233,30 @@ async def test_a_duration_below_the_default_ends_it_earlier() -> None:
     assert called.code == "tool.timeout"
 
 
+async def test_durations_that_callers_choose_do_not_take_an_agent_from_others() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    for _ in range(6):
+        called = kit.call("infra-1/run", {"$hints": {"max_duration_seconds": 0.01}})
+        agent.fetch_one()
+        kit.advance(0.1, agent)
+        assert called.code == "tool.timeout"
+    assert "breaker.opened" not in kit.notices()
+    other = kit.call("infra-1/run")
+    agent.result(agent.fetch_one(), "done")
+    assert other.output["output"] == "done"
+
+
+async def test_an_agent_that_is_silent_for_too_long_rests_whatever_durations_callers_choose() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    for _ in range(5):
+        kit.call("infra-1/run", {"$hints": {"max_duration_seconds": 45}})
+        agent.fetch_one()
+        kit.advance(46.0, agent)
+    assert "breaker.opened" in kit.notices()
+
+
 @requirement("CH-069", "CH-111")
 async def test_the_default_timeout_is_configurable() -> None:
     kit = Kit(timeout_s=5.0)

@@ -15,11 +15,13 @@ class Door(Struct, frozen=True):
     ``prefixes`` are whole parts of a path: ``/v1/spaces`` stands for itself and for everything under ``/v1/spaces/``.
     Unless it is its ``own_gate``, the caller has shown a bearer token of the HTTP edge: ``scope["principal"]`` says
     whose it is, and of a WebSocket, which may be open for days, ``scope["is_known"]()`` says whether it is still valid.
+    One that is has bearer tokens of its own ``edge``, by which each caller's requests are counted.
     """
 
     prefixes: tuple[str, ...]
     app: ASGIApp
     own_gate: bool = False
+    edge: str = ""
 
     def leads_to(self, path: str) -> bool:
         """Whether this path is behind it."""

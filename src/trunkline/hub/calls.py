@@ -37,6 +37,7 @@ from trunkline.model import (
     LargeOutput,
     Now,
     Status,
+    Verdict,
     agent_of,
     fault,
     tool_agent,
@@ -86,7 +87,7 @@ class Calls:
         call.started_ms = now.ms
         agent.running[entry.n] = None
         if agent.abandoned:  # sent again to one who may still be at it
-            agent.abandoned.pop(entry.call_id, None)
+            agent.abandoned.answered(entry.call_id)
         timeout_ms = self._time_limit(call, agent)[0]
         if timeout_ms is not None:
             call.sent_at = now.mono
@@ -171,12 +172,19 @@ class Calls:
             if pin is None:
                 return fault("policy.denied")
             verdict = self._judge.verdict_now(pin.definition, entry)
-        if verdict.fault is not None:
-            return verdict.fault
-        if verdict.decision is ASK and not call.is_answered:
-            return fault("policy.denied", f"a person has to be asked by now ({verdict.rule}); make the call again")
+        problem = not_agreed(verdict, call)
         server = tools.get(call.served_by)
-        return None if server is None or server is asked else self._judge.verdict_now(server, entry).fault
+        if problem is not None or server is None or server is asked:
+            return problem
+        return not_agreed(self._judge.verdict_now(server, entry), call)
+
+    def with_provider(self, verdict: Verdict, call: Call, now: Now) -> Verdict:
+        """What is said by now to a waiting call of a tool that was judged: it asks, too, if who would serve it does."""
+        if verdict.decision is not Decision.ALLOW or not self._routing.is_routed(call.entry.tool_id):
+            return verdict
+        provider = self._routing.provider_of(call, now)
+        own = None if provider is None else self._judge.verdict_now(provider, call.entry)
+        return verdict if own is None or own.decision is not ASK else own
 
     def deny(self, call: Call, problem: Fault, now: Now) -> None:
         """End a call that may not go on. One that was sent before may have done what it was sent for."""
@@ -264,13 +272,13 @@ class Calls:
 
     # -- on the way back -----------------------------------------------------------------------------------------------
 
-    def progressed(self, call: Call, event: CallProgressed) -> None:
+    def progressed(self, call: Call, event: CallProgressed, now: Now) -> None:
         """Show what a running call has to show, and keep count of it."""
         if call.stream is None:
             call.stream = Stream()
         call.stream.add(event.seq, bytes(event.data))
         entry = call.entry
-        if tool_agent(call.served_by) in self._in_force.settings.untrusted_agents:
+        if tool_agent(call.served_by) in self._in_force.settings.untrusted_agents or self._passes_on(call, now):
             self._showing[entry.n] = agent_of(entry.caller)
         for session, ref in call.waiters:
             self._journal.say(
@@ -332,12 +340,13 @@ class Calls:
         self._alarms.drop(call)
         if call.status is QUEUED:
             self._forget_waiting(call)
-        if self._showing:
-            self._showing.pop(entry.n, None)
         untrusted, readers = False, self._in_force.settings.untrusted_agents
         if readers:
             untrusted = call.attempt > 0 and tool_agent(call.served_by) in readers
-        is_passed_on = not untrusted and output is not None and self._passes_on(call)
+        # However it ended: a failure has words of its agent, too, and what was shown before was read.
+        is_passed_on = not untrusted and (entry.n in self._showing or self._passes_on(call, now))
+        if self._showing:
+            self._showing.pop(entry.n, None)
         receiver = agent_of(entry.caller) if untrusted or is_passed_on else ""
         # By position, in the order of the fields: by keyword it takes half a microsecond more.
         number = journal.write(
@@ -417,12 +426,22 @@ class Calls:
                 found[cause.correlation_id] = None
         return tuple(found)
 
-    def _passes_on(self, call: Call) -> bool:
-        """Whether who serves this call received an untrusted result for it: its own result may hold some of that."""
+    def _passes_on(self, call: Call, now: Now) -> bool:
+        """Whether who serves this call received an untrusted result for it, or is being shown one: what it says of the
+        call, and how it ends it, may hold some of that.
+        """
+        began, server_id = call.entry.n, tool_agent(call.served_by)
+        if not call.attempt:
+            return False
+        for number, agent_id in self._showing.items():
+            if agent_id == server_id and call.correlation_id in self._taints(self._state.by_number[number], now):
+                return True
+        server = self._state.tainted_agents.get(server_id)
+        if server is None or server[0] <= began:
+            return False
         correlation = self._state.tainted.get(call.correlation_id)
-        server = self._state.tainted_agents.get(tool_agent(call.served_by))
-        began = call.entry.n
-        return correlation is not None and server is not None and correlation[0] > began and server[0] > began
+        is_forgotten = self._state.forgotten_taint(server_id, now.ms, self._in_force.settings.limits.taint_ms) > began
+        return is_forgotten or (correlation is not None and correlation[0] > began)
 
     def is_shown_untrusted(self, agent_id: str) -> bool:
         """Whether an agent is being shown, by a call that runs, what strangers wrote."""
@@ -439,15 +458,22 @@ class Calls:
         if agent is not None:
             for number in agent.running:
                 yield self._state.by_number[number]
-        for call, until in self._registry.abandoned_by(agent_id):
-            if until > now.mono:
-                yield call
+        abandoned = self._registry.abandoned_by(agent_id)
+        if abandoned is not None:
+            yield from abandoned.at(now.mono)
 
 
 def waits_for_disk(call: Call) -> bool:
     """Whether what is sent or said of this call waits for its record: it changes the world, or uses a person's word."""
     entry = call.entry
     return entry.side_effects or entry.decision is ASK or entry.directive_id is not None
+
+
+def not_agreed(verdict: Verdict, call: Call) -> Fault | None:
+    """Why a call may not be sent under what is said to it by now; a person who has answered is not asked again."""
+    if verdict.decision is ASK and not call.is_answered:
+        return fault("policy.denied", f"a person has to be asked by now ({verdict.rule}); make the call again")
+    return verdict.fault
 
 
 def not_known(problem: Fault) -> Fault:

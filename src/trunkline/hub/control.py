@@ -209,7 +209,7 @@ class Control:
                 problem = fault("policy.denied", "the tool's definition changed")
                 self._calls.settle(call, Status.FAILED, now, fault=problem)
                 continue
-            verdict = self._judge.verdict_now(pin.definition, entry)
+            verdict = self._calls.with_provider(self._judge.verdict_now(pin.definition, entry), call, now)
             if verdict.fault is not None:
                 self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)
             elif verdict.decision is Decision.ASK:

@@ -101,7 +101,7 @@ class Hub:
         self.approvals = approvals = Approvals(journal, self.timers, in_force)
         self.alarms = alarms = Alarms(state, registry, self.timers)
         self.calls = calls = Calls(journal, registry, loads, approvals, alarms, in_force, judge, routing)
-        self.interruptions = interruptions = Interruptions(journal, registry, calls, alarms, routing)
+        self.interruptions = interruptions = Interruptions(journal, registry, calls, alarms, judge, routing)
         self.agents = Agents(
             journal,
             registry,
@@ -233,7 +233,8 @@ class Hub:
             case.key_id = self.fingerprints.key_id(case.caller, event.key)
             earlier = self._earlier(event, case.key_id, now)
             if earlier is not None:
-                refusal = self.judging.repeat_refusal(case, now)
+                served_by = earlier.provider if isinstance(earlier, Call) else earlier.settled.provider
+                refusal = self.judging.repeat_refusal(case, served_by, now)
                 if refusal is None:
                     refusal = self._join(event, earlier, case.input_mac)
                 if refusal is not None:
@@ -407,8 +408,11 @@ class Hub:
         if call is not None and call.session == session and call.status is RUNNING:
             return call
         agent = self.registry.by_session.get(session)
-        if agent is not None and what == "result":
-            agent.abandoned.pop(call_id, None)
+        if agent is not None and what == "result" and agent.abandoned.answered(call_id):
+            # Late, and to nobody; but it answers.
+            agent.unanswered = 0
+            if agent.breaker is not None:
+                agent.breaker.answered()
         if agent is not None:
             # A stream is noted once, not for each chunk; and nobody fills the disk with words about calls he made up.
             if (what == "stream" and agent.last_ignored == call_id) or agent.ignored == MAX_IGNORED:
@@ -435,12 +439,13 @@ class Hub:
     def _call_progressed(self, event: events.CallProgressed, now: Now) -> None:
         call = self._own_call(event.session, event.call_id, "stream", now)
         if call is not None:
-            self.calls.progressed(call, event)
+            self.calls.progressed(call, event, now)
 
     def _attempt_failed(self, event: events.AttemptFailed, now: Now) -> None:
         call = self._own_call(event.session, event.call_id, "attempt", now)
         if call is not None:
-            self.agents.count_failure(event.session, event.fault, now)
+            if not event.is_callers_limit:
+                self.agents.count_failure(event.session, event.fault, now)
             self.interruptions.attempt_failed(call, event.fault, now)
 
     def _cancel_requested(self, event: events.CancelRequested, now: Now) -> None:

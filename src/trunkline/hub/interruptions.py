@@ -14,9 +14,10 @@ from typing import Final, Literal
 
 from trunkline import effects, entries
 from trunkline.hub.alarms import Alarms
-from trunkline.hub.calls import Calls, not_known, waits_for_disk
+from trunkline.hub.calls import Calls, not_agreed, not_known, waits_for_disk
 from trunkline.hub.journal import Journal
 from trunkline.hub.lifecycle import step
+from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Agent, Registry
 from trunkline.hub.retry import QUARANTINE_S, may_move, may_resend, next_attempt_s, next_delay_s
 from trunkline.hub.routing import Routing
@@ -35,12 +36,15 @@ CALLER_GONE_S: Final = 10.0
 class Interruptions:
     """One method for each thing that can happen to an open call besides its result."""
 
-    def __init__(self, journal: Journal, registry: Registry, calls: Calls, alarms: Alarms, routing: Routing) -> None:
+    def __init__(
+        self, journal: Journal, registry: Registry, calls: Calls, alarms: Alarms, judge: Judge, routing: Routing
+    ) -> None:
         self._journal = journal
         self._state = journal.state
         self._registry = registry
         self._calls = calls
         self._alarms = alarms
+        self._judge = judge
         self._routing = routing
         self.resent = 0
 
@@ -83,7 +87,8 @@ class Interruptions:
     def _may_be_served_elsewhere(self, call: Call, now: Now) -> bool:
         if not self._routing.is_routed(call.entry.tool_id):
             return False
-        return self._routing.provider_of(call, now, is_other=True) is not None
+        other = self._routing.provider_of(call, now, is_other=True)
+        return other is not None and not_agreed(self._judge.verdict_now(other, call.entry), call) is None
 
     def _return(self, call: Call, agent: Agent, problem: Fault, now: Now) -> None:
         """The provider did not take the call on: it goes to another one, as if it had not been sent."""

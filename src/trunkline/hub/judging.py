@@ -155,10 +155,13 @@ class Judging:
             refusal = self.input_is_valid(case) or self.guard_agrees(case)
         return refusal
 
-    def repeat_refusal(self, case: Case, now: Now) -> Refusal | None:
-        """Of who asks for a call that has been taken on: nothing of it is told to those who may not make it now."""
+    def repeat_refusal(self, case: Case, provider: str | None, now: Now) -> Refusal | None:
+        """Of who asks for a call that has been taken on: nothing of it is told to those who may not make it now, or may
+        not call the tool that served it (``provider``, if that is another).
+        """
         self.find_chain(case, now)
-        return self.policy_agrees_to_repeat(case, now)
+        refusal = self.policy_agrees_to_repeat(case, case.event.tool_id, now)
+        return refusal if refusal is not None or provider is None else self.policy_agrees_to_repeat(case, provider, now)
 
     # -- the exchange, and what the caller does to it ------------------------------------------------------------------
 
@@ -199,7 +202,7 @@ class Judging:
 
     def find_chain(self, case: Case, now: Now) -> None:
         """Find out for whom the caller asks: the one place that does, whatever edge, token and session he asks by."""
-        working, named_id = list(self._calls.worked_on(case.caller, now)), case.event.causation_id
+        working, named_id = list(self._calls.worked_on(case.caller, now)), case.event.causation_id or None
         if working or named_id is not None:
             # One that ended without the agent's word is not open, and may be named all the same.
             named = next((call for call in working if call.entry.call_id == named_id), None)
@@ -249,7 +252,9 @@ class Judging:
             state.is_tainted_agent(agent_id, now.ms, taint_ms) or self._calls.is_shown_untrusted(agent_id)
         ):
             return True
-        if case.correlation_id is not None and state.is_tainted(case.correlation_id, now.ms, taint_ms):
+        if case.correlation_id is not None and (
+            state.is_tainted(case.correlation_id, now.ms, taint_ms) or state.forgotten_taint(agent_id, now.ms, taint_ms)
+        ):
             return True
         return any(
             Circumstance.UNTRUSTED in cause.entry.circumstances
@@ -264,17 +269,16 @@ class Judging:
         problem = case.verdict.fault  # OS-103, OS-104
         return None if problem is None else case.refused(problem)
 
-    def policy_agrees_to_repeat(self, case: Case, now: Now) -> Refusal | None:
+    def policy_agrees_to_repeat(self, case: Case, tool_id: str, now: Now) -> Refusal | None:
         """The same of a tool that may not be offered now; and its guard agrees."""
         self.find_circumstances(case, now)
-        event, tool = case.event, self._registry.tools.get(case.event.tool_id)
-        pin = self._state.pins.get(event.tool_id)
+        tool, pin = self._registry.tools.get(tool_id), self._state.pins.get(tool_id)
         known = tool if tool is not None and not tool.suspended else None if pin is None else pin.definition
         if known is None:
             # Never offered: the call that has the key is another tool's, which is a conflict.
             return None
         callers = (*case.chain.callers, case.caller)
-        case.verdict = self._judge.whole_verdict(known, callers, case.circumstances, event.input)
+        case.verdict = self._judge.whole_verdict(known, callers, case.circumstances, case.event.input)
         problem = case.verdict.fault
         return None if problem is None else case.refused(problem)
 
@@ -327,14 +331,21 @@ class Judging:
         return None if problem is None else case.refused(problem)
 
     def provider_is_there(self, case: Case, now: Now) -> Refusal | None:
-        """If the tool stands for others, one of them can serve this call now, and may for everybody in the chain."""
+        """If the tool stands for others, one of them can serve this call now, and may for everybody in the chain. If
+        policy asks about all that can, a person is asked about the call.
+        """
         event = case.event
         if not self._routing.is_routed(event.tool_id):
             return None
         callers = (*case.chain.callers, case.caller)
-        provider = self._routing.provider(event.tool_id, event.input, callers, case.circumstances, now)
+        provider = self._routing.provider(
+            event.tool_id, event.input, callers, case.circumstances, now, is_asked=case.asks
+        )
         if provider is None or provider.agent is None:
             return Refusal(_unavailable("nobody that the callers may call can serve this now"))
+        verdict = self._routing.verdict(provider, event.input, callers, case.circumstances)
+        if verdict.decision is ASK and not case.asks:
+            case.verdict = verdict
         case.provider, case.agent = provider, provider.agent
         return None
 

@@ -1,7 +1,8 @@
 """Rules to allow, ask or deny. Deny unless a rule says otherwise.
 
 The whole chain is judged: each caller in it must be allowed, and the strictest answer wins, so nobody gets through
-another what they may not do themselves. Permissions that a tool requires are judged before the rules, and whose last
+another what they may not do themselves. What a rule denies an agent on one edge, or asks about, holds whichever of its
+identities it uses (decision 59). Permissions that a tool requires are judged before the rules, and whose last
 token was revoked is denied everything. Policy reads who calls, which tool, whether it has side effects and under which
 circumstances; never the text of a body.
 
@@ -90,6 +91,32 @@ def first_match(
     return None
 
 
+def names_an_agent(rule: Rule) -> bool:
+    """Whether a rule speaks of some agents of one edge (``agent:com.d``), not of all that come by it (``agent:*``)."""
+    edge, _, agents = rule.caller.partition(":")
+    return "*" not in edge and agents.strip("*") != ""
+
+
+def strictest_match(
+    policy: Policy, caller: str, definition: ToolDefinition, circumstances: Circumstances, names: Names = only_itself
+) -> Rule | None:
+    """The rule that decides for a caller: the first that speaks of it, unless one that speaks of the same agent under
+    another of its identities is stricter. That one only ever takes away: what is allowed must be said of the caller.
+    """
+    found = first_match(policy, caller, definition, circumstances, names)
+    edge, _, agent_id = caller.partition(":")
+    if found is None or not agent_id:
+        return found
+    edges = dict.fromkeys(rule.caller.partition(":")[0] for rule in policy.rules if names_an_agent(rule))
+    edges.pop(edge, None)
+    for other in edges:
+        rule = first_match(policy, f"{other}:{agent_id}", definition, circumstances, names)
+        is_stricter = rule is not None and _STRICTNESS[rule.decision] > _STRICTNESS[found.decision]
+        if rule is not None and is_stricter and names_an_agent(rule):
+            found = rule
+    return found
+
+
 def missing_permission(required: tuple[str, ...], held: tuple[str, ...]) -> str | None:
     """The first required permission that no grant covers."""
     for permission in required:
@@ -125,7 +152,7 @@ def judge_one(
         reason = f"{caller} does not hold the permission {lacking}"
         text = f"{reason}; {how_to_get(lacking)}"
         return Verdict(Decision.DENY, "permissions", reason, caller, fault("policy.denied", text))
-    rule = first_match(policy, caller, definition, circumstances, names)
+    rule = strictest_match(policy, caller, definition, circumstances, names)
     if rule is None:
         reason = "no rule allows it"
         return Verdict(Decision.DENY, "default", reason, caller, fault("policy.denied", f"{reason} ({caller})"))

@@ -11,16 +11,15 @@ fingerprint.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Collection
 from typing import Final
 
-from msgspec import Raw, Struct, field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trunkline import schemas
 from trunkline.canonical import canonical
 from trunkline.entries import encode
+from trunkline.hub.abandoned import Abandoned
 from trunkline.hub.breaker import Breaker
 from trunkline.hub.queues import Queue
 from trunkline.hub.state import Call
@@ -35,23 +34,8 @@ from trunkline.model import (
     Verdict,
 )
 
-# Calls whose end an agent did not tell are remembered for so long, and so many: it may still work for those who asked.
-ABANDONED_S: Final = 3600.0
-MAX_ABANDONED: Final = 256
 # P-C7: more tools than any real agent has, few enough that a flood of them costs nothing.
 MAX_TOOLS: Final = 1000
-
-
-_NOTHING: Final = Raw(b"{}")
-Abandoned = OrderedDict[str, tuple[Call, float]]
-
-
-def _remember(abandoned: Abandoned, call: Call, now: float) -> None:
-    """Keep of a call who asked for it, and nothing large: its caller does not answer for these bytes any more."""
-    kept = replace(call, entry=replace(call.entry, input=_NOTHING), context=None, stream=None)
-    abandoned[call.entry.call_id] = (kept, now + ABANDONED_S)
-    if len(abandoned) > MAX_ABANDONED:
-        abandoned.popitem(last=False)
 
 
 def fingerprint_of(definition: ToolDefinition) -> str:
@@ -93,8 +77,8 @@ class Agent(Struct):
     tools: dict[str, None] = {}
     # When somebody looks whether its calls took too long (monotonic); 0.0: nobody has to.
     alarm_at: float = 0.0
-    # Calls that ended without its word, by id, and until when that matters.
-    abandoned: Abandoned = field(default_factory=OrderedDict)
+    # Calls that ended without its word.
+    abandoned: Abandoned = field(default_factory=Abandoned)
     # Calls in a row that ran out of time without a word, though its heartbeats may be fine.
     unanswered: int = 0
     # How often it spoke about calls that are not its own or not open, and the last of these calls.
@@ -109,7 +93,7 @@ class Agent(Struct):
 
     def abandon(self, call: Call, now: float) -> None:
         """A call ended, or was lost, and the agent did not say so."""
-        _remember(self.abandoned, call, now)
+        self.abandoned.add(call, now)
 
 
 class Tool(Struct):
@@ -216,16 +200,16 @@ class Registry:
 
     def left_behind(self, agent_id: str, call: Call, now: float) -> None:
         """The exchange restarted while an agent worked on this call."""
-        _, abandoned = self._left.setdefault(agent_id, (None, OrderedDict()))
-        _remember(abandoned, call, now)
+        _, abandoned = self._left.setdefault(agent_id, (None, Abandoned()))
+        abandoned.add(call, now)
 
-    def abandoned_by(self, agent_id: str) -> Collection[tuple[Call, float]]:
-        """The calls that ended or were lost without the word of an agent, here or away, and until when they count."""
+    def abandoned_by(self, agent_id: str) -> Abandoned | None:
+        """The calls that ended or were lost without the word of an agent, here or away."""
         agent = self.agents.get(agent_id)
         if agent is not None:
-            return agent.abandoned.values()
+            return agent.abandoned
         _, abandoned = self._left.get(agent_id, (None, None))
-        return () if abandoned is None else abandoned.values()
+        return abandoned
 
     def detach(self, session: int) -> Agent | None:
         """An agent is gone; its tools stay known but unavailable."""

@@ -2,8 +2,8 @@
 
 An edge that is part of the exchange gives a *router* for an agent of its own. A call of a tool of that agent is then
 served by the first of the router's candidates that can take it: it is offered, its agent is well, and policy does not
-deny it to anybody who stands behind the call. It stays one call, of the tool that was asked for; the one who serves it
-is its *provider*.
+deny it to anybody who stands behind the call. One that policy asks about comes last, unless a person is asked about the
+call anyway. It stays one call, of the tool that was asked for; the one who serves it is its *provider*.
 
 Owns the choice. Does not own whether the call may be made at all (``judging``), the provider's slots (``calls``), or
 whether a call may go from one provider to another (``retry``).
@@ -19,7 +19,7 @@ from msgspec import Raw
 from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Registry, Tool
 from trunkline.hub.state import Call
-from trunkline.model import Circumstances, Decision, Now, Router, agent_of, tool_agent
+from trunkline.model import Circumstances, Decision, Now, Router, Verdict, agent_of, tool_agent
 
 
 class Routing:
@@ -46,19 +46,33 @@ class Routing:
         circumstances: Circumstances,
         now: Now,
         *,
+        is_asked: bool,
         waits_for: str = "",
         tried: tuple[str, ...] = (),
     ) -> Tool | None:
-        """Who serves a call of a routed tool. One that it ``waits_for`` keeps its turn; those it ``tried`` are out."""
-        found = None
+        """Who serves a call of a routed tool. One that it ``waits_for`` keeps its turn; those it ``tried`` are out.
+
+        Unless a person ``is_asked`` about the call, or was, one that policy asks about is given only if nobody else is
+        left: then a person has to be asked.
+        """
+        found = asking = None
         for candidate in self.routers[tool_agent(tool_id)](tool_id, body):
             if candidate in tried or (found is not None and candidate != waits_for):
                 continue
             tool = self._registry.tools.get(candidate)
             is_leaf = candidate == tool_id or not self.is_routed(candidate)
-            if tool is not None and is_leaf and self._can_serve(tool, body, callers, circumstances, now):
+            if tool is None or not is_leaf or not _can_serve(tool, callers, now):
+                continue
+            decision = self.verdict(tool, body, callers, circumstances).decision
+            if decision is Decision.ALLOW or (decision is Decision.ASK and is_asked):
                 found = tool
-        return found
+            elif decision is Decision.ASK and (asking is None or candidate == waits_for):
+                asking = tool
+        return found or asking
+
+    def verdict(self, tool: Tool, body: Raw, callers: tuple[str, ...], circumstances: Circumstances) -> Verdict:
+        """What policy and its guard say to one that may serve a call."""
+        return self._judge.whole_verdict(tool, callers, circumstances, body)
 
     def provider_of(self, call: Call, now: Now, *, is_other: bool = False) -> Tool | None:
         """Who serves a call that was taken on and is at nobody; or, of one that is, who else could."""
@@ -67,18 +81,23 @@ class Routing:
         if is_other:
             waits_for, tried = "", (*tried, call.served_by)
         callers, circumstances = (*entry.chain, entry.caller), frozenset(entry.circumstances)
-        return self.provider(entry.tool_id, entry.input, callers, circumstances, now, waits_for=waits_for, tried=tried)
+        return self.provider(
+            entry.tool_id,
+            entry.input,
+            callers,
+            circumstances,
+            now,
+            is_asked=call.is_answered,
+            waits_for=waits_for,
+            tried=tried,
+        )
 
-    def _can_serve(
-        self, tool: Tool, body: Raw, callers: tuple[str, ...], circumstances: Circumstances, now: Now
-    ) -> bool:
-        agent = tool.agent
-        if (
-            agent is None
-            or not tool.is_usable
-            or tool.quarantined_until > now.mono
-            or agent.agent_id in map(agent_of, callers)
-        ):
-            return False
-        # Whether a person is asked was decided for the tool that was asked for.
-        return self._judge.whole_verdict(tool, callers, circumstances, body).decision is not Decision.DENY
+
+def _can_serve(tool: Tool, callers: tuple[str, ...], now: Now) -> bool:
+    """Whether it is there, well, and not part of the chain."""
+    return (
+        tool.agent is not None
+        and tool.is_usable
+        and tool.quarantined_until <= now.mono
+        and tool.agent.agent_id not in map(agent_of, callers)
+    )

@@ -31,10 +31,11 @@ WAITING_APPROVAL: Final = Status.WAITING_APPROVAL
 # is read from there. 256 are 10 ms of full load, one commit: more would only push each other out of the cache.
 RECENT_CALLS: Final = 256
 RECENT_BYTES: Final = 33_554_432
-# How long correlations and agents count as touched by untrusted text unless the settings say otherwise, and how many
-# of each are remembered.
+# How long correlations and agents count as touched by untrusted text unless the settings say otherwise; and how many
+# correlations are remembered for each agent that received such text. A share for each, or one agent that reads in ten
+# thousand conversations would have those of all others forgotten.
 TAINT_MS: Final = 86_400_000
-TAINTED: Final = 10_000
+TAINTED: Final = 1000
 # Jumps of the wall clock are put on record under this code, as "<milliseconds> ms …". Those of less than a few hours,
 # such as a wrong time zone, are only remembered while the exchange runs; what is shorter than a minute changes no age.
 CLOCK_JUMPED: Final = "clock.jumped"
@@ -45,6 +46,10 @@ LONGEST_LIFE_MS: Final = 86_400_000
 MAX_JUMPS: Final = 1000
 # Who closed a question, where that was no person but other rules.
 BY_POLICY: Final = "policy"
+
+
+# The number of an entry and when it was written.
+Mark = tuple[int, int]
 
 
 class Route(Struct, frozen=True, gc=False):
@@ -173,9 +178,13 @@ class State:
         # When the last entry that was folded was written.
         self.last_at = 0
         # Correlation → the number and time of the entry that tainted it last.
-        self.tainted: dict[str, tuple[int, int]] = {}
-        # The same of agents, by their ids: who received an untrusted result.
-        self.tainted_agents: dict[str, tuple[int, int]] = {}
+        self.tainted: dict[str, Mark] = {}
+        # The same of agents, by their ids: who received an untrusted result. Each has a token, so they are not many.
+        self.tainted_agents: dict[str, Mark] = {}
+        # The correlations by the agent that received the result ("" is the operator), the oldest mark first; and of
+        # those agents that received more than are remembered, the last mark that was forgotten.
+        self._tainted_by: dict[str, dict[str, Mark]] = {}
+        self._forgotten: dict[str, Mark] = {}
         self._appliers: dict[type[Entry], Callable[[Any], None]] = {
             entries.CallAccepted: self._call_accepted,
             entries.CallSent: self._call_sent,
@@ -256,7 +265,7 @@ class State:
         for group in (self.tokens, self.revoked, self.grants, self.pins):
             numbers.update(item.n for item in group.values())
         numbers.update(step.n for steps in self.processes.values() for step in steps)
-        for marks in (self.tainted, self.tainted_agents):
+        for marks in (self.tainted_agents, self._forgotten, *self._tainted_by.values()):
             numbers.update(number for number, at in marks.values() if self.age_ms(at, now_ms) < taint_ms)
         longest = max(LONGEST_LIFE_MS, taint_ms)
         numbers.update(jump.n for jump in self.jumps if jump.n and self.age_ms(jump.to_ms, now_ms) < longest)
@@ -294,6 +303,15 @@ class State:
         """Whether this agent received such a result."""
         found = self.tainted_agents.get(agent_id)
         return found is not None and self.age_ms(found[1], now_ms) < taint_ms
+
+    def forgotten_taint(self, agent_id: str, now_ms: int, taint_ms: int = TAINT_MS) -> int:
+        """The number of the last entry that tainted a correlation by what this agent ("" is the operator) received, and
+        that would still count if there were room to remember it; 0 if nothing was forgotten.
+
+        What an older correlation of this agent holds is then not known, and counts as tainted.
+        """
+        found = self._forgotten.get(agent_id)
+        return found[0] if found is not None and self.age_ms(found[1], now_ms) < taint_ms else 0
 
     # -- one method for each entry that changes something --------------------------------------------------------------
 
@@ -333,9 +351,9 @@ class State:
 
     def _call_settled(self, entry: CallSettled) -> None:
         for correlation_id in entry.taints:
-            _mark(self.tainted, correlation_id, entry)
+            self._taint(correlation_id, entry)
         for agent_id in entry.receivers:
-            _mark(self.tainted_agents, agent_id, entry)
+            self.tainted_agents[agent_id] = (entry.n, entry.at)
         call = self.by_number.get(entry.call)
         if call is None:
             return
@@ -345,6 +363,21 @@ class State:
             if question is not None:
                 question.calls.remove(entry.call)
         self.settle(call, entry)
+
+    def _taint(self, correlation_id: str, entry: CallSettled) -> None:
+        """Taint a correlation, or do so anew. Who has more than its share has its own oldest mark forgotten."""
+        receiver = entry.receivers[0] if entry.receivers else ""
+        marks = self._tainted_by.setdefault(receiver, {})
+        marks.pop(correlation_id, None)
+        marks[correlation_id] = self.tainted[correlation_id] = (entry.n, entry.at)
+        if len(marks) > TAINTED:
+            oldest = next(iter(marks))
+            self._forgotten[receiver] = marks.pop(oldest)
+            others = [others[oldest] for others in self._tainted_by.values() if oldest in others]
+            if others:
+                self.tainted[oldest] = max(others)
+            else:
+                self.tainted.pop(oldest, None)
 
     def _question_opened(self, entry: QuestionOpened) -> None:
         question = OpenQuestion(entry, deque(), [])
@@ -416,14 +449,6 @@ def held_beside(context: Raw | None, actor: Actor | None) -> int:
     """How many bytes a call holds beside its input while it is open."""
     size = 0 if context is None else len(context)
     return size if actor is None else size + len(actor.id) + len(actor.display or "")
-
-
-def _mark(marks: dict[str, tuple[int, int]], name: str, entry: CallSettled) -> None:
-    """Taint something, or do so anew, by an entry; the oldest mark goes first."""
-    marks.pop(name, None)
-    marks[name] = (entry.n, entry.at)
-    if len(marks) > TAINTED:
-        del marks[next(iter(marks))]
 
 
 def body_size(body: Raw | None) -> int:

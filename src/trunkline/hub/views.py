@@ -210,15 +210,17 @@ def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now, beh
     case.tool = tool
     judging = hub.judging
     refusal = judging.dry_refusal(case, now, has_input=body is not None)
-    verdict, status = case.verdict, tool.status(now.mono)
-    if verdict.fault is not None:
-        return verdict
+    status = tool.status(now.mono)
+    if case.verdict.fault is not None:
+        return case.verdict
     if refusal is not None:
         return Verdict(Decision.DENY, "schema", refusal.fault.message, caller, refusal.fault)
+    nobody = body is not None and status == "available" and judging.provider_is_there(case, now) is not None
+    verdict = case.verdict
     remarks = [verdict.reason] if verdict.reason else []
     if tool.definition.requires_directive:
         remarks.append("besides, the tool needs a directive")
-    if body is not None and status == "available" and judging.provider_is_there(case, now) is not None:
+    if nobody:
         remarks.append("nobody can serve it now")
     if status != "available":
         remarks.append(f"the tool is {status} now")

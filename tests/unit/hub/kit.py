@@ -605,7 +605,7 @@ def counted(hub: Hub) -> object:
     """What a hub counts beside the record: outcomes, what callers use, what agents and tools did."""
     registry = hub.registry
     agents = {
-        agent.agent_id: (list(agent.running), list(agent.queue), list(agent.abandoned), agent.unanswered)
+        agent.agent_id: (list(agent.running), list(agent.queue), agent.abandoned.ids(), agent.unanswered)
         for agent in registry.agents.values()
     }
     tools = {tool_id: (tool.succeeded, tool.failed) for tool_id, tool in registry.tools.items()}

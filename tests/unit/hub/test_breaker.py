@@ -115,6 +115,29 @@ def test_only_timeouts_and_unavailable_agents_count(kit: Kit) -> None:
     assert (breaker_of(kit).failures, breaker_of(kit).is_open) == (1, False)
 
 
+def test_a_limit_that_callers_set_themselves_neither_counts_nor_ends_the_row(kit: Kit) -> None:
+    attached(kit)
+    for _ in range(6):
+        asked = kit.call("com.a/x")
+        kit.feed(events.AttemptFailed(kit.sessions["com.a"], asked.call_id, fault("tool.timeout"), True))
+    assert not breaker_of(kit).is_open
+    fail_once(kit)
+    asked = kit.call("com.a/x")
+    kit.feed(events.AttemptFailed(kit.sessions["com.a"], asked.call_id, fault("tool.timeout"), True))
+    assert breaker_of(kit).failures == 1
+
+
+def test_an_answer_that_comes_too_late_ends_the_row_and_one_about_a_made_up_call_does_not(kit: Kit) -> None:
+    session = attached(kit)
+    asked = kit.call("com.a/x")
+    kit.feed(events.AttemptFailed(session, asked.call_id, fault("tool.timeout")))
+    assert breaker_of(kit).failures == 1
+    kit.finish("made up", {}, session=session)
+    assert breaker_of(kit).failures == 1
+    kit.finish(asked, {})
+    assert breaker_of(kit).failures == 0
+
+
 def test_calls_that_wait_for_a_slot_do_not_wait_for_a_resting_agent(kit: Kit) -> None:
     session = attached(kit, max_inflight=1)
     running = kit.call("com.a/x")

@@ -10,8 +10,9 @@ import pytest
 from tests.unit.hub.kit import ALL, BOSS, Asked, Kit, rules, tool
 from trunkline import entries
 from trunkline.hub import views
+from trunkline.hub.abandoned import ABANDONED_S, MAX_ABANDONED
 from trunkline.hub.chains import MAX_DEPTH
-from trunkline.hub.registry import ABANDONED_S, MAX_ABANDONED, Agent
+from trunkline.hub.registry import Agent
 from trunkline.model import Circumstance, Decision, Policy, Principal, Rule, Status
 
 GUEST = Principal("http:guest")
@@ -166,12 +167,57 @@ def test_a_call_its_agent_never_spoke_of_again_is_forgotten_after_an_hour_or_wit
     assert kit.call("com.b/x", by="com.a").accepted.chain == ()
 
 
+def let_go(kit: Kit, by: Principal, times: int) -> list[Asked]:
+    """Call, and cancel at once, some times."""
+    with kit.in_bulk():
+        asked = [kit.call("com.a/x", by=by) for _ in range(times)]
+        for call in asked:
+            kit.cancel(call, by=by)
+    return asked
+
+
 def test_the_memory_of_calls_that_were_let_go_is_bounded() -> None:
     kit = three(ALL)
-    with kit.in_bulk():
-        for _ in range(MAX_ABANDONED + 10):
-            kit.cancel(kit.call("com.a/x", by=GUEST))
-    assert len(kit.hub.registry.agents["com.a"].abandoned) == MAX_ABANDONED
+    for _ in range(3):
+        let_go(kit, GUEST, MAX_ABANDONED)
+    abandoned = kit.hub.registry.agents["com.a"].abandoned
+    assert (len(abandoned.ids()), len(abandoned)) == (MAX_ABANDONED, MAX_ABANDONED + 1)
+
+
+@pytest.mark.parametrize("way", ["as it is", "other edge", "named", "empty name", "agent away"])
+def test_nobody_is_forgotten_behind_an_agent_because_others_let_many_calls_go(way: str) -> None:
+    kit = three(rules(("http:guest", "com.b/*", "deny"), ("*", "*", "allow")))
+    [mine] = let_go(kit, GUEST, 1)
+    others = let_go(kit, Principal("http:other"), MAX_ABANDONED + 1)
+    for call in others:
+        # The agent's word about those does not end what it may still do for the first one.
+        kit.finish(call, {})
+    kit.finish("http:guest", {}, session=kit.sessions["com.a"])
+    by, cause = Principal("http:com.a" if way in {"other edge", "agent away"} else "opensentience:com.a"), None
+    if way == "agent away":
+        kit.leave("com.a")
+    if way in {"named", "empty name"}:
+        cause = mine.call_id if way == "named" else ""
+    assert kit.call("com.b/x", by=by, causation_id=cause).code == "policy.denied"
+    kit.advance(ABANDONED_S)
+    assert kit.call("com.b/x", {"n": 1}, by=by, causation_id=cause).accepted.chain == ()
+
+
+def test_everybody_behind_a_call_that_was_let_go_stays_there_with_its_circumstances() -> None:
+    careful = Rule("careful", "*", "com.c/*", Decision.DENY, when=Circumstance.UNTRUSTED)
+    kit = three(rules(careful, ("http:guest", "com.c/read", "deny"), ("*", "*", "allow")))
+    kit.attach("com.d", "x")
+    kit.attach("com.web", "x")
+    kit.in_force(untrusted_agents=frozenset({"com.web"}))
+    kit.finish(kit.call("com.web/x", correlation_id="c"), {})
+    for correlation_id in ("c", None):
+        work = kit.call("com.d/x", by=GUEST, correlation_id=correlation_id)
+        kit.cancel(kit.call("com.a/x", by="com.d", causation_id=work.call_id), by=Principal("opensentience:com.d"))
+        kit.finish(work, {})
+    let_go(kit, Principal("http:other"), MAX_ABANDONED)
+    last = kit.call("com.b/x", by="com.a").accepted
+    assert set(last.chain) == {"http:guest", "opensentience:com.d", "http:other"}
+    assert last.circumstances == (Circumstance.UNTRUSTED,)
 
 
 def test_an_agent_that_left_with_calls_and_came_as_another_process_leaves_nothing_in_memory() -> None:

@@ -41,15 +41,23 @@ def reference(
     policy: Policy, callers: list[str], asked: ToolDefinition, circumstances: Circumstances, held: list[str]
 ) -> Decision:
     """What policy means, as plainly as it can be said."""
-    answers = []
-    for caller in callers:
-        answer = Decision.DENY
+
+    def first(caller: str) -> Rule | None:
         for rule in policy.rules:
             if not plainly(rule.caller, caller) or not plainly(rule.tool, asked.tool_id):
                 continue
             if rule.side_effects in (None, asked.side_effects) and (rule.when is None or rule.when in circumstances):
-                answer = rule.decision
-                break
+                return rule
+        return None
+
+    answers = []
+    for caller in callers:
+        own = first(caller)
+        answer = Decision.DENY if own is None else own.decision
+        for edge in ("http", "opensentience"):
+            other = first(f"{edge}:{caller.partition(':')[2]}") if ":" in caller else None
+            if other is not None and other.caller not in {"*", "*a", "http:*", "opensentience:*"}:
+                answers.append(other.decision)
         for permission in asked.required_permissions:
             if caller != OPERATOR and not any(plainly(grant, permission) for grant in held):
                 answer = Decision.DENY
@@ -59,7 +67,7 @@ def reference(
     return Decision.ASK if Decision.ASK in answers else Decision.ALLOW
 
 
-CALLERS = ["operator", "http:a", "opensentience:com.a", "opensentience:com.b"]
+CALLERS = ["operator", "http:a", "http:com.a", "opensentience:com.a", "opensentience:com.b"]
 TOOLS = ["com.a/read", "com.a/write", "com.b/x.y"]
 caller_patterns = st.sampled_from([*CALLERS, "*", "http:*", "opensentience:*", "opensentience:com.?", "*a", ""])
 tool_patterns = st.sampled_from([*TOOLS, "*", "com.a/*", "*/read", "com.*/*", "com.b/x?y", ""])
@@ -232,3 +240,55 @@ def test_verdicts_are_remembered_within_a_bound(kit: Kit) -> None:
         for number in range(MAX_VERDICTS + 10):
             kit.finish(kit.call("com.a/x", by=Principal(f"http:{number}")), {})
     assert 0 < len(kit.hub.registry.tools["com.a/x"].verdicts) <= MAX_VERDICTS
+
+
+# --- one agent, several identities (decision 59) ---------------------------------------------------------------------
+
+HTTP, SOCKET, TYPED = "http:com.d", "opensentience:com.d", "chiffon:com.d"
+
+
+@pytest.mark.parametrize(
+    ("lines", "caller", "decision"),
+    [
+        # What is denied to one identity, or asked, is so for all of them.
+        ([(SOCKET, "*", "deny"), ("*", "*", "allow")], HTTP, "deny"),
+        ([(SOCKET, "*", "ask"), ("*", "*", "allow")], HTTP, "ask"),
+        ([(HTTP, "*", "deny"), ("*", "*", "allow")], SOCKET, "deny"),
+        ([("opensentience:com.*", "*", "deny"), ("*", "*", "allow")], HTTP, "deny"),
+        ([(HTTP, "*", "ask"), (SOCKET, "*", "deny"), ("*", "*", "allow")], HTTP, "deny"),
+        ([(HTTP, "*", "allow"), (SOCKET, "*", "deny")], HTTP, "deny"),
+        ([(HTTP, "*", "deny"), (SOCKET, "*", "allow")], HTTP, "deny"),
+        ([("chiffon:type=infra", "*", "deny"), ("*", "*", "allow")], HTTP, "deny"),
+        # What is allowed must be said of the identity itself.
+        ([(SOCKET, "*", "allow")], HTTP, "deny"),
+        # No rule at all about another identity takes nothing away.
+        ([(HTTP, "*", "allow")], HTTP, "allow"),
+        # Of each identity the first rule counts.
+        ([(SOCKET, "*", "allow"), ("opensentience:com.*", "*", "deny"), ("*", "*", "allow")], HTTP, "allow"),
+        # A rule about all who come by one edge is about that edge; and other agents are others.
+        ([("opensentience:*", "*", "deny"), ("*", "*", "allow")], HTTP, "allow"),
+        ([("opensentience:com.dd", "*", "deny"), ("*", "*", "allow")], HTTP, "allow"),
+        ([(SOCKET, "com.other/*", "deny"), ("*", "*", "allow")], HTTP, "allow"),
+        ([("opensentience:operator", "*", "deny"), ("*", "*", "allow")], OPERATOR, "allow"),
+    ],
+)
+def test_what_is_denied_or_asked_of_an_agent_holds_whichever_of_its_identities_it_uses(
+    lines: list[tuple[str, str, str]], caller: str, decision: str
+) -> None:
+    verdict = judge(
+        rules(*lines),
+        (caller,),
+        tool("com.t/x"),
+        circumstances=frozenset(),
+        permissions=lambda _: (),
+        names=lambda identity: (identity, "chiffon:type=infra") if identity == TYPED else (identity,),
+    )
+    assert verdict.decision is Decision(decision)
+
+
+def test_an_agent_that_is_denied_a_tool_does_not_get_to_it_by_another_token() -> None:
+    kit = Kit(rules((SOCKET, "com.t/*", "deny"), ("*", "*", "allow")))
+    kit.attach("com.t", "x")
+    refused = kit.call("com.t/x", by=Principal(HTTP))
+    assert (refused.code, kit.log_of(entries.CallRefused)[-1].rule) == ("policy.denied", "rule-1")
+    assert len(kit.call("com.t/x", by=GUEST).deliveries) == 1

@@ -208,6 +208,73 @@ def test_a_candidate_that_is_denied_to_anybody_in_the_chain_is_passed_over() -> 
     assert served_by(kit.call("com.r/x", by="com.w", causation_id=work.call_id)) == ["com.b/x"]
 
 
+ASKS_A = (("http:*", "com.a/*", "ask"), ("*", "*", "allow"))
+ASKS_BOTH = (("http:*", "com.a/*", "ask"), ("http:*", "com.b/*", "ask"), ("*", "*", "allow"))
+
+
+def test_a_candidate_that_policy_asks_about_is_passed_over_while_another_may_serve_without() -> None:
+    kit = Routed(rules(*ASKS_A))
+    assert served_by(kit.call("com.r/x")) == ["com.a/x"]
+    assert served_by(kit.call("com.r/x", by=SCRIPT)) == ["com.b/x"]
+
+
+def test_a_call_that_only_candidates_can_serve_that_policy_asks_about_asks() -> None:
+    kit = Routed(rules(*ASKS_BOTH))
+    judged = views.dry_run(kit.hub, SCRIPT.identity, "com.r/x", body({}), kit.now)
+    assert (judged.decision, judged.rule) == (Decision.ASK, "rule-1")
+    asked = kit.call("com.r/x", by=SCRIPT)
+    assert (asked.deliveries, asked.accepted.decision, asked.accepted.rule) == ([], Decision.ASK, "rule-1")
+    kit.answer(asked.approval_id)
+    assert served_by(asked) == ["com.a/x"]
+    # The answer was for the call, wherever it goes.
+    kit.fail(asked)
+    assert served_by(asked) == ["com.a/x", "com.b/x"]
+
+
+def test_a_call_that_waits_for_a_person_because_of_its_candidates_is_asked_about_anew_under_other_rules() -> None:
+    kit = Routed(rules(*ASKS_BOTH))
+    asked = kit.call("com.r/x", by=SCRIPT)
+    kit.in_force(rules(*ASKS_BOTH, version="v2"))
+    assert asked.deliveries == []
+    kit.in_force(rules(*ASKS_A, version="v3"))
+    assert served_by(asked) == ["com.b/x"]
+
+
+def test_a_call_that_waited_ends_if_by_then_a_person_has_to_be_asked_about_whoever_can_serve_it() -> None:
+    kit = Routed(rules(*ASKS_A), max_inflight=1)
+    running, waits = kit.call("com.r/x", by=SCRIPT), kit.call("com.r/x", {"a": 1}, by=SCRIPT)
+    assert served_by(running) == ["com.b/x"]
+    kit.in_force(rules(*ASKS_BOTH, version="v2"))
+    kit.finish(running, {})
+    assert (waits.deliveries, waits.code) == ([], "policy.denied")
+
+
+def test_what_a_provider_did_not_take_on_does_not_move_to_one_that_policy_asks_about() -> None:
+    kit = Routed(rules(*ASKS_A))
+    asked = kit.call("com.r/x", by=SCRIPT)
+    kit.fail(asked)
+    assert (served_by(asked), asked.code) == (["com.b/x"], "limit.resource")
+
+
+@pytest.mark.parametrize("when", ["open", "settled", "on disk", "offered by nobody"])
+def test_a_repeat_of_a_key_by_somebody_who_may_not_call_who_served_it_hears_nothing(when: str) -> None:
+    kit = Routed()
+    first = kit.call("com.r/x", by=SCRIPT, key="k")
+    if when != "open":
+        kit.finish(first, {"secret": "of com.a"})
+    if when == "on disk":
+        kit.crash()
+        kit.come("com.r", "com.a", "com.b")
+    if when == "offered by nobody":
+        kit.leave("com.a")
+    kit.in_force(rules(("http:script", "com.a/*", "deny"), ("*", "*", "allow"), version="v2"))
+    repeat = kit.call("com.r/x", by=SCRIPT, key="k")
+    assert (repeat.refused, repeat.code) == (True, "policy.denied")
+    kit.in_force(rules(("http:script", "com.b/*", "deny"), ("*", "*", "allow"), version="v3"))
+    again = kit.call("com.r/x", by=SCRIPT, key="k")
+    assert again.call_id == first.call_id
+
+
 def test_rules_that_changed_while_a_person_was_asked_hold_for_the_candidates() -> None:
     kit = Routed(rules(("http:*", "*", "ask"), ("operator", "*", "allow")))
     asked = kit.call("com.r/x", by=SCRIPT)

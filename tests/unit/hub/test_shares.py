@@ -50,7 +50,7 @@ def test_of_a_call_that_an_agent_never_answered_its_body_is_not_kept() -> None:
     asked = kit.call("com.a/x", {"text": "x" * 5000}, by=NOISY, context=CONTEXT, timeout_ms=10)
     kit.advance(1)
     assert asked.code == "tool.timeout"
-    ((call, _),) = kit.hub.registry.agents["com.a"].abandoned.values()
+    [call] = kit.hub.registry.agents["com.a"].abandoned.at(kit.mono)
     assert call.entry.caller == NOISY.identity
     assert (len(call.entry.input), call.context) == (2, None)
 

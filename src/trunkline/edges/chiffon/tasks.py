@@ -6,8 +6,9 @@ silent point 8. Does not own retries, which the hub decides, nor the messages' w
 
 Theory of the timers. *Idle* starts with each attempt and with each message of the task; when it runs out the attempt
 has failed with 5001. *Total* is ``max_duration_seconds`` from the first attempt; a task that has one is only suspected
-when it is idle, and fails at its total. ``paused`` stops idle, never total. A total that came as the caller's own
-``timeout_ms`` is the hub's deadline and is not kept twice.
+when it is idle, and fails at its total; that counts against the agent only if it is suspected then, since the limit is
+the caller's own. ``paused`` stops idle, never total. A total that came as the caller's own ``timeout_ms`` is the hub's
+deadline and is not kept twice.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Task(Struct):
     total_at: float
     has_total: bool
     idle_at: float = 0.0
+    # The agent was silent about it for longer than it may be, and still is.
+    is_suspected: bool = False
     attempt: int = 0
     sent_ms: int = 0
     # This attempt led to nothing, and the next one has not left.
@@ -122,7 +125,7 @@ class Tasks:
 
     def restart_idle(self, task: Task, now: Now) -> None:
         """It was sent, or heard of: from here on the agent may be silent about it for so long."""
-        task.idle_at = now.mono + self._timeout_s
+        task.idle_at, task.is_suspected = now.mono + self._timeout_s, False
 
     # -- what the agent says -------------------------------------------------------------------------------------------
 
@@ -228,12 +231,12 @@ class Tasks:
         """The agent cannot go on with it (contradiction 14): a failed attempt, and the hub decides what follows."""
         return self.failed(task, translate.fault_of(error))
 
-    def failed(self, task: Task, fault: Fault) -> list[Event]:
+    def failed(self, task: Task, fault: Fault, *, is_callers_limit: bool = False) -> list[Event]:
         """An attempt led to nothing, and it fails once. A late answer still counts while the call is open."""
         if task.is_failed and fault.retryable:
             return []
         task.idle_at, task.is_failed = 0.0, True
-        return [AttemptFailed(self._session, task.call_id, fault)]
+        return [AttemptFailed(self._session, task.call_id, fault, is_callers_limit)]
 
     def end(self, task: Task) -> None:
         """Nothing more is expected of it."""
@@ -262,9 +265,10 @@ class Tasks:
             elif is_over:
                 # CH-068. The caller's own limit is the end of it: no further attempt (contradiction 7).
                 task.total_at = 0.0
-                events += self.failed(task, replace(self._timeout(task), retryable=False))
+                problem = replace(self._timeout(task), retryable=False)
+                events += self.failed(task, problem, is_callers_limit=not task.is_suspected)
             elif is_idle and task.has_total:
-                task.idle_at = 0.0
+                task.idle_at, task.is_suspected = 0.0, True
                 events.append(Noticed("chiffon.suspected", EDGE, self._who, task.call_id))
             elif is_idle:
                 events += self.failed(task, self._timeout(task))  # CH-065, CH-066, CH-067

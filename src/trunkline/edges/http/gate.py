@@ -72,7 +72,7 @@ class Gate:
         self._routes = routes or {}
         self._throttle = Throttle(feed, EDGE)
         self._hosts: dict[tuple[bytes, tuple[str, int]], bool] = {}
-        # Requests that are being answered, by who asks; of a door with its own gate all together.
+        # Requests that are being answered, by who asks. Strangers before a door with its own gate are one.
         self._answering: dict[str, int] = {}
         # Bodies and messages on their way in, and answers that wait to be read.
         self._incoming = Shares()
@@ -108,7 +108,7 @@ class Gate:
         if path in PUBLIC_PATHS:
             pass
         elif door is not None and door.own_gate:
-            who = door.prefixes[0]
+            who = self._who_at(door, tokens)
         else:
             token = bearer_token(tokens)
             digest = token_sha256(token)
@@ -157,6 +157,12 @@ class Gate:
                 answering[who] = left
             else:
                 del answering[who]
+
+    def _who_at(self, door: Door, tokens: list[bytes]) -> str:
+        """For whom a request before a door with its own gate counts: whose token it shows there, or all strangers."""
+        token = bearer_token(tokens)
+        principal = self._feed.identify(door.edge, token_sha256(token)) if token else None
+        return door.prefixes[0] if principal is None else principal.identity
 
     def _is_ours(self, host: bytes, server: tuple[str, int]) -> bool:
         known = self._hosts.get((host, server))

@@ -181,6 +181,27 @@ async def test_one_caller_has_half_of_the_connections_and_others_and_the_operato
         assert (await server.ask("GET", "/v1/tools", alice)).status_code == 200
 
 
+async def test_behind_a_door_with_its_own_gate_each_token_has_its_share_and_strangers_have_one_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate, "MAX_REQUESTS", 2)
+    held = Held()
+    async with Server(Inhabited(), [Door(("/api/agent",), held, own_gate=True, edge="chiffon")]) as server:
+        greedy, other = (server.exchange.token("chiffon", name, "infra") for name in ("greedy", "other"))
+        # A token of another edge is a stranger's here.
+        asking = [
+            asyncio.create_task(server.ask("GET", "/api/agent/x", token))
+            for token in (greedy, greedy, "tlk_wrong", server.exchange.alice)
+        ]
+        await wait_until(lambda: held.asked == 4)
+        for token in (greedy, None, OPERATOR_TOKEN):
+            assert (await server.ask("GET", "/api/agent/x", token)).status_code == 429
+        asking += [asyncio.create_task(server.ask("GET", "/api/agent/x", other)) for _ in range(2)]
+        await wait_until(lambda: held.asked == 6)
+        held.goes_on.set()
+        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+
+
 @pytest.mark.parametrize("path", ["/v1/tools", "/healthz", "/api/agent/x"])
 async def test_the_last_connections_are_the_operators(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "MAX_CONNECTIONS", 3)
