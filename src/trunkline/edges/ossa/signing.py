@@ -1,0 +1,170 @@
+"""Signatures of OSSA messages: a detached JWS (RFC 7515, appendix F) over the canonical form of the message.
+
+The protected header names the key (``kid``) and is ``EdDSA`` or, by its newer name, ``Ed25519`` (RFC 9864); what is
+signed is the RFC 8785 form of the message without its ``signature``. Whose key that is, and whether it may be used, is
+the registry's to say: here a signature fits a key or it does not.
+
+Invariant: nothing but Ed25519 is ever tried, whatever a header says; a header with anything that would have to be
+understood (``crit``, ``b64``) is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from typing import Any, Final
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from msgspec import Raw, Struct
+
+from trunkline.canonical import canonical
+from trunkline.edges.ossa import messages
+from trunkline.edges.ossa.messages import BAD_REQUEST, MAX_INTEGER, UNAUTHORIZED, Message, Refused
+
+ALGORITHMS: Final = frozenset({"EdDSA", "Ed25519"})
+TYPE: Final = "ossa+jws"
+SIGNATURE_BYTES: Final = 64
+# A header has three short words; a kid that somebody made up has at most as many characters as any name.
+MAX_HEADER_CHARS: Final = 1024
+_SIGNATURE: Final = re.compile(r"([A-Za-z0-9_-]+)\.\.([A-Za-z0-9_-]{86})")
+# Integers that RFC 8785 may not be able to hold have so many digits.
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{16}")
+_parts: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+class Key(Struct, frozen=True):
+    """A key pair of ours. ``kid`` is its thumbprint (RFC 7638)."""
+
+    kid: str
+    private: Ed25519PrivateKey
+
+    @property
+    def public(self) -> Ed25519PublicKey:
+        """What others check with."""
+        return self.private.public_key()
+
+
+def key_of(seed: bytes) -> Key:
+    """The key pair that follows from 32 secret bytes."""
+    private = Ed25519PrivateKey.from_private_bytes(seed)
+    return Key(thumbprint(public_jwk(private.public_key())), private)
+
+
+def public_jwk(key: Ed25519PublicKey) -> dict[str, str]:
+    """A public key as a JWK, without a name."""
+    return {"kty": "OKP", "crv": "Ed25519", "x": encoded(key.public_bytes_raw())}
+
+
+def thumbprint(jwk: dict[str, str]) -> str:
+    """The name that a key has by itself (RFC 7638)."""
+    needed = {name: jwk[name] for name in ("crv", "kty", "x")}
+    return encoded(hashlib.sha256(canonical(msgspec.json.encode(needed))).digest())
+
+
+def read_public(jwk: object) -> Ed25519PublicKey:
+    """The key of a JWK; ``ValueError`` says what is wrong with it."""
+    if not isinstance(jwk, dict) or jwk.get("kty") != "OKP" or jwk.get("crv") != "Ed25519":
+        raise ValueError('expected a JWK with "kty": "OKP" and "crv": "Ed25519"')
+    try:
+        return Ed25519PublicKey.from_public_bytes(decoded(str(jwk.get("x"))))
+    except ValueError:
+        raise ValueError('"x" is not a public key of Ed25519') from None
+
+
+# --- signing ----------------------------------------------------------------------------------------------------------
+
+
+def sign(message: Message, key: Key) -> Message:
+    """The message with our signature."""
+    header = encoded(msgspec.json.encode({"alg": "EdDSA", "kid": key.kid, "typ": TYPE}))
+    signed = f"{header}.{encoded(signed_form(messages.encode(message)))}".encode()
+    return msgspec.structs.replace(message, signature=f"{header}..{encoded(key.private.sign(signed))}")
+
+
+def signed_form(data: bytes) -> bytes:
+    """What is signed of a message: its canonical form without its signature. ``Refused`` if there is none."""
+    if _LONG_NUMBER.search(data) is not None:
+        _check_numbers(json.loads(data))
+    parts = _parts.decode(data)
+    parts.pop("signature", None)
+    return canonical(msgspec.json.encode(parts))
+
+
+def _check_numbers(value: Any) -> None:
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+        elif type(one) is int and abs(one) > MAX_INTEGER:
+            raise Refused(BAD_REQUEST, "an integer beyond 2^53 has no canonical form; write it as a string")
+
+
+# --- checking ---------------------------------------------------------------------------------------------------------
+
+
+class Claim(Struct, frozen=True):
+    """What a signature says of itself: which key made it. Nothing of it is known to be true yet."""
+
+    kid: str
+    header: str
+    signature: bytes
+
+
+def read_claim(signature: str) -> Claim:
+    """What a signature claims; ``Refused`` with 401 if it cannot be one."""
+    found = _SIGNATURE.fullmatch(signature) if len(signature) <= MAX_HEADER_CHARS + SIGNATURE_BYTES * 2 else None
+    if found is None:
+        raise Refused(UNAUTHORIZED, "the signature is not a detached JWS")
+    try:
+        header = json.loads(decoded(found[1]), object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict) or header.keys() - {"alg", "kid", "typ"}:
+        raise Refused(UNAUTHORIZED, "the signature's header has to be alg, kid and typ")
+    kid = header.get("kid")
+    if header.get("alg") not in ALGORITHMS or header.get("typ", TYPE) != TYPE or not isinstance(kid, str):
+        raise Refused(UNAUTHORIZED, f"expected a signature with alg EdDSA, a kid, and typ {TYPE}")
+    return Claim(kid, found[1], decoded(found[2]))
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key twice")
+    return found
+
+
+def check(data: bytes, claim: Claim, key: Ed25519PublicKey) -> None:
+    """``Refused`` with 401 unless this key signed the message in these bytes."""
+    signed = f"{claim.header}.{encoded(signed_form(data))}".encode()
+    try:
+        key.verify(claim.signature, signed)
+    except InvalidSignature:
+        raise Refused(UNAUTHORIZED, "the signature does not fit the message") from None
+
+
+# --- base64url without padding (RFC 7515) -----------------------------------------------------------------------------
+
+
+def encoded(data: bytes) -> str:
+    """Bytes as JOSE writes them."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def decoded(text: str) -> bytes:
+    """Bytes that JOSE wrote; ``ValueError`` for any other spelling of them."""
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+    if encoded(data) != text:
+        raise ValueError("not the one way to write these bytes")
+    return data

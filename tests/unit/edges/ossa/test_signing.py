@@ -1,0 +1,157 @@
+"""Signatures of OSSA: what fits, and everything that must not."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from tests.unit.edges.ossa.examples import REQUEST, changed
+from trunkline.edges.ossa import messages, signing
+from trunkline.edges.ossa.messages import Refused
+
+KEY = signing.key_of(b"k" * 32)
+OTHER = signing.key_of(b"o" * 32)
+
+
+def signed(data: bytes | None = None) -> dict[str, Any]:
+    message = signing.sign(messages.read(json.dumps(REQUEST).encode() if data is None else data), KEY)
+    made: dict[str, Any] = json.loads(messages.encode(message))
+    return made
+
+
+def judge(fields: dict[str, Any], key: Ed25519PublicKey = KEY.public) -> None:
+    signing.check(json.dumps(fields).encode(), signing.read_claim(fields["signature"]), key)
+
+
+def part(header: object) -> str:
+    return signing.encoded(json.dumps(header).encode())
+
+
+def refused_with(code: int, fields: dict[str, Any], key: Ed25519PublicKey = KEY.public) -> None:
+    with pytest.raises(Refused) as refused:
+        judge(fields, key)
+    assert refused.value.error_code == code
+
+
+def test_what_was_signed_is_accepted_in_whatever_order_and_spacing_it_comes() -> None:
+    fields = signed()
+    judge(fields)
+    turned = json.loads(json.dumps(fields), object_pairs_hook=lambda pairs: dict(reversed(pairs)))
+    signing.check(json.dumps(turned, indent=3).encode(), signing.read_claim(fields["signature"]), KEY.public)
+
+
+def test_a_signature_is_a_detached_jws_with_three_words_in_its_header() -> None:
+    header, payload, _ = signed()["signature"].split(".")
+    assert payload == ""
+    assert json.loads(signing.decoded(header)) == {"alg": "EdDSA", "kid": KEY.kid, "typ": "ossa+jws"}
+
+
+def test_numbers_are_signed_as_javascript_writes_them() -> None:
+    fields = signed(changed("body.payload", {"a": 1.0, "b": 1e21, "c": 0.000001, "d": 333333333.33333329}))
+    assert signing.signed_form(json.dumps(fields).encode()).startswith(
+        b'{"body":{"action":"validate_compliance","payload":{"a":1,"b":1e+21,"c":0.000001,"d":333333333.3333333}}'
+    )
+
+
+@pytest.mark.parametrize("path", ["body.payload.resource", "header.messageId", "header.sender.agentId", "header.type"])
+def test_a_changed_message_does_not_fit_its_signature(path: str) -> None:
+    fields = signed()
+    *above, last = path.split(".")
+    place = fields
+    for name in above:
+        place = place[name]
+    place[last] = f"{place[last]}x"
+    refused_with(messages.UNAUTHORIZED, fields)
+
+
+def test_a_key_of_another_does_not_fit() -> None:
+    refused_with(messages.UNAUTHORIZED, signed(), OTHER.public)
+
+
+def test_an_added_field_does_not_fit() -> None:
+    refused_with(messages.UNAUTHORIZED, {**signed(), "extra": 1})
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"alg": "none", "kid": KEY.kid, "typ": "ossa+jws"},
+        {"alg": "HS256", "kid": KEY.kid, "typ": "ossa+jws"},
+        {"alg": "ES256", "kid": KEY.kid, "typ": "ossa+jws"},
+        {"alg": "EdDSA", "typ": "ossa+jws"},
+        {"alg": "EdDSA", "kid": 5, "typ": "ossa+jws"},
+        {"alg": "EdDSA", "kid": KEY.kid, "typ": "JWT"},
+        {"alg": "EdDSA", "kid": KEY.kid, "typ": "ossa+jws", "crit": ["b64"], "b64": False},
+        {"alg": "EdDSA", "kid": KEY.kid, "jwk": {}},
+        {"alg": "EdDSA", "kid": KEY.kid, "jku": "https://example.com"},
+        ["EdDSA"],
+        "EdDSA",
+    ],
+    ids=str,
+)
+def test_another_algorithm_or_a_header_to_be_understood_is_refused(header: object) -> None:
+    fields = signed()
+    fields["signature"] = f"{part(header)}..{fields['signature'].rpartition('.')[2]}"
+    refused_with(messages.UNAUTHORIZED, fields)
+
+
+def test_the_newer_name_of_the_algorithm_is_taken() -> None:
+    fields = signed()
+    fields.pop("signature")
+    header = part({"alg": "Ed25519", "kid": KEY.kid, "typ": "ossa+jws"})
+    payload = signing.encoded(signing.signed_form(json.dumps(fields).encode()))
+    made = signing.encoded(KEY.private.sign(f"{header}.{payload}".encode()))
+    judge({**fields, "signature": f"{header}..{made}"})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a.b.c", "..", "e30..AAAA", "x" * 5000, "ÿ..ÿ", "e30.e30." + "A" * 86, "e30..A\n"]
+)
+def test_what_is_no_detached_jws_is_refused(text: str) -> None:
+    with pytest.raises(Refused) as refused:
+        signing.read_claim(text)
+    assert refused.value.error_code == messages.UNAUTHORIZED
+
+
+def test_a_header_with_a_word_twice_is_refused() -> None:
+    twice = base64.urlsafe_b64encode(b'{"alg":"none","alg":"EdDSA","kid":"k","typ":"ossa+jws"}').rstrip(b"=").decode()
+    with pytest.raises(Refused):
+        signing.read_claim(f"{twice}..{'A' * 86}")
+
+
+def test_another_spelling_of_the_same_signature_is_refused() -> None:
+    fields = signed()
+    last = fields["signature"][-1]
+    other = chr(ord(last) + 1) if last not in "zZ9_" else chr(ord(last) - 1)
+    fields["signature"] = fields["signature"][:-1] + other
+    with pytest.raises((Refused, ValueError)):
+        judge(fields)
+
+
+@pytest.mark.parametrize("number", [2**53, -(2**53), 10**30])
+def test_an_integer_that_has_no_canonical_form_cannot_be_signed(number: int) -> None:
+    fields = json.loads(changed("body.payload", {"n": number}))
+    with pytest.raises(Refused) as refused:
+        signing.signed_form(json.dumps(fields).encode())
+    assert refused.value.error_code == messages.BAD_REQUEST
+
+
+def test_a_long_number_in_a_text_or_after_a_point_is_no_such_integer() -> None:
+    signing.signed_form(changed("body.payload", {"card": "1234567890123456789", "part": 0.1234567890123456}))
+
+
+def test_a_public_key_is_read_from_a_jwk_and_nothing_else() -> None:
+    jwk = signing.public_jwk(KEY.public)
+    assert signing.read_public(jwk) == KEY.public
+    for wrong in (None, [], {}, {**jwk, "crv": "X25519"}, {**jwk, "kty": "EC"}, {**jwk, "x": "AAAA"}, {**jwk, "x": 5}):
+        with pytest.raises(ValueError, match="."):
+            signing.read_public(wrong)
+
+
+def test_the_thumbprint_is_that_of_rfc_8037() -> None:
+    jwk = {"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}
+    assert signing.thumbprint(jwk) == "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
