@@ -148,7 +148,7 @@ def test_a_public_key_is_read_from_a_jwk_and_nothing_else() -> None:
     jwk = signing.public_jwk(KEY.public)
     assert signing.read_public(jwk) == KEY.public
     for wrong in (None, [], {}, {**jwk, "crv": "X25519"}, {**jwk, "kty": "EC"}, {**jwk, "x": "AAAA"}, {**jwk, "x": 5}):
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"expected|not a public key"):
             signing.read_public(wrong)
 
 
