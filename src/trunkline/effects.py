@@ -130,6 +130,24 @@ class ConfirmWithdrawal(ToSession):
     rejected: tuple[tuple[str, Fault], ...] = ()
 
 
+class Notify(ToSession):
+    """An event for a subscription of this conversation. With ``qos`` above 0 it is owed until ``EventTaken``.
+
+    ``event`` is its number; one that is told again, to another conversation or after a restart, has the same.
+    """
+
+    subscription_id: str
+    event: int
+    event_id: str
+    publisher: str
+    topic: str
+    body: Raw
+    qos: int
+    published_ms: int
+    correlation_id: str | None = None
+    expires_ms: int | None = None
+
+
 class Reply(ToSession):
     """The answer to a request that is not a call: an id, a view of a call, or a fault."""
 
@@ -159,6 +177,7 @@ __all__ = [
     "ConfirmWithdrawal",
     "Deliver",
     "Effect",
+    "Notify",
     "Progress",
     "Refuse",
     "Reply",

@@ -323,6 +323,51 @@ class ProcessStep(Entry, tag="process.step"):
     done: bool = False
 
 
+class TopicSubscribed(Entry, tag="topic.subscribed"):
+    """Somebody is told of events from here on. One that is not durable ends with its conversation."""
+
+    subscription_id: str
+    subscriber: str
+    pattern: str
+    qos: int = 0
+    durable: bool = False
+
+
+class TopicUnsubscribed(Entry, tag="topic.unsubscribed"):
+    """A subscription ended, and with it what was owed to it."""
+
+    subscription_id: str
+    reason: str = ""
+
+
+class EventPublished(Entry, tag="event.published"):
+    """An event on a topic. ``owed`` are the durable subscriptions that have to say that they took it."""
+
+    event_id: str
+    publisher: str
+    topic: str
+    body: Raw
+    qos: int = 0
+    owed: tuple[str, ...] = ()
+    correlation_id: str | None = None
+    expires_ms: int | None = None
+
+
+class EventTaken(Entry, tag="event.taken"):
+    """A durable subscription took an event that was owed to it."""
+
+    event: int
+    subscription_id: str
+
+
+class EventDropped(Entry, tag="event.dropped"):
+    """An event is not owed to a durable subscription any more, though it was not taken."""
+
+    event: int
+    subscription_id: str
+    reason: str
+
+
 class SnapshotTaken(Entry, tag="ledger.snapshot"):
     """The open state at ``through`` was stored; ``sha256`` is the hash of the stored bytes."""
 
@@ -370,6 +415,11 @@ AnyEntry = (
     | TokenRevoked
     | Noticed
     | ProcessStep
+    | TopicSubscribed
+    | TopicUnsubscribed
+    | EventPublished
+    | EventTaken
+    | EventDropped
     | SnapshotTaken
     | PartClosed
 )

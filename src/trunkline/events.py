@@ -226,6 +226,76 @@ class CallerLeft(Event):
     ref: str
 
 
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+class SubscriptionRequested(Event):
+    """Somebody wants to be told of events whose topic matches. ``Reply`` has the subscription's id.
+
+    ``qos`` is the most that is wanted: 0 once at most, 1 and 2 until ``EventTaken``. A durable one is its subscriber's
+    also after his conversation ended; then he has to come back with ``SubscriberArrived``.
+    """
+
+    session: int
+    ref: str
+    subscriber: Principal
+    pattern: str
+    qos: int = 0
+    durable: bool = False
+
+
+class SubscriptionEnded(Event):
+    """A subscriber wants to hear no more of it."""
+
+    session: int
+    ref: str
+    subscriber: Principal
+    subscription_id: str
+
+
+class SubscriberArrived(Event):
+    """Who has durable subscriptions is in this conversation from here on: what is owed follows, oldest first."""
+
+    session: int
+    subscriber: Principal
+
+
+class SubscriberLeft(Event):
+    """A conversation with subscriptions ended."""
+
+    session: int
+
+
+class EventPublished(Event):
+    """An event, by somebody who may publish on its topic. ``Reply`` comes when it is on disk, if it has to be."""
+
+    session: int
+    ref: str
+    publisher: str
+    topic: str
+    body: Raw
+    qos: int = 0
+    correlation_id: str | None = None
+    expires_ms: int | None = None
+
+
+class EventTaken(Event):
+    """A subscriber has an event of quality 1 or 2, and needs it no more."""
+
+    session: int
+    subscription_id: str
+    event: int
+
+
+class EventGivenUp(Event):
+    """An edge tried long enough to hand an event over."""
+
+    session: int
+    subscription_id: str
+    event: int
+    reason: str
+
+
 # --- people -----------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,15 @@ from trunkline.ledger.writer import FOLDED_KINDS
 SECRET = "tlk_" + "A1b2" * 10 + "xyz"
 # What a fold reads of these are numbers and ids that the exchange made; only what it does not read can be masked.
 # Of notices it reads those of a clock that jumped.
-OUR_OWN_WORDS = {"question.joined", "question.closed", "token.revoked", "notice"}
+OUR_OWN_WORDS = {
+    "question.joined",
+    "question.closed",
+    "token.revoked",
+    "notice",
+    "topic.unsubscribed",
+    "event.taken",
+    "event.dropped",
+}
 # Held for a day if somebody may ask for it again, or if the fold needs the names in it: the writer's own rule.
 OUTCOMES = {"call.settled"}
 

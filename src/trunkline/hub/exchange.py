@@ -18,6 +18,7 @@ from trunkline.hub.journal import Journal
 from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.registry import Registry
 from trunkline.hub.state import CLOCK_JUMPED, RECORDED_JUMP_MS, body_size
+from trunkline.hub.topics import Topics
 from trunkline.model import Now, Status, fault, is_told_of, tool_agent
 
 # Of the same code about the same peer so many remarks are all on record; so many kinds are told apart.
@@ -37,6 +38,7 @@ class ExchangeEvents:
         interruptions: Interruptions,
         alarms: Alarms,
         control: Control,
+        topics: Topics,
         in_force: InForce,
     ) -> None:
         # How often something was noticed, by its code and whom it is about.
@@ -49,6 +51,7 @@ class ExchangeEvents:
         self._interruptions = interruptions
         self._alarms = alarms
         self._control = control
+        self._topics = topics
         self._in_force = in_force
         # Why no new calls are taken on follows from these, of which only the last two can change back.
         self._storage_failed = self._is_draining = self._storage_stalled = self._storage_low = False
@@ -68,6 +71,7 @@ class ExchangeEvents:
             if call.entry.expires_ms is not None:
                 call.expires_at = now.mono + (call.entry.expires_ms / 1000 - now.wall)
         self._control.take_up(now)
+        self._topics.take_up()
         for call in list(self._state.calls.values()):
             if call.status is Status.RUNNING:
                 self._registry.left_behind(tool_agent(call.served_by), call, now.mono)

@@ -35,6 +35,7 @@ from trunkline.hub.registry import Agent, Registry
 from trunkline.hub.routing import Routing
 from trunkline.hub.state import Call, Route, Settled, State, held_beside
 from trunkline.hub.timers import AlarmKey, OfBreaker, OfQuestion, Timers
+from trunkline.hub.topics import Topics
 from trunkline.model import (
     Decision,
     Guard,
@@ -50,8 +51,8 @@ from trunkline.model import (
 # A look into an enum takes 70 ns, and each call looks a dozen times.
 ASK: Final = Decision.ASK
 RUNNING: Final = Status.RUNNING
-# What else calls are made of: nothing that a lane rests on changes with these.
-OF_CALLS: Final = frozenset(
+# Nothing that a lane rests on changes with these.
+KEEP_LANES: Final = frozenset(
     {
         events.CallProgressed,
         events.CancelRequested,
@@ -59,6 +60,13 @@ OF_CALLS: Final = frozenset(
         events.CallerLeft,
         events.ProcessStepped,
         events.Noticed,
+        events.SubscriptionRequested,
+        events.SubscriptionEnded,
+        events.SubscriberArrived,
+        events.SubscriberLeft,
+        events.EventPublished,
+        events.EventTaken,
+        events.EventGivenUp,
     }
 )
 # Words of one agent about calls that are not its own or not open which are put on record.
@@ -122,7 +130,10 @@ class Hub:
             state, registry, loads, calls, approvals, fingerprints, judge, control, routing, in_force
         )
         self.lanes = Lanes(state, registry, loads, calls, alarms, self.judging, in_force, call_prefix)
-        self.exchange = ExchangeEvents(journal, registry, loads, calls, interruptions, alarms, control, in_force)
+        self.topics = topics = Topics(journal, judge, new_id)
+        self.exchange = ExchangeEvents(
+            journal, registry, loads, calls, interruptions, alarms, control, topics, in_force
+        )
         self.refused: dict[str, int] = {}
         self._call_prefix = call_prefix
         self._new_id = new_id
@@ -151,6 +162,13 @@ class Hub:
             events.DirectiveRequested: self.control.directive_requested,
             events.TokenIssued: self.control.token_issued,
             events.TokenRevoked: self.control.token_revoked,
+            events.SubscriptionRequested: self.topics.subscribed,
+            events.SubscriptionEnded: self.topics.unsubscribed,
+            events.SubscriberArrived: self.topics.arrived,
+            events.SubscriberLeft: self.topics.left,
+            events.EventPublished: self.topics.published,
+            events.EventTaken: self.topics.taken,
+            events.EventGivenUp: self.topics.given_up,
             events.ExchangeStarted: self.exchange.exchange_started,
             events.DrainStarted: self.exchange.drain_started,
             events.ExchangeStopped: self.exchange.exchange_stopped,
@@ -172,7 +190,7 @@ class Hub:
             quickly = shortcut(event, now)
             if quickly is not None:
                 return quickly
-        elif kind not in OF_CALLS:
+        elif kind not in KEEP_LANES:
             self.lanes.close()
         self._handlers[kind](event, now)
         if self.approvals.freed:

@@ -27,6 +27,7 @@ def check(hub: Hub) -> None:
     )
     if hub.loads.total() != used:
         raise InvariantBroken("what callers use differs from what is open")
+    _check_topics(hub)
     for session, agent in hub.registry.by_session.items():
         _check_agent(hub, session, agent)
     for tool_id, tool in hub.registry.tools.items():
@@ -43,6 +44,16 @@ def check(hub: Hub) -> None:
             waiting = state.by_number.get(number)
             if waiting is None or waiting.approval_id != approval_id:
                 raise InvariantBroken(f"{approval_id} is about {number}, which does not wait for it")
+
+
+def _check_topics(hub: Hub) -> None:
+    """What is owed on record is owed in memory, and nothing besides."""
+    recorded = {(number, name) for number, event in hub.state.owed.items() for name in event.to}
+    if recorded != hub.topics.owed_to_durable():
+        raise InvariantBroken("what is owed to durable subscriptions differs from the record")
+    for event in hub.state.owed.values():
+        if not event.to.keys() <= hub.state.subscriptions.keys():
+            raise InvariantBroken(f"{event.entry.event_id} is owed to a subscription that is not there")
 
 
 def _check_call(hub: Hub, call: Call) -> None:

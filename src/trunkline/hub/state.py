@@ -146,6 +146,15 @@ class OpenQuestion(Struct):
     trail: list[int]
 
 
+class OwedEvent(Struct):
+    """An event that durable subscriptions have not taken yet."""
+
+    entry: entries.EventPublished
+    # The subscriptions, in the order in which they were found.
+    to: dict[str, None]
+    trail: list[int]
+
+
 class Jump(Struct, frozen=True, gc=False):
     """A stretch of wall time that the exchange did not live through; the number of its entry, 0 if it has none."""
 
@@ -174,6 +183,9 @@ class State:
         self.pins: dict[str, ToolPinned] = {}
         # What edges keep of their runs and tasks that are not done, by process and subject.
         self.processes: dict[tuple[str, str], list[entries.ProcessStep]] = {}
+        # Durable subscriptions, and the events that are owed to any of them, by number: the oldest first.
+        self.subscriptions: dict[str, entries.TopicSubscribed] = {}
+        self.owed: dict[int, OwedEvent] = {}
         self.jumps: list[Jump] = []
         # When the last entry that was folded was written.
         self.last_at = 0
@@ -200,6 +212,11 @@ class State:
             entries.ToolPinned: self._tool_pinned,
             entries.ProcessStep: self._process_step,
             entries.Noticed: self._noticed,
+            entries.TopicSubscribed: self._topic_subscribed,
+            entries.TopicUnsubscribed: self._topic_unsubscribed,
+            entries.EventPublished: self._event_published,
+            entries.EventTaken: self._event_taken,
+            entries.EventDropped: self._event_taken,
         }
 
     def apply(self, entry: Entry) -> None:
@@ -262,7 +279,10 @@ class State:
         for directive in self.directives.values():
             if directive.expires_ms > now_ms:
                 numbers.add(directive.n)
-        for group in (self.tokens, self.revoked, self.grants, self.pins):
+        for event in self.owed.values():
+            numbers.add(event.entry.n)
+            numbers.update(event.trail)
+        for group in (self.tokens, self.revoked, self.grants, self.pins, self.subscriptions):
             numbers.update(item.n for item in group.values())
         numbers.update(step.n for steps in self.processes.values() for step in steps)
         for marks in (self.tainted_agents, self._forgotten, *self._tainted_by.values()):
@@ -428,6 +448,32 @@ class State:
 
     def _tool_pinned(self, entry: ToolPinned) -> None:
         self.pins[entry.definition.tool_id] = entry
+
+    def _topic_subscribed(self, entry: entries.TopicSubscribed) -> None:
+        if entry.durable:
+            self.subscriptions[entry.subscription_id] = entry
+
+    def _topic_unsubscribed(self, entry: entries.TopicUnsubscribed) -> None:
+        if self.subscriptions.pop(entry.subscription_id, None) is not None:
+            for number in [number for number, event in self.owed.items() if entry.subscription_id in event.to]:
+                self._not_owed(number, entry.subscription_id, entry.n)
+
+    def _event_published(self, entry: entries.EventPublished) -> None:
+        # A fold from a snapshot may not know a subscription that ended before it.
+        owed = {name: None for name in entry.owed if name in self.subscriptions}
+        if owed:
+            self.owed[entry.n] = OwedEvent(entry, owed, [])
+
+    def _event_taken(self, entry: entries.EventTaken | entries.EventDropped) -> None:
+        self._not_owed(entry.event, entry.subscription_id, entry.n)
+
+    def _not_owed(self, number: int, subscription_id: str, by: int) -> None:
+        event = self.owed.get(number)
+        if event is not None and subscription_id in event.to:
+            del event.to[subscription_id]
+            event.trail.append(by)
+            if not event.to:
+                del self.owed[number]
 
     def _noticed(self, entry: entries.Noticed) -> None:
         if entry.code == CLOCK_JUMPED:

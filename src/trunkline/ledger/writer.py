@@ -66,6 +66,8 @@ FOLDED_KINDS: Final = frozenset(
         "token.issued",
         "agent.permissions",
         "process.step",
+        "topic.subscribed",
+        "event.published",
     }
 )
 # Renamed references are used by the entry that follows; this many never pile up between the two.

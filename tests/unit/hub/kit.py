@@ -173,7 +173,8 @@ class Kit:
             self.feed(events.ExchangeStarted("1.0", "here"))
 
     def _new_hub(self) -> Hub:
-        ids = itertools.count(1)
+        # No two runs give the same.
+        ids = itertools.count(len(self.log) * 1000 + 1)
         hub = Hub(
             mac_key=b"k" * 32,
             call_prefix="00000000-0000-8000-8000-",
@@ -638,6 +639,8 @@ def dump(state: State, now: Now) -> dict[str, object]:
         },
         "questions": {name: (q.entry, list(q.calls), q.trail) for name, q in state.questions.items()},
         "directives": {name: d for name, d in state.directives.items() if d.expires_ms > now.ms},
+        "subscriptions": state.subscriptions,
+        "owed": {number: (event.entry, list(event.to)) for number, event in state.owed.items()},
         "tokens": state.tokens,
         "revoked": state.revoked,
         "grants": state.grants,

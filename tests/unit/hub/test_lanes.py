@@ -346,14 +346,21 @@ def test_every_change_closes_all_lanes_and_calls_that_run_end_with_care(kit: Cou
     assert not lane_is_open(kit)
 
 
-def test_only_what_calls_are_made_of_leaves_lanes_open() -> None:
-    assert {kind.__name__ for kind in hub_module.OF_CALLS} == {
+def test_only_what_calls_are_made_of_and_events_on_topics_leave_lanes_open() -> None:
+    assert {kind.__name__ for kind in hub_module.KEEP_LANES} == {
         "CallProgressed",
         "CancelRequested",
         "CancelAcknowledged",
         "CallerLeft",
         "ProcessStepped",
         "Noticed",
+        "SubscriptionRequested",
+        "SubscriptionEnded",
+        "SubscriberArrived",
+        "SubscriberLeft",
+        "EventPublished",
+        "EventTaken",
+        "EventGivenUp",
     }
 
 

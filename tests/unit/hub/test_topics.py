@@ -1,0 +1,330 @@
+"""Events on topics: who is told, what is owed until it was taken, and what survives a restart."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import Raw
+
+from tests.unit.hub.kit import ALL, Kit, rules
+from trunkline import entries, events
+from trunkline.effects import Notify, Reply
+from trunkline.hub import topics
+from trunkline.model import Principal
+
+ALICE, BOB = Principal("ossa:alice"), Principal("ossa:bob")
+BODY = Raw(b'{"x":1}')
+
+
+class Board(Kit):
+    """A hub, and what each subscriber was told."""
+
+    def subscribe(self, who: Principal, pattern: str, *, session: int = 5, qos: int = 0, durable: bool = False) -> str:
+        said = self.feed(events.SubscriptionRequested(session, "s", who, pattern, qos, durable))
+        reply = next(effect for effect in said if isinstance(effect, Reply))
+        assert reply.id is not None, reply.fault
+        return reply.id
+
+    def publish(self, topic: str, qos: int = 0, body: Raw = BODY, **terms: int) -> list[Notify]:
+        said = self.feed(events.EventPublished(9, "p", "ossa:carol", topic, body, qos, **terms))  # type: ignore[arg-type]
+        return [effect for effect in said if isinstance(effect, Notify)]
+
+    def back(self, who: Principal, session: int) -> list[Notify]:
+        return [effect for effect in self.feed(events.SubscriberArrived(session, who)) if isinstance(effect, Notify)]
+
+    def take(self, told: Notify) -> None:
+        self.feed(events.EventTaken(told.session, told.subscription_id, told.event))
+
+    def kinds(self) -> Counter[str]:
+        return Counter(type(entry).__name__ for entry in self.log)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "is_told"),
+    [
+        ("a.b", "a.b", True),
+        ("a.b", "a.c", False),
+        ("a.b", "a.b.c", False),
+        ("a.*", "a.b", True),
+        ("a.*", "a", False),
+        ("a.*", "a.b.c", False),
+        ("*.b", "a.b", True),
+        ("#", "a.b.c", True),
+        ("a.#", "a.b.c", True),
+        ("a.#", "a", True),
+        ("a.#", "b", False),
+        ("*.#", "a", True),
+    ],
+)
+def test_a_star_is_one_segment_and_a_hash_the_rest(pattern: str, topic: str, is_told: bool) -> None:
+    board = Board()
+    board.subscribe(ALICE, pattern)
+    assert bool(board.publish(topic)) is is_told
+
+
+@pytest.mark.parametrize("topic", ["", ".", "a.", ".a", "a..b", "a b", "a.*", "#", "a\n", "x" * 256, "a.\x00"])
+def test_what_is_no_topic_is_refused_and_leaves_nothing(topic: str) -> None:
+    board = Board()
+    before = len(board.log)
+    (reply,) = board.feed(events.EventPublished(9, "p", "x", topic, BODY))
+    assert isinstance(reply, Reply)
+    assert reply.fault is not None
+    assert len(board.log) == before
+
+
+@pytest.mark.parametrize("pattern", ["", "a.#.b", "##", "a*", "#.a", "a..b", "x" * 256])
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    (reply,) = Board().feed(events.SubscriptionRequested(5, "s", ALICE, pattern))
+    assert isinstance(reply, Reply)
+    assert reply.fault is not None
+
+
+def test_an_event_of_the_lowest_quality_is_told_once_without_waiting_and_owed_to_nobody() -> None:
+    board = Board()
+    board.subscribe(ALICE, "a", qos=2, durable=True)
+    (told,) = board.publish("a", qos=0)
+    assert (told.after, told.qos) == (0, 0)
+    assert board.back(ALICE, 6) == []
+
+
+def test_an_event_goes_out_with_the_lower_of_two_qualities() -> None:
+    board = Board()
+    board.subscribe(ALICE, "a", qos=1)
+    board.subscribe(BOB, "a", qos=2, session=6)
+    assert [told.qos for told in board.publish("a", qos=2)] == [1, 2]
+    assert [told.qos for told in board.publish("a", qos=1)] == [1, 1]
+
+
+def test_what_is_owed_is_on_disk_before_anybody_is_told() -> None:
+    board = Board()
+    board.subscribe(ALICE, "a", qos=1, durable=True)
+    (told,) = board.publish("a", qos=1)
+    assert told.after == told.event == board.state.last
+
+
+def test_a_durable_subscription_is_told_again_until_it_took_an_event_also_after_a_restart() -> None:
+    board = Board()
+    board.subscribe(ALICE, "a", qos=2, durable=True)
+    first, second = *board.publish("a", qos=2), *board.publish("a", qos=2)
+    board.take(first)
+    board.feed(events.SubscriberLeft(5))
+    board.publish("a", qos=2)
+    board.crash()
+    told = board.back(ALICE, 7)
+    assert [one.event for one in told] == [second.event, board.log_of(entries.EventPublished)[-1].n]
+    for one in told:
+        board.take(one)
+    assert board.back(ALICE, 8) == []
+    assert board.kinds()["EventTaken"] == 3
+
+
+def test_a_subscription_that_is_not_durable_ends_with_its_conversation() -> None:
+    board = Board()
+    board.subscribe(ALICE, "a", qos=2)
+    board.publish("a", qos=2)
+    board.feed(events.SubscriberLeft(5))
+    assert board.back(ALICE, 6) == []
+    assert board.publish("a", qos=2) == []
+    assert len(board.hub.topics) == 0
+
+
+def test_taking_what_is_not_ones_own_or_twice_says_nothing() -> None:
+    board = Board()
+    board.subscribe(ALICE, "a", qos=1, durable=True)
+    (told,) = board.publish("a", qos=1)
+    board.feed(events.EventTaken(99, told.subscription_id, told.event))
+    board.feed(events.EventTaken(told.session, "other", told.event))
+    board.feed(events.EventTaken(told.session, told.subscription_id, 1))
+    assert board.kinds()["EventTaken"] == 0
+    board.take(told)
+    board.take(told)
+    assert board.kinds()["EventTaken"] == 1
+
+
+def test_nobody_ends_the_subscription_of_another() -> None:
+    board = Board()
+    mine = board.subscribe(ALICE, "a")
+    (reply,) = board.feed(events.SubscriptionEnded(6, "u", BOB, mine))
+    assert isinstance(reply, Reply)
+    assert reply.fault is not None
+    board.feed(events.SubscriptionEnded(5, "u", ALICE, mine))
+    assert board.publish("a") == []
+
+
+def test_the_same_durable_subscription_again_is_the_one_there_is() -> None:
+    board = Board()
+    first = board.subscribe(ALICE, "a", qos=1, durable=True)
+    assert board.subscribe(ALICE, "a", qos=1, durable=True, session=6) == first
+    assert board.subscribe(ALICE, "a", qos=2, durable=True, session=6) != first
+    assert [told.session for told in board.publish("a")] == [6, 6]
+
+
+def test_who_is_denied_a_topic_is_not_told_of_it_whatever_he_subscribed_to() -> None:
+    board = Board(rules(("ossa:alice", "topic/secret.*", "deny"), ("*", "*", "allow")))
+    board.subscribe(ALICE, "#", qos=1, durable=True)
+    assert board.publish("secret.x", qos=1) == []
+    assert len(board.publish("open.x", qos=1)) == 1
+
+
+def test_what_was_owed_before_a_rule_denied_it_is_dropped_with_an_entry() -> None:
+    board = Board()
+    board.subscribe(ALICE, "#", qos=1, durable=True)
+    board.publish("a", qos=1)
+    board.in_force(rules(("ossa:alice", "topic/a", "deny"), ("*", "*", "allow"), version="v2"))
+    assert [told.topic for told in board.back(ALICE, 6)] == ["a.dlq"]
+    assert [entry.reason for entry in board.log_of(entries.EventDropped)] == ["denied"]
+
+
+def test_what_nobody_took_in_time_is_dropped_and_told_of_among_the_dead_letters() -> None:
+    board = Board()
+    board.subscribe(ALICE, "a", qos=1, durable=True)
+    board.publish("a", qos=1, expires_ms=board.now.ms + 1000)
+    board.subscribe(BOB, "*.dlq", session=6)
+    board.advance(2.0)
+    (letter,) = board.back(ALICE, 7)
+    assert (letter.session, letter.topic, letter.publisher, bytes(letter.body)) == (
+        6,
+        "a.dlq",
+        "trunkline",
+        bytes(BODY),
+    )
+    assert [entry.reason for entry in board.log_of(entries.EventDropped)] == ["expired"]
+
+
+def test_what_an_edge_gives_up_goes_to_the_dead_letters_which_have_none_themselves() -> None:
+    board = Board()
+    board.subscribe(ALICE, "#", qos=1, durable=True)
+    (told,) = board.publish("a", qos=1)
+    (letter,) = [
+        effect for effect in board.feed(events.EventGivenUp(5, told.subscription_id, told.event, "no answer"))
+        if isinstance(effect, Notify)
+    ]  # fmt: skip
+    assert letter.topic == "a.dlq"
+    assert board.feed(events.EventGivenUp(5, letter.subscription_id, letter.event, "no answer")) == []
+    assert board.kinds()["EventDropped"] == 2
+
+
+def test_who_takes_nothing_is_owed_up_to_a_bound_and_nobody_else_is_harmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "MAX_OWED", 3)
+    board = Board()
+    board.subscribe(ALICE, "a", qos=1, durable=True)
+    bob = board.subscribe(BOB, "a", qos=1, durable=True, session=6)
+    for _ in range(5):
+        for told in board.publish("a", qos=1):
+            if told.subscription_id == bob:
+                board.take(told)
+    assert [entry.reason for entry in board.log_of(entries.EventDropped)] == ["full", "full"]
+    assert len(board.back(ALICE, 7)) == 3
+
+
+def test_somebody_may_have_so_many_subscriptions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "MAX_SUBSCRIPTIONS", 2)
+    board = Board()
+    board.subscribe(ALICE, "a")
+    board.subscribe(ALICE, "b")
+    (reply,) = board.feed(events.SubscriptionRequested(5, "s", ALICE, "c"))
+    assert isinstance(reply, Reply)
+    assert reply.fault is not None
+    board.subscribe(BOB, "c")
+
+
+segment = st.sampled_from(["a", "b", "*"])
+pattern = st.lists(segment, min_size=1, max_size=3).map(".".join) | st.just("#") | st.just("a.#")
+
+
+@given(pattern, st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map(".".join))
+def test_matching_is_what_a_plain_reading_of_the_rule_says(pattern: str, topic: str) -> None:
+    wanted, have = pattern.split("."), topic.split(".")
+
+    def is_match(left: list[str], right: list[str]) -> bool:
+        if left[:1] == ["#"]:
+            return True
+        if not left or not right:
+            return left == right
+        return left[0] in {"*", right[0]} and is_match(left[1:], right[1:])
+
+    assert topics.matches(pattern, topic) is is_match(wanted, have)
+
+
+class TopicsMachine(RuleBasedStateMachine):
+    """Subscribers come and go, events are published and taken, the exchange is killed: nothing that is owed is lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.board = Board(ALL)
+        # By subscription: who, its pattern and quality; and the events that it has to take, in order.
+        self.mine: dict[str, tuple[Principal, str, int]] = {}
+        self.owed: dict[str, list[int]] = {}
+        self.at: dict[Principal, int] = {}
+        self.session = 20
+
+    @initialize()
+    def begin(self) -> None:
+        for who in (ALICE, BOB):
+            self.come(who)
+
+    def come(self, who: Principal) -> None:
+        self.session += 1
+        self.at[who] = self.session
+        told = self.board.back(who, self.session)
+        own = [name for name, (owner, _, _) in self.mine.items() if owner == who]
+        for name in own:
+            assert [one.event for one in told if one.subscription_id == name] == self.owed[name]
+
+    @rule(who=st.sampled_from([ALICE, BOB]), pattern=pattern, qos=st.integers(1, 2))
+    def subscribe(self, who: Principal, pattern: str, qos: int) -> None:
+        name = self.board.subscribe(who, pattern, session=self.at[who], qos=qos, durable=True)
+        self.mine.setdefault(name, (who, pattern, qos))
+        self.owed.setdefault(name, [])
+
+    @rule(topic=st.sampled_from(["a", "b", "a.b", "a.a.b"]), qos=st.integers(0, 2))
+    def publish(self, topic: str, qos: int) -> None:
+        told = self.board.publish(topic, qos)
+        number = self.board.log_of(entries.EventPublished)[-1].n
+        expected = {name for name, (_, pattern, _) in self.mine.items() if topics.matches(pattern, topic)}
+        assert {one.subscription_id for one in told} == expected
+        if qos:
+            for name in expected:
+                self.owed[name].append(number)
+
+    @precondition(lambda self: any(self.owed.values()))
+    @rule(data=st.data())
+    def take(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from([name for name, events_ in self.owed.items() if events_]))
+        number = data.draw(st.sampled_from(self.owed[name]))
+        self.board.feed(events.EventTaken(self.at[self.mine[name][0]], name, number))
+        self.owed[name].remove(number)
+
+    @rule(who=st.sampled_from([ALICE, BOB]))
+    def leave_and_come(self, who: Principal) -> None:
+        self.board.feed(events.SubscriberLeft(self.at[who]))
+        self.come(who)
+
+    @rule(with_snapshot=st.booleans())
+    def killed(self, with_snapshot: bool) -> None:
+        if with_snapshot:
+            self.board.snapshot()
+        self.board.crash()
+        for who in (ALICE, BOB):
+            self.come(who)
+
+    @precondition(lambda self: self.mine)
+    @rule(data=st.data())
+    def unsubscribe(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.mine)))
+        who, _, _ = self.mine.pop(name)
+        del self.owed[name]
+        self.board.feed(events.SubscriptionEnded(self.at[who], "u", who, name))
+
+    @invariant()
+    def what_is_owed_is_what_was_not_taken(self) -> None:
+        owed = {(number, name) for name, numbers in self.owed.items() for number in numbers}
+        assert self.board.hub.topics.owed_to_durable() == owed
+
+
+TestTopics = TopicsMachine.TestCase
+TestTopics.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
