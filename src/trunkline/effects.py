@@ -12,7 +12,7 @@ from typing import dataclass_transform
 from msgspec import Raw, Struct
 
 from trunkline.entries import Entry
-from trunkline.model import Actor, CallView, Fault, LargeOutput, Status
+from trunkline.model import Actor, CallView, Circumstance, Fault, LargeOutput, Status
 
 
 # The decorator tells type checkers what msgspec does: a child of a frozen struct is frozen.
@@ -146,6 +146,10 @@ class Notify(ToSession):
     published_ms: int
     correlation_id: str | None = None
     expires_ms: int | None = None
+    # What its publisher's protocol said beside it, unread.
+    context: Raw | None = None
+    # Under which it was published: what a subscriber is asked to do about it is done under them, too.
+    circumstances: tuple[Circumstance, ...] = ()
 
 
 class Reply(ToSession):

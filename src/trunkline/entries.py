@@ -331,6 +331,8 @@ class TopicSubscribed(Entry, tag="topic.subscribed"):
     pattern: str
     qos: int = 0
     durable: bool = False
+    # For whom he subscribed: what one of them is denied, he is not told.
+    chain: tuple[str, ...] = ()
 
 
 class TopicUnsubscribed(Entry, tag="topic.unsubscribed"):
@@ -351,6 +353,10 @@ class EventPublished(Entry, tag="event.published"):
     owed: tuple[str, ...] = ()
     correlation_id: str | None = None
     expires_ms: int | None = None
+    # What its publisher's protocol says beside it, which is passed on unread.
+    context: OptionalRaw = None
+    # Those of the call that published it.
+    circumstances: tuple[Circumstance, ...] = ()
 
 
 class EventTaken(Entry, tag="event.taken"):

@@ -232,8 +232,9 @@ class CallerLeft(Event):
 class SubscriptionRequested(Event):
     """Somebody wants to be told of events whose topic matches. ``Reply`` has the subscription's id.
 
-    ``qos`` is the most that is wanted: 0 once at most, 1 and 2 until ``EventTaken``. A durable one is its subscriber's
-    also after his conversation ended; then he has to come back with ``SubscriberArrived``.
+    ``session`` is only where the reply goes: the subscriber is told where ``SubscriberArrived`` says that he is.
+    ``qos`` is the most that is wanted: 0 once at most, 1 and 2 until ``EventTaken``. One that is not durable needs such
+    a conversation, and ends with it. ``call_id`` is the call by which it was asked for, if it was one.
     """
 
     session: int
@@ -242,6 +243,7 @@ class SubscriptionRequested(Event):
     pattern: str
     qos: int = 0
     durable: bool = False
+    call_id: str | None = None
 
 
 class SubscriptionEnded(Event):
@@ -254,20 +256,27 @@ class SubscriptionEnded(Event):
 
 
 class SubscriberArrived(Event):
-    """Who has durable subscriptions is in this conversation from here on: what is owed follows, oldest first."""
+    """A subscriber is told of events in this conversation from here on, and in no earlier one any more.
+
+    What is owed to him follows, oldest first.
+    """
 
     session: int
     subscriber: Principal
 
 
 class SubscriberLeft(Event):
-    """A conversation with subscriptions ended."""
+    """A subscriber is not told of events in this conversation any more. ``AgentLeft`` says so, too."""
 
     session: int
 
 
 class EventPublished(Event):
-    """An event, by somebody who may publish on its topic. ``Reply`` comes when it is on disk, if it has to be."""
+    """An event, by somebody who may publish. ``Reply`` has its id, and comes when it is on disk, if it has to be.
+
+    ``context`` is what the publisher's protocol says beside it; it reaches ``Notify`` unread. ``call_id`` is the call
+    by which it was published, if it was one: those behind that call count for who may publish here.
+    """
 
     session: int
     ref: str
@@ -277,6 +286,8 @@ class EventPublished(Event):
     qos: int = 0
     correlation_id: str | None = None
     expires_ms: int | None = None
+    context: Raw | None = None
+    call_id: str | None = None
 
 
 class EventTaken(Event):

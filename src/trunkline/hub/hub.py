@@ -130,7 +130,7 @@ class Hub:
             state, registry, loads, calls, approvals, fingerprints, judge, control, routing, in_force
         )
         self.lanes = Lanes(state, registry, loads, calls, alarms, self.judging, in_force, call_prefix)
-        self.topics = topics = Topics(journal, judge, new_id)
+        self.topics = topics = Topics(journal, judge, loads, in_force, new_id)
         self.exchange = ExchangeEvents(
             journal, registry, loads, calls, interruptions, alarms, control, topics, in_force
         )
@@ -152,7 +152,7 @@ class Hub:
             events.AgentLaunched: self.agents.launched,
             events.AgentExited: self.agents.exited,
             events.AgentArrived: self.agents.arrived,
-            events.AgentLeft: self.agents.left,
+            events.AgentLeft: self._agent_left,
             events.HealthReported: self.agents.health_reported,
             events.ToolsOffered: self.agents.tools_offered,
             events.ToolsWithdrawn: self.agents.tools_withdrawn,
@@ -165,7 +165,7 @@ class Hub:
             events.SubscriptionRequested: self.topics.subscribed,
             events.SubscriptionEnded: self.topics.unsubscribed,
             events.SubscriberArrived: self.topics.arrived,
-            events.SubscriberLeft: self.topics.left,
+            events.SubscriberLeft: self._subscriber_left,
             events.EventPublished: self.topics.published,
             events.EventTaken: self.topics.taken,
             events.EventGivenUp: self.topics.given_up,
@@ -515,6 +515,16 @@ class Hub:
 
     def _caller_left(self, event: events.CallerLeft, now: Now) -> None:
         self.interruptions.caller_left(event.session, event.ref, now)
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def _agent_left(self, event: events.AgentLeft, now: Now) -> None:
+        """Whoever was told of events in this conversation is not any more, also if a defect ended it."""
+        self.agents.left(event, now)
+        self.topics.left(event.session, now)
+
+    def _subscriber_left(self, event: events.SubscriberLeft, now: Now) -> None:
+        self.topics.left(event.session, now)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -207,6 +207,11 @@ class Judge:
         own = None if guard is None else guard(tool_id, body)
         return verdict if own is None or _STRICTNESS[own.decision] <= _STRICTNESS[verdict.decision] else own
 
+    @property
+    def epoch(self) -> int:
+        """Another number each time that rules, permissions or agents changed: what was judged before may be wrong."""
+        return self._epoch
+
     def forget(self) -> None:
         """Rules, permissions or agents changed: judge everything anew."""
         self._epoch += 1

@@ -5,9 +5,13 @@ out with the lower of two qualities, the publisher's and the subscription's: wit
 above that it is owed until its subscriber says that he took it. What is owed to a durable subscription is on record and
 survives a restart; what is owed to another one ends with the conversation.
 
+A subscription belongs to an identity. Where that identity can be told is what ``SubscriberArrived`` said last, until
+that conversation ends.
+
 Owns subscriptions and what is owed. Does not own who may publish or subscribe: both are calls of the exchange's own
-tools, judged as any call. But whoever is denied the tool ``topic/<topic>`` is not told of its events, whatever he has
-subscribed to. Does not own how often somebody is told until he answers (an edge), nor what the body means.
+tools, judged as any call. But whoever is denied the tool ``topic/<topic>``, himself or through those he subscribed for,
+is not told of its events, whatever he has subscribed to, and does not publish there. Does not own how often somebody is
+told until he answers (an edge), nor what the body means.
 
 Invariant: an event of quality 1 or 2 is taken by each durable subscription that it is owed to, or there is an entry
 that says why not.
@@ -19,19 +23,23 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from trunkline import entries, events
 from trunkline.effects import Notify
 from trunkline.entries import EventPublished, TopicSubscribed
+from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
+from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.policy import Judge
-from trunkline.model import EMPTY_OBJECT, Decision, Fault, Now, ToolDefinition, fault
+from trunkline.hub.state import body_size
+from trunkline.model import EMPTY_OBJECT, Circumstance, Decision, Fault, Now, ToolDefinition, Verdict, fault
 
 MAX_TOPIC_CHARS: Final = 255
 # What one identity may have; somebody with more is broken or hostile.
 MAX_SUBSCRIPTIONS: Final = 1000
-# What is owed to one durable subscription at most; beyond it events are dropped, on record, and go to its dead letters.
+# What is owed to one subscription at most, and to all of one identity; beyond it events are dropped, on record if the
+# subscription is durable, and go to its dead letters. An event counts with its body, its context and an entry.
 MAX_OWED: Final = 10_000
 MAX_OWED_BYTES: Final = 67_108_864
 # An event that nobody took for so long is not owed any more.
@@ -71,14 +79,23 @@ def matches(pattern: str, topic: str) -> bool:
     return len(wanted) == len(given) and all(one in {"*", other} for one, other in zip(wanted, given, strict=True))
 
 
+class Subscriber(Struct, eq=False):
+    """One identity that subscribed or can be told of events."""
+
+    identity: str
+    # The conversation in which it is told; 0 is none.
+    session: int = 0
+    subscriptions: dict[str, Subscription] = {}
+    owed_bytes: int = 0
+
+
 class Subscription(Struct, eq=False):
-    """One subscription, and where its subscriber is now (0: nowhere)."""
+    """One subscription."""
 
     entry: TopicSubscribed
-    session: int
+    subscriber: Subscriber
     # What it has not taken yet: the number of each event, and its size.
     owed: dict[int, int] = {}
-    owed_bytes: int = 0
 
     @property
     def id(self) -> str:
@@ -89,27 +106,43 @@ class Subscription(Struct, eq=False):
 class Topics:
     """One method for each event about topics."""
 
-    def __init__(self, journal: Journal, judge: Judge, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, journal: Journal, judge: Judge, loads: Loads, in_force: InForce, new_id: Callable[[], str]
+    ) -> None:
         self._journal = journal
         self._state = journal.state
         self._judge = judge
+        self._loads = loads
+        self._in_force = in_force
         self._new_id = new_id
         self._by_id: dict[str, Subscription] = {}
-        self._by_session: dict[int, dict[str, None]] = {}
+        self._subscribers: dict[str, Subscriber] = {}
+        self._by_session: dict[int, Subscriber] = {}
         # Events that are owed to subscriptions that are not durable, by number, with how many they are.
         self._passing: dict[int, tuple[EventPublished, int]] = {}
-        self._told: dict[str, list[Subscription]] = {}
+        # By topic: who is told of it, and when that was found out (``Judge.epoch``).
+        self._told: dict[str, tuple[int, list[Subscription]]] = {}
+        self._counts = {"published": 0, "told": 0, "taken": 0, "dropped": 0}
 
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def figures(self) -> dict[str, int]:
+        """For a person and for ``/metrics``: what there is, and what happened since the start."""
+        return {
+            "subscriptions": len(self._by_id),
+            "owed": sum(len(found.owed) for found in self._by_id.values()),
+            "owed_bytes": sum(one.owed_bytes for one in self._subscribers.values()),
+            **self._counts,
+        }
+
     def take_up(self) -> None:
         """After a restart: durable subscriptions wait for their subscribers."""
         for entry in self._state.subscriptions.values():
-            self._by_id[entry.subscription_id] = Subscription(entry, 0)
+            self._add(entry)
         for number, event in self._state.owed.items():
             for name in event.to:
-                self._owe(self._by_id[name], number, len(event.entry.body))
+                self._owe(self._by_id[name], number, _size(event.entry.body, event.entry.context))
 
     def owed_to_durable(self) -> set[tuple[int, str]]:
         """By number and subscription: what is owed and has to survive."""
@@ -119,18 +152,17 @@ class Topics:
     # -- who is told ---------------------------------------------------------------------------------------------------
 
     def subscribed(self, event: events.SubscriptionRequested, now: Now) -> None:
-        """Somebody wants to be told. The same durable one again is the one he has."""
-        subscriber = event.subscriber.identity
-        problem = pattern_problem(event.pattern)
-        own = [found for found in self._by_id.values() if found.entry.subscriber == subscriber]
-        same = next((found for found in own if _is_same(found.entry, event)), None)
+        """Somebody wants to be told. The same one again is the one he has; what is owed to it is told again."""
+        identity = event.subscriber.identity
+        chain, _ = self._cause(event.call_id, identity)
+        known = self._subscribers.get(identity)
+        own = {} if known is None else known.subscriptions
+        same = next((found for found in own.values() if _is_same(found.entry, event, chain)), None)
         if same is not None:
-            self._attach(same, event.session)
-            self._journal.reply(event.session, event.ref, same.entry.n, named=same.id)
+            self._journal.reply(event.session, event.ref, same.entry.n if event.durable else 0, named=same.id)
             self._tell_owed(same, now)
             return
-        if problem is None and len(own) >= MAX_SUBSCRIPTIONS:
-            problem = fault("limit.resource", f"{subscriber} has {MAX_SUBSCRIPTIONS} subscriptions")
+        problem = self._subscribe_problem(event, known, now)
         if problem is not None:
             self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
@@ -138,57 +170,88 @@ class Topics:
             n=self._journal.next,
             at=now.ms,
             subscription_id=self._new_id(),
-            subscriber=subscriber,
+            subscriber=identity,
             pattern=event.pattern,
             qos=event.qos,
             durable=event.durable,
+            chain=chain,
         )
         self._journal.write(entry)
-        self._by_id[entry.subscription_id] = made = Subscription(entry, 0)
-        self._attach(made, event.session)
-        self._told.clear()
+        self._add(entry)
         # A durable one is promised to be there after a restart.
-        self._journal.reply(event.session, event.ref, entry.n if event.durable else 0, named=made.id)
+        self._journal.reply(event.session, event.ref, entry.n if event.durable else 0, named=entry.subscription_id)
+
+    def _subscribe_problem(
+        self, event: events.SubscriptionRequested, known: Subscriber | None, now: Now
+    ) -> Fault | None:
+        identity = event.subscriber.identity
+        if self._in_force.closed is not None:
+            return self._in_force.closed
+        problem = pattern_problem(event.pattern)
+        if problem is None and not event.durable and (known is None or not known.session):
+            text = (
+                "a subscription that is not durable lasts as long as a conversation in which you are told of events, "
+                "and you have none: open one first, or ask for a durable subscription"
+            )
+            problem = fault("state.conflict", text)
+        if problem is None and known is not None and len(known.subscriptions) >= MAX_SUBSCRIPTIONS:
+            problem = fault("limit.resource", f"{identity} has {MAX_SUBSCRIPTIONS} subscriptions", retryable=False)
+        # One entry when it begins, one when it ends.
+        return problem or self._loads.try_note(identity, 2, now.mono)
 
     def unsubscribed(self, event: events.SubscriptionEnded, now: Now) -> None:
         """A subscriber wants to hear no more. Nobody ends a subscription of somebody else."""
         found = self._by_id.get(event.subscription_id)
-        if found is None or found.entry.subscriber != event.subscriber.identity:
+        if found is None or found.subscriber.identity != event.subscriber.identity:
             self._journal.reply(
                 event.session, event.ref, 0, problem=fault("not_found", "you have no such subscription")
             )
             return
         number = self._end(found, "", now)
-        self._journal.reply(event.session, event.ref, number, named=found.id)
+        self._journal.reply(event.session, event.ref, number if found.entry.durable else 0, named=found.id)
 
     def arrived(self, event: events.SubscriberArrived, now: Now) -> None:
-        """A subscriber is back: his durable subscriptions speak to this conversation, and what is owed follows."""
-        own = [found for found in self._by_id.values() if found.entry.subscriber == event.subscriber.identity]
-        for found in own:
-            if found.entry.durable:
-                self._attach(found, event.session)
-                self._tell_owed(found, now)
+        """A subscriber is told of events in this conversation from here on: what is owed to him follows."""
+        subscriber = self._subscriber(event.subscriber.identity)
+        self._by_session.pop(subscriber.session, None)
+        subscriber.session = event.session
+        self._by_session[event.session] = subscriber
+        for found in list(subscriber.subscriptions.values()):
+            self._tell_owed(found, now)
 
-    def left(self, event: events.SubscriberLeft, now: Now) -> None:
-        """A conversation ended: what is not durable ends with it."""
-        for name in self._by_session.pop(event.session, {}):
-            found = self._by_id[name]
-            found.session = 0
+    def left(self, session: int, now: Now) -> None:
+        """A conversation ended. If it is where somebody was told, his subscriptions that are not durable end with it."""
+        subscriber = self._by_session.pop(session, None)
+        if subscriber is None:
+            return
+        subscriber.session = 0
+        for found in list(subscriber.subscriptions.values()):
             if not found.entry.durable:
                 self._end(found, "left", now)
+        self._forget_if_idle(subscriber)
 
-    def _attach(self, found: Subscription, session: int) -> None:
-        if found.session:
-            self._by_session.get(found.session, {}).pop(found.id, None)
-        found.session = session
-        self._by_session.setdefault(session, {})[found.id] = None
+    def _subscriber(self, identity: str) -> Subscriber:
+        found = self._subscribers.get(identity)
+        if found is None:
+            found = self._subscribers[identity] = Subscriber(identity)
+        return found
+
+    def _forget_if_idle(self, subscriber: Subscriber) -> None:
+        if not subscriber.session and not subscriber.subscriptions:
+            del self._subscribers[subscriber.identity]
+
+    def _add(self, entry: TopicSubscribed) -> None:
+        subscriber = self._subscriber(entry.subscriber)
+        self._by_id[entry.subscription_id] = found = Subscription(entry, subscriber)
+        subscriber.subscriptions[found.id] = found
+        self._told.clear()
 
     def _end(self, found: Subscription, reason: str, now: Now) -> int:
         for number in list(found.owed):
             self._not_owed(found, number)
-        del self._by_id[found.id]
-        if found.session:
-            self._by_session.get(found.session, {}).pop(found.id, None)
+        del self._by_id[found.id], found.subscriber.subscriptions[found.id]
+        if not reason:
+            self._forget_if_idle(found.subscriber)
         self._told.clear()
         return self._journal.write(
             entries.TopicUnsubscribed(n=self._journal.next, at=now.ms, subscription_id=found.id, reason=reason)
@@ -198,18 +261,33 @@ class Topics:
 
     def published(self, event: events.EventPublished, now: Now) -> None:
         """Tell all who subscribed, once what is owed to them is on disk."""
-        problem = topic_problem(event.topic)
+        chain, circumstances = self._cause(event.call_id, event.publisher)
+        problem = self._in_force.closed or topic_problem(event.topic)
+        if problem is None:
+            problem = self._verdict(event.topic, (*chain, event.publisher)).fault
+        if problem is None:
+            size, limits = _size(event.body, event.context), self._in_force.settings.limits
+            problem = self._loads.try_write(event.publisher, limits, now.mono, size)
         if problem is not None:
             self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
-        entry = self._publish(event, now)
+        entry = self._publish(event, circumstances, event.publisher, now)
         self._journal.reply(event.session, event.ref, entry.n if event.qos else 0, named=entry.event_id)
 
-    def _publish(self, event: events.EventPublished, now: Now) -> EventPublished:
-        told = [found for found in self._subscribers(event.topic) if not self._is_denied(found, event.topic)]
-        owing = [found for found in told if min(event.qos, found.entry.qos)]
-        size = len(event.body)
-        full = [found for found in owing if len(found.owed) >= MAX_OWED or found.owed_bytes + size > MAX_OWED_BYTES]
+    def _cause(self, call_id: str | None, identity: str) -> tuple[tuple[str, ...], tuple[Circumstance, ...]]:
+        """For whom, and under which circumstances, this identity asks: those of his call of the exchange's own tool."""
+        call = self._state.calls.get(call_id or "")
+        if call is None or call.entry.caller != identity:
+            return (), ()
+        return call.entry.chain, call.entry.circumstances
+
+    def _publish(
+        self, event: events.EventPublished, circumstances: tuple[Circumstance, ...], paid_by: str, now: Now
+    ) -> EventPublished:
+        """``paid_by`` is for whom it is written, and all that follows from it."""
+        told = self._told_of(event.topic)
+        owing = [found for found in told if found.entry.qos] if event.qos else []
+        size = _size(event.body, event.context)
         entry = EventPublished(
             n=self._journal.next,
             at=now.ms,
@@ -221,18 +299,27 @@ class Topics:
             owed=tuple(found.id for found in owing if found.entry.durable),
             correlation_id=event.correlation_id,
             expires_ms=event.expires_ms,
+            context=event.context,
+            circumstances=circumstances,
         )
         self._journal.write(entry)
+        # Each durable subscription will write one more, when it takes the event.
+        self._loads.wrote(paid_by, size + ENTRY_BYTES * len(entry.owed))
+        self._counts["published"] += 1
+        full: list[Subscription] = []
         for found in owing:
+            if _is_full(found, size):
+                full.append(found)
+                continue
             self._owe(found, entry.n, size)
             if not found.entry.durable:
                 _, count = self._passing.get(entry.n, (entry, 0))
                 self._passing[entry.n] = (entry, count + 1)
-        for found in full:
-            self._drop(found, entry, "full", now)
         for found in told:
-            if found.session and found not in full:
+            if found.subscriber.session and found not in full:
                 self._notify(found, entry)
+        for found in full:
+            self._drop(found, entry, "full", paid_by, now)
         return entry
 
     def taken(self, event: events.EventTaken, now: Now) -> None:
@@ -240,6 +327,7 @@ class Topics:
         found = self._own(event.session, event.subscription_id, event.event)
         if found is None:
             return
+        self._counts["taken"] += 1
         self._not_owed(found, event.event)
         if found.entry.durable:
             self._journal.write(
@@ -250,19 +338,23 @@ class Topics:
         """An edge tried long enough."""
         found = self._own(event.session, event.subscription_id, event.event)
         if found is not None:
-            self._drop(found, self._entry(event.event), event.reason, now)
+            entry = self._entry(event.event)
+            self._drop(found, entry, event.reason, entry.publisher, now)
 
     def _own(self, session: int, subscription_id: str, number: int) -> Subscription | None:
+        """What is owed to whom this conversation tells; one that told somebody before has no word any more."""
         found = self._by_id.get(subscription_id)
-        return found if found is not None and found.session == session and number in found.owed else None
+        is_his = found is not None and found.subscriber.session == session and number in found.owed
+        return found if is_his else None
 
     def _entry(self, number: int) -> EventPublished:
         durable = self._state.owed.get(number)
         return self._passing[number][0] if durable is None else durable.entry
 
-    def _drop(self, found: Subscription, entry: EventPublished, reason: str, now: Now) -> None:
+    def _drop(self, found: Subscription, entry: EventPublished, reason: str, paid_by: str, now: Now) -> None:
         """It is not owed any more, and goes to the dead letters of its topic; those have none of their own."""
         self._not_owed(found, entry.n)
+        self._counts["dropped"] += 1
         if found.entry.durable:
             self._journal.write(
                 entries.EventDropped(
@@ -271,18 +363,20 @@ class Topics:
             )
         topic = f"{entry.topic}.{DEAD_LETTERS}"
         if entry.topic.rpartition(".")[2] != DEAD_LETTERS and topic_problem(topic) is None:
-            letter = events.EventPublished(0, "", EXCHANGE, topic, entry.body, entry.qos, entry.correlation_id)
-            self._publish(letter, now)
+            letter = events.EventPublished(
+                0, "", EXCHANGE, topic, entry.body, entry.qos, entry.correlation_id, context=entry.context
+            )
+            self._publish(letter, entry.circumstances, paid_by, now)
 
     def _owe(self, found: Subscription, number: int, size: int) -> None:
         found.owed[number] = size
-        found.owed_bytes += size
+        found.subscriber.owed_bytes += size
 
     def _not_owed(self, found: Subscription, number: int) -> None:
         size = found.owed.pop(number, None)
         if size is None:
             return
-        found.owed_bytes -= size
+        found.subscriber.owed_bytes -= size
         if not found.entry.durable:
             entry, count = self._passing.pop(number)
             if count > 1:
@@ -294,17 +388,18 @@ class Topics:
             entry = self._entry(number)
             is_late = entry.expires_ms is not None and entry.expires_ms <= now.ms
             if is_late or self._state.age_ms(entry.at, now.ms) >= OWED_MS:
-                self._drop(found, entry, "expired", now)
+                self._drop(found, entry, "expired", entry.publisher, now)
             elif self._is_denied(found, entry.topic):
-                self._drop(found, entry, "denied", now)
-            else:
+                self._drop(found, entry, "denied", entry.publisher, now)
+            elif found.subscriber.session:
                 self._notify(found, entry)
 
     def _notify(self, found: Subscription, entry: EventPublished) -> None:
         qos = min(entry.qos, found.entry.qos)
+        self._counts["told"] += 1
         self._journal.say(
             Notify(
-                found.session,
+                found.subscriber.session,
                 entry.n if qos else 0,
                 found.id,
                 entry.n,
@@ -316,22 +411,42 @@ class Topics:
                 entry.at,
                 entry.correlation_id,
                 entry.expires_ms,
+                entry.context,
+                entry.circumstances,
             )
         )
 
-    def _subscribers(self, topic: str) -> list[Subscription]:
-        found = self._told.get(topic)
-        if found is None:
+    def _told_of(self, topic: str) -> list[Subscription]:
+        """Whose pattern matches and who is not denied the topic; remembered until either may be otherwise."""
+        epoch, told = self._told.get(topic, (-1, []))
+        if epoch != self._judge.epoch:
             if len(self._told) >= MAX_REMEMBERED:
                 self._told.clear()
-            found = [one for one in self._by_id.values() if matches(one.entry.pattern, topic)]
-            self._told[topic] = found
-        return found
+            told = [
+                one
+                for one in self._by_id.values()
+                if matches(one.entry.pattern, topic) and not self._is_denied(one, topic)
+            ]
+            self._told[topic] = (self._judge.epoch, told)
+        return told
 
     def _is_denied(self, found: Subscription, topic: str) -> bool:
+        return self._verdict(topic, (*found.entry.chain, found.entry.subscriber)).decision is Decision.DENY
+
+    def _verdict(self, topic: str, callers: tuple[str, ...]) -> Verdict:
         definition = ToolDefinition(f"topic/{topic}", "", EMPTY_OBJECT, side_effects=False)
-        return self._judge.judge(definition, (found.entry.subscriber,), frozenset()).decision is Decision.DENY
+        return self._judge.judge(definition, callers, frozenset())
 
 
-def _is_same(entry: TopicSubscribed, event: events.SubscriptionRequested) -> bool:
-    return event.durable and entry.durable and (entry.pattern, entry.qos) == (event.pattern, event.qos)
+def _is_full(found: Subscription, size: int) -> bool:
+    return len(found.owed) >= MAX_OWED or found.subscriber.owed_bytes + size > MAX_OWED_BYTES
+
+
+def _size(body: Raw, context: Raw | None) -> int:
+    """What an event counts while it is owed, and on record."""
+    return ENTRY_BYTES + len(body) + body_size(context)
+
+
+def _is_same(entry: TopicSubscribed, event: events.SubscriptionRequested, chain: tuple[str, ...]) -> bool:
+    wanted = (event.pattern, event.qos, event.durable, chain)
+    return (entry.pattern, entry.qos, entry.durable, entry.chain) == wanted

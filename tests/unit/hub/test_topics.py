@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import Raw
 
 from tests.unit.hub.kit import ALL, Kit, rules
-from trunkline import entries, events
+from trunkline import effects, entries, events
 from trunkline.effects import Notify, Reply
 from trunkline.hub import topics
-from trunkline.model import Principal
+from trunkline.model import Circumstance, Fault, Limits, Policy, Principal
 
 ALICE, BOB = Principal("ossa:alice"), Principal("ossa:bob")
 BODY = Raw(b'{"x":1}')
@@ -23,8 +23,16 @@ BODY = Raw(b'{"x":1}')
 class Board(Kit):
     """A hub, and what each subscriber was told."""
 
+    def __init__(self, policy: Policy = ALL) -> None:
+        super().__init__(policy)
+        # Where each subscriber is told.
+        self.at: dict[Principal, int] = {}
+
     def subscribe(self, who: Principal, pattern: str, *, session: int = 5, qos: int = 0, durable: bool = False) -> str:
-        said = self.feed(events.SubscriptionRequested(session, "s", who, pattern, qos, durable))
+        if self.at.get(who) != session:
+            self.feed(events.SubscriberArrived(session, who))
+            self.at[who] = session
+        said = self.feed(events.SubscriptionRequested(1, "s", who, pattern, qos, durable))
         reply = next(effect for effect in said if isinstance(effect, Reply))
         assert reply.id is not None, reply.fault
         return reply.id
@@ -34,6 +42,7 @@ class Board(Kit):
         return [effect for effect in said if isinstance(effect, Notify)]
 
     def back(self, who: Principal, session: int) -> list[Notify]:
+        self.at[who] = session
         return [effect for effect in self.feed(events.SubscriberArrived(session, who)) if isinstance(effect, Notify)]
 
     def take(self, told: Notify) -> None:
@@ -230,6 +239,193 @@ def test_somebody_may_have_so_many_subscriptions_and_no_more(monkeypatch: pytest
     assert isinstance(reply, Reply)
     assert reply.fault is not None
     board.subscribe(BOB, "c")
+
+
+# -- where a subscriber is ---------------------------------------------------------------------------------------------
+
+
+def problem_of(said: list[effects.Effect]) -> Fault:
+    (reply,) = [effect for effect in said if isinstance(effect, Reply)]
+    assert reply.fault is not None
+    return reply.fault
+
+
+def test_a_subscription_that_is_not_durable_needs_a_conversation_in_which_its_subscriber_is_told() -> None:
+    board = Board()
+    problem = problem_of(board.feed(events.SubscriptionRequested(5, "s", ALICE, "a")))
+    assert problem.code == "state.conflict"
+    assert "durable" in problem.message
+    (reply,) = [
+        effect for effect in board.feed(events.SubscriptionRequested(5, "s", ALICE, "a", 1, durable=True))
+        if isinstance(effect, Reply)
+    ]  # fmt: skip
+    assert reply.fault is None
+    assert board.publish("a", qos=1) == []
+    assert len(board.back(ALICE, 6)) == 1
+
+
+def test_the_newest_conversation_of_a_subscriber_is_where_he_is_told() -> None:
+    board = Board()
+    board.subscribe(ALICE, "a", session=5)
+    board.back(ALICE, 6)
+    assert [told.session for told in board.publish("a")] == [6]
+    board.feed(events.SubscriberLeft(5))
+    assert [told.session for told in board.publish("a")] == [6]
+    board.feed(events.SubscriberLeft(6))
+    assert board.publish("a") == []
+    assert board.kinds()["TopicUnsubscribed"] == 1
+
+
+def test_where_an_answer_goes_is_not_where_events_go() -> None:
+    board = Board()
+    board.back(ALICE, 5)
+    said = board.feed(events.SubscriptionRequested(77, "s", ALICE, "a"))
+    assert [effect.session for effect in said if isinstance(effect, Reply)] == [77]
+    assert [told.session for told in board.publish("a")] == [5]
+
+
+def test_an_earlier_conversation_has_no_word_about_what_is_owed_any_more() -> None:
+    board = Board()
+    board.subscribe(ALICE, "a", qos=1, durable=True)
+    (told,) = board.publish("a", qos=1)
+    board.back(ALICE, 6)
+    board.take(told)
+    assert board.kinds()["EventTaken"] == 0
+
+
+def test_a_conversation_that_a_defect_ends_ends_for_its_subscriber_too() -> None:
+    board = Board()
+    board.subscribe(ALICE, "a")
+    board.feed(events.AgentLeft(5, "defect"))
+    assert board.publish("a") == []
+    assert len(board.hub.topics) == 0
+
+
+def test_the_same_subscription_that_is_not_durable_is_one_too() -> None:
+    board = Board()
+    first = board.subscribe(ALICE, "a")
+    assert board.subscribe(ALICE, "a") == first
+    assert len(board.publish("a")) == 1
+
+
+# -- what goes with an event -------------------------------------------------------------------------------------------
+
+
+def test_what_a_protocol_says_beside_an_event_reaches_its_subscribers_unread_also_after_a_restart() -> None:
+    board = Board()
+    board.subscribe(ALICE, "a", qos=1, durable=True)
+    beside = Raw(b'{"priority":3,"x":[1.0]}')
+    board.feed(events.EventPublished(9, "p", "ossa:carol", "a", BODY, 1, context=beside))
+    board.crash()
+    (told,) = board.back(ALICE, 6)
+    assert bytes(told.context or b"") == bytes(beside)
+
+
+def working_for_carol(policy: Policy) -> tuple[Board, str]:
+    """``com.bot`` works for Carol, and asks the exchange for something meanwhile: the call of its tool."""
+    board = Board(policy)
+    board.attach("com.bot", "work")
+    board.attach("com.board", "ask")
+    board.call("com.bot/work", by=Principal("http:carol"))
+    return board, board.call("com.board/ask", by="com.bot").call_id
+
+
+BOT = Principal("opensentience:com.bot")
+
+
+@pytest.mark.parametrize("denied", ["http:carol", "opensentience:com.bot"])
+def test_nobody_publishes_through_another_where_he_may_not_himself(denied: str) -> None:
+    board, call_id = working_for_carol(rules((denied, "topic/secret.*", "deny"), ("*", "*", "allow")))
+    said = board.feed(events.EventPublished(9, "p", BOT.identity, "secret.a", BODY, call_id=call_id))
+    assert problem_of(said).code == "policy.denied"
+    assert board.log_of(entries.EventPublished) == []
+    board.feed(events.EventPublished(9, "p", BOT.identity, "open.a", BODY, call_id=call_id))
+    assert len(board.log_of(entries.EventPublished)) == 1
+
+
+def test_nobody_is_told_through_another_what_he_may_not_hear_himself_also_after_a_restart() -> None:
+    board, call_id = working_for_carol(rules(("http:carol", "topic/secret.*", "deny"), ("*", "*", "allow")))
+    board.feed(events.SubscriptionRequested(9, "s", BOT, "#", 1, durable=True, call_id=call_id))
+    board.crash()
+    board.back(BOT, 60)
+    assert board.publish("secret.a", qos=1) == []
+    assert len(board.publish("open.a", qos=1)) == 1
+
+
+def test_the_call_of_another_says_nothing_about_an_event() -> None:
+    board, call_id = working_for_carol(rules(("http:carol", "topic/a", "deny"), ("*", "*", "allow")))
+    board.feed(events.EventPublished(9, "p", "ossa:dave", "a", BODY, call_id=call_id))
+    assert len(board.log_of(entries.EventPublished)) == 1
+
+
+def test_what_strangers_wrote_is_behind_an_event_as_it_was_behind_its_call() -> None:
+    board = Board()
+    board.in_force(untrusted_agents=frozenset({"com.web"}))
+    board.attach("com.web", "read")
+    board.attach("com.bot", "work")
+    board.attach("com.board", "ask")
+    board.finish(board.call("com.web/read", by="com.bot"))
+    call_id = board.call("com.board/ask", by="com.bot").call_id
+    board.subscribe(ALICE, "a", qos=1, durable=True)
+    board.feed(events.EventPublished(9, "p", BOT.identity, "a", BODY, 1, call_id=call_id))
+    board.crash()
+    (told,) = board.back(ALICE, 60)
+    assert told.circumstances == (Circumstance.UNTRUSTED,)
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_owed_to_all_subscriptions_of_one_identity_has_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "MAX_OWED_BYTES", 2000)
+    board = Board()
+    board.subscribe(ALICE, "a", qos=1, durable=True)
+    board.subscribe(ALICE, "*", qos=1, durable=True)
+    board.publish("a", qos=1)
+    assert board.log_of(entries.EventDropped) == []
+    board.publish("a", qos=1)
+    assert [entry.reason for entry in board.log_of(entries.EventDropped)] == ["full"]
+    assert board.hub.topics.figures()["owed_bytes"] <= 2000
+
+
+def test_who_publishes_more_than_may_be_written_for_him_is_told_when_to_come_back() -> None:
+    board = Board()
+    board.in_force(limits=Limits(ledger_bytes_per_hour=2500))
+    board.subscribe(ALICE, "a", qos=1, durable=True)
+    board.publish("a", qos=1)
+    board.publish("a", qos=1)
+    problem = problem_of(board.feed(events.EventPublished(9, "p", "ossa:carol", "a", BODY, 1)))
+    assert problem.code == "limit.rate"
+    assert problem.details is not None
+    assert problem.details["retry_after_ms"]
+    board.feed(events.EventPublished(9, "p", "ossa:dave", "a", BODY, 1))
+    assert len(board.log_of(entries.EventPublished)) == 3
+
+
+def test_who_comes_and_goes_with_subscriptions_all_the_time_is_held_up() -> None:
+    board = Board()
+    board.back(ALICE, 5)
+    codes: set[str] = set()
+    with board.in_bulk():
+        for number in range(1100):
+            name = f"s{number}"
+            (reply,) = [
+                effect for effect in board.feed(events.SubscriptionRequested(5, name, ALICE, f"a.{number}"))
+                if isinstance(effect, Reply)
+            ]  # fmt: skip
+            if reply.fault is None:
+                board.feed(events.SubscriptionEnded(5, name, ALICE, reply.id or ""))
+            else:
+                codes.add(reply.fault.code)
+    assert codes == {"limit.rate"}
+
+
+def test_an_exchange_that_stops_takes_no_events_and_no_subscriptions() -> None:
+    board = Board()
+    board.back(ALICE, 5)
+    board.feed(events.DrainStarted())
+    assert problem_of(board.feed(events.EventPublished(9, "p", "x", "a", BODY, 1))).code == "hub.unavailable"
+    assert problem_of(board.feed(events.SubscriptionRequested(5, "s", ALICE, "a"))).code == "hub.unavailable"
 
 
 segment = st.sampled_from(["a", "b", "*"])
