@@ -26,6 +26,9 @@ from trunkline.errors import ConfigError
 from trunkline.model import (
     AGENT_ID,
     CALLER_EDGES,
+    EVENT_TOOL,
+    EVENTS_CALLER,
+    EXCHANGE,
     MAX_INPUT_BYTES,
     MAX_OUTPUT_BYTES,
     OPERATOR,
@@ -203,6 +206,13 @@ class LedgerTable(Section):
 
 BUILTIN_RULES: Final = (
     Rule(
+        "builtin-told",
+        EVENTS_CALLER,
+        f"*/{EVENT_TOOL}",
+        Decision.ALLOW,
+        "an agent that subscribed is told of events; that it may subscribe was decided then",
+    ),
+    Rule(
         "builtin-untrusted",
         "*",
         "*",
@@ -219,6 +229,13 @@ BUILTIN_RULES: Final = (
         Decision.ALLOW,
         "a tool without side effects may be called by every agent",
         side_effects=False,
+    ),
+    Rule(
+        "builtin-publish",
+        "*",
+        f"{EXCHANGE}/publish",
+        Decision.ALLOW,
+        "every agent may tell those of events who subscribed to them; rules for topic/<topic> say where not",
     ),
     Rule(
         "builtin-side-effects",

@@ -33,6 +33,7 @@ CALLER_EDGES: Final = (
     "a2a",
     "http",
     "pylon",
+    "trunkline",
 )
 
 # Above this a result is handed over as a reference to a blob, not inline (decision 8).
@@ -54,6 +55,13 @@ AGENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 # Ids that only an edge of ours may give out, so that `space.x/shell` can never be somebody's agent.
 RESERVED_PREFIXES: Final = ("space.", "chiffon.", "mcp.", "nostr.", "a2a.", "trunkline.")
+
+# The agent that is the exchange itself, and the one who calls for it when it tells an agent of an event: two, because
+# what the first works on has nothing to do with what the second asks for.
+EXCHANGE: Final = "trunkline"
+EVENTS_CALLER: Final = "trunkline:trunkline.events"
+# The tool by which an agent whose protocol has no events is told of one.
+EVENT_TOOL: Final = "a2a_handle_event"
 
 EMPTY_OBJECT: Final = Raw(b"{}")
 
@@ -399,8 +407,9 @@ def tool_agent(tool_id: str) -> str:
 
 def reserved_prefix(agent_id: str) -> str:
     """The prefix by which an id is one of the exchange's own agents, in whatever case it is written; else empty."""
-    prefix = agent_id.casefold().partition(".")[0] + "."
-    return prefix if prefix in RESERVED_PREFIXES and "." in agent_id else ""
+    name = agent_id.casefold()
+    prefix = name.partition(".")[0] + "."
+    return prefix if prefix in RESERVED_PREFIXES and ("." in name or name == EXCHANGE) else ""
 
 
 def agent_of(identity: str) -> str:

@@ -14,8 +14,9 @@ from trunkline.edges.edge import Edge
 from trunkline.edges.http.edge import HTTP
 from trunkline.edges.opensentience.edge import OPENSENTIENCE
 from trunkline.edges.spaces.edge import SPACES
+from trunkline.edges.topics.edge import TOPICS
 
-EDGES: Final[tuple[Edge, ...]] = (SPACES, OPENSENTIENCE, CHIFFON, HTTP)
+EDGES: Final[tuple[Edge, ...]] = (TOPICS, SPACES, OPENSENTIENCE, CHIFFON, HTTP)
 
 # Sections of trunkline.toml for edges that this release does not have, each with its key in ``ready.json``.
 UNBUILT: Final[dict[str, str | None]] = {

@@ -33,7 +33,7 @@ from trunkline.hub.journal import Journal
 from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.policy import Judge
 from trunkline.hub.state import body_size
-from trunkline.model import EMPTY_OBJECT, Circumstance, Decision, Fault, Now, ToolDefinition, Verdict, fault
+from trunkline.model import EMPTY_OBJECT, EXCHANGE, Circumstance, Decision, Fault, Now, ToolDefinition, Verdict, fault
 
 MAX_TOPIC_CHARS: Final = 255
 # What one identity may have; somebody with more is broken or hostile.
@@ -46,7 +46,6 @@ MAX_OWED_BYTES: Final = 67_108_864
 OWED_MS: Final = 86_400_000
 # Where events go that could not be handed over, below their own topic.
 DEAD_LETTERS: Final = "dlq"
-EXCHANGE: Final = "trunkline"
 # How many topics are remembered with who is told of them.
 MAX_REMEMBERED: Final = 1024
 
@@ -220,7 +219,7 @@ class Topics:
             self._tell_owed(found, now)
 
     def left(self, session: int, now: Now) -> None:
-        """A conversation ended. If it is where somebody was told, his subscriptions that are not durable end with it."""
+        """A conversation ended: what is not durable of whoever was told in it ends, too."""
         subscriber = self._by_session.pop(session, None)
         if subscriber is None:
             return

@@ -1,0 +1,120 @@
+"""The agent ``trunkline``: publishing and subscribing as tools that every protocol can call.
+
+Its tools are called like any other, so policy, keys, questions and the record hold for them as for all calls. Owns the
+way from a call to the hub's topics and back. Does not own topics (the hub), nor how a subscriber is told (his edge).
+
+Invariant: a call that publishes with quality 1 or 2 succeeds only when its event is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from trunkline.edges.exchange import Feed, Views
+from trunkline.edges.resident import Resident
+from trunkline.edges.topics import messages
+from trunkline.effects import Cancel, Deliver, Reply, ToSession
+from trunkline.events import CancelAcknowledged, Event, EventPublished, SubscriptionEnded, SubscriptionRequested
+from trunkline.model import EVENT_TOOL, EXCHANGE, Fault, Now, Principal, ProcessIdentity, Status, ToolDefinition, fault
+
+# What an answer's one field is called.
+ANSWERED: Final = {messages.PUBLISH: "event", messages.SUBSCRIBE: "subscription", messages.UNSUBSCRIBE: ""}
+# Agents of these edges are told of an event by a call of one of their tools.
+TOLD_BY_CALL: Final = frozenset({"opensentience"})
+
+
+class TopicsAgent(Resident):
+    """The agent. Each call waits for one reply of the hub, which comes when what has to be on disk is."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        views: Views,
+        process: ProcessIdentity,
+        version: str,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        super().__init__(feed, EXCHANGE, EXCHANGE, version, process, entropy)
+        self._views = views
+        # The tool of each call that waits for the hub's reply.
+        self._open: dict[str, str] = {}
+
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """What it offers."""
+        return messages.definitions()
+
+    def deliver(self, effect: Deliver, now: Now) -> None:  # noqa: ARG002  (the hub looks at the clock)
+        """Ask the hub for what a call wants."""
+        asked = self._asked(effect)
+        if isinstance(asked, Fault):
+            self.finish(effect.call_id, Status.FAILED, asked)
+        else:
+            self._open[effect.call_id] = effect.tool_id
+            self._feed.feed([asked])
+
+    def cancel(self, effect: Cancel, now: Now) -> None:  # noqa: ARG002  (it is done in a moment)
+        """What was asked of the hub has happened; only its answer may still wait for the disk."""
+        self._feed.feed([CancelAcknowledged(self.number, effect.call_id, accepted=False)])
+
+    def send(self, effect: ToSession, now: Now) -> None:
+        """The exchange says something to this agent."""
+        if not isinstance(effect, Reply):
+            super().send(effect, now)
+        elif (tool_id := self._open.pop(effect.ref, None)) is not None:
+            self._answer(effect, tool_id)
+
+    def arrive(self) -> None:
+        """Come in. What an earlier conversation had open, the hub has settled."""
+        self._open.clear()
+        super().arrive()
+
+    def _answer(self, reply: Reply, tool_id: str) -> None:
+        if reply.fault is not None:
+            self.finish(reply.ref, Status.FAILED, reply.fault)
+            return
+        name = ANSWERED[tool_id]
+        output = Raw(msgspec.json.encode({name: reply.id} if name else {}))
+        self.finish(reply.ref, Status.SUCCEEDED, output=output)
+
+    def _asked(self, call: Deliver) -> Event | Fault:
+        """What the hub is told for a call, or why it is not."""
+        caller, ref = Principal(call.caller), call.call_id
+        match call.tool_id:
+            case messages.PUBLISH:
+                event = messages.read(messages.Publish, call.input)
+                if event is not None:
+                    return EventPublished(
+                        self.number,
+                        ref,
+                        call.caller,
+                        event.topic,
+                        event.payload,
+                        event.qos,
+                        call.correlation_id,
+                        event.expires_ms,
+                        call.context,
+                        ref,
+                    )
+            case messages.SUBSCRIBE:
+                wanted = messages.read(messages.Subscribe, call.input)
+                if wanted is not None:
+                    problem = self._cannot_be_told(call.caller)
+                    return problem or SubscriptionRequested(
+                        self.number, ref, caller, wanted.topic, wanted.qos, wanted.durable, ref
+                    )
+            case messages.UNSUBSCRIBE:
+                ended = messages.read(messages.Unsubscribe, call.input)
+                if ended is not None:
+                    return SubscriptionEnded(self.number, ref, caller, ended.subscription)
+        return fault("tool.invalid_input")
+
+    def _cannot_be_told(self, identity: str) -> Fault | None:
+        edge, _, agent_id = identity.partition(":")
+        if edge not in TOLD_BY_CALL or self._views.tool(f"{agent_id}/{EVENT_TOOL}") is not None:
+            return None
+        text = f"you are told of events by a call of your tool `{EVENT_TOOL}`: offer it, then subscribe"
+        return fault("state.conflict", text)
