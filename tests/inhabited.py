@@ -16,7 +16,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from trunkline.config import Config, Http
-from trunkline.edges.edge import RunningEdge, Surroundings
+from trunkline.edges.edge import Edge, RunningEdge, Surroundings
 from trunkline.edges.known import EDGES
 from trunkline.effects import Answer, Deliver, Progress, Reply, ToSession, Wait
 from trunkline.entries import Entry
@@ -79,10 +79,10 @@ class AnsweringFeed:
 class Inhabited(MemoryExchange):
     """The exchange. ``call_id``, ``running_id``, ``approval_id``, ``token_id`` and ``blob`` name what is in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more: Edge) -> None:
         config = Config(http=Http(listen="127.0.0.1:0"))
         # Their tokens can be made; none of them runs.
-        known = [replace(edge, make=lambda _: RunningEdge(), needs=None) for edge in EDGES]
+        known = [replace(edge, make=lambda _: RunningEdge(), needs=None) for edge in (*EDGES, *more)]
         super().__init__(config.policy(), edges=known, config=config)
         self.launched.add("com.launched")
         self.answering = AnsweringFeed(self)

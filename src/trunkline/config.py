@@ -91,6 +91,14 @@ class Ossa(Section):
 
     listen: str = "127.0.0.1:7413"
     require_signature: bool = True
+    # Ids of messages need not be UUIDs of version 4: for peers that make others.
+    any_uuid: bool = False
+    # Who connects has to show a certificate that one of these authorities signed.
+    client_ca: str = ""
+    # Messages a minute, by the class that an agent's key was made for; 100 where it is not named.
+    rate: dict[str, Positive] = {}
+    # Actions of the recipient `trunkline` that stand for tools.
+    actions: dict[str, str] = {}
 
 
 class Nostr(Section):

@@ -287,7 +287,7 @@ class DirectiveStated(Entry, tag="directive.stated"):
 
 
 class TokenIssued(Entry, tag="token.issued"):
-    """A standing credential was made; only its hash is kept."""
+    """A standing credential was made: only its hash is kept, or of a pair of keys its hash and the public part."""
 
     token_id: str
     edge: str
@@ -295,6 +295,7 @@ class TokenIssued(Entry, tag="token.issued"):
     sha256: str
     permissions: tuple[str, ...] = ()
     type: str = ""
+    public: OptionalRaw = None
 
 
 class TokenRevoked(Entry, tag="token.revoked"):

@@ -344,7 +344,7 @@ class DirectiveRequested(Event):
 
 
 class TokenIssued(Event):
-    """A standing credential was made; the host keeps the secret no longer than it takes to show it."""
+    """A standing credential was made; nobody keeps its secret any longer than it takes to show it."""
 
     session: int
     ref: str
@@ -354,6 +354,8 @@ class TokenIssued(Event):
     token_sha256: str
     permissions: tuple[str, ...] = ()
     type: str = ""
+    # Of a pair of keys: what everybody may know of it, as its edge wrote it. ``token_sha256`` is that of its name.
+    public: Raw | None = None
 
 
 class TokenRevoked(Event):

@@ -539,7 +539,10 @@ Router = Callable[[str, Raw], Sequence[str]]
 
 
 class TokenView(Struct, frozen=True, omit_defaults=True):
-    """A standing credential as it is listed; its secret is kept nowhere."""
+    """A standing credential as it is listed; its secret is kept nowhere.
+
+    ``public`` is there for a pair of keys: a JSON object of its edge, whose ``kid`` names the key.
+    """
 
     token_id: str
     edge: str
@@ -548,3 +551,4 @@ class TokenView(Struct, frozen=True, omit_defaults=True):
     permissions: tuple[str, ...] = ()
     revoked: bool = False
     type: str = ""
+    public: OptionalRaw = None

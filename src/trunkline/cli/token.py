@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from trunkline.cli.client import ExchangeClient, at, decode
+from trunkline.cli.client import ExchangeClient, at, decode, encode
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import clock, note, printable, say, seconds_of, table
 from trunkline.errors import ExchangeUnreachable
@@ -23,7 +23,9 @@ def token() -> None:
 @token.command("new", short_help="Make one.")
 @click.argument("edge")
 @click.option("--agent", required=True, metavar="ID", help="Who will use it; calls are made in this name.")
-@click.option("--type", "kind", metavar="T", help="On chiffon: orchestrator, infra, desktop, code or research.")
+@click.option(
+    "--type", "kind", metavar="T", help="On chiffon: orchestrator, infra, desktop, code or research; on ossa: any."
+)
 @click.option(
     "--permission",
     "permissions",
@@ -31,27 +33,32 @@ def token() -> None:
     multiple=True,
     help="What it may do besides calls: approve, metrics, or what tools ask for; may be repeated.",
 )
+@click.option("--url", metavar="URL", help="On ossa: where the agent takes messages (https).")
+@click.option("--pin", metavar="PIN", help="The public key of that server: base64 of its SHA-256.")
 @shared
-def new(settings: CommandSettings, edge: str, agent: str, kind: str | None, permissions: tuple[str, ...]) -> None:
-    r"""Make a credential on an EDGE: http, opensentience or chiffon. Its secret is shown this once, on stdout.
+def new(
+    settings: CommandSettings,
+    edge: str,
+    agent: str,
+    kind: str | None,
+    permissions: tuple[str, ...],
+    url: str | None,
+    pin: str | None,
+) -> None:
+    r"""Make a credential on an EDGE: http, opensentience, chiffon or ossa. Its secret is shown this once, on stdout.
 
     \b
     trunkline token new http --agent dashboard --permission approve
     trunkline token new opensentience --agent com.example.weather
     trunkline token new chiffon --agent infra-1 --type infra
+    trunkline token new ossa --agent worker-7 --type worker --url https://worker.example/ossa
     """
-    if kind is not None and edge != "chiffon":
-        raise click.UsageError(f"agents on the edge {printable(edge)} have no type")
-    if kind is None and edge == "chiffon":
-        raise click.UsageError("--type is missing: orchestrator, infra, desktop, code or research")
-    body: dict[str, object] = {"edge": edge, "agent": agent}
-    if kind is not None:
-        body["type"] = kind
-    if permissions:
-        body["permissions"] = permissions
+    said = {"edge": edge, "agent": agent, "type": kind, "url": url, "pin": pin, "permissions": permissions or None}
+    body: dict[str, object] = {name: value for name, value in said.items() if value is not None}
     made = settings.connect().post(at("tokens"), body)
     if not settings.shown_as_json(made):
-        say(printable(made["token"]))
+        keys = {name: made[name] for name in ("jwk", "enc_jwk") if name in made}
+        say(printable(encode(keys).decode() if keys else made["token"]))
         note(f"{made['id']}: shown this once; trunkline token revoke {made['id']} takes it back")
 
 
@@ -79,7 +86,12 @@ def list_tokens(settings: CommandSettings) -> None:
         ]
         for one in found
     ]
-    table(["ID", "EDGE", "AGENT", "MADE", "STATE", "PERMISSIONS"], rows)
+    headers = ["ID", "EDGE", "AGENT", "MADE", "STATE", "PERMISSIONS"]
+    if any("public" in one for one in found):
+        headers.append("KEY")
+        for row, one in zip(rows, found, strict=True):
+            row.append(one.get("public", {}).get("kid", ""))
+    table(headers, rows)
 
 
 def _on_record(settings: CommandSettings) -> list[dict[str, Any]]:
@@ -100,6 +112,7 @@ def _on_record(settings: CommandSettings) -> list[dict[str, Any]]:
                     "permissions": entry.permissions,
                     "type": entry.type,
                     "revoked": False,
+                    **({} if entry.public is None else {"public": decode(bytes(entry.public))}),
                 }
             elif isinstance(entry, TokenRevoked) and entry.token_id in found:
                 found[entry.token_id]["revoked"] = True

@@ -1,7 +1,9 @@
 """The least HTTP/1.1 client that is needed: one request, one answer, on one connection.
 
 For edges that tell somebody something without being asked (a callback), and for agents of the SDK. Owns nothing but
-bytes and bounds. Plain HTTP to loopback only; anything else needs TLS, which this release does not speak to others.
+bytes and bounds; whom to trust is in the TLS context that it is given (``tls``).
+
+Invariant: plain HTTP leaves for this machine only; everything else is TLS.
 """
 
 from __future__ import annotations
@@ -17,6 +19,11 @@ from trunkline.addresses import is_loopback, shown
 
 MAX_ANSWER_BYTES: Final = 8_388_608
 MAX_HEAD_BYTES: Final = 32_768
+MAX_URL_CHARS: Final = 2048
+EXPECTED_ENDPOINT: Final = (
+    "expected https://HOST[:PORT]/PATH, or http:// on this machine; printable ASCII, no user, no fragment"
+)
+_HOST: Final = re.compile(r"[A-Za-z0-9._:-]+")
 _PATH: Final = re.compile(r"[!-~]*")
 
 
@@ -29,6 +36,31 @@ class Answer(Struct, frozen=True):
 
 class Unreachable(OSError):
     """No answer: nobody there, or nobody who speaks HTTP."""
+
+
+class Endpoint(Struct, frozen=True):
+    """Where a request goes."""
+
+    host: str
+    port: int
+    # What the first line of the request says: path and query.
+    target: str
+    is_tls: bool
+
+
+def endpoint_of(url: str) -> Endpoint:
+    """Where a URL leads: https to anywhere, http on this machine. ``ValueError`` for any other."""
+    parts = urlsplit(url)
+    # The port is read first: it raises for what is no number.
+    port, host, scheme = parts.port, parts.hostname, parts.scheme
+    if len(url) > MAX_URL_CHARS or not host or parts.username is not None or parts.fragment or port == 0:
+        raise ValueError(EXPECTED_ENDPOINT)
+    if scheme != "https" and not (scheme == "http" and is_loopback(host)):
+        raise ValueError(EXPECTED_ENDPOINT)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if _HOST.fullmatch(host) is None or _PATH.fullmatch(target) is None:
+        raise ValueError(EXPECTED_ENDPOINT)
+    return Endpoint(host, port or (443 if scheme == "https" else 80), target, scheme == "https")
 
 
 def place_of(url: str) -> tuple[str, int, str]:

@@ -7,12 +7,13 @@ docs/edges.md tells how to write one.
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from trunkline.config import Config
 from trunkline.model import Manifest, ProcessIdentity
@@ -26,17 +27,70 @@ if TYPE_CHECKING:
 TOKEN_PREFIX: Final = "tlk_"  # noqa: S105  (the form, not a token)
 
 
+# The public key of a server: the SHA-256 of its SubjectPublicKeyInfo in base64 (as in RFC 7469).
+PIN: Final = re.compile(r"[A-Za-z0-9+/]{43}=")
+
+
 def new_bearer() -> str:
     """A secret of 256 bits, in the form by which the masker knows ours."""
     return f"{TOKEN_PREFIX}{secrets.token_urlsafe(32)}"
 
 
+class KeyTerms(Struct, frozen=True):
+    """For whom a key pair is made, and what the operator said of him. Empty: it was not said."""
+
+    agent: str
+    type: str = ""
+    # Where he takes messages, and the SHA-256 of his server's public key, in base64.
+    url: str = ""
+    pin: str = ""
+
+
+class KeyPair(Struct, frozen=True):
+    """A new credential whose holder keeps a private key, and we only the public one."""
+
+    # Names the key; the credential is known by its SHA-256, as a token is by that of the token.
+    kid: str
+    # Members of the answer that shows the pair, private parts included: this once, and kept nowhere.
+    shown: Mapping[str, object]
+    # What goes on record and into ``TokenView.public``: a JSON object with ``kid``, the rest is the edge's own.
+    public: Raw
+
+
 class TokenKind(Struct, frozen=True):
-    """A credential that ``trunkline token new EDGE`` can make."""
+    """A credential that ``trunkline token new EDGE`` can make: a secret, or a pair of keys if there is ``pair``."""
 
     # What an agent of this edge has to be, if its agents have types: fixed by its token.
     types: tuple[str, ...] = ()
     secret: Callable[[], str] = new_bearer
+    # Instead of ``types``: an agent may have any type of this form, or none.
+    type_form: str = ""
+    # Ids under which the exchange itself speaks on this edge.
+    own_ids: frozenset[str] = frozenset()
+    # Which of ``url`` and ``pin`` (``KeyTerms``) may be said.
+    options: frozenset[str] = frozenset()
+    pair: Callable[[KeyTerms], KeyPair] | None = None
+
+    def refusal(self, terms: KeyTerms) -> str:
+        """What is wrong with these terms for such a credential, in words for the operator; empty if nothing is."""
+        if terms.agent.casefold() in self.own_ids:
+            return f"agent: {terms.agent} is the exchange itself"
+        if self.type_form:
+            if terms.type and re.fullmatch(self.type_form, terms.type) is None:
+                return f"type: expected {self.type_form}"
+        elif terms.type not in self.types and (terms.type or self.types):
+            return "type: " + (f"expected {one_of(self.types)}" if self.types else "agents of this edge have none")
+        for name in ("url", "pin"):
+            if getattr(terms, name) and name not in self.options:
+                return f"{name}: credentials of this edge have none"
+        if terms.pin and not terms.url:
+            return "pin: it says which server answers at url, and url is missing"
+        return ""
+
+
+def one_of(words: Iterable[str]) -> str:
+    """Words as a choice between them."""
+    return " or ".join(", ".join(words).rsplit(", ", 1))
 
 
 class EdgeOff(Exception):

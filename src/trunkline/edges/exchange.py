@@ -185,6 +185,15 @@ class Views(Protocol):
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation, as JSON."""
 
+    def credential(self, edge: str, token_sha256: str) -> TokenView | None:
+        """The standing credential that is known by this hash and good for this edge; None also for a revoked one.
+
+        One look-up, for edges that ask with each message. A pair of keys is known by the SHA-256 of its key's name.
+        """
+
+    def credentials(self, edge: str, agent: str) -> list[TokenView]:
+        """The standing credentials of one agent that are good for this edge, newest first."""
+
     def open_steps(self, process: str) -> dict[str, list[ProcessStep]]:
         """What is on record of the subjects of a process that are not done, each in order, as it was written."""
 

@@ -29,6 +29,7 @@ from trunkline.model import (
     Principal,
     Question,
     Status,
+    TokenView,
     ToolView,
     Verdict,
 )
@@ -189,6 +190,14 @@ class Reading(Views):
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation."""
         return list(export.replay(self._reader, call_id=call_id, correlation=correlation_id))
+
+    def credential(self, edge: str, token_sha256: str) -> TokenView | None:
+        """The standing credential that is known by this hash and good for this edge."""
+        return views.credential(self._hub, edge, token_sha256)
+
+    def credentials(self, edge: str, agent: str) -> list[TokenView]:
+        """The standing credentials of one agent that are good for this edge, newest first."""
+        return views.credentials(self._hub, edge, agent)
 
     def open_steps(self, process: str) -> dict[str, list[ProcessStep]]:
         """What is on record of the subjects of a process that are not done."""

@@ -26,6 +26,8 @@ from trunkline.model import Decision, Fault, Manifest, Now, Status, fault, reser
 
 # Decision 13: long enough to type the call, short enough that a forgotten intent is worth nothing tomorrow.
 DIRECTIVE_LIFE_S: Final = 3600.0
+# Keys of one agent on one edge that are good at the same time: the one in use, and the one that takes its place.
+MAX_KEYS_EACH: Final = 2
 
 
 class Control:
@@ -286,6 +288,13 @@ class Control:
             problem = fault("message.malformed", f"agent: ids of {prefix} are the exchange's own")
             self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
+        standing = self._credentials.standing_of(f"{event.edge}:{event.agent}")
+        keys = [token.token_id for token in standing if token.public is not None]
+        if event.public is not None and len(keys) >= MAX_KEYS_EACH:
+            text = f"{event.agent} has {' and '.join(keys)} already; `trunkline token revoke {keys[0]}` ends the oldest"
+            problem = fault("state.conflict", text)
+            self._journal.reply(event.session, event.ref, 0, problem=problem)
+            return
         token_id = f"t{self._journal.next}"
         number = self._journal.write(
             entries.TokenIssued(
@@ -297,6 +306,7 @@ class Control:
                 sha256=event.token_sha256,
                 permissions=event.permissions,
                 type=event.type,
+                public=event.public,
             )
         )
         self._credentials.index()

@@ -10,10 +10,12 @@ Does not own what an admitted agent may do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
 
+from trunkline.entries import TokenIssued
 from trunkline.hub.state import State
 from trunkline.model import OPERATOR, RESERVED_PREFIXES, Manifest, Peer, Principal, ProcessIdentity, agent_of
 
@@ -47,8 +49,10 @@ class Credentials:
         self._operator_edge = operator_edge
         self._launches: dict[str, Launch] = {}
         self._failures: dict[str, int] = {}
-        # Standing tokens by hash, and the identities that had one and have none: both follow ``state`` (``index``).
+        # Standing tokens by hash, those of each identity (oldest first), and the identities that had one and have none:
+        # all follow ``state`` (``index``).
         self._by_hash: dict[str, str] = {}
+        self._by_identity: dict[str, list[TokenIssued]] = {}
         self._revoked: frozenset[str] = frozenset()
         # Identities that were launched: those need no standing token.
         self._launched: set[str] = set()
@@ -57,8 +61,11 @@ class Credentials:
         """Read the standing tokens from the state, after a fold and after each change."""
         tokens, revoked = self._state.tokens.values(), self._state.revoked
         self._by_hash = {token.sha256: token.token_id for token in tokens if token.token_id not in revoked}
-        good = {f"{token.edge}:{token.agent}" for token in tokens if token.token_id not in revoked}
-        self._revoked = frozenset(f"{token.edge}:{token.agent}" for token in tokens) - good
+        self._by_identity = {}
+        for token_id in self._by_hash.values():
+            token = self._state.tokens[token_id]
+            self._by_identity.setdefault(f"{token.edge}:{token.agent}", []).append(token)
+        self._revoked = frozenset(f"{token.edge}:{token.agent}" for token in tokens) - self._by_identity.keys()
 
     def is_revoked(self, identity: str) -> bool:
         """Whether this identity had standing tokens, has none any more, and comes in by nothing else."""
@@ -140,25 +147,25 @@ class Credentials:
         """Whose token this is, on an edge where each request carries one."""
         if edge == self._operator_edge and token_sha256 == self._operator_sha256:
             return Principal(OPERATOR)
+        token = self.standing(edge, token_sha256)
+        return None if token is None else Principal(f"{edge}:{token.agent}", token.permissions, token.type)
+
+    def standing(self, edge: str, token_sha256: str) -> TokenIssued | None:
+        """The standing token with this hash, if it is good for this edge."""
         token_id = self._by_hash.get(token_sha256)
-        if token_id is None:
-            return None
-        token = self._state.tokens[token_id]
-        return Principal(f"{edge}:{token.agent}", token.permissions, token.type) if token.edge == edge else None
+        token = None if token_id is None else self._state.tokens[token_id]
+        return token if token is not None and token.edge == edge else None
+
+    def standing_of(self, identity: str) -> Sequence[TokenIssued]:
+        """The standing tokens of an identity that are good for something, oldest first."""
+        return self._by_identity.get(identity, ())
 
     def names_of(self, identity: str) -> tuple[str, ...]:
         """An identity as rules may name it: itself, and ``<edge>:type=<type>`` for each type of its tokens."""
-        edge, _, agent = identity.partition(":")
-        tokens = (self._state.tokens[token_id] for token_id in self._by_hash.values())
-        types = {token.type for token in tokens if token.type and (token.edge, token.agent) == (edge, agent)}
+        edge = identity.partition(":")[0]
+        types = {token.type for token in self.standing_of(identity) if token.type}
         return (identity, *(f"{edge}:type={kind}" for kind in sorted(types)))
 
     def permissions_of_token(self, identity: str) -> tuple[str, ...]:
         """What the standing tokens of an identity carry."""
-        edge, _, agent = identity.partition(":")
-        found: list[str] = []
-        for token_id in self._by_hash.values():
-            token = self._state.tokens[token_id]
-            if token.edge == edge and token.agent == agent:
-                found.extend(token.permissions)
-        return tuple(found)
+        return tuple(permission for token in self.standing_of(identity) for permission in token.permissions)

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import replace
 
-from trunkline.entries import CallAccepted, CallSettled
+from trunkline.entries import CallAccepted, CallSettled, TokenIssued
 from trunkline.events import CallRequested
 from trunkline.hub.calls import waits_for_disk
 from trunkline.hub.hub import Hub
@@ -190,12 +190,31 @@ def _tool(found: Tool, now: Now) -> ToolView:
 def tokens(hub: Hub) -> list[TokenView]:
     """The standing credentials, oldest first."""
     revoked = hub.state.revoked
-    return [
-        TokenView(
-            token_id, token.edge, token.agent, stamp(token.at), token.permissions, token_id in revoked, token.type
-        )
-        for token_id, token in hub.state.tokens.items()
-    ]
+    return [_token(token, is_revoked=token_id in revoked) for token_id, token in hub.state.tokens.items()]
+
+
+def credential(hub: Hub, edge: str, token_sha256: str) -> TokenView | None:
+    """The credential that is good for this edge and known by this hash."""
+    found = hub.credentials.standing(edge, token_sha256)
+    return None if found is None else _token(found)
+
+
+def credentials(hub: Hub, edge: str, agent: str) -> list[TokenView]:
+    """The credentials of an agent that are good for this edge, newest first."""
+    return [_token(found) for found in reversed(hub.credentials.standing_of(f"{edge}:{agent}"))]
+
+
+def _token(token: TokenIssued, *, is_revoked: bool = False) -> TokenView:
+    return TokenView(
+        token.token_id,
+        token.edge,
+        token.agent,
+        stamp(token.at),
+        token.permissions,
+        is_revoked,
+        token.type,
+        token.public,
+    )
 
 
 def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now, behalf: Behalf = NOBODY) -> Verdict:

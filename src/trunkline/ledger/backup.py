@@ -15,8 +15,8 @@ from pathlib import Path
 import apsw
 
 from trunkline.errors import LedgerError
+from trunkline.key_files import sync_folder
 from trunkline.ledger.heads import heads_file
-from trunkline.ledger.keys import sync_folder
 from trunkline.ledger.store import as_ledger_error, open_for_reading
 from trunkline.ledger.verify import Report, verify
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from trunkline.errors import LedgerError
+from trunkline.key_files import write_private
 
 __all__ = ["FILE_NAME", "LedgerKeys", "derived"]
 
@@ -95,24 +96,6 @@ class LedgerKeys:
 
 
 def _create(path: Path) -> bytes:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = secrets.token_bytes(_KEY_BYTES)
-    # Complete under another name first: a crash must not leave half a key.
-    started = path.with_name(f".{FILE_NAME}.{os.getpid()}")
-    descriptor = os.open(started, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(secret)
-        file.flush()
-        os.fsync(file.fileno())
-    started.replace(path)
-    sync_folder(path.parent)
+    write_private(path, secret)
     return secret
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

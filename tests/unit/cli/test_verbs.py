@@ -17,6 +17,7 @@ from trunkline import entries
 from trunkline.cli.client import is_alive
 from trunkline.cli.main import VERBS
 from trunkline.edges.http import routes
+from trunkline.edges.ossa.keys import OSSA_KEYS
 from trunkline.errors import ConfigError
 from trunkline.events import DirectiveStated, TokenIssued
 from trunkline.model import (
@@ -429,6 +430,27 @@ def test_a_chiffon_token_has_a_type_and_32_characters(running: Running) -> None:
 
 def test_a_type_is_refused_where_there_are_none(running: Running) -> None:
     assert running.run("token", "new", "http", "--agent", "x", "--type", "infra").code == 2
+
+
+def test_a_pair_of_keys_is_printed_as_two_jwks_and_listed_by_its_key_id(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "KEY" not in running.run("token", "list").out
+    kinds = running.exchange.operator.token_kinds()
+    monkeypatch.setattr(running.exchange.operator, "token_kinds", lambda: {**kinds, "ossa": OSSA_KEYS})
+    arguments = ("token", "new", "ossa", "--agent", "worker-7", "--type", "worker", "--url", "https://w.example/x")
+    shape = running.run(*arguments, "--pin", "A" * 43 + "=", "--json").json
+    assert list(shape) == ["id", "edge", "agent", "jwk", "enc_jwk", "type"]
+    said = running.run(*arguments)
+    shown = json.loads(said.out)
+    assert [set(one) for one in shown.values()] == [{"kty", "crv", "x", "kid", "d"}] * 2
+    assert "shown this once" in said.err
+    listed = running.run("token", "list").out
+    assert shape["jwk"]["kid"] in listed
+    assert shown["jwk"]["kid"] in listed
+    third = running.run(*arguments)
+    assert (third.code, "trunkline token revoke" in third.err) == (2, True)
+    assert running.run("token", "new", "http", "--agent", "x", "--url", "https://w.example/x").code == 2
 
 
 def test_tokens_are_listed_and_revoked(running: Running) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from tests.unit.hub.kit import BOSS, DESK, Kit, tool
 from trunkline import effects, entries, events
+from trunkline.hub import views
 from trunkline.hub.credentials import FIRST_USE_S, MAX_DELAY_S, MAX_ORIGINS
 from trunkline.model import Health, Manifest, Peer, Principal, fault
 
@@ -336,3 +338,50 @@ def test_an_agent_of_the_exchange_itself_comes_in_by_the_edge_that_its_name_says
         run_id = kit.launch(agent_id)
         answer = kit.arrive(agent_id, run_id=run_id, edge=edge, is_resident=True)
         assert isinstance(answer, effects.Admit) is is_let_in
+
+
+# --- pairs of keys ----------------------------------------------------------------------------------------------------
+
+
+def key(kit: Kit, kid: str, agent: str = "worker-7", edge: str = "chiffon") -> effects.Reply:
+    """A credential with a public part."""
+    public = Raw(f'{{"kid":"{kid}"}}'.encode())
+    kit.feed(events.TokenIssued(DESK, kid, BOSS, edge, agent, f"hash-{kid}", (), "worker", public))
+    return kit.replies[DESK, kid][0]
+
+
+def test_the_public_part_of_a_key_is_on_record_and_shown_as_it_was_made(kit: Kit) -> None:
+    key(kit, "k1")
+    assert kit.hub.credentials.identify("chiffon", "hash-k1") == Principal("chiffon:worker-7", (), "worker")
+    found = views.credential(kit.hub, "chiffon", "hash-k1")
+    assert found is not None
+    assert (found.agent, found.public, found.type) == ("worker-7", Raw(b'{"kid":"k1"}'), "worker")
+    assert views.credential(kit.hub, "http", "hash-k1") is None
+    assert views.credential(kit.hub, "chiffon", "hash-k2") is None
+    kit.crash()
+    assert views.credential(kit.hub, "chiffon", "hash-k1") == found
+    assert views.tokens(kit.hub) == [found]
+
+
+def test_an_agent_has_two_keys_at_most_and_is_told_which_to_revoke(kit: Kit) -> None:
+    first, second = (key(kit, kid).id for kid in ("k1", "k2"))
+    assert [found.token_id for found in views.credentials(kit.hub, "chiffon", "worker-7")] == [second, first]
+    refused = key(kit, "k3").fault
+    assert refused == fault(
+        "state.conflict", f"worker-7 has {first} and {second} already; `trunkline token revoke {first}` ends the oldest"
+    )
+    assert views.credential(kit.hub, "chiffon", "hash-k3") is None
+    kit.feed(events.TokenRevoked(DESK, "revoke", BOSS, str(first)))
+    assert views.credential(kit.hub, "chiffon", "hash-k1") is None
+    third = key(kit, "k4").id
+    assert [found.token_id for found in views.credentials(kit.hub, "chiffon", "worker-7")] == [third, second]
+
+
+def test_keys_are_counted_for_each_agent_and_edge_and_tokens_not_at_all(kit: Kit) -> None:
+    for edge, agent in (("chiffon", "a"), ("chiffon", "b"), ("http", "a")):
+        for kid in ("k1", "k2"):
+            assert key(kit, f"{kid}-{agent}-{edge}", agent, edge).fault is None
+    for number in range(3):
+        kit.token("chiffon", "a", f"secret-{number}")
+    assert len(views.credentials(kit.hub, "chiffon", "a")) == 5
+    assert views.credentials(kit.hub, "chiffon", "nobody") == []

@@ -13,6 +13,8 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Raw, Struct
 
 from trunkline.edges.answers import ErrorShape
+from trunkline.edges.client import MAX_URL_CHARS
+from trunkline.edges.edge import PIN
 from trunkline.model import AGENT_ID, CALLER_EDGES, MAX_INPUT_BYTES, MAX_NAME_CHARS, OPERATOR
 
 # An input of the largest size and everything that may stand around it in a body.
@@ -77,6 +79,15 @@ class TokenBody(Struct, frozen=True, forbid_unknown_fields=True):
     permissions: tuple[Permission, ...] | None = None
     # On edges whose agents have types.
     type: Annotated[str, Meta(max_length=64)] | None = None
+    # On edges that send messages to where an agent listens: there, and whose public key its server has.
+    url: Annotated[str, Meta(max_length=MAX_URL_CHARS)] | None = None
+    pin: (
+        Annotated[
+            str,
+            Meta(pattern=rf"\A{PIN.pattern}\Z", description="the SHA-256 of a SubjectPublicKeyInfo in base64"),
+        ]
+        | None
+    ) = None
 
 
 class CheckBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,14 +137,5 @@ class TokenShape(Struct, frozen=True, omit_defaults=True):
     permissions: tuple[str, ...] = ()
     revoked: bool = False
     type: str = ""
-
-
-class NewTokenShape(Struct, frozen=True, omit_defaults=True):
-    """A new credential: the only time its secret is shown."""
-
-    id: str
-    edge: str
-    agent: str
-    token: str
-    permissions: tuple[str, ...] = ()
-    type: str = ""
+    # Of a pair of keys: everything but the private parts, which nobody has kept. ``kid`` names the key.
+    public: Raw | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, TypeVar, get_args
 
 from msgspec import Raw, Struct
@@ -22,7 +22,9 @@ from starlette.types import ASGIApp
 
 from trunkline.edges.answers import Handler, application, encode, json_answer, principal_of, refusal
 from trunkline.edges.bodies import BadRequest, clip, decode, known_parameters, number_of, read_body
+from trunkline.edges.client import EXPECTED_ENDPOINT, endpoint_of
 from trunkline.edges.doors import Door
+from trunkline.edges.edge import KeyTerms, one_of
 from trunkline.edges.exchange import AgentAction, Feed, Operator, Views
 from trunkline.edges.http import messages, metrics, translate
 from trunkline.edges.http.calls import NewCall
@@ -261,24 +263,31 @@ class Api:
     async def new_token(self, request: Request) -> Response:
         """``POST /v1/tokens``: the secret is made here, shown in this answer, and kept nowhere."""
         body = await _read(request, messages.TokenBody)
-        by, permissions, kind = principal_of(request), body.permissions or (), body.type or ""
-        made = self._operator.token_kinds().get(body.edge)
-        if made is None:
-            raise BadRequest(400, f"edge: expected {_one_of(self._operator.token_kinds())}")
-        if kind not in made.types and (kind or made.types):
-            expected = f"expected {_one_of(made.types)}" if made.types else "agents of this edge have none"
-            raise BadRequest(400, f"type: {expected}")
+        by, permissions = principal_of(request), body.permissions or ()
+        kind = self._operator.token_kinds().get(body.edge)
+        if kind is None:
+            raise BadRequest(400, f"edge: expected {one_of(self._operator.token_kinds())}")
+        terms = KeyTerms(body.agent, body.type or "", body.url or "", body.pin or "")
+        if problem := kind.refusal(terms) or _unreachable(terms.url):
+            raise BadRequest(400, problem)
         if prefix := reserved_prefix(body.agent):
             raise BadRequest(400, f"agent: ids of {prefix} are the exchange's own")
-        secret = made.secret()
-        digest = hashlib.sha256(secret.encode()).hexdigest()
+        if kind.pair is None:
+            known_by, public = kind.secret(), None
+            shown: Mapping[str, object] = {"token": known_by}
+        else:
+            pair = kind.pair(terms)
+            known_by, public, shown = pair.kid, pair.public, pair.shown
+        digest = hashlib.sha256(known_by.encode()).hexdigest()
         reply = await ask(
             self._feed,
-            lambda session, ref: TokenIssued(session, ref, by, body.edge, body.agent, digest, permissions, kind),
+            lambda session, ref: TokenIssued(
+                session, ref, by, body.edge, body.agent, digest, permissions, terms.type, public
+            ),
         )
         if reply.fault is not None or reply.id is None:
             return refusal(reply.fault or fault("hub.unavailable"))
-        return json_answer(messages.NewTokenShape(reply.id, body.edge, body.agent, secret, permissions, kind), 201)
+        return json_answer(translate.new_token(reply.id, body, shown), 201)
 
     async def revoke_token(self, request: Request) -> Response:
         """``DELETE /v1/tokens/{id}``."""
@@ -369,8 +378,14 @@ def _may_see(principal: Principal, view: CallView) -> bool:
     return principal.is_operator or view.caller == principal.identity
 
 
-def _one_of(words: Iterable[str]) -> str:
-    return " or ".join(", ".join(words).rsplit(", ", 1))
+def _unreachable(url: str) -> str:
+    """Why nothing can be sent to this address; empty if it can, or if there is none."""
+    try:
+        if url:
+            endpoint_of(url)
+    except ValueError:
+        return f"url: {EXPECTED_ENDPOINT}"
+    return ""
 
 
 def _given(body: Raw) -> Raw | None:

@@ -6,10 +6,12 @@ they arrived as (``Raw``), from the request to the event and from the effect to 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Raw
 
 from trunkline.edges.answers import error_shape
-from trunkline.edges.http.messages import CallBody, CallShape, TokenShape
+from trunkline.edges.http.messages import CallBody, CallShape, TokenBody, TokenShape
 from trunkline.effects import Answer, Progress, Wait
 from trunkline.events import CallRequested
 from trunkline.model import CallView, Principal, TokenView, stamp
@@ -100,7 +102,18 @@ def token(view: TokenView) -> TokenShape:
         permissions=view.permissions,
         revoked=view.revoked,
         type=view.type,
+        public=view.public,
     )
+
+
+def new_token(token_id: str, body: TokenBody, shown: Mapping[str, object]) -> dict[str, object]:
+    """A new credential: the only time that what is secret of it is shown."""
+    shape = {"id": token_id, "edge": body.edge, "agent": body.agent, **shown}
+    if body.permissions:
+        shape["permissions"] = body.permissions
+    if body.type:
+        shape["type"] = body.type
+    return shape
 
 
 def _shown(outcome: Answer | CallView) -> Raw | None:

@@ -34,6 +34,8 @@ MAX_MESSAGE_BYTES: Final = 1_048_576
 MAX_DEPTH: Final = 64
 # Silent point 20.
 MAX_RECIPIENTS: Final = 100
+# What a message has besides its payload, at most, where we make it.
+HEADER_ROOM: Final = 16_384
 # Silent point 11.
 MAX_TOPIC_CHARS: Final = 255
 # Silent point 19: 0 is the highest.
@@ -145,12 +147,12 @@ class Message(Struct, frozen=True):
     @property
     def sent_ms(self) -> int:
         """When it was made, in milliseconds since 1970."""
-        return _moment(self.timestamp)
+        return moment(self.timestamp)
 
     @property
     def expires_ms(self) -> int | None:
         """When it is not to be delivered any more."""
-        return None if self.expires_at is None else _moment(self.expires_at)
+        return None if self.expires_at is None else moment(self.expires_at)
 
     @property
     def thread_id(self) -> str:
@@ -204,13 +206,18 @@ def read(data: bytes, *, any_uuid: bool = False) -> Message:
 def _addressed_by(header: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
     """Whom a refusal goes to and what it is about, as far as these can be read."""
     try:
-        to = _identity(header.get("sender"), "sender")
+        to = read_identity(header.get("sender"), "sender")
     except Refused:
         to = None
     thread_id = header.get("correlationId", header.get("messageId"))
     if type(thread_id) is not str or not 0 < len(thread_id) <= MAX_NAME_CHARS or not thread_id.isprintable():
         thread_id = None
     return to, thread_id
+
+
+def read_own(data: bytes) -> Message:
+    """A message that was read before and kept by us."""
+    return _read(msgspec.json.decode(data), data, any_uuid=True)
 
 
 def _read(value: dict[str, Any], data: bytes, *, any_uuid: bool) -> Message:
@@ -225,7 +232,7 @@ def _read(value: dict[str, Any], data: bytes, *, any_uuid: bool) -> Message:
     message = Message(
         _message_id(header["messageId"], any_uuid=any_uuid),
         kind,
-        _identity(header["sender"], "sender"),
+        read_identity(header["sender"], "sender"),
         recipients,
         _time(header["timestamp"], "timestamp"),
         _text(body["action"], "body.action"),
@@ -298,16 +305,17 @@ def _message_id(text: str, *, any_uuid: bool) -> str:
 
 def _recipients(given: object) -> tuple[tuple[Identity, ...], bool]:
     if type(given) is not list:
-        return (_identity(given, "recipient"),), False
+        return (read_identity(given, "recipient"),), False
     if not 0 < len(given) <= MAX_RECIPIENTS:
         raise Refused(BAD_REQUEST, f"recipient: expected one, or a list of 1 to {MAX_RECIPIENTS}")
-    found = tuple(_identity(one, f"recipient.{index}") for index, one in enumerate(given))
+    found = tuple(read_identity(one, f"recipient.{index}") for index, one in enumerate(given))
     if len({one.agent_id for one in found}) != len(found):
         raise Refused(BAD_REQUEST, "recipient: the same agent twice")
     return found, True
 
 
-def _identity(given: object, place: str) -> Identity:
+def read_identity(given: object, place: str = "sender") -> Identity:
+    """An identity as it stands in a header."""
     if type(given) is not dict:
         raise Refused(BAD_REQUEST, f"{place}: expected an agent's identity")
     agent_type = given.get("agentType")
@@ -353,13 +361,13 @@ def _time(given: object, place: str) -> str:
     try:
         if type(given) is not str or _TIME.fullmatch(given) is None:
             raise ValueError
-        _moment(given)
+        moment(given)
     except (ValueError, OverflowError):
         raise Refused(BAD_REQUEST, f"{place}: expected a time like 2026-01-16T12:00:00Z") from None
     return given
 
 
-def _moment(text: str) -> int:
+def moment(text: str) -> int:
     """Milliseconds since 1970."""
     return int(dt.datetime.fromisoformat(text).timestamp() * 1000)
 
@@ -382,6 +390,16 @@ def _error(given: Raw) -> ErrorInfo:
     return error
 
 
+def about(payload: Raw) -> str:
+    """The message that an acknowledgment, or its opposite, is about; empty if it does not say."""
+    try:
+        found = msgspec.json.decode(payload)
+    except msgspec.DecodeError:
+        return ""
+    name = found.get("messageId") if isinstance(found, dict) else None
+    return name if isinstance(name, str) else ""
+
+
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -392,10 +410,10 @@ def write(message: Message) -> dict[str, object]:
         "type": message.type,
         "version": message.version,
         "timestamp": message.timestamp,
-        "sender": _written(message.sender),
-        "recipient": [_written(one) for one in message.recipients]
+        "sender": written(message.sender),
+        "recipient": [written(one) for one in message.recipients]
         if message.is_to_list
-        else _written(message.recipients[0]),
+        else written(message.recipients[0]),
         "correlationId": message.correlation_id,
         "priority": message.priority,
         "expiresAt": message.expires_at,
@@ -412,7 +430,8 @@ def write(message: Message) -> dict[str, object]:
     return {"header": header, "body": {**body, **message.body_others}, **message.message_others}
 
 
-def _written(identity: Identity) -> dict[str, object]:
+def written(identity: Identity) -> dict[str, Any]:
+    """An identity as it goes on the wire."""
     fields: dict[str, object] = {"agentId": identity.agent_id, "agentType": identity.agent_type}
     if identity.instance_name is not None:
         fields["instanceName"] = identity.instance_name

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator
+from typing import Any, Final, NamedTuple
 
 import pytest
 from msgspec import Raw
 
-from tests.inhabited import ALICE, BOB, ECHO, LARGE_BYTES, MAIL, SLOW
+from tests.inhabited import ALICE, BOB, ECHO, LARGE_BYTES, MAIL, SLOW, Inhabited
 from tests.unit.edges.http.conftest import Server
 from trunkline import entries
+from trunkline.edges.edge import Edge, RunningEdge
 from trunkline.edges.http.routes import MAX_PAGE_BYTES
+from trunkline.edges.ossa.keys import OSSA_KEYS
 from trunkline.effects import Reply
 from trunkline.errors import ConfigError
 from trunkline.events import (
@@ -24,6 +28,9 @@ from trunkline.hub.state import RECENT_CALLS
 from trunkline.model import FAULTS, LISTED_OUTPUT_BYTES, LargeOutput, Principal, fault
 from trunkline.testing.memory import OPERATOR_TOKEN
 
+# An edge whose credentials are pairs of keys; it does nothing else here.
+OSSA: Final = Edge(name="ossa", make=lambda _: RunningEdge(), tokens=OSSA_KEYS)
+PIN: Final = "A" * 43 + "="
 A_CALL: dict[str, Any] = {"tool_id": "com.example.echo/say", "input": {"text": "hi"}}
 
 
@@ -402,6 +409,83 @@ async def test_a_token_has_the_form_and_the_type_of_its_edge(server: Server) -> 
     [issued] = server.exchange.news
     assert isinstance(issued, entries.TokenIssued)
     assert (issued.edge, issued.type) == ("chiffon", "infra")
+
+
+@pytest.fixture
+async def with_keys() -> AsyncIterator[Server]:
+    async with Server(Inhabited(OSSA)) as running:
+        yield running
+
+
+async def test_a_pair_of_keys_is_shown_once_and_listed_without_its_private_parts(with_keys: Server) -> None:
+    body = {"edge": "ossa", "agent": "worker-7", "type": "worker", "url": "https://w.example:8443/m?x=1", "pin": PIN}
+    answer = await with_keys.ask("POST", "/v1/tokens", json=body)
+    assert answer.status_code == 201
+    shape = answer.json()
+    assert list(shape) == ["id", "edge", "agent", "jwk", "enc_jwk", "type"]
+    assert [(shape[name]["crv"], "d" in shape[name]) for name in ("jwk", "enc_jwk")] == [
+        ("Ed25519", True),
+        ("X25519", True),
+    ]
+    digest = hashlib.sha256(shape["jwk"]["kid"].encode()).hexdigest()
+    assert with_keys.exchange.feed.identify("ossa", digest) == Principal("ossa:worker-7", (), "worker")
+    known = with_keys.exchange.views.credential("ossa", digest)
+    assert known is not None
+    assert known.public is not None
+    listed = (await with_keys.ask("GET", "/v1/tokens")).json()["tokens"][-1]
+    assert listed["public"] == json.loads(bytes(known.public))
+    assert (listed["public"]["kid"], listed["public"]["url"], listed["public"]["pin"]) == (
+        shape["jwk"]["kid"],
+        body["url"],
+        PIN,
+    )
+    for name in ("jwk", "enc_jwk"):
+        private = shape.pop(name).pop("d")
+        assert private not in json.dumps(listed)
+        assert private not in repr(with_keys.exchange.log)
+        assert private not in repr(with_keys.exchange.answering.fed)
+
+
+async def test_a_third_key_is_refused_and_says_which_to_revoke(with_keys: Server) -> None:
+    body = {"edge": "ossa", "agent": "worker-7"}
+    first, second = [(await with_keys.ask("POST", "/v1/tokens", json=body)).json()["id"] for _ in range(2)]
+    refused = is_error(await with_keys.ask("POST", "/v1/tokens", json=body), 409, "state.conflict")
+    assert f"{first} and {second}" in refused["message"]
+    await with_keys.ask("DELETE", f"/v1/tokens/{first}")
+    assert (await with_keys.ask("POST", "/v1/tokens", json=body)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"type": "Worker"}, "type: expected [a-z][a-z0-9_-]{0,63}"),
+        ({"url": "http://w.example/m"}, "url: expected https://HOST[:PORT]/PATH, or http:// on this machine"),
+        ({"url": "ftp://w.example/m"}, "url: expected https"),
+        ({"url": "https://me:secret@w.example/m"}, "url: expected https"),
+        ({"url": "https://w.example/m m"}, "url: expected https"),
+        ({"url": "https://w.example:99999/"}, "url: expected https"),
+        ({"url": "https://[::1/"}, "url: expected https"),
+        ({"url": "https://"}, "url: expected https"),
+        ({"url": "https://w.example/", "pin": "A" * 44}, "pin: expected the SHA-256"),
+        ({"url": "https://w.example/", "pin": "A" * 42 + "="}, "pin: expected the SHA-256"),
+        ({"pin": "A" * 43 + "="}, "pin: it says which server answers at url"),
+        ({"agent": "trunkline"}, "agent: trunkline is the exchange itself"),
+        ({"agent": "space.x"}, "agent: ids of space. are the exchange's own"),
+        ({"agent": "../x"}, "agent: expected letters"),
+        ({"edge": "http", "url": "https://w.example/"}, "url: credentials of this edge have none"),
+        ({"edge": "http", "pin": "A" * 43 + "="}, "pin: credentials of this edge have none"),
+    ],
+)
+async def test_what_a_pair_of_keys_needs_is_said_in_words(with_keys: Server, change: dict[str, Any], says: str) -> None:
+    answer = await with_keys.ask("POST", "/v1/tokens", json={"edge": "ossa", "agent": "worker-7", **change})
+    assert is_error(answer, 400, "message.malformed")["message"].startswith(says)
+    assert not with_keys.exchange.news
+
+
+async def test_a_pair_may_be_reached_by_plain_http_on_this_machine(with_keys: Server) -> None:
+    for url in ("http://127.0.0.1:1/x", "http://[::1]:1/x", "http://localhost"):
+        body = {"edge": "ossa", "agent": f"a{len(url)}", "url": url}
+        assert (await with_keys.ask("POST", "/v1/tokens", json=body)).status_code == 201
 
 
 async def test_an_unknown_token_cannot_be_revoked(server: Server) -> None:

@@ -1,0 +1,476 @@
+"""What one agent asks for: its requests, commands and events become calls, and outcomes become replies. Sans-IO.
+
+Each message to each recipient is one ``Asking``: it waits until those before it with the same correlation are over
+(OSSA-083), becomes a call whose key is the message's id, and ends with one reply, the same for every repeat. What a
+repeat is told follows from the record: ids are derived, times are those of the call. Only refusals, of which nothing is
+on record, are kept here, for as long as the exchange runs.
+
+Owns order within a correlation, repeats, and the words of replies. Does not own who the agent is (``peers``), rates
+(``rates``), nor how a reply travels: a ``Saying`` names the tickets of those who wait for it.
+
+Invariant: each ticket that was taken in is answered once, unless its message is a command whose result follows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from trunkline import strictjson
+from trunkline.edges.ossa import messages, translate
+from trunkline.edges.ossa.messages import (
+    ACK,
+    BAD_REQUEST,
+    COMMAND,
+    COMMAND_RESULT,
+    EVENT,
+    INSUFFICIENT,
+    MAX_MESSAGE_BYTES,
+    NACK,
+    REQUEST,
+    RESPONSE,
+    STREAM_DATA,
+    STREAM_END,
+    STREAM_START,
+    TIMEOUT,
+    ErrorInfo,
+    Identity,
+    Message,
+    Refused,
+)
+from trunkline.edges.ossa.translate import EDGE, EXCHANGE, REGISTER, US, context_of, derived_id
+from trunkline.effects import Answer, ConfirmTools, Progress, Reply, ToSession, Wait
+from trunkline.events import CallRequested, Event, Noticed, ProcessStepped
+from trunkline.model import EMPTY_OBJECT, CallView, Fault, LargeOutput, Now, Principal, ToolDefinition, ToolView, stamp
+
+# What of one agent may wait or run at once; more is refused with 507.
+MAX_OPEN: Final = 1024
+MAX_OPEN_BYTES: Final = 33_554_432
+# Refusals that are kept for repeats.
+MAX_KEPT: Final = 1000
+# How often a tool that only reads is run again for the same message (decision 43).
+MAX_RUNS: Final = 16
+# Results of commands that are owed: one subject for each command.
+COMMANDS: Final = "ossa.commands"
+# What an OSSA reply can carry besides its payload.
+REPLY_ROOM: Final = 8192
+
+
+class Saying(Struct, frozen=True):
+    """A message for the agent: for those who wait for it by these tickets, or, without any, wherever it is reached."""
+
+    message: Message | None
+    tickets: tuple[int, ...] = ()
+    is_sealed: bool = False
+
+
+class Asking(Struct, eq=False):
+    """One message to one recipient, on its way to an outcome."""
+
+    ref: str
+    message: Message
+    recipient: Identity
+    tool_id: str
+    digest: bytes
+    is_sealed: bool
+    arrived_ms: int
+    tickets: list[int] = []
+    runs: int = 1
+    call_id: str = ""
+    # Shown of it so far, as a stream.
+    shown: int = 0
+
+    @property
+    def size(self) -> int:
+        """What it holds."""
+        return len(self.message.payload)
+
+
+class Command(Struct, frozen=True):
+    """What is on record of a command whose result is owed."""
+
+    message: Raw
+    call_id: str
+    is_sealed: bool = False
+
+
+Registering = Callable[[str, tuple[ToolDefinition, ...], bool, Now], list[Event]]
+
+
+class Asker:
+    """One agent as a caller. ``find_tool`` and ``find_call`` look things up, ``register`` is what it offers."""
+
+    def __init__(
+        self,
+        number: int,
+        principal: Principal,
+        key: bytes,
+        aliases: Mapping[str, str],
+        *,
+        find_tool: Callable[[str], ToolView | None],
+        find_call: Callable[[str], CallView | None],
+        register: Registering,
+    ) -> None:
+        self.number = number
+        self.principal = principal
+        self._key = key
+        self._aliases = aliases
+        self._find_tool = find_tool
+        self._find_call = find_call
+        self._register = register
+        self._open: dict[str, Asking] = {}
+        self._open_bytes = 0
+        # By correlation: what is under way, then what waits for it.
+        self._lanes: dict[str, deque[Asking]] = {}
+        self._kept: dict[str, tuple[bytes, Message]] = {}
+        # Results of commands that its sender has not acknowledged, by the id of the result.
+        self._owed: dict[str, tuple[str, Saying]] = {}
+        # Commands from before a restart whose calls may still run.
+        self._resumed: dict[str, Asking] = {}
+        self.output: list[Saying] = []
+
+    @property
+    def agent_id(self) -> str:
+        """Who asks."""
+        return self.principal.identity.partition(":")[2]
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # -- what it says --------------------------------------------------------------------------------------------------
+
+    def receive(self, message: Message, ticket: int, now: Now, *, is_sealed: bool = False) -> list[Event]:
+        """A request, command or event; its reply goes to ``ticket``, for each recipient one. ``Refused`` if it cannot
+        be asked at all, and then nothing of it happened.
+        """
+        if message.type == EVENT and [one.agent_id for one in message.recipients] != [EXCHANGE]:
+            raise Refused(BAD_REQUEST, f"an event goes to the recipient {EXCHANGE}, and to all who subscribed")
+        made = [self._asking(message, one, is_sealed, now) for one in message.recipients]
+        new = [asking for asking in made if asking.ref not in self._open and asking.ref not in self._kept]
+        size = sum(asking.size for asking in new)
+        if len(self._open) + len(new) > MAX_OPEN or (new and self._open_bytes + size > MAX_OPEN_BYTES):
+            raise Refused(INSUFFICIENT, f"{MAX_OPEN} messages or {MAX_OPEN_BYTES} bytes of yours are not answered yet")
+        for asking in made:
+            self._check_same(asking)
+        events: list[Event] = []
+        for asking in made:
+            events += self._take(asking, ticket, now)
+        return events
+
+    def _asking(self, message: Message, recipient: Identity, is_sealed: bool, now: Now) -> Asking:
+        tool_id = ""
+        if message.type == EVENT:
+            tool_id = translate.PUBLISH
+        elif (recipient.agent_id, message.action) != (EXCHANGE, REGISTER):
+            tool_id = translate.tool_of(recipient.agent_id, message.action, self._aliases)
+        ref = f"{message.message_id}@{recipient.agent_id}" if message.is_to_list else message.message_id
+        digest = hashlib.sha256(
+            b"\n".join((message.type.encode(), tool_id.encode(), str(message.topic).encode(), bytes(message.payload)))
+        ).digest()
+        return Asking(ref, message, recipient, tool_id, digest, is_sealed, now.ms)
+
+    def _check_same(self, asking: Asking) -> None:
+        found, kept = self._open.get(asking.ref), self._kept.get(asking.ref)
+        digest = found.digest if found is not None else kept[0] if kept is not None else asking.digest
+        if digest != asking.digest:
+            raise Refused(BAD_REQUEST, "this messageId was used before with another content")
+
+    def _take(self, asking: Asking, ticket: int, now: Now) -> list[Event]:
+        kept = self._kept.get(asking.ref)
+        if kept is not None:
+            self._say(kept[1], (ticket,), asking)
+            return []
+        found = self._open.get(asking.ref)
+        if found is not None:
+            found.tickets.append(ticket)
+            return self._repeated(found)
+        asking.tickets.append(ticket)
+        self._open[asking.ref] = asking
+        self._open_bytes += asking.size
+        lane = asking.message.correlation_id
+        if lane is None:
+            return self._start(asking, now)
+        waiting = self._lanes.setdefault(lane, deque())
+        waiting.append(asking)
+        return self._start(asking, now) if len(waiting) == 1 else []
+
+    def _repeated(self, asking: Asking) -> list[Event]:
+        """A command that is under way is acknowledged again; everything else is answered when it ends."""
+        if asking.message.type == COMMAND and asking.call_id:
+            self._acknowledge(asking)
+        return []
+
+    def _start(self, asking: Asking, now: Now) -> list[Event]:
+        message = asking.message
+        if message.expires_ms is not None and message.expires_ms <= now.ms:  # silent point 16
+            return self._expired(asking, now)
+        if not asking.tool_id:
+            return self._offer(asking, now)
+        return [self._call(asking)]
+
+    def _call(self, asking: Asking) -> CallRequested:
+        message = asking.message
+        is_event = message.type == EVENT
+        return CallRequested(
+            self.number,
+            asking.ref,
+            self.principal,
+            asking.tool_id,
+            _published(message) if is_event else translate.input_of(message.payload),
+            key=asking.ref if asking.runs == 1 else f"{asking.ref}#{asking.runs}",
+            correlation_id=message.thread_id,
+            context=context_of(message, is_sealed=asking.is_sealed),
+            expires_ms=message.expires_ms,
+            announce=message.type == COMMAND,
+        )
+
+    def _expired(self, asking: Asking, now: Now) -> list[Event]:
+        message = asking.message
+        noticed = Noticed("message.expired", EDGE, self.principal.identity, f"{message.type} {message.message_id}")
+        info = ErrorInfo(TIMEOUT, "expired before it was handled", stamp(now.ms))
+        if message.type == REQUEST or message.type == COMMAND:
+            return [noticed, *self._end(asking, self._failure(asking, info), now)]
+        return [noticed, *self._end(asking, None, now)]
+
+    def _offer(self, asking: Asking, now: Now) -> list[Event]:
+        try:
+            tools, replace = _offered(self.agent_id, asking.message.payload)
+            return self._register(asking.ref, tools, replace, now)
+        except Refused as refused:
+            info = ErrorInfo(refused.error_code, refused.text, stamp(now.ms))
+            return self._end(asking, self._failure(asking, info), now, is_kept=refused.error_code == BAD_REQUEST)
+
+    # -- what the exchange says ----------------------------------------------------------------------------------------
+
+    def send(self, effect: ToSession, now: Now) -> list[Event]:
+        """An outcome, or something on the way to it."""
+        match effect:
+            case Answer():
+                return self._answered(effect, now)
+            case Wait():
+                return self._waits(effect)
+            case Progress():
+                self._progressed(effect, now)
+            case Reply():
+                asking = self._open.get(effect.ref.removeprefix("taken "))
+                if asking is not None and effect.fault is None:
+                    self._acknowledge(asking)
+            case _:
+                pass
+        return []
+
+    def registered(self, effect: ConfirmTools, now: Now) -> list[Event]:
+        """What the exchange took of what was offered."""
+        asking = self._open.get(effect.ref)
+        if asking is None:
+            return []
+        names = [tool_id.partition("/")[2] for tool_id in effect.registered]
+        rejected = {tool_id.partition("/")[2]: found.message for tool_id, found in effect.rejected}
+        body = Raw(msgspec.json.encode({"registered": names, "rejected": rejected}))
+        return self._end(asking, self._reply(asking, RESPONSE, body, now.ms), now)
+
+    def not_registered(self, ref: str, code: int, text: str, now: Now) -> list[Event]:
+        """Why nothing was taken."""
+        asking = self._open.get(ref)
+        if asking is None:
+            return []
+        return self._end(asking, self._failure(asking, ErrorInfo(code, text, stamp(now.ms))), now)
+
+    def _waits(self, effect: Wait) -> list[Event]:
+        """A command is on record: that its result is owed comes on record too, and then it is acknowledged."""
+        asking = self._open.get(effect.ref)
+        if asking is None or asking.message.type != COMMAND or asking.call_id:
+            return []
+        asking.call_id = effect.call_id
+        plain = msgspec.structs.replace(asking.message, payload=EMPTY_OBJECT, signature=None)
+        command = Command(Raw(messages.encode(plain)), effect.call_id, asking.is_sealed)
+        return [self._command_step(asking.ref, "taken", Raw(msgspec.json.encode(command)), f"taken {asking.ref}")]
+
+    def _command_step(self, ref: str, step: str, data: Raw, reply_ref: str = "", *, done: bool = False) -> Event:
+        return ProcessStepped(
+            self.number, reply_ref, COMMANDS, f"{self.agent_id}/{ref}", step, data, done, self.principal.identity
+        )
+
+    def _acknowledge(self, asking: Asking) -> None:
+        tickets, asking.tickets = tuple(asking.tickets), []
+        view = self._find_call(asking.call_id)
+        at = "" if view is None else view.accepted_at
+        self._say(self._receipt(asking, ACK, at or asking.message.timestamp), tickets, asking)
+
+    def _progressed(self, effect: Progress, now: Now) -> None:
+        asking = self._open.get(effect.ref)
+        if asking is None or asking.message.type == EVENT:
+            return
+        if not asking.shown:
+            self._stream(asking, effect.call_id, STREAM_START, now, EMPTY_OBJECT)
+        shown = msgspec.json.decode(effect.data, type=dict[str, Raw])
+        value = shown.get("json") or shown.get("text") or Raw(effect.data)
+        self._stream(asking, effect.call_id, STREAM_DATA, now, value, asking.shown)
+        asking.shown += 1
+
+    def _stream(
+        self, asking: Asking, stream_id: str, kind: str, now: Now, payload: Raw, sequence: int | None = None
+    ) -> None:
+        message_id = derived_id(self._key, kind, self.agent_id, asking.ref, stream_id, str(sequence))
+        made = messages.reply(asking.message, kind, asking.recipient, message_id, now.ms, payload)
+        self._say(msgspec.structs.replace(made, stream_id=stream_id, sequence=sequence), (), asking)
+
+    def _answered(self, effect: Answer, now: Now) -> list[Event]:
+        asking = self._open.get(effect.ref)
+        if asking is None:
+            return []
+        if self._is_to_run_again(asking, effect):
+            asking.runs += 1
+            return [self._call(asking)]
+        if asking.shown:
+            self._stream(asking, effect.call_id, STREAM_END, now, EMPTY_OBJECT, asking.shown)
+        ms = effect.finished_ms or now.ms
+        made = self._outcome(asking, effect.call_id, effect.output, effect.fault, effect.large, ms)
+        if asking.message.type == COMMAND and not effect.refused:
+            return self._command_ended(asking, effect.call_id, made, now)
+        code = None if made is None or made.error is None else made.error.code
+        is_kept = effect.refused and code is not None and code not in translate.PASSING
+        return self._end(asking, made, now, is_kept=is_kept)
+
+    def _outcome(
+        self, asking: Asking, call_id: str, output: Raw | None, found: Fault | None, large: LargeOutput | None, ms: int
+    ) -> Message | None:
+        """What is said of a call that ended; an event of quality 0 hears nothing of a success."""
+        kind = asking.message.type
+        if found is not None:
+            info = translate.error_info(found, ms, call_id or None)
+            if kind == EVENT:
+                return msgspec.structs.replace(self._receipt(asking, NACK, stamp(ms)), error=info)
+            return self._failure(asking, info)
+        if kind == EVENT:
+            return self._receipt(asking, ACK, stamp(ms)) if asking.message.level else None
+        body = output or Raw(b"null")
+        if len(body) + REPLY_ROOM > MAX_MESSAGE_BYTES and large is not None:
+            body = large.reference()
+        return self._reply(asking, RESPONSE if kind == REQUEST else COMMAND_RESULT, body, ms)
+
+    def _command_ended(self, asking: Asking, call_id: str, result: Message | None, now: Now) -> list[Event]:
+        """Whoever waits is told that the command was taken; its result is owed until the agent acknowledges it."""
+        assert result is not None
+        is_on_record = bool(asking.call_id)
+        asking.call_id = call_id
+        if asking.tickets:
+            self._acknowledge(asking)
+        self._owe(asking.ref if is_on_record else "", Saying(result, (), asking.is_sealed))
+        return self._end(asking, None, now)
+
+    def _is_to_run_again(self, asking: Asking, effect: Answer) -> bool:
+        """Decision 43: after a timeout, a repeat runs again what only reads."""
+        is_old = (effect.finished_ms or asking.arrived_ms) < asking.arrived_ms
+        if not is_old or effect.fault is None or effect.fault.code != "tool.timeout" or asking.runs >= MAX_RUNS:
+            return False
+        tool = self._find_tool(asking.tool_id)
+        return tool is not None and not tool.side_effects
+
+    def _end(self, asking: Asking, message: Message | None, now: Now, *, is_kept: bool = False) -> list[Event]:
+        del self._open[asking.ref]
+        self._open_bytes -= asking.size
+        if is_kept and message is not None:
+            self._kept[asking.ref] = (asking.digest, message)
+            if len(self._kept) > MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+        if asking.tickets:
+            self._say(message, tuple(asking.tickets), asking)
+        lane = asking.message.correlation_id
+        waiting = None if lane is None else self._lanes.get(lane)
+        if waiting is None or lane is None or waiting[0] is not asking:
+            return []
+        waiting.popleft()
+        if waiting:
+            return self._start(waiting[0], now)
+        del self._lanes[lane]
+        return []
+
+    # -- results of commands -------------------------------------------------------------------------------------------
+
+    def _owe(self, ref: str, saying: Saying) -> None:
+        assert saying.message is not None
+        self._owed[saying.message.message_id] = (ref, saying)
+        self.output.append(saying)
+
+    def owed(self) -> list[Saying]:
+        """Results that were not acknowledged, for an agent that came back."""
+        return [saying for _, saying in self._owed.values()]
+
+    def acknowledged(self, message_id: str) -> list[Event]:
+        """The agent has a result."""
+        ref, _ = self._owed.pop(message_id, ("", None))
+        return [self._command_step(ref, "told", EMPTY_OBJECT, done=True)] if ref else []
+
+    def take_up(self, ref: str, command: Command, now: Now) -> None:
+        """After a restart: a command whose result is owed."""
+        message = messages.read_own(bytes(command.message))
+        asking = self._asking(message, _recipient_of(message, ref), command.is_sealed, now)
+        asking.call_id = command.call_id
+        self._resumed[ref] = asking
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether ``look`` has something to look for."""
+        return bool(self._resumed)
+
+    def look(self) -> None:
+        """Whether calls that were open when the exchange stopped have ended: nobody tells this conversation."""
+        for ref, asking in list(self._resumed.items()):
+            view = self._find_call(asking.call_id)
+            if view is None or view.status.is_outcome:
+                del self._resumed[ref]
+            if view is not None and view.status.is_outcome:
+                ms = messages.moment(view.finished_at) if view.finished_at else asking.arrived_ms
+                made = self._outcome(asking, view.call_id, view.output, view.error, view.large, ms)
+                self._owe(ref, Saying(made, (), asking.is_sealed))
+
+    # -- words ---------------------------------------------------------------------------------------------------------
+
+    def _say(self, message: Message | None, tickets: tuple[int, ...], asking: Asking) -> None:
+        self.output.append(Saying(message, tickets, asking.is_sealed))
+
+    def _id(self, asking: Asking, kind: str) -> str:
+        return derived_id(self._key, kind, self.agent_id, asking.ref, str(asking.runs))
+
+    def _reply(self, asking: Asking, kind: str, payload: Raw, ms: int) -> Message:
+        return messages.reply(asking.message, kind, asking.recipient, self._id(asking, kind), ms, payload)
+
+    def _receipt(self, asking: Asking, kind: str, at: str) -> Message:
+        body = Raw(msgspec.json.encode({"messageId": asking.message.message_id}))
+        sender = US if asking.message.type == EVENT else asking.recipient
+        return Message(
+            self._id(asking, kind), kind, sender, (asking.message.sender,), at, kind, body,
+            correlation_id=asking.message.thread_id,
+        )  # fmt: skip
+
+    def _failure(self, asking: Asking, info: ErrorInfo) -> Message:
+        return translate.failed(asking.message, info, self._id(asking, messages.ERROR), asking.recipient)
+
+
+def _published(message: Message) -> Raw:
+    """The input of ``trunkline/publish`` for an event."""
+    given = {"topic": message.topic, "payload": message.payload, "qos": message.level}
+    if message.expires_ms is not None:
+        given["expires_ms"] = message.expires_ms
+    return Raw(msgspec.json.encode(given))
+
+
+def _recipient_of(message: Message, ref: str) -> Identity:
+    name = ref.partition("@")[2]
+    return next((one for one in message.recipients if one.agent_id == name), message.recipients[0])
+
+
+def _offered(agent_id: str, payload: Raw) -> tuple[tuple[ToolDefinition, ...], bool]:
+    given = strictjson.load(bytes(payload), messages.MAX_DEPTH)
+    actions = given.get("actions") if isinstance(given, dict) else None
+    if not isinstance(actions, list) or not isinstance(given.get("replace", False), bool):
+        raise Refused(BAD_REQUEST, 'payload: expected {"actions": […], "replace"?}')
+    tools = tuple(translate.definition_of(agent_id, one, f"actions.{at}") for at, one in enumerate(actions))
+    return tools, given.get("replace", False)
+

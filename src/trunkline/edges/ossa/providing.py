@@ -1,0 +1,445 @@
+"""One agent while it can be reached: the calls it is given, the events it is told, and what it says to them. Sans-IO.
+
+Theory of operation::
+
+    made ──attach──> SUBSCRIBER ──register──> ARRIVING ──Admit──> READY ──leave──> over
+                                                  └──Refuse──> SUBSCRIBER
+
+A call goes out as a request whose id follows from the call, so that a repeat of it is recognised (QoS 2), and ends with
+the response, result or error of its correlation. An event of quality 1 or 2 is told again after 1, 2, 4 … 30 s until it
+is acknowledged, expired or a day old (decision 42). Retries of calls are the hub's: an attempt that cannot be handed
+over is ``AttemptFailed``.
+
+Owns what is under way to this agent. Does not own the order in which it leaves (``queue``), streams (``streams``), keys
+or sockets.
+
+Invariant: what was answered is never sent again, and each delivery ends with one event.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from trunkline.edges.ossa import messages, translate
+from trunkline.edges.ossa.messages import (
+    COMMAND_RESULT,
+    ERROR,
+    EVENT,
+    NACK,
+    REQUEST,
+    RESPONSE,
+    UNAUTHORIZED,
+    UNAVAILABLE,
+    ErrorInfo,
+    Identity,
+    Message,
+)
+from trunkline.edges.ossa.queue import SendQueue
+from trunkline.edges.ossa.translate import EDGE, RETRY, derived_id, extras_of, fault_of
+from trunkline.effects import Admit, Cancel, CheckHealth, Close, ConfirmTools, Deliver, Notify, Refuse, ToSession
+from trunkline.events import (
+    AgentArrived,
+    AgentLeft,
+    AttemptFailed,
+    CallFinished,
+    CallProgressed,
+    Event,
+    EventGivenUp,
+    EventTaken,
+    HealthReported,
+    SubscriberArrived,
+    SubscriberLeft,
+    ToolsOffered,
+)
+from trunkline.model import Health, Now, Peer, Principal, Status, ToolDefinition, fault, stamp
+
+# Requests that the agent works on, and events that it has not acknowledged, at once; the rest waits in its order.
+MAX_REQUESTS: Final = 16
+MAX_EVENTS: Final = 256
+# Silent point 25.
+SILENT_S: Final = 90.0
+# Decision 42: events are told again after these waits, then every so often.
+FIRST_DELAY_S: Final = 1.0
+MAX_DELAY_S: Final = 30.0
+EVENT_LIVES_MS: Final = 86_400_000
+# Answers to what we have not sent yet: after a restart of ours an agent may answer before it is asked again.
+MAX_EARLY: Final = 256
+
+
+class Sending(Struct, eq=False):
+    """One message that is to be sent, or was and is not answered."""
+
+    message: Message
+    is_sealed: bool = False
+    call_id: str = ""
+    # Of an event: whose it is, and its number.
+    subscription_id: str = ""
+    event: int = 0
+    attempts: int = 0
+    published_ms: int = 0
+    expires_ms: int | None = None
+    thread: str = ""
+    # A result of a command: told again like an event, until it is acknowledged.
+    is_owed: bool = False
+
+
+class Provider:
+    """One attachment. ``told_registered`` hears what became of what the agent offers, by the ref of its message."""
+
+    def __init__(
+        self,
+        number: int,
+        principal: Principal,
+        token_sha256: str,
+        key: bytes,
+        origin: str,
+        *,
+        told_registered: Callable[[ConfirmTools | str, Now], list[Event]],
+        now: Now,
+    ) -> None:
+        self.number = number
+        self.principal = principal
+        self.is_over = False
+        self._token_sha256 = token_sha256
+        self._key = key
+        self._origin = origin
+        self._told_registered = told_registered
+        self._queue: SendQueue[Sending] = SendQueue()
+        # What is not answered, and waits for nothing.
+        self._plain: deque[Sending] = deque()
+        # Sent and not answered, by the id of the message.
+        self._requests: dict[str, Sending] = {}
+        self._events: dict[str, Sending] = {}
+        self._by_thread: dict[str, Sending] = {}
+        self._by_call: dict[str, Sending] = {}
+        self._early: dict[str, Message] = {}
+        self._again: list[tuple[float, int, str]] = []
+        self._count = 0
+        self._offers: list[tuple[str, tuple[ToolDefinition, ...], bool]] = []
+        self._is_arriving = self.is_ready = False
+        self._heard_at = now.mono
+        self._is_silent = False
+
+    @property
+    def agent_id(self) -> str:
+        """Who it is."""
+        return self.principal.identity.partition(":")[2]
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._plain)
+
+    # -- coming and going ----------------------------------------------------------------------------------------------
+
+    def attach(self) -> list[Event]:
+        """The agent can be reached from here on."""
+        return [SubscriberArrived(self.number, self.principal)]
+
+    def register(self, ref: str, tools: tuple[ToolDefinition, ...], replace: bool) -> list[Event]:
+        """The agent says what it does; ``told_registered`` hears what was taken."""
+        if self.is_ready:
+            return [ToolsOffered(self.number, ref, tools, replace=replace)]
+        self._offers.append((ref, tools, replace))
+        if self._is_arriving:
+            return []
+        self._is_arriving = True
+        arrived = AgentArrived(
+            self.number,
+            ref,
+            EDGE,
+            self.agent_id,
+            messages.VERSION,
+            self._token_sha256,
+            Peer(self._origin),
+            timeout_s=30.0,
+            dedupes=True,
+            retry=RETRY,
+        )
+        return [arrived]
+
+    def leave(self, reason: str) -> list[Event]:
+        """It cannot be reached any more; what it was sent, the hub sends again when it is back."""
+        if self.is_over:
+            return []
+        self.is_over = True
+        left: list[Event] = [AgentLeft(self.number, reason)] if self.is_ready or self._is_arriving else []
+        return [*left, SubscriberLeft(self.number)]
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def send(self, effect: ToSession, now: Now) -> list[Event]:
+        """The exchange asks for something."""
+        match effect:
+            case Deliver():
+                return self._deliver(effect, now)
+            case Notify():
+                self._notify(effect, now)
+            case Cancel():
+                return self._cancel(effect)
+            case CheckHealth():
+                return [HealthReported(self.number, Health.SILENT if self._is_silent else Health.OK)]
+            case Admit():
+                self._is_arriving, self.is_ready = False, True
+                offers, self._offers = self._offers, []
+                return [ToolsOffered(self.number, ref, tools, replace=replace) for ref, tools, replace in offers]
+            case Refuse():
+                self._is_arriving = False
+                offers, self._offers = self._offers, []
+                return [event for ref, _, _ in offers for event in self._told_registered(ref, now)]
+            case ConfirmTools():
+                return self._told_registered(effect, now)
+            case Close():
+                return self.leave(effect.reason)
+            case _:
+                pass
+        return []
+
+    def _deliver(self, effect: Deliver, now: Now) -> list[Event]:
+        extras = extras_of(effect.context)
+        # In a circle (it is asked, for something that it asked for, under the same correlation) it would wait for
+        # itself: such a call has a correlation of its own.
+        is_circle = self.principal.identity in effect.chain or effect.caller == self.principal.identity
+        thread = effect.call_id if is_circle else effect.correlation_id
+        early = self._early.pop(thread, None)
+        if early is not None:
+            return [self._ended(effect.call_id, early)]
+        if effect.call_id in self._by_call:
+            return []  # sent again before the first was answered
+        message = Message(
+            derived_id(self._key, REQUEST, self.agent_id, effect.call_id),
+            REQUEST,
+            translate.identity_of(effect.caller, extras),
+            (self._identity(),),
+            stamp(now.ms),
+            effect.tool_id.partition("/")[2],
+            effect.input,
+            correlation_id=thread,
+            priority=extras.priority if extras.priority != messages.DEFAULT_PRIORITY else None,
+            qos=2,
+            others=extras.header,
+        )
+        if len(effect.input) > messages.MAX_MESSAGE_BYTES - messages.HEADER_ROOM:
+            problem = fault("tool.invalid_input", f"larger than a message of {messages.MAX_MESSAGE_BYTES} bytes")
+            return [CallFinished(self.number, effect.call_id, Status.FAILED, fault=problem)]
+        sending = Sending(message, call_id=effect.call_id, thread=thread, is_sealed=extras.is_sealed)
+        self._by_call[effect.call_id] = sending
+        self._queue.put(sending, thread, extras.priority, now.mono)
+        return []
+
+    def _cancel(self, effect: Cancel) -> list[Event]:
+        """OSSA has no word for it: only what was not sent can be stopped."""
+        sending = self._by_call.get(effect.call_id)
+        if sending is None or not self._queue.remove(sending):
+            return []
+        del self._by_call[effect.call_id]
+        return [CallFinished(self.number, effect.call_id, Status.CANCELED, fault=fault("tool.canceled"))]
+
+    def _notify(self, effect: Notify, now: Now) -> None:
+        extras = extras_of(effect.context)
+        message = Message(
+            derived_id(self._key, EVENT, effect.subscription_id, effect.event_id),
+            EVENT,
+            translate.identity_of(effect.publisher, extras),
+            (self._identity(),),
+            stamp(effect.published_ms),
+            extras.action or "event",
+            effect.body,
+            correlation_id=effect.correlation_id,
+            priority=extras.priority if extras.priority != messages.DEFAULT_PRIORITY else None,
+            expires_at=None if effect.expires_ms is None else stamp(effect.expires_ms),
+            topic=effect.topic,
+            qos=effect.qos,
+            others=extras.header,
+        )
+        if message.message_id in self._events:
+            return
+        sending = Sending(
+            message,
+            subscription_id=effect.subscription_id,
+            event=effect.event,
+            published_ms=effect.published_ms,
+            expires_ms=effect.expires_ms,
+            thread=f"event {effect.correlation_id}" if effect.correlation_id and effect.qos else "",
+        )
+        self._queue.put(sending, sending.thread, extras.priority, now.mono)
+
+    def say(self, message: Message, *, is_sealed: bool = False) -> None:
+        """Something that is not answered: a reply, a piece of a stream."""
+        self._plain.append(Sending(message, is_sealed))
+
+    def owe(self, message: Message, *, is_sealed: bool, now: Now) -> None:
+        """A result, which is told again until it is acknowledged."""
+        if message.message_id not in self._events:
+            sending = Sending(message, is_sealed, is_owed=True, published_ms=now.ms)
+            self._queue.put(sending, "", message.priority or messages.DEFAULT_PRIORITY, now.mono)
+
+    def _identity(self) -> Identity:
+        return Identity(self.agent_id, self.principal.type or translate.OTHER_TYPE)
+
+    # -- what leaves ---------------------------------------------------------------------------------------------------
+
+    def next(self, now: Now) -> Sending | None:
+        """What is to be sent next; from here on it counts as sent."""
+        if self._plain:
+            return self._plain.popleft()
+        if len(self._requests) >= MAX_REQUESTS or len(self._events) >= MAX_EVENTS:
+            return None
+        sending = self._queue.take(now.mono)
+        if sending is None:
+            return None
+        if sending.call_id:
+            self._requests[sending.message.message_id] = sending
+            self._by_thread[sending.thread] = sending
+        elif sending.is_owed or (sending.subscription_id and sending.message.qos):
+            self._events[sending.message.message_id] = sending
+            self._sent_event(sending, now)
+        return sending
+
+    def _sent_event(self, sending: Sending, now: Now) -> None:
+        wait_s = min(FIRST_DELAY_S * 2.0 ** min(sending.attempts, 16), MAX_DELAY_S)
+        sending.attempts += 1
+        self._count += 1
+        heapq.heappush(self._again, (now.mono + wait_s, self._count, sending.message.message_id))
+
+    def not_sent(self, sending: Sending, why: str) -> list[Event]:
+        """A transport could not hand this over."""
+        if not sending.call_id or self._requests.pop(sending.message.message_id, None) is None:
+            return []  # an event is told again by its timer
+        self._forget(sending)
+        return [AttemptFailed(self.number, sending.call_id, fault("tool.unavailable", why, retryable=True))]
+
+    def unfit(self, sending: Sending, why: str) -> list[Event]:
+        """This cannot be said on this wire at all, and is not tried again."""
+        message_id = sending.message.message_id
+        if self._requests.pop(message_id, None) is not None:
+            self._forget(sending)
+            problem = fault("tool.invalid_input", why)
+            return [CallFinished(self.number, sending.call_id, Status.FAILED, fault=problem)]
+        if self._events.pop(message_id, None) is None or sending.is_owed:
+            return []
+        self._queue.done(sending.thread)
+        return [EventGivenUp(self.number, sending.subscription_id, sending.event, "unfit")]
+
+    # -- what it says --------------------------------------------------------------------------------------------------
+
+    def heard(self, now: Now) -> list[Event]:
+        """A sign of life: any message."""
+        self._heard_at = now.mono
+        if not self._is_silent:
+            return []
+        self._is_silent = False
+        return [HealthReported(self.number, Health.OK)] if self.is_ready else []
+
+    def receive(self, message: Message, now: Now) -> list[Event]:
+        """An answer to something that it was sent: response, result, error, acknowledgment or its opposite."""
+        if message.type in {RESPONSE, COMMAND_RESULT, ERROR}:
+            return self._answered(message)
+        message_id = messages.about(message.payload)
+        if message.type == NACK:
+            return self._refused(message_id, message)
+        return self._taken(message_id)
+
+    def acknowledged(self, sending: Sending) -> list[Event]:
+        """A transport says that the agent took this: it answered the request that carried it."""
+        return self._taken(sending.message.message_id)
+
+    def _taken(self, message_id: str) -> list[Event]:
+        sending = self._events.pop(message_id, None)
+        if sending is None:
+            return []
+        self._queue.done(sending.thread)
+        return [] if sending.is_owed else [EventTaken(self.number, sending.subscription_id, sending.event)]
+
+    def _answered(self, message: Message) -> list[Event]:
+        thread = message.correlation_id or ""
+        sending = self._by_thread.get(thread)
+        if sending is None:
+            if thread and not any(one.thread == thread for one in self._by_call.values()):
+                self._early[thread] = message
+                if len(self._early) > MAX_EARLY:
+                    del self._early[next(iter(self._early))]
+            return []
+        return self._end(sending, message)
+
+    def _end(self, sending: Sending, message: Message) -> list[Event]:
+        self._requests.pop(sending.message.message_id, None)
+        self._forget(sending)
+        return [self._ended(sending.call_id, message)]
+
+    def _forget(self, sending: Sending) -> None:
+        self._by_call.pop(sending.call_id, None)
+        if self._by_thread.get(sending.thread) is sending:
+            del self._by_thread[sending.thread]
+        self._queue.done(sending.thread)
+
+    def _ended(self, call_id: str, message: Message) -> Event:
+        if message.error is None:
+            return CallFinished(self.number, call_id, Status.SUCCEEDED, message.payload)
+        found = fault_of(message.error)
+        if found.retryable:
+            return AttemptFailed(self.number, call_id, found)
+        return CallFinished(self.number, call_id, Status.FAILED, fault=found)
+
+    def _refused(self, message_id: str, message: Message) -> list[Event]:
+        sending = self._requests.get(message_id)
+        if sending is None:
+            return []  # an event: its timer tells it again
+        if message.error is None:
+            info = ErrorInfo(UNAVAILABLE, "not taken", message.timestamp)
+            message = msgspec.structs.replace(message, error=info)
+        return self._end(sending, message)
+
+    def is_working_on(self, thread: str) -> bool:
+        """Whether it was sent a request of this correlation and has not answered."""
+        return thread in self._by_thread
+
+    def progressed(self, thread: str, sequence: int, payload: Raw, *, done: bool) -> list[Event] | None:
+        """A piece of a stream, if it belongs to a call that this agent works on (wire detail 10)."""
+        sending = self._by_thread.get(thread)
+        if sending is None:
+            return None
+        data = Raw(b'{"json":%b}' % bytes(payload))
+        return [CallProgressed(self.number, sending.call_id, sequence + 1, "stream", data, done)]
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def wake_at(self) -> float | None:
+        """When ``wake`` is due."""
+        times = [self._again[0][0]] if self._again else []
+        if self.is_ready and not self._is_silent:
+            times.append(self._heard_at + SILENT_S)
+        return min(times, default=None)
+
+    def wake(self, now: Now) -> tuple[list[Event], list[Sending]]:
+        """Events that are told again, and whether the agent was silent for too long."""
+        events: list[Event] = []
+        again: list[Sending] = []
+        while self._again and self._again[0][0] <= now.mono:
+            _, _, message_id = heapq.heappop(self._again)
+            sending = self._events.get(message_id)
+            if sending is None:
+                continue
+            is_late = sending.expires_ms is not None and sending.expires_ms <= now.ms
+            if is_late or now.ms - sending.published_ms >= EVENT_LIVES_MS:
+                del self._events[message_id]
+                self._queue.done(sending.thread)
+                if sending.is_owed:
+                    continue
+                reason = "expired" if is_late else "not acknowledged"
+                events.append(EventGivenUp(self.number, sending.subscription_id, sending.event, reason))
+            else:
+                self._sent_event(sending, now)
+                again.append(sending)
+        if self.is_ready and not self._is_silent and now.mono >= self._heard_at + SILENT_S:
+            self._is_silent = True
+            events.append(HealthReported(self.number, Health.SILENT))
+        return events, again
+
+
+# What an agent hears that was not let in: its key was revoked meanwhile.
+NOT_ADMITTED: Final = (UNAUTHORIZED, "not admitted")

@@ -1,0 +1,93 @@
+"""What waits to be sent to one agent: by priority with ageing, and in order within a correlation. Pure.
+
+Owns the order (OSSA-014, OSSA-083, silent point 19): the lower number goes first; whoever waits for 30 s rises by one;
+of the same level the older one. Of one correlation only the first can leave, and the next when that one is done with,
+whatever their priorities (contradiction 8). Does not own what is sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
+
+from trunkline.edges.ossa.messages import LOWEST_PRIORITY
+
+AGEING_S: Final = 30.0
+
+T = TypeVar("T")
+
+
+class Waiting(Struct, Generic[T], eq=False):
+    """One that waits. ``thread`` is its correlation; empty if order does not matter to it."""
+
+    item: T
+    thread: str
+    priority: int
+    since: float
+
+
+class SendQueue(Generic[T]):
+    """All that wait for one agent."""
+
+    def __init__(self) -> None:
+        self._levels: tuple[deque[Waiting[T]], ...] = tuple(deque() for _ in range(LOWEST_PRIORITY + 1))
+        # By thread: what was let out or may be, then what comes after it.
+        self._threads: dict[str, deque[Waiting[T]]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, item: T, thread: str, priority: int, now_mono: float) -> None:
+        """One more."""
+        waiting = Waiting(item, thread, priority, now_mono)
+        self._count += 1
+        if thread:
+            held = self._threads.setdefault(thread, deque())
+            held.append(waiting)
+            if len(held) > 1:
+                return
+        self._levels[priority].append(waiting)
+
+    def take(self, now_mono: float) -> T | None:
+        """The next one to be sent; None if nobody may leave now."""
+        best: tuple[float, float, int] | None = None
+        for level, waiting in enumerate(self._levels):
+            if waiting:
+                first = waiting[0]
+                rank = (level - (now_mono - first.since) // AGEING_S, first.since, level)
+                best = rank if best is None or rank < best else best
+        if best is None:
+            return None
+        self._count -= 1
+        return self._levels[best[2]].popleft().item
+
+    def done(self, thread: str) -> None:
+        """What left of this correlation is done with: the next one may leave."""
+        held = self._threads.get(thread) if thread else None
+        if held is None:
+            return
+        held.popleft()
+        if held:
+            self._levels[held[0].priority].append(held[0])
+        else:
+            del self._threads[thread]
+
+    def remove(self, item: T) -> bool:
+        """Take one back that has not left; False if it has."""
+        for waiting in self._levels:
+            for one in waiting:
+                if one.item is item:
+                    waiting.remove(one)
+                    self._count -= 1
+                    self.done(one.thread)
+                    return True
+        for held in self._threads.values():
+            for index, one in enumerate(held):
+                if index and one.item is item:
+                    del held[index]
+                    self._count -= 1
+                    return True
+        return False

@@ -1,0 +1,38 @@
+"""How many messages one agent may send in a minute (section 5.3). Pure.
+
+A sliding window of 60 s for each agent: requests and commands together, events for themselves; nothing else is counted
+(silent point 18). The limit is that of the class its key was made for, whatever a message says.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from trunkline.edges.ossa.messages import COMMAND, EVENT, RATE_LIMITED, REQUEST, Refused
+
+WINDOW_S: Final = 60.0
+# OSSA-077.
+DEFAULT_LIMIT: Final = 100
+
+
+class Rate:
+    """What one agent sent in the last minute."""
+
+    def __init__(self, limits: Mapping[str, int]) -> None:
+        self._limits = limits
+        self._seen: dict[str, deque[float]] = {}
+
+    def count(self, kind: str, agent_type: str, now_mono: float) -> None:
+        """One more message of this type; ``Refused`` with 429 if it is too many."""
+        if kind not in {REQUEST, COMMAND, EVENT}:
+            return
+        limit = self._limits.get(agent_type, DEFAULT_LIMIT)
+        seen = self._seen.setdefault(EVENT if kind == EVENT else REQUEST, deque())
+        while seen and seen[0] <= now_mono - WINDOW_S:
+            seen.popleft()
+        if len(seen) >= limit:
+            wait_ms = int((seen[0] + WINDOW_S - now_mono) * 1000) + 1 if seen else int(WINDOW_S * 1000)
+            raise Refused(RATE_LIMITED, f"at most {limit} a minute", retryAfterMs=wait_ms)
+        seen.append(now_mono)
