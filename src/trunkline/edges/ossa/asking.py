@@ -233,7 +233,7 @@ class Asker:
         message = asking.message
         noticed = Noticed("message.expired", EDGE, self.principal.identity, f"{message.type} {message.message_id}")
         info = ErrorInfo(TIMEOUT, "expired before it was handled", stamp(now.ms))
-        if message.type == REQUEST or message.type == COMMAND:
+        if message.type in {REQUEST, COMMAND}:
             return [noticed, *self._end(asking, self._failure(asking, info), now)]
         return [noticed, *self._end(asking, None, now)]
 
@@ -473,4 +473,3 @@ def _offered(agent_id: str, payload: Raw) -> tuple[tuple[ToolDefinition, ...], b
         raise Refused(BAD_REQUEST, 'payload: expected {"actions": […], "replace"?}')
     tools = tuple(translate.definition_of(agent_id, one, f"actions.{at}") for at, one in enumerate(actions))
     return tools, given.get("replace", False)
-

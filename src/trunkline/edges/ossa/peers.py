@@ -151,7 +151,9 @@ class Peer(BaseSink):
     @property
     def is_idle(self) -> bool:
         """Whether it may be forgotten."""
-        return not (len(self.asker) or self.asker.is_waiting or self.asker.owed() or self.attachment or len(self.streams))
+        return not (
+            len(self.asker) or self.asker.is_waiting or self.asker.owed() or self.attachment or len(self.streams)
+        )
 
     # -- what it says --------------------------------------------------------------------------------------------------
 
@@ -180,6 +182,19 @@ class Peer(BaseSink):
         if message.type == messages.ACK:
             events += self.asker.acknowledged(messages.about(message.payload))
         return events
+
+    def answered(self, known: Known) -> None:
+        """An answer that came back on the way that a message went out by."""
+        now = self._feed.now()
+        attachment = self.attachment
+        provider = None if attachment is None else attachment.provider
+        events = [] if provider is None else provider.heard(now)
+        self.step(events + self._answer(known.message, provider, now))
+
+    def took(self, sending: Sending) -> None:
+        """The agent took an event or a result, says the way it was sent by."""
+        events = [] if self.attachment is None else self.attachment.provider.acknowledged(sending)
+        self.step(events + self.asker.acknowledged(sending.message.message_id))
 
     def _stream(self, message: Message, now: Now) -> list[Event]:
         going, is_gap = self.streams.receive(message, now.mono)

@@ -1,0 +1,289 @@
+"""OSSA over HTTPS and WebSocket: ``POST /ossa/v1/messages``, ``/ossa/v1/ws`` and ``GET /ossa/v1/keys``.
+
+Owns status codes, frames, and how many requests of one agent wait for a reply. There is no token: every message is
+signed, and ``peers`` judges it. Every answer but the keys is an OSSA message, also one to strangers.
+
+Invariant: a request that was read is answered once; a socket speaks for the agent of its first valid message only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.frames import CloseCode
+
+from trunkline.edges.background import Background
+from trunkline.edges.bodies import BadRequest, read_body
+from trunkline.edges.listener import when_closed
+from trunkline.edges.ossa import messages
+from trunkline.edges.ossa.messages import (
+    ACK,
+    BAD_REQUEST,
+    INTERNAL_ERROR,
+    MAX_MESSAGE_BYTES,
+    NOT_FOUND,
+    RATE_LIMITED,
+    TIMEOUT,
+    UNAUTHORIZED,
+    Message,
+    Refused,
+)
+from trunkline.edges.ossa.peers import Known, Peer, Peers
+from trunkline.edges.ossa.providing import Sending
+from trunkline.edges.shares import SHARE, Share, Shares
+from trunkline.edges.websocket import close_quietly
+
+PREFIX: Final = "/ossa/v1"
+# Silent point 23: after so many messages in a row that are none, a socket is closed.
+MAX_BAD: Final = 3
+# What may wait in one socket before more is sent to it.
+ROOM_BYTES: Final = 1_048_576
+# What may wait at all: an agent that does not read so much of its own replies is cut off.
+MAX_WAITING_BYTES: Final = 16_777_216
+# Requests of one agent that wait for their replies at once.
+MAX_POSTS: Final = 256
+
+Told = list[tuple[Message, bytes]]
+
+
+class OssaServer:
+    """The application, and the sockets that are open."""
+
+    def __init__(self, peers: Peers, background: Background) -> None:
+        self._peers = peers
+        self._background = background
+        self._incoming = Shares()
+        self._posts: dict[str, int] = {}
+        self._sockets: set[SocketWay] = set()
+        peers.on_sent_away = self._sent_away
+        routes = [
+            Route(f"{PREFIX}/messages", self.message, methods=["POST"]),
+            Route(f"{PREFIX}/keys", self.keys, methods=["GET"]),
+            WebSocketRoute(f"{PREFIX}/ws", self.socket),
+        ]
+        handlers = {Refused: self._on_refused, HTTPException: self._on_http, Exception: self._on_defect}
+        self.app = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
+        self.app.router.redirect_slashes = False
+
+    # -- routes --------------------------------------------------------------------------------------------------------
+
+    async def keys(self, _: Request) -> Response:
+        """``GET /ossa/v1/keys``: our public keys, for everybody."""
+        return Response(bytes(self._peers.own.jwks), media_type="application/json")
+
+    async def message(self, request: Request) -> Response:
+        """``POST /ossa/v1/messages``: one message, answered by its reply."""
+        # Nobody is known yet: what is on its way counts for the address.
+        request.scope[SHARE] = Share(self._incoming, _address(request))
+        try:
+            data = await read_body(request.scope, request.receive, MAX_MESSAGE_BYTES)
+        except BadRequest as error:
+            code = TIMEOUT if error.status == 408 else RATE_LIMITED if error.status == 429 else BAD_REQUEST
+            raise Refused(code, error.text) from None
+        known = self._peers.read(data)
+        agent_id = known.message.sender.agent_id
+        if self._posts.get(agent_id, 0) >= MAX_POSTS:
+            raise _about(
+                known, Refused(RATE_LIMITED, f"{MAX_POSTS} requests of yours wait for replies", retryAfterMs=1000)
+            )
+        self._posts[agent_id] = self._posts.get(agent_id, 0) + 1
+        try:
+            told = await self._told(request, known)
+        finally:
+            self._posts[agent_id] -= 1
+            if not self._posts[agent_id]:
+                del self._posts[agent_id]
+        return _answer(known.message, told)
+
+    async def _told(self, request: Request, known: Known) -> Told:
+        """The replies to a message; nothing if there are none, or nobody waits for them any more."""
+        bell: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
+        ticket = self._peers.receive(known, lambda told: None if bell.done() else bell.set_result(told))
+        if not ticket:
+            return []
+        try:
+            with when_closed(request.scope, lambda: None if bell.done() else bell.set_result([])):
+                return await bell
+        finally:
+            self._peers.drop(ticket)
+
+    # -- refusals ------------------------------------------------------------------------------------------------------
+
+    async def _on_refused(self, _: HTTPConnection, refused: Exception) -> Response:
+        assert isinstance(refused, Refused)
+        return Response(self._peers.refusal(refused), refused.error_code, _headers(refused), "application/json")
+
+    async def _on_http(self, request: HTTPConnection, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code, text = (NOT_FOUND, "no such route") if error.status_code == 404 else (BAD_REQUEST, "another method")
+        answer = await self._on_refused(request, Refused(code, text))
+        answer.status_code = error.status_code
+        answer.headers.update(error.headers or {})
+        return answer
+
+    async def _on_defect(self, request: HTTPConnection, error: Exception) -> Response:
+        self._peers.feed.failed(0, error)
+        return await self._on_refused(request, Refused(INTERNAL_ERROR, "a defect of the exchange; it is on record"))
+
+    # -- sockets -------------------------------------------------------------------------------------------------------
+
+    async def socket(self, socket: WebSocket) -> None:
+        """``/ossa/v1/ws``: one message in each text frame, both ways."""
+        socket.scope[SHARE] = Share(self._incoming, _address(socket))
+        await socket.accept()
+        way = SocketWay(socket)
+        self._sockets.add(way)
+        sender = self._background.spawn(way.run())
+        bad = 0
+        try:
+            while way.is_open:
+                data = (await socket.receive_text()).encode("utf-8", "surrogatepass")
+                bad = 0 if self._take(way, data) else bad + 1
+                if bad >= MAX_BAD:
+                    await way.finish(CloseCode.POLICY_VIOLATION)
+                    return
+        except (WebSocketDisconnect, KeyError, RuntimeError):
+            return  # gone, or a binary frame
+        finally:
+            self._sockets.discard(way)
+            way.close()
+            sender.cancel()
+            if way.peer is not None:
+                way.peer.detach(way, "disconnected")
+
+    def _take(self, way: SocketWay, data: bytes) -> bool:
+        """One frame; whether it was a message of the agent that this socket belongs to."""
+        try:
+            known = self._peers.read(data)
+            peer = self._peers.peer(known)
+            if way.peer is None:
+                way.peer = peer
+                peer.keys = known.keys or peer.keys
+                peer.attach(way, way.origin)
+            elif way.peer is not peer:
+                if way.agent_id != known.message.sender.agent_id:
+                    raise _about(known, Refused(UNAUTHORIZED, f"this connection belongs to {way.agent_id}"))
+                way.peer = peer
+                peer.attach(way, way.origin)
+        except Refused as refused:
+            way.say(self._peers.refusal(refused))
+            return False
+        try:
+            self._peers.receive(known, way.told)
+        except Refused as refused:
+            if known.message.type != messages.ERROR:  # an error never gets an error
+                way.say(self._peers.refusal(refused))
+        return True
+
+    def _sent_away(self, way: object) -> None:
+        if isinstance(way, SocketWay):
+            self._background.spawn(way.finish(CloseCode.POLICY_VIOLATION))
+
+    async def stop(self) -> None:
+        """Say goodbye to all at the same time."""
+        await asyncio.gather(*(way.finish(CloseCode.GOING_AWAY) for way in list(self._sockets)))
+
+
+class SocketWay:
+    """One socket, as the way to an agent."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self.peer: Peer | None = None
+        self.is_open = True
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._bell = asyncio.Event()
+
+    @property
+    def agent_id(self) -> str:
+        """Whose it is; empty before its first valid message."""
+        return "" if self.peer is None else self.peer.agent_id
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from."""
+        return _address(self._socket)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be sent now."""
+        return self.is_open and self._bytes < ROOM_BYTES
+
+    def send(self, data: bytes, _sending: Sending) -> None:
+        """What the exchange asks the agent."""
+        self.say(data)
+
+    def told(self, replies: Told) -> None:
+        """Replies to what the agent asked here."""
+        for _, data in replies:
+            self.say(data)
+
+    def say(self, data: bytes) -> None:
+        """Send this. An agent that reads nothing is cut off."""
+        if not self.is_open:
+            return
+        self._waiting.append(data)
+        self._bytes += len(data)
+        self._bell.set()
+        if self._bytes > MAX_WAITING_BYTES:
+            self.close()
+
+    async def run(self) -> None:
+        """Write what there is, as fast as it is read."""
+        try:
+            while self.is_open or self._waiting:
+                while self._waiting:
+                    data = self._waiting.popleft()
+                    await self._socket.send_text(data.decode())
+                    had_room, self._bytes = self.has_room, self._bytes - len(data)
+                    if not had_room and self.has_room and self.peer is not None:
+                        self.peer.flush()
+                self._bell.clear()
+                if self.is_open:
+                    await self._bell.wait()
+        except (WebSocketDisconnect, RuntimeError):
+            self.close()
+
+    def close(self) -> None:
+        """Nothing more is sent."""
+        self.is_open = False
+        self._bell.set()
+
+    async def finish(self, code: CloseCode) -> None:
+        """Say goodbye."""
+        self.close()
+        await close_quietly(self._socket, code)
+
+
+def _answer(message: Message, told: Told) -> Response:
+    """The HTTP answer (wire detail 3)."""
+    if not told:
+        return Response(status_code=202)
+    if message.is_to_list:
+        return Response(b"[%b]" % b",".join(data for _, data in told), 200, media_type="application/json")
+    reply, data = told[0]
+    status = reply.error.code if reply.error is not None else 202 if reply.type == ACK else 200
+    return Response(data, status, media_type="application/json")
+
+
+def _headers(refused: Refused) -> dict[str, str] | None:
+    wait_ms = refused.details.get("retryAfterMs")
+    return {"retry-after": str(-(-wait_ms // 1000))} if isinstance(wait_ms, int) else None
+
+
+def _about(known: Known, refused: Refused) -> Refused:
+    refused.to, refused.thread_id = known.message.sender, known.message.thread_id
+    return refused
+
+
+def _address(connection: HTTPConnection) -> str:
+    return connection.client.host if connection.client is not None else ""
