@@ -46,7 +46,18 @@ from trunkline.edges.ossa.messages import (
 from trunkline.edges.ossa.translate import EDGE, EXCHANGE, REGISTER, US, context_of, derived_id
 from trunkline.effects import Answer, ConfirmTools, Progress, Reply, ToSession, Wait
 from trunkline.events import CallRequested, Event, Noticed, ProcessStepped
-from trunkline.model import EMPTY_OBJECT, CallView, Fault, LargeOutput, Now, Principal, ToolDefinition, ToolView, stamp
+from trunkline.model import (
+    EMPTY_OBJECT,
+    CallView,
+    Fault,
+    LargeOutput,
+    Now,
+    Principal,
+    ToolDefinition,
+    ToolView,
+    fault,
+    stamp,
+)
 
 # What of one agent may wait or run at once; more is refused with 507.
 MAX_OPEN: Final = 1024
@@ -103,7 +114,7 @@ Registering = Callable[[str, tuple[ToolDefinition, ...], bool, Now], list[Event]
 
 
 class Asker:
-    """One agent as a caller. ``find_tool`` and ``find_call`` look things up, ``register`` is what it offers."""
+    """One agent as a caller. ``find_tool``, ``find_call`` and ``is_away`` look things up, ``register`` is what it offers."""
 
     def __init__(
         self,
@@ -114,6 +125,7 @@ class Asker:
         *,
         find_tool: Callable[[str], ToolView | None],
         find_call: Callable[[str], CallView | None],
+        is_away: Callable[[str], bool],
         register: Registering,
     ) -> None:
         self.number = number
@@ -122,6 +134,7 @@ class Asker:
         self._aliases = aliases
         self._find_tool = find_tool
         self._find_call = find_call
+        self._is_away = is_away
         self._register = register
         self._open: dict[str, Asking] = {}
         self._open_bytes = 0
@@ -330,7 +343,10 @@ class Asker:
         if asking.shown:
             self._stream(asking, effect.call_id, STREAM_END, now, EMPTY_OBJECT, asking.shown)
         ms = effect.finished_ms or now.ms
-        made = self._outcome(asking, effect.call_id, effect.output, effect.fault, effect.large, ms)
+        found = effect.fault
+        if found is not None and found.code == "tool.not_found" and self._is_away(asking.recipient.agent_id):
+            found = fault("tool.unavailable")  # it may well have that action (decision 40)
+        made = self._outcome(asking, effect.call_id, effect.output, found, effect.large, ms)
         if asking.message.type == COMMAND and not effect.refused:
             return self._command_ended(asking, effect.call_id, made, now)
         code = None if made is None or made.error is None else made.error.code

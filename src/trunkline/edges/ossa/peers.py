@@ -1,8 +1,8 @@
 """Everybody who speaks OSSA with us: who they are, what of theirs is under way, and where they are reached.
 
 Start reading here. Bytes come from a transport (``serve``); ``receive`` judges them in this order: size, JSON, shape,
-version, signature and whose key it is, time, encryption, rate; then the message goes to its sender's ``Peer``, which has
-an ``Asker`` for what the agent asks for and, while it can be reached, a ``Provider`` for what it is asked.
+version, signature and whose key it is, time, encryption, rate; then the message goes to its sender's ``Peer``, which
+has an ``Asker`` for what the agent asks for and, while it can be reached, a ``Provider`` for what it is asked.
 
 Owns identities, tickets (who waits for which reply) and the way out: everything is signed here, with our key, and
 sealed for its recipient where it has to be. Does not own sockets.
@@ -134,6 +134,7 @@ class Peer(BaseSink):
             peers.config.actions,
             find_tool=peers.views.tool,
             find_call=peers.views.call,
+            is_away=peers.is_away,
             register=self._register,
         )
         self.attachment: Attachment | None = None
@@ -173,12 +174,12 @@ class Peer(BaseSink):
         if message.type in STREAM_TYPES:
             events += self._stream(message, now)
         elif message.type != HEARTBEAT:
-            events += self._answer(message, provider, now)
+            events += self._answer(message, provider)
         self.step(events)
         return False
 
-    def _answer(self, message: Message, provider: Provider | None, now: Now) -> list[Event]:
-        events = [] if provider is None else provider.receive(message, now)
+    def _answer(self, message: Message, provider: Provider | None) -> list[Event]:
+        events = [] if provider is None else provider.receive(message)
         if message.type == messages.ACK:
             events += self.asker.acknowledged(messages.about(message.payload))
         return events
@@ -189,7 +190,7 @@ class Peer(BaseSink):
         attachment = self.attachment
         provider = None if attachment is None else attachment.provider
         events = [] if provider is None else provider.heard(now)
-        self.step(events + self._answer(known.message, provider, now))
+        self.step(events + self._answer(known.message, provider))
 
     def took(self, sending: Sending) -> None:
         """The agent took an event or a result, says the way it was sent by."""
@@ -202,10 +203,10 @@ class Peer(BaseSink):
             self._nack(message, now)
         events: list[Event] = []
         for piece in going:
-            events += self._piece(piece, now)
+            events += self._piece(piece)
         return events
 
-    def _piece(self, piece: Message, now: Now) -> list[Event]:
+    def _piece(self, piece: Message) -> list[Event]:
         """A piece of a stream in its turn: a call's progress, or something for its recipients."""
         provider = None if self.attachment is None else self.attachment.provider
         if provider is not None and piece.correlation_id is not None:
@@ -219,9 +220,9 @@ class Peer(BaseSink):
                 found = provider.progressed(piece.correlation_id, sequence, payload, done=done)
                 if found is not None:
                     return found
-        return self._forward(piece, now)
+        return self._forward(piece)
 
-    def _forward(self, piece: Message, now: Now) -> list[Event]:
+    def _forward(self, piece: Message) -> list[Event]:
         targets = [self._peers.reached(one.agent_id) for one in piece.recipients]
         if piece.type == STREAM_START:
             for recipient, target in zip(piece.recipients, targets, strict=True):
@@ -354,7 +355,7 @@ class Peer(BaseSink):
             elif saying.message is not None:
                 self._push(saying)
         if self.attachment is not None:
-            self.attachment.flush()
+            self.attachment.drain()
         self._alarm.set()
 
     def _push(self, saying: Saying) -> None:
@@ -439,6 +440,10 @@ class Attachment(BaseSink):
             self._peers.sent_away(self._peer, self.way)
 
     def flush(self) -> None:
+        """Something may be different, also for what the agent asked for."""
+        self._peer.flush()
+
+    def drain(self) -> None:
         """Send what may leave now."""
         if self.provider.is_over:
             return
@@ -618,6 +623,10 @@ class Peers:
         """An agent, if it can be reached now."""
         found = self.by_agent.get(agent_id)
         return found if found is not None and found.attachment is not None else None
+
+    def is_away(self, agent_id: str) -> bool:
+        """Whether this is an agent of ours that cannot be reached now."""
+        return self.reached(agent_id) is None and bool(self.views.credentials(EDGE, agent_id))
 
     def receive(self, known: Known, told: Callable[[list[tuple[Message, bytes]]], None]) -> int:
         """Hand a message to its sender's conversation. The ticket whose replies ``told`` will hear; 0 if none come.

@@ -314,7 +314,7 @@ class Provider:
         return [AttemptFailed(self.number, sending.call_id, fault("tool.unavailable", why, retryable=True))]
 
     def unfit(self, sending: Sending, why: str) -> list[Event]:
-        """This cannot be said on this wire at all, and is not tried again."""
+        """What cannot be said on this wire at all is not tried again."""
         message_id = sending.message.message_id
         if self._requests.pop(message_id, None) is not None:
             self._forget(sending)
@@ -335,7 +335,7 @@ class Provider:
         self._is_silent = False
         return [HealthReported(self.number, Health.OK)] if self.is_ready else []
 
-    def receive(self, message: Message, now: Now) -> list[Event]:
+    def receive(self, message: Message) -> list[Event]:
         """An answer to something that it was sent: response, result, error, acknowledgment or its opposite."""
         if message.type in {RESPONSE, COMMAND_RESULT, ERROR}:
             return self._answered(message)

@@ -70,7 +70,7 @@ class OssaServer:
             WebSocketRoute(f"{PREFIX}/ws", self.socket),
         ]
         handlers = {Refused: self._on_refused, HTTPException: self._on_http, Exception: self._on_defect}
-        self.app = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
+        self.app = Starlette(routes=routes, exception_handlers=handlers)
         self.app.router.redirect_slashes = False
 
     # -- routes --------------------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def tool_of(recipient: str, action: str, aliases: Mapping[str, str]) -> str:
 
 def input_of(payload: Raw) -> Raw:
     """The input of a call: an object as it is, any other value wrapped (silent point 27)."""
-    return payload if bytes(payload[:1]) == b"{" else Raw(b'{"value":%b}' % bytes(payload))
+    return payload if bytes(payload).startswith(b"{") else Raw(b'{"value":%b}' % bytes(payload))
 
 
 def fault_of(error: ErrorInfo) -> Fault:
@@ -178,7 +178,7 @@ class Action(Struct, frozen=True):
 
     name: str
     description: str = ""
-    input_schema: dict[str, Any] = {"type": "object"}
+    input_schema: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "object"})
     output_schema: dict[str, Any] | None = None
     side_effects: bool = True
 
