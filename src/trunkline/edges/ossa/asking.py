@@ -64,7 +64,7 @@ MAX_OPEN: Final = 1024
 MAX_OPEN_BYTES: Final = 33_554_432
 # Refusals that are kept for repeats.
 MAX_KEPT: Final = 1000
-# How often a tool that only reads is run again for the same message (decision 43).
+# How often a tool that only reads is run again for the same message (decision 64).
 MAX_RUNS: Final = 16
 # Results of commands that are owed: one subject for each command.
 COMMANDS: Final = "ossa.commands"
@@ -114,7 +114,7 @@ Registering = Callable[[str, tuple[ToolDefinition, ...], bool, Now], list[Event]
 
 
 class Asker:
-    """One agent as a caller. ``find_tool``, ``find_call`` and ``is_away`` look things up, ``register`` is what it offers."""
+    """One agent as a caller. ``find_…`` and ``is_away`` look things up, ``register`` is told what it offers."""
 
     def __init__(
         self,
@@ -345,7 +345,7 @@ class Asker:
         ms = effect.finished_ms or now.ms
         found = effect.fault
         if found is not None and found.code == "tool.not_found" and self._is_away(asking.recipient.agent_id):
-            found = fault("tool.unavailable")  # it may well have that action (decision 40)
+            found = fault("tool.unavailable")  # it may well have that action (decision 63)
         made = self._outcome(asking, effect.call_id, effect.output, found, effect.large, ms)
         if asking.message.type == COMMAND and not effect.refused:
             return self._command_ended(asking, effect.call_id, made, now)
@@ -381,7 +381,7 @@ class Asker:
         return self._end(asking, None, now)
 
     def _is_to_run_again(self, asking: Asking, effect: Answer) -> bool:
-        """Decision 43: after a timeout, a repeat runs again what only reads."""
+        """Decision 64: after a timeout, a repeat runs again what only reads."""
         is_old = (effect.finished_ms or asking.arrived_ms) < asking.arrived_ms
         if not is_old or effect.fault is None or effect.fault.code != "tool.timeout" or asking.runs >= MAX_RUNS:
             return False

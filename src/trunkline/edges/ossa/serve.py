@@ -265,7 +265,7 @@ class SocketWay:
 
 
 def _answer(message: Message, told: Told) -> Response:
-    """The HTTP answer (wire detail 3)."""
+    """The HTTP answer."""
     if not told:
         return Response(status_code=202)
     if message.is_to_list:
