@@ -12,6 +12,7 @@ Invariant: nothing of a message changes anything before its signature was checke
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 import uuid
@@ -75,6 +76,9 @@ STREAMS: Final = "ossa.streams"
 OFFERS: Final = "ossa.offers"
 # Who has said nothing for so long, waits for nothing and is not connected is forgotten.
 FORGET_S: Final = 600.0
+# A signature over more than this is checked beside the loop.
+HEAVY_BYTES: Final = 65_536
+NOT_YOURS: Final = "the signature's key is not a key of this sender"
 
 
 class Way(Protocol):
@@ -541,39 +545,48 @@ class Peers:
 
     # -- who it is -----------------------------------------------------------------------------------------------------
 
-    def read(self, data: bytes) -> Known:
+    async def read(self, data: bytes) -> Known:
         """A message whose sender proved who he is; ``Refused`` if it is not one."""
         message = messages.read(data, any_uuid=self.config.any_uuid)
         try:
-            return self._known(message, data)
+            if message.signature is None:
+                return self._unsigned(message)
+            claim = signing.read_claim(message.signature)
+            keys = self._claimed(message, claim.kid)
+            if len(data) > HEAVY_BYTES:
+                # The canonical form of a megabyte of numbers takes a tenth of a second: others have their turns.
+                await asyncio.to_thread(signing.check, data, claim, keys.checks)
+            else:
+                signing.check(data, claim, keys.checks)
+            return self._known(message, keys)
         except Refused as refused:
             refused.to, refused.thread_id = message.sender, message.thread_id
             raise
 
-    def _known(self, message: Message, data: bytes) -> Known:
+    def _claimed(self, message: Message, kid: str) -> AgentKeys:
+        """The keys of the credential that a signature names, if it is this sender's."""
+        view = self.views.credential(EDGE, _digest(kid))
         agent_id = message.sender.agent_id
-        if message.signature is not None:
-            claim = signing.read_claim(message.signature)
-            digest = _digest(claim.kid)
-            view = self.views.credential(EDGE, digest)
-            if view is None or view.public is None or view.agent != agent_id or reserved_prefix(agent_id):
-                raise Refused(UNAUTHORIZED, "the signature's key is not a key of this sender")
-            keys = agent_keys(view.public)
-            signing.check(data, claim, keys.checks)
-        else:
-            if self.config.require_signature:
-                raise Refused(UNAUTHORIZED, "the message is not signed")
-            found = [view for view in self.views.credentials(EDGE, agent_id) if view.public is not None]
-            if not found or found[0].public is None:
-                raise Refused(UNAUTHORIZED, "no agent of this id has a key here")
-            keys = agent_keys(found[0].public)
-            digest = _digest(keys.kid)
+        if view is None or view.public is None or view.agent != agent_id or reserved_prefix(agent_id):
+            raise Refused(UNAUTHORIZED, NOT_YOURS)
+        return agent_keys(view.public)
+
+    def _unsigned(self, message: Message) -> Known:
+        """Where signatures are not required, an agent is whom it says, if a key was made for one of that id."""
+        if self.config.require_signature:
+            raise Refused(UNAUTHORIZED, "the message is not signed")
+        for view in self.views.credentials(EDGE, message.sender.agent_id):
+            if view.public is not None:
+                return self._known(message, agent_keys(view.public))
+        raise Refused(UNAUTHORIZED, "no agent of this id has a key here")
+
+    def _known(self, message: Message, keys: AgentKeys) -> Known:
+        digest = _digest(keys.kid)
         principal = self.feed.identify(EDGE, digest)
         if principal is None:
-            raise Refused(UNAUTHORIZED, "the signature's key is not a key of this sender")
+            raise Refused(UNAUTHORIZED, NOT_YOURS)
         self._check_time(message)
-        known = Known(message, principal, digest, keys)
-        return self._opened(known)
+        return self._opened(Known(message, principal, digest, keys))
 
     def _check_time(self, message: Message) -> None:
         age_ms = self.feed.now().ms - message.sent_ms
