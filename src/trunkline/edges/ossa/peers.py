@@ -145,6 +145,7 @@ class Peer(BaseSink):
         # What it said it does, for when it comes back.
         self.tools: dict[str, ToolDefinition] = {}
         self._offers_subject = ""
+        self._look_at = 0.0
         self._alarm = Alarm(peers.feed, self._wake_at, self._wake)
         self.is_over = False
 
@@ -354,13 +355,25 @@ class Peer(BaseSink):
         """Answer who waits, hand on what is to be sent, wake up in time."""
         sayings, self.asker.output = self.asker.output, []
         for saying in sayings:
-            if saying.tickets:
-                self._peers.answer(self, saying)
-            elif saying.message is not None:
-                self._push(saying)
+            if saying.is_kept:
+                self._drain()  # what was said before it comes before it, where both go the same way
+                self._feed.when_stored(partial(self._say_now, saying))
+            else:
+                self._say_now(saying)
+        self._drain()
+        self._alarm.set()
+
+    def _drain(self) -> None:
         if self.attachment is not None:
             self.attachment.drain()
-        self._alarm.set()
+
+    def _say_now(self, saying: Saying) -> None:
+        if saying.tickets:
+            self._peers.answer(self, saying)
+        else:
+            self._push(saying)
+            if saying.is_kept:
+                self._drain()
 
     def _push(self, saying: Saying) -> None:
         if self.attachment is None or saying.message is None:
@@ -389,12 +402,14 @@ class Peer(BaseSink):
     def _wake_at(self) -> float | None:
         times = [self.streams.wake_at(), None if self.attachment is None else self.attachment.provider.wake_at()]
         if self.asker.is_waiting:
-            times.append(self._feed.now().mono + LOOK_S)
+            times.append(self._look_at)
         return min((at for at in times if at is not None), default=None)
 
     def _wake(self) -> None:
         now = self._feed.now()
-        self.asker.look()
+        if now.mono >= self._look_at:
+            self._look_at = now.mono + LOOK_S
+            self.asker.look()
         for start in self.streams.wake(now.mono):
             info = ErrorInfo(TIMEOUT, "nothing came on this stream for too long", stamp(now.ms))
             message_id = derived_id(self._peers.key, "idle", self.agent_id, start.message_id)
