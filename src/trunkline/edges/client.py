@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -77,13 +78,28 @@ def place_of(url: str) -> tuple[str, int, str]:
 
 
 async def request(
-    url: str, method: str, *, path: str | None = None, body: bytes = b"", token: str = "", timeout_s: float
+    url: str,
+    method: str,
+    *,
+    path: str | None = None,
+    body: bytes = b"",
+    token: str = "",
+    timeout_s: float,
+    tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """One request; ``Unreachable`` if there is no answer in time."""
-    host, port, own_path = place_of(url)
+    """One request; ``Unreachable`` if there is no answer in time, or not by whom ``tls`` trusts (``client_context``).
+
+    Without ``tls`` only loopback URLs can be asked, ``ValueError`` for others.
+    """
+    if tls is None:
+        host, port, target = place_of(url)
+    else:
+        found = endpoint_of(url)
+        host, port, target = found.host, found.port, found.target
+        tls = tls if found.is_tls else None
     name = shown(host)
     lines = [
-        f"{method} {path or own_path} HTTP/1.1",
+        f"{method} {path or target} HTTP/1.1",
         f"Host: {name}:{port}",
         "Connection: close",
         f"Content-Length: {len(body)}",
@@ -96,7 +112,9 @@ async def request(
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, port, limit=MAX_HEAD_BYTES)
+            reader, writer = await asyncio.open_connection(
+                host, port, limit=MAX_HEAD_BYTES, ssl=tls, server_hostname=None if tls is None else host
+            )
             writer.write(head.encode("latin-1") + body)
             await writer.drain()
             return await _read(reader)
@@ -104,17 +122,22 @@ async def request(
         raise Unreachable(type(error).__name__) from None
     finally:
         if writer is not None:
-            writer.close()
+            # abort for TLS: a goodbye would wait for the other side, and there is nothing left to be said.
+            if tls is None:
+                writer.close()
+            else:
+                writer.transport.abort()
 
 
 async def _read(reader: asyncio.StreamReader) -> Answer:
-    head = await reader.readuntil(b"\r\n\r\n")
-    first, *lines = head.decode("latin-1").split("\r\n")
-    protocol, _, rest = first.partition(" ")
-    if not protocol.startswith("HTTP/1."):
-        raise ValueError("not HTTP/1.1")
-    status = int(rest[:3])
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    status, headers = await _read_head(reader)
+    while 100 <= status < 200:
+        # "Go on", "wait": not the answer.
+        status, headers = await _read_head(reader)
+    if status in {204, 304}:
+        return Answer(status, b"")
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        return Answer(status, await _read_chunks(reader))
     if "content-length" in headers:
         size = int(headers["content-length"])
         if not 0 <= size <= MAX_ANSWER_BYTES:
@@ -127,3 +150,25 @@ async def _read(reader: asyncio.StreamReader) -> Answer:
             raise ValueError("too large")
         parts.append(piece)
     return Answer(status, b"".join(parts))
+
+
+async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    protocol, _, rest = first.partition(" ")
+    if not protocol.startswith("HTTP/1."):
+        raise ValueError("not HTTP/1.1")
+    return int(rest[:3]), {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    """A body in pieces, each after its size; what may follow the last one nobody needs (RFC 9112 7.1)."""
+    parts, total = [], 0
+    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0].strip(), 16):
+        total += size
+        if not 0 < size <= total <= MAX_ANSWER_BYTES:
+            raise ValueError("too large")
+        parts.append(await reader.readexactly(size))
+        if await reader.readexactly(2) != b"\r\n":
+            raise ValueError("not where a piece ends")
+    return b"".join(parts)
