@@ -9,6 +9,7 @@ from trunkline.edges.doors import Door
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings
 from trunkline.edges.topics.agent import TopicsAgent
 from trunkline.edges.topics.routes import PREFIXES, TopicsApi
+from trunkline.model import EXCHANGE
 
 
 class TopicsEdge(RunningEdge):
@@ -37,4 +38,4 @@ class TopicsEdge(RunningEdge):
         return {"streams": len(self._api.readers)}
 
 
-TOPICS: Final = Edge(name="topics", make=TopicsEdge)
+TOPICS: Final = Edge(name=EXCHANGE, make=TopicsEdge)
