@@ -186,7 +186,7 @@ async def test_one_agent_is_told_of_what_another_publishes_and_nobody_is_asked(s
         event_id = await ci.publish("build.done", {"ok": True}, qos=1)
         event = await heard.get()
         assert event == TopicEvent("build.done", {"ok": True}, "opensentience:com.ci", event_id)
-        while exchange.hub.topics.figures()["owed"]:  # noqa: ASYNC110
+        while exchange.hub.topics.figures()["owed_events"]:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -212,12 +212,12 @@ async def test_a_handler_that_fails_is_told_again_and_a_durable_one_after_it_was
                 await asyncio.sleep(0.001)
             await ci.publish("a", 1, qos=1)
             assert await heard.get() == 1
-            while exchange.hub.topics.figures()["owed"]:  # noqa: ASYNC110
+            while exchange.hub.topics.figures()["owed_events"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         await ci.publish("a", 2, qos=1)
         async with attached(exchange, made()):
             assert await heard.get() == 2
-            while exchange.hub.topics.figures()["owed"]:  # noqa: ASYNC110
+            while exchange.hub.topics.figures()["owed_events"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
     calls = [entry for entry in exchange.recorded(CallAccepted) if entry.tool_id == f"com.bot/{EVENT_TOOL}"]
     assert [entry.rule for entry in calls] == ["builtin-told"] * 3
