@@ -500,12 +500,14 @@ def test_the_built_in_rules_can_be_removed(home: Home) -> None:
     assert loaded(home, "policy.builtin = false").policy().rules == ()
 
 
-def test_the_built_in_rules_are_these_four_in_this_order(home: Home) -> None:
+def test_the_built_in_rules_are_these_six_in_this_order(home: Home) -> None:
     rules = loaded(home).policy().rules
     assert [(rule.caller, rule.tool, rule.side_effects, rule.when, rule.decision) for rule in rules] == [
+        ("trunkline:trunkline.events", "*/a2a_handle_event", None, None, Decision.ALLOW),
         ("*", "*", True, "untrusted", Decision.ASK),
         ("operator", "*", None, None, Decision.ALLOW),
         ("*", "*", False, None, Decision.ALLOW),
+        ("*", "trunkline/publish", None, None, Decision.ALLOW),
         ("*", "*", True, None, Decision.ASK),
     ]
     assert all(rule.reason and rule.id.startswith("builtin-") for rule in rules)

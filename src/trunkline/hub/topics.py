@@ -126,13 +126,13 @@ class Topics:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def figures(self) -> dict[str, int]:
+    def figures(self) -> dict[str, object]:
         """For a person and for ``/metrics``: what there is, and what happened since the start."""
         return {
             "subscriptions": len(self._by_id),
-            "owed": sum(len(found.owed) for found in self._by_id.values()),
-            "owed_bytes": sum(one.owed_bytes for one in self._subscribers.values()),
-            **self._counts,
+            "owed_events": sum(len(found.owed) for found in self._by_id.values()),
+            "owed_event_bytes": sum(one.owed_bytes for one in self._subscribers.values()),
+            "events": dict(self._counts),
         }
 
     def take_up(self) -> None:
