@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import tempfile
 import uuid
+import weakref
 from collections.abc import Coroutine
 from pathlib import Path
 from random import Random
@@ -24,7 +26,7 @@ from trunkline.edges.edge import KeyTerms, Surroundings
 from trunkline.edges.ossa import keys, messages, sealing, signing
 from trunkline.edges.ossa.edge import OSSA, OssaEdge
 from trunkline.edges.ossa.messages import Refused
-from trunkline.edges.ossa.peers import Known, Peer, Peers
+from trunkline.edges.ossa.peers import Known, Peer
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.topics.edge import TOPICS
 from trunkline.events import TokenIssued
@@ -44,17 +46,25 @@ def finished(work: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("it waits")
 
 
+class Home:
+    """A folder for the exchange's own keys; it goes with the last exchange that has it."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="tl-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
 class Kit:
     """The edge, from outside."""
 
     def __init__(self, policy: Policy = ALLOW_ALL, *, before: Kit | None = None, **ossa: Any) -> None:
         edges = (TOPICS, msgspec.structs.replace(OSSA, make=self._make))
         if before is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="tl-")
+            self.home = Home()
             config = Config(ossa=Ossa(**ossa))
-            self.exchange = MemoryExchange(policy, edges=edges, config=config, home=Path(self._folder.name))
+            self.exchange = MemoryExchange(policy, edges=edges, config=config, home=self.home.path)
         else:
-            self._folder = before._folder
+            self.home = before.home
             self.exchange = before.exchange.restarted(edges=edges)
         self.ids = Random(self.exchange._run)
         self.raised: list[BaseException] = []
@@ -259,5 +269,3 @@ def refusal(work: Any, *args: Any, **more: Any) -> Refused:
     except Refused as refused:
         return refused
     raise AssertionError("it was taken")
-
-
