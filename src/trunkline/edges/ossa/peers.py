@@ -374,6 +374,7 @@ class Peer(BaseSink):
             self._push(saying)
             if saying.is_kept:
                 self._drain()
+                self._alarm.set()
 
     def _push(self, saying: Saying) -> None:
         if self.attachment is None or saying.message is None:
@@ -435,8 +436,13 @@ class Attachment(BaseSink):
             self._peers.key,
             origin,
             told_registered=peer.told_registered,
+            is_call_over=self._is_call_over,
             now=self._feed.now(),
         )
+
+    def _is_call_over(self, call_id: str) -> bool:
+        view = self._peers.views.call(call_id)
+        return view is None or view.status.is_outcome
 
     def begin(self, tools: tuple[ToolDefinition, ...]) -> None:
         """It can be reached: what it subscribed to and what it offered before hold again."""

@@ -70,6 +70,12 @@ MAX_DELAY_S: Final = 30.0
 EVENT_LIVES_MS: Final = 86_400_000
 # Answers to what we have not sent yet: after a restart of ours an agent may answer before it is asked again.
 MAX_EARLY: Final = 256
+# Calls without an answer whose late ones are still told apart from those of others.
+MAX_LATE: Final = 256
+# OSSA-037; of a call that says nothing else.
+DEFAULT_TIMEOUT_S: Final = 30.0
+# How long after its time, and how often, we look whether a call has ended without an answer.
+LOOK_S: Final = 1.0
 
 
 class Sending(Struct, eq=False):
@@ -85,12 +91,16 @@ class Sending(Struct, eq=False):
     published_ms: int = 0
     expires_ms: int | None = None
     thread: str = ""
+    # Of a call: when its time is over.
+    until: float = 0.0
     # A result of a command: told again like an event, until it is acknowledged.
     is_owed: bool = False
 
 
 class Provider:
-    """One attachment. ``told_registered`` hears what became of what the agent offers, by the ref of its message."""
+    """One attachment. ``told_registered`` hears what became of what the agent offers, by the ref of its message;
+    ``is_call_over`` is asked when the time of a call has passed, since nobody says that it has an outcome.
+    """
 
     def __init__(
         self,
@@ -101,6 +111,7 @@ class Provider:
         origin: str,
         *,
         told_registered: Callable[[ConfirmTools | str, Now], list[Event]],
+        is_call_over: Callable[[str], bool],
         now: Now,
     ) -> None:
         self.number = number
@@ -110,6 +121,7 @@ class Provider:
         self._key = key
         self._origin = origin
         self._told_registered = told_registered
+        self._is_call_over = is_call_over
         self._queue: SendQueue[Sending] = SendQueue()
         # What is not answered, and waits for nothing.
         self._plain: deque[Sending] = deque()
@@ -118,6 +130,9 @@ class Provider:
         self._events: dict[str, Sending] = {}
         self._by_thread: dict[str, Sending] = {}
         self._by_call: dict[str, Sending] = {}
+        # Calls that ended without an answer of the agent, by thread: it may still be at them.
+        self._late: dict[str, Sending] = {}
+        self._ends: list[tuple[float, int, str]] = []
         self._early: dict[str, Message] = {}
         self._again: list[tuple[float, int, str]] = []
         self._count = 0
@@ -156,7 +171,7 @@ class Provider:
             messages.VERSION,
             self._token_sha256,
             Peer(self._origin),
-            timeout_s=30.0,
+            timeout_s=DEFAULT_TIMEOUT_S,
             dedupes=True,
             retry=RETRY,
         )
@@ -204,7 +219,9 @@ class Provider:
         # In a circle (it is asked, for something that it asked for, under the same correlation) it would wait for
         # itself: such a call has a correlation of its own.
         is_circle = self.principal.identity in effect.chain or effect.caller == self.principal.identity
-        thread = effect.call_id if is_circle else effect.correlation_id
+        # So has one that comes after another that it did not answer in time: its late answer would be taken for this.
+        is_apart = is_circle or effect.correlation_id in self._late
+        thread = effect.call_id if is_apart else effect.correlation_id
         early = self._early.pop(thread, None)
         if early is not None:
             return [self._ended(effect.call_id, early)]
@@ -226,7 +243,8 @@ class Provider:
         if len(effect.input) > messages.MAX_MESSAGE_BYTES - messages.HEADER_ROOM:
             problem = fault("tool.invalid_input", f"larger than a message of {messages.MAX_MESSAGE_BYTES} bytes")
             return [CallFinished(self.number, effect.call_id, Status.FAILED, fault=problem)]
-        sending = Sending(message, call_id=effect.call_id, thread=thread, is_sealed=extras.is_sealed)
+        until = now.mono + (DEFAULT_TIMEOUT_S if effect.timeout_ms is None else effect.timeout_ms / 1000)
+        sending = Sending(message, call_id=effect.call_id, thread=thread, is_sealed=extras.is_sealed, until=until)
         self._by_call[effect.call_id] = sending
         self._queue.put(sending, thread, extras.priority, now.mono)
         return []
@@ -290,15 +308,26 @@ class Provider:
         if len(self._requests) >= MAX_REQUESTS or len(self._events) >= MAX_EVENTS:
             return None
         sending = self._queue.take(now.mono)
+        while sending is not None and sending.call_id and self._is_over(sending, now):
+            self._forget(sending)  # nobody waits for it any more
+            sending = self._queue.take(now.mono)
         if sending is None:
             return None
         if sending.call_id:
             self._requests[sending.message.message_id] = sending
             self._by_thread[sending.thread] = sending
+            self._look_later(sending, sending.until + LOOK_S)
         elif sending.is_owed or (sending.subscription_id and sending.message.qos):
             self._events[sending.message.message_id] = sending
             self._sent_event(sending, now)
         return sending
+
+    def _is_over(self, sending: Sending, now: Now) -> bool:
+        return now.mono >= sending.until and self._is_call_over(sending.call_id)
+
+    def _look_later(self, sending: Sending, at: float) -> None:
+        self._count += 1
+        heapq.heappush(self._ends, (at, self._count, sending.message.message_id))
 
     def _sent_event(self, sending: Sending, now: Now) -> None:
         wait_s = min(FIRST_DELAY_S * 2.0 ** min(sending.attempts, 16), MAX_DELAY_S)
@@ -358,6 +387,8 @@ class Provider:
     def _answered(self, message: Message) -> list[Event]:
         thread = message.correlation_id or ""
         sending = self._by_thread.get(thread)
+        if sending is None and thread in self._late:
+            return [self._ended(self._late.pop(thread).call_id, message)]
         if sending is None:
             if thread and not any(one.thread == thread for one in self._by_call.values()):
                 self._early[thread] = message
@@ -410,13 +441,30 @@ class Provider:
 
     def wake_at(self) -> float | None:
         """When ``wake`` is due."""
-        times = [self._again[0][0]] if self._again else []
+        times = [heap[0][0] for heap in (self._again, self._ends) if heap]
         if self.is_ready and not self._is_silent:
             times.append(self._heard_at + SILENT_S)
         return min(times, default=None)
 
+    def _let_go(self, now: Now) -> None:
+        """Calls that ended without an answer hold back nothing any more."""
+        while self._ends and self._ends[0][0] <= now.mono:
+            _, _, message_id = heapq.heappop(self._ends)
+            sending = self._requests.get(message_id)
+            if sending is None:
+                continue
+            if not self._is_over(sending, now):
+                self._look_later(sending, now.mono + LOOK_S)
+                continue
+            del self._requests[message_id]
+            self._forget(sending)
+            self._late[sending.thread] = sending
+            if len(self._late) > MAX_LATE:
+                del self._late[next(iter(self._late))]
+
     def wake(self, now: Now) -> tuple[list[Event], list[Sending]]:
         """Events that are told again, and whether the agent was silent for too long."""
+        self._let_go(now)
         events: list[Event] = []
         again: list[Sending] = []
         while self._again and self._again[0][0] <= now.mono:
