@@ -246,7 +246,8 @@ class Connection:
     def say(self, *messages: JSON) -> Self:
         """Send messages, signed if they are not."""
         for message in messages:
-            self.say_text(json.dumps(message if "signature" in message else self.agent.signed(message)))
+            self._socket.say(json.dumps(message if "signature" in message else self.agent.signed(message)))
+        self._world.settle()
         return self
 
     def say_text(self, text: str) -> None:

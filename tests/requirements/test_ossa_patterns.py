@@ -14,7 +14,7 @@ import pytest
 
 from tests.ossa import EXCHANGE, JSON, Connection, Keyed, Posted, World
 from tests.requirement import requirement
-from trunkline.edges.ossa import asking, streams
+from trunkline.edges.ossa import asking, serve, streams
 from trunkline.edges.ossa.messages import TYPES
 from trunkline.entries import CallAccepted, Noticed
 from trunkline.model import Decision, Policy, Rule
@@ -127,7 +127,7 @@ def test_a_command_that_fails_ends_with_an_error(world: World, alice: Keyed, bob
 def test_heartbeats_keep_an_agent_alive_and_silence_is_noticed(world: World, bob: Connection) -> None:
     def health() -> str:
         (view,) = [view for view in world.exchange.views.agents() if view.agent_id == "bob"]
-        return str(view.health.value)
+        return view.health
 
     for _ in range(10):
         world.advance(30)
@@ -335,7 +335,7 @@ def test_after_a_timeout_a_repeat_runs_again_what_only_reads_and_nothing_else(wo
     for line, again in ((reading, True), (writing, False)):
         message = alice.signed(alice.message("request", line.agent.agent_id))
         first = world.post(alice, message)
-        world.advance(200)
+        world.advance(40)
         code = first.error["code"]
         seen = len(line.of("request"))
         second = world.post(alice, message)
@@ -383,11 +383,19 @@ def test_an_agent_that_cannot_be_reached_is_unavailable(world: World, alice: Key
 @requirement("OSSA-057")
 def test_who_has_too_much_open_lacks_resources(world: World, alice: Keyed, bob: Connection) -> None:
     line = world.connect(alice)
-    for number in range(asking.MAX_OPEN):
-        line._socket.say(__import__("json").dumps(alice.signed(alice.message("request", "bob", payload={"n": number}))))
-    world.settle()
+    line.say(*(alice.message("request", "bob", payload={"n": number}) for number in range(asking.MAX_OPEN)))
     assert line.of("error") == []
     assert world.ask(alice, "bob").error["code"] == 507
+    assert len(bob.of("request")) == AT_ONCE
+
+
+@requirement("OSSA-057")
+def test_who_has_too_many_requests_waiting_for_replies_lacks_resources(
+    world: World, alice: Keyed, bob: Connection
+) -> None:
+    waiting = [world.ask(alice, "bob") for _ in range(serve.MAX_POSTS)]
+    assert world.ask(alice, "bob").error["code"] == 507
+    assert not any(posted.is_answered for posted in waiting)
     assert len(bob.of("request")) == AT_ONCE
 
 
@@ -414,19 +422,17 @@ def test_what_leaves_through_the_edge_is_tried_three_times_for_three_codes_only(
     world: World, alice: Keyed, bob: Connection, code: int
 ) -> None:
     posted = world.ask(alice, "bob")
-    times: list[float] = []
-    for attempt in range(5):
-        requests = bob.of("request")
-        if len(requests) == attempt:
-            break
-        times.append(world.now().mono)
-        bob.say(bob.agent.failure(requests[-1], code))
-        for _ in range(50):
-            world.advance(0.1)
-            if len(bob.of("request")) > attempt + 1:
-                break
-    waits = [round(after - before, 1) for before, after in zip(times, times[1:], strict=False)]
-    assert waits == ([1.0, 2.0] if code in {408, 429, 503} else [])
+    for wait_s in (1.0, 2.0) if code in {408, 429, 503} else ():
+        seen = len(bob.of("request"))
+        bob.say(bob.agent.failure(bob.of("request")[-1], code))
+        world.advance(wait_s - 0.01)
+        assert len(bob.of("request")) == seen
+        world.advance(0.11)
+        assert len(bob.of("request")) == seen + 1
+    bob.say(bob.agent.failure(bob.of("request")[-1], code))
+    assert posted.is_answered
+    world.advance(100)
+    assert len(bob.of("request")) == (3 if code in {408, 429, 503} else 1)
     assert len(set(ids(bob.of("request")))) == 1
     if code not in {401, 403, 404, 501}:  # which are the provider's own affair
         assert posted.error["code"] == code
@@ -616,6 +622,30 @@ def test_of_different_correlations_a_slow_one_does_not_hold_back_the_other(
     bob.respond({"quick": True})
     assert quick.is_answered
     assert not slow.is_answered
+
+
+@requirement("OSSA-083", "OSSA-052")
+def test_a_request_that_is_not_answered_in_time_holds_back_nothing_and_its_late_answer_is_nobody_elses(
+    world: World, alice: Keyed, bob: Connection
+) -> None:
+    for number in range(AT_ONCE):
+        world.ask(alice, "bob", payload={"n": number}, correlationId=f"c-{number}")
+    world.advance(40)
+    posted = world.ask(alice, "bob", payload={"n": "next"}, correlationId="c-0")
+    assert bob.payloads("request")[AT_ONCE:] == [{"n": "next"}]
+    bob.respond({"late": True}, at=0)
+    assert not posted.is_answered
+    bob.respond({"right": True})
+    assert posted.payload == {"right": True}
+
+
+@requirement("OSSA-083", "OSSA-015")
+def test_what_waited_until_its_time_was_over_is_not_sent_at_all(world: World, alice: Keyed, bob: Connection) -> None:
+    fill(world, alice)
+    posted = world.ask(alice, "bob", payload={"too": "late"})
+    world.advance(40)
+    assert posted.error["code"] == 408
+    assert {"too": "late"} not in bob.payloads("request")
 
 
 def fill(world: World, alice: Keyed) -> None:
