@@ -73,6 +73,8 @@ MAX_EARLY: Final = 256
 MAX_EARLY_BYTES: Final = 4_194_304
 # Answers that ended a call are known again by their ids: a repeat must not answer the next call of its correlation.
 MAX_TAKEN: Final = 4096
+# Calls without an answer whose late ones are still told apart from those of others.
+MAX_LATE: Final = 256
 # Pieces of streams and the like that wait for an agent that reads slowly; more is not taken.
 MAX_PLAIN: Final = 1024
 MAX_PLAIN_BYTES: Final = 8_388_608
@@ -139,6 +141,8 @@ class Provider:
         self._to_tell: set[str] = set()
         self._by_thread: dict[str, Sending] = {}
         self._by_call: dict[str, Sending] = {}
+        # Correlations of calls that ended without an answer of the agent: it may still be at them.
+        self._late: dict[str, None] = {}
         self._early: dict[str, Message] = {}
         self._early_bytes = 0
         # When the time of a call is over, in order.
@@ -233,7 +237,9 @@ class Provider:
         # In a circle (it is asked, for something that it asked for, under the same correlation) it would wait for
         # itself: such a call has a correlation of its own.
         is_circle = self.principal.identity in effect.chain or effect.caller == self.principal.identity
-        thread = effect.call_id if is_circle else effect.correlation_id
+        # So has one that comes after another that it did not answer in time: its late answer would be taken for this.
+        is_apart = is_circle or effect.correlation_id in self._late
+        thread = effect.call_id if is_apart else effect.correlation_id
         early = self._pop_early(thread)
         if early is not None and effect.attempt > 1 and self._is_new(early):
             return [self._ended(effect.call_id, early)]
@@ -498,6 +504,9 @@ class Provider:
             else:
                 self._requests.pop(sending.message.message_id, None)
                 self._forget(sending)
+                self._late[sending.thread] = None
+                if len(self._late) > MAX_LATE:
+                    del self._late[next(iter(self._late))]
 
     def wake(self, now: Now) -> tuple[list[Event], list[Sending]]:
         """Events that are told again, and whether the agent was silent for too long."""
