@@ -9,6 +9,7 @@ Invariant: a request that was read is answered once; a socket speaks for the age
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Final
 
@@ -51,6 +52,8 @@ MAX_BAD: Final = 3
 ROOM_BYTES: Final = 1_048_576
 # What may wait at all: an agent that does not read so much of its own replies is cut off.
 MAX_WAITING_BYTES: Final = 16_777_216
+# How long an agent whose socket is closed may take to read what was said before.
+LAST_WORDS_S: Final = 1.0
 # Requests of one agent that wait for their replies at once.
 MAX_POSTS: Final = 256
 
@@ -209,6 +212,7 @@ class SocketWay:
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._bell = asyncio.Event()
+        self._is_written = asyncio.Event()
 
     @property
     def agent_id(self) -> str:
@@ -259,6 +263,8 @@ class SocketWay:
                     await self._bell.wait()
         except (WebSocketDisconnect, RuntimeError):
             self.close()
+        finally:
+            self._is_written.set()
 
     def close(self) -> None:
         """Nothing more is sent."""
@@ -266,8 +272,10 @@ class SocketWay:
         self._bell.set()
 
     async def finish(self, code: CloseCode) -> None:
-        """Say goodbye."""
+        """Say goodbye, after what was to be said before."""
         self.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_written.wait(), LAST_WORDS_S)
         await close_quietly(self._socket, code)
 
 
