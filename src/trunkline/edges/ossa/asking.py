@@ -248,6 +248,7 @@ class Asker:
             context=context_of(message, is_sealed=asking.is_sealed),
             expires_ms=message.expires_ms,
             announce=message.type == COMMAND,
+            sensitive=message.sensitive,
         )
 
     def _expired(self, asking: Asking, now: Now) -> list[Event]:
