@@ -26,7 +26,7 @@ from trunkline.edges.edge import KeyTerms, Surroundings
 from trunkline.edges.ossa import keys, messages, sealing, signing
 from trunkline.edges.ossa.edge import OSSA, OssaEdge
 from trunkline.edges.ossa.messages import Refused
-from trunkline.edges.ossa.peers import Known, Peer
+from trunkline.edges.ossa.peers import DISCONNECTED, Known, Peer
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.topics.edge import TOPICS
 from trunkline.events import TokenIssued
@@ -249,7 +249,7 @@ class Line:
 
     def leave(self) -> None:
         """The connection ends."""
-        self.agent.peer().detach(self, "gone")
+        self.agent.peer().detach(self, DISCONNECTED)
 
 
 def signed(message: dict[str, Any], key: signing.Key, **header: Any) -> bytes:
