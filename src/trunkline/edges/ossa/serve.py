@@ -9,6 +9,7 @@ Invariant: a request that was read is answered once; a socket speaks for the age
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -41,7 +42,7 @@ from trunkline.edges.ossa.peers import DISCONNECTED, Known, Peer, Peers
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.ossa.translate import EDGE
 from trunkline.edges.shares import SHARE, Share, Shares
-from trunkline.edges.websocket import close_quietly
+from trunkline.edges.websocket import GOODBYE_S, close_quietly
 
 PREFIX: Final = "/ossa/v1"
 # Silent point 23: after so many messages in a row that are none, a socket is closed.
@@ -224,7 +225,7 @@ class SocketWay:
         self.on_unread: Callable[[], None] = lambda: None
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
-        self._bell = asyncio.Event()
+        self._bell, self._written = asyncio.Event(), asyncio.Event()
 
     @property
     def agent_id(self) -> str:
@@ -277,6 +278,8 @@ class SocketWay:
                     await self._bell.wait()
         except (WebSocketDisconnect, RuntimeError):
             self.close()
+        finally:
+            self._written.set()
 
     def close(self) -> None:
         """Nothing more is sent."""
@@ -284,8 +287,11 @@ class SocketWay:
         self._bell.set()
 
     async def finish(self, code: CloseCode) -> None:
-        """Say goodbye."""
+        """Say goodbye, after what was said before if it is read."""
         self.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await self._written.wait()
         await close_quietly(self.socket, code)
 
 

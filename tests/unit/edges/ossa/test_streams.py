@@ -21,8 +21,8 @@ COUNT = 5
 
 def piece(kind: str, stream_id: str = "s", sequence: int | None = None, message_id: str = "") -> Message:
     return Message(
-        message_id or str(uuid.uuid4()), kind, ALICE, (ALICE,), "2026-01-16T12:00:00Z", "feed", Raw(b"%d" % (sequence or 0)),
-        stream_id=stream_id, sequence=sequence,
+        message_id or str(uuid.uuid4()), kind, ALICE, (ALICE,), "2026-01-16T12:00:00Z", "feed",
+        Raw(b"%d" % (sequence or 0)), stream_id=stream_id, sequence=sequence,
     )  # fmt: skip
 
 
