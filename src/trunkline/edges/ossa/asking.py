@@ -484,6 +484,10 @@ class Asker:
         """Results that were not acknowledged, for an agent that came back."""
         return [one.saying for one in self._owed.values()]
 
+    def is_owed(self, message_id: str) -> bool:
+        """Whether this is told again until it is acknowledged."""
+        return message_id in self._owed
+
     def acknowledged(self, message_id: str) -> list[Event]:
         """The agent has a result."""
         found = self._drop_owed(message_id)

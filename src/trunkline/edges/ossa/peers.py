@@ -386,7 +386,7 @@ class Peer(BaseSink):
     def _push(self, saying: Saying) -> None:
         if self.attachment is None or saying.message is None:
             return  # a result that is owed waits; the rest is of use only at its moment
-        if saying.message.type in {messages.COMMAND_RESULT, ERROR} and saying.message.correlation_id is not None:
+        if self.asker.is_owed(saying.message.message_id):
             self._say_owed(saying)
         else:
             self.attachment.provider.say(saying.message, is_sealed=saying.is_sealed)

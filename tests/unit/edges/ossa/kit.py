@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Coroutine
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from joserfc.jwk import OKPKey
@@ -98,7 +98,7 @@ class Kit:
         edge.start = start  # type: ignore[method-assign]
         return edge
 
-    def __enter__(self) -> Kit:
+    def __enter__(self) -> Self:
         """For what starts tasks: while it lasts, the loop in fake time is the running one."""
         self._before = asyncio._get_running_loop()
         asyncio._set_running_loop(self.loop.as_asyncio)
