@@ -440,6 +440,7 @@ LANE_VARIANTS: dict[Callable[[Patch], None], str] = {
     its_outcome_is_told_before_it_is_on_record: "on record",
 }
 
+
 def an_event_is_told_before_it_is_on_record(patch: Patch) -> None:
     """Who was told of an event for sure finds it on record."""
     notify = Topics._notify
