@@ -143,6 +143,7 @@ class Peer(BaseSink):
             peers.config.actions,
             find_tool=peers.views.tool,
             find_call=peers.views.call,
+            find_keyed=peers.views.keyed,
             is_away=peers.is_away,
             register=self._register,
         )
@@ -254,7 +255,7 @@ class Peer(BaseSink):
                 made = msgspec.structs.replace(
                     piece, message_id=message_id, recipients=(recipient,), is_to_list=False, signature=None
                 )
-                target.attachment.provider.say(made)
+                target.attachment.provider.say(made, is_sealed=piece.sensitive)
                 target.flush()
         if piece.type == STREAM_START:
             return self._stream_begun(piece)
