@@ -237,7 +237,7 @@ class Peer(BaseSink):
                 payload = EMPTY_OBJECT if done else piece.payload
                 found = provider.progressed(piece.correlation_id, sequence, payload, done=done)
                 if found is not None:
-                    return found
+                    return found + (self._stream_ended(str(piece.stream_id), "ended", piece.sequence) if done else [])
         return self._forward(piece)
 
     def _forward(self, piece: Message) -> list[Event]:
@@ -394,7 +394,7 @@ class Peer(BaseSink):
             self._push(saying)
             if saying.is_kept:
                 self._drain()
-                self._alarm.set()  # it is told again, too
+                self._alarm.set()
 
     def _push(self, saying: Saying) -> None:
         if self.attachment is None or saying.message is None:
