@@ -244,7 +244,9 @@ class World:
             head = {**json.loads(signing.decoded(parts[0])), **rng.choice(HEADS)}
             jwe = ".".join((signing.encoded(json.dumps(head).encode()), *parts[1:]))
         elif which < 0.9:
-            raw = rng.choice((b"[" * 50_000, b"{}", b"null", b"\xff", b'{"alg":' * 20_000, b'{"a":1,"a":2}', b"9" * 5000))
+            raw = rng.choice(
+                (b"[" * 50_000, b"{}", b"null", b"\xff", b'{"alg":' * 20_000, b'{"a":1,"a":2}', b"9" * 5000)
+            )
             jwe = ".".join((signing.encoded(raw), *parts[1:]))
         else:
             recipients = rng.choice(([], [{}], [{"header": {}, "encrypted_key": "A"}], [5], None, [{}] * 200))
@@ -451,7 +453,13 @@ def fields(seed: int, share: int = 1) -> int:
                 more |= {"streamId": "s", "sequence": 0}
             if kind == "error":
                 more["body"] = {"error": {"code": 400, "message": "no", "timestamp": world.kit.stamp(), "details": 1}}
-            more |= {"correlationId": "c", "priority": 3, "expiresAt": world.kit.stamp(50), "qos": 1, "sensitive": False}
+            more |= {
+                "correlationId": "c",
+                "priority": 3,
+                "expiresAt": world.kit.stamp(50),
+                "qos": 1,
+                "sensitive": False,
+            }
             message = alice.message(kind, "bob", "echo", {"x": 1}, **more)
             count += _fields(world, alice, message, seed % share, share)
         world.end()
