@@ -61,30 +61,6 @@ def refused(kit: Kit, bob: Line, data: bytes, status: int) -> None:
 
 # --- signatures -------------------------------------------------------------------------------------------------------
 
-FORGED: dict[str, Any] = {
-    "no signature": lambda message, _: json.dumps(message).encode(),
-    "null for a signature": lambda message, _: json.dumps({**message, "signature": None}).encode(),
-    "an empty signature": lambda message, _: json.dumps({**message, "signature": ""}).encode(),
-    "a number": lambda message, _: json.dumps({**message, "signature": 5}).encode(),
-    "two dots": lambda message, _: json.dumps({**message, "signature": ".."}).encode(),
-    "alg none": lambda message, agent: unsigned(message, {"alg": "none", "kid": agent.key.kid}),
-    "alg none with a signature": lambda message, agent: signed(message, agent.key, alg="none"),
-    "alg None": lambda message, agent: signed(message, agent.key, alg="None"),
-    "no alg": lambda message, agent: signed(message, agent.key, alg=None),
-    "ES256": lambda message, agent: signed(message, agent.key, alg="ES256"),
-    "HS256 with the public key": lambda message, agent: hs256(message, agent),
-    "no kid": lambda message, agent: signed(message, agent.key, kid=None),
-    "a kid of nobody": lambda message, agent: signed(message, agent.key, kid="A" * 43),
-    "a kid that is a path": lambda message, agent: signed(message, agent.key, kid="../../keys/ossa.key"),
-    "a kid that is SQL": lambda message, agent: signed(message, agent.key, kid="' or 1=1 --"),
-    "an embedded key": lambda message, agent: signed(message, agent.key, jwk=signing.public_jwk(agent.key.public)),
-    "a key from elsewhere": lambda message, agent: signed(message, agent.key, jku="https://eve.example/keys"),
-    "crit": lambda message, agent: signed(message, agent.key, crit=["b64"], b64=False),
-    "another typ": lambda message, agent: signed(message, agent.key, typ="JWT"),
-    "an attached payload": lambda message, agent: attached(message, agent),
-    "a signature of zeros": lambda message, agent: zeros(message, agent),
-}  # fmt: skip
-
 
 def with_signature(message: dict[str, Any], header: dict[str, Any], signature: bytes) -> bytes:
     first = signing.encoded(json.dumps(header).encode())
@@ -112,6 +88,31 @@ def attached(message: dict[str, Any], agent: Agent) -> bytes:
     first, _, last = found["signature"].split(".")
     form = signing.encoded(signing.signed_form(json.dumps(message).encode()))
     return json.dumps({**found, "signature": f"{first}.{form}.{last}"}).encode()
+
+
+FORGED: dict[str, Any] = {
+    "no signature": lambda message, _: json.dumps(message).encode(),
+    "null for a signature": lambda message, _: json.dumps({**message, "signature": None}).encode(),
+    "an empty signature": lambda message, _: json.dumps({**message, "signature": ""}).encode(),
+    "a number": lambda message, _: json.dumps({**message, "signature": 5}).encode(),
+    "two dots": lambda message, _: json.dumps({**message, "signature": ".."}).encode(),
+    "alg none": lambda message, agent: unsigned(message, {"alg": "none", "kid": agent.key.kid}),
+    "alg none with a signature": lambda message, agent: signed(message, agent.key, alg="none"),
+    "alg None": lambda message, agent: signed(message, agent.key, alg="None"),
+    "no alg": lambda message, agent: signed(message, agent.key, alg=None),
+    "ES256": lambda message, agent: signed(message, agent.key, alg="ES256"),
+    "HS256 with the public key": hs256,
+    "no kid": lambda message, agent: signed(message, agent.key, kid=None),
+    "a kid of nobody": lambda message, agent: signed(message, agent.key, kid="A" * 43),
+    "a kid that is a path": lambda message, agent: signed(message, agent.key, kid="../../keys/ossa.key"),
+    "a kid that is SQL": lambda message, agent: signed(message, agent.key, kid="' or 1=1 --"),
+    "an embedded key": lambda message, agent: signed(message, agent.key, jwk=signing.public_jwk(agent.key.public)),
+    "a key from elsewhere": lambda message, agent: signed(message, agent.key, jku="https://eve.example/keys"),
+    "crit": lambda message, agent: signed(message, agent.key, crit=["b64"], b64=False),
+    "another typ": lambda message, agent: signed(message, agent.key, typ="JWT"),
+    "an attached payload": attached,
+    "a signature of zeros": zeros,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", FORGED)
