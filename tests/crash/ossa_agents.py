@@ -18,10 +18,12 @@ from random import Random
 from typing import Any
 
 import websockets
+from joserfc.jwk import OKPKey
+from msgspec import Raw
 
 from tests.running import Running
 from tests.unit.edges.ossa.kit import signed
-from trunkline.edges.ossa import signing
+from trunkline.edges.ossa import messages, sealing, signing
 
 CONFIG = """
 [ossa]
@@ -66,7 +68,11 @@ class Speaker:
         status, made = exchange.request("POST", "/v1/tokens", {"edge": "ossa", "agent": name, "type": "worker"})
         assert status == 201, made
         self.name, self._url, self._actions = name, url, actions
+        self.made = made
         self.key = signing.key_of(signing.decoded(made["jwk"]["d"]))
+        self._opens = OKPKey.import_key(made["enc_jwk"])
+        # The exchange's public key to encrypt to, for what is to be encrypted.
+        self.seals: OKPKey | None = None
         self.handle: Callable[[Any], Any] = lambda payload: payload
         self.acknowledges = True
         # Everything that came, in order; what was done, by the id of the message that asked for it.
@@ -89,6 +95,23 @@ class Speaker:
             "recipient": {"agentId": to, "agentType": "worker"}, **header,
         }  # fmt: skip
         return {"header": given, "body": {"action": action, "payload": payload}}
+
+    def sealed(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A message whose payload only the exchange can read."""
+        assert self.seals is not None
+        payload = Raw(json.dumps(message["body"]["payload"]).encode())
+        sealed = sealing.seal(payload, message["header"]["messageId"], [self.seals])
+        return {
+            "header": {**message["header"], "sensitive": True},
+            "body": {**message["body"], "payload": json.loads(bytes(sealed))},
+        }
+
+    def opened(self, message: dict[str, Any]) -> Any:
+        """The payload of a message, decrypted if it has to be."""
+        payload = message["body"]["payload"]
+        if not isinstance(payload, dict) or sealing.MEMBER not in payload:
+            return payload
+        return json.loads(bytes(sealing.open_sealed(messages.read(json.dumps(message).encode()), self._opens)))
 
     async def say(self, data: bytes) -> None:
         """Send this if there is a connection; what is lost is said again by whoever needs it."""
@@ -177,14 +200,15 @@ class Speaker:
         header = request["header"]
         name = header["messageId"]
         if name not in self._replies:
-            if name not in self.handled:
-                self.handled[name] = request["body"]["payload"]
-            answer = self.handle(request["body"]["payload"])
+            payload = self.opened(request)
+            self.handled.setdefault(name, payload)
+            answer = self.handle(payload)
             if answer is None:
                 return
             thread = header["correlationId"]
             reply = self.message("response", "trunkline", request["body"]["action"], answer, correlationId=thread)
-            self._replies[name] = signed(reply, self.key)
+            is_sealed = payload != request["body"]["payload"]
+            self._replies[name] = signed(self.sealed(reply) if is_sealed else reply, self.key)
         await self.say(self._replies[name])
 
 
