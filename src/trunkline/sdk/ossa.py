@@ -269,8 +269,8 @@ class OssaAgent:
         return asked.message.thread_id
 
     async def await_response(self, correlation_id: str, timeout_s: float | None = None) -> Any:
-        """The reply to what was sent under this correlation: an ``OssaMessage``; an error is raised. For several recipients
-        a list, in their order, with an ``OssaError`` in the place of each that failed.
+        """The reply to what was sent under this correlation: an ``OssaMessage``; an error is raised. For several
+        recipients a list, in their order, with an ``OssaError`` in the place of each that failed.
 
         Who does not get it within ``timeout_s`` may ask again. Without it a request's own time counts.
         """
