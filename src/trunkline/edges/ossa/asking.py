@@ -64,10 +64,12 @@ MAX_OPEN: Final = 1024
 MAX_OPEN_BYTES: Final = 33_554_432
 # Refusals that are kept for repeats.
 MAX_KEPT: Final = 1000
-# How often a tool that only reads is run again for the same message (decision 43).
+# How often a tool that only reads is run again for the same message (decision 64).
 MAX_RUNS: Final = 16
 # Results of commands that are owed: one subject for each command.
 COMMANDS: Final = "ossa.commands"
+# The last progress of a stream of OSSA: it has ended, and shows nothing.
+NOTHING_MORE: Final = b'{"json":{}}'
 # What an OSSA reply can carry besides its payload.
 REPLY_ROOM: Final = 8192
 
@@ -78,6 +80,8 @@ class Saying(Struct, frozen=True):
     message: Message | None
     tickets: tuple[int, ...] = ()
     is_sealed: bool = False
+    # It leaves once what it tells is on disk: a repeat is told the same, also after a power loss.
+    is_kept: bool = False
 
 
 class Asking(Struct, eq=False):
@@ -93,7 +97,10 @@ class Asking(Struct, eq=False):
     tickets: list[int] = []
     runs: int = 1
     call_id: str = ""
-    # Shown of it so far, as a stream.
+    # What is shown of it is a stream, and another after each that ended: how many there were, whether one is open, and
+    # how many pieces that has.
+    streams: int = 0
+    is_streaming: bool = False
     shown: int = 0
 
     @property
@@ -114,7 +121,7 @@ Registering = Callable[[str, tuple[ToolDefinition, ...], bool, Now], list[Event]
 
 
 class Asker:
-    """One agent as a caller. ``find_tool``, ``find_call`` and ``is_away`` look things up, ``register`` is what it offers."""
+    """One agent as a caller. ``find_…`` and ``is_away`` look things up, ``register`` is told what it offers."""
 
     def __init__(
         self,
@@ -319,16 +326,34 @@ class Asker:
         asking = self._open.get(effect.ref)
         if asking is None or asking.message.type == EVENT:
             return
-        if not asking.shown:
-            self._stream(asking, effect.call_id, STREAM_START, now, EMPTY_OBJECT)
+        if not asking.is_streaming:
+            asking.is_streaming, asking.streams, asking.shown = True, asking.streams + 1, 0
+            self._stream(asking, effect.call_id, STREAM_START, now)
+        if effect.done and bytes(effect.data) == NOTHING_MORE:
+            self._end_stream(asking, effect.call_id, now)
+            return
         shown = msgspec.json.decode(effect.data, type=dict[str, Raw])
         value = shown.get("json") or shown.get("text") or Raw(effect.data)
         self._stream(asking, effect.call_id, STREAM_DATA, now, value, asking.shown)
         asking.shown += 1
+        if effect.done:
+            self._end_stream(asking, effect.call_id, now)
+
+    def _end_stream(self, asking: Asking, call_id: str, now: Now) -> None:
+        if asking.is_streaming:
+            asking.is_streaming = False
+            self._stream(asking, call_id, STREAM_END, now, sequence=asking.shown)
 
     def _stream(
-        self, asking: Asking, stream_id: str, kind: str, now: Now, payload: Raw, sequence: int | None = None
+        self,
+        asking: Asking,
+        call_id: str,
+        kind: str,
+        now: Now,
+        payload: Raw = EMPTY_OBJECT,
+        sequence: int | None = None,
     ) -> None:
+        stream_id = call_id if asking.streams == 1 else f"{call_id}.{asking.streams}"
         message_id = derived_id(self._key, kind, self.agent_id, asking.ref, stream_id, str(sequence))
         made = messages.reply(asking.message, kind, asking.recipient, message_id, now.ms, payload)
         self._say(msgspec.structs.replace(made, stream_id=stream_id, sequence=sequence), (), asking)
@@ -340,12 +365,11 @@ class Asker:
         if self._is_to_run_again(asking, effect):
             asking.runs += 1
             return [self._call(asking)]
-        if asking.shown:
-            self._stream(asking, effect.call_id, STREAM_END, now, EMPTY_OBJECT, asking.shown)
+        self._end_stream(asking, effect.call_id, now)
         ms = effect.finished_ms or now.ms
         found = effect.fault
         if found is not None and found.code == "tool.not_found" and self._is_away(asking.recipient.agent_id):
-            found = fault("tool.unavailable")  # it may well have that action (decision 40)
+            found = fault("tool.unavailable")  # it may well have that action (decision 63)
         made = self._outcome(asking, effect.call_id, effect.output, found, effect.large, ms)
         if asking.message.type == COMMAND and not effect.refused:
             return self._command_ended(asking, effect.call_id, made, now)
@@ -377,11 +401,11 @@ class Asker:
         asking.call_id = call_id
         if asking.tickets:
             self._acknowledge(asking)
-        self._owe(asking.ref if is_on_record else "", Saying(result, (), asking.is_sealed))
+        self._owe(asking.ref if is_on_record else "", Saying(result, (), asking.is_sealed, is_kept=True))
         return self._end(asking, None, now)
 
     def _is_to_run_again(self, asking: Asking, effect: Answer) -> bool:
-        """Decision 43: after a timeout, a repeat runs again what only reads."""
+        """Decision 64: after a timeout, a repeat runs again what only reads."""
         is_old = (effect.finished_ms or asking.arrived_ms) < asking.arrived_ms
         if not is_old or effect.fault is None or effect.fault.code != "tool.timeout" or asking.runs >= MAX_RUNS:
             return False
@@ -396,7 +420,8 @@ class Asker:
             if len(self._kept) > MAX_KEPT:
                 del self._kept[next(iter(self._kept))]
         if asking.tickets:
-            self._say(message, tuple(asking.tickets), asking)
+            is_final = message is not None and asking.message.level > 0
+            self.output.append(Saying(message, tuple(asking.tickets), asking.is_sealed, is_final))
         lane = asking.message.correlation_id
         waiting = None if lane is None else self._lanes.get(lane)
         if waiting is None or lane is None or waiting[0] is not asking:

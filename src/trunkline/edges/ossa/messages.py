@@ -41,7 +41,7 @@ MAX_TOPIC_CHARS: Final = 255
 # Silent point 19: 0 is the highest.
 DEFAULT_PRIORITY: Final = 5
 LOWEST_PRIORITY: Final = 9
-# RFC 8785 cannot hold more (decision 44 of the design: such a message cannot be signed).
+# RFC 8785 cannot hold more (decision 65: such a message cannot be signed).
 MAX_INTEGER: Final = 2**53 - 1
 # Whom an error is addressed to whose cause had no sender that could be read (silent point 23).
 UNKNOWN: Final = "unknown"

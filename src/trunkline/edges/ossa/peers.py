@@ -12,6 +12,7 @@ Invariant: nothing of a message changes anything before its signature was checke
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 import uuid
@@ -75,6 +76,9 @@ STREAMS: Final = "ossa.streams"
 OFFERS: Final = "ossa.offers"
 # Who has said nothing for so long, waits for nothing and is not connected is forgotten.
 FORGET_S: Final = 600.0
+# A signature over more than this is checked beside the loop.
+HEAVY_BYTES: Final = 65_536
+NOT_YOURS: Final = "the signature's key is not a key of this sender"
 
 
 class Way(Protocol):
@@ -141,6 +145,7 @@ class Peer(BaseSink):
         # What it said it does, for when it comes back.
         self.tools: dict[str, ToolDefinition] = {}
         self._offers_subject = ""
+        self._look_at = 0.0
         self._alarm = Alarm(peers.feed, self._wake_at, self._wake)
         self.is_over = False
 
@@ -350,13 +355,25 @@ class Peer(BaseSink):
         """Answer who waits, hand on what is to be sent, wake up in time."""
         sayings, self.asker.output = self.asker.output, []
         for saying in sayings:
-            if saying.tickets:
-                self._peers.answer(self, saying)
-            elif saying.message is not None:
-                self._push(saying)
+            if saying.is_kept:
+                self._drain()  # what was said before it comes before it, where both go the same way
+                self._feed.when_stored(partial(self._say_now, saying))
+            else:
+                self._say_now(saying)
+        self._drain()
+        self._alarm.set()
+
+    def _drain(self) -> None:
         if self.attachment is not None:
             self.attachment.drain()
-        self._alarm.set()
+
+    def _say_now(self, saying: Saying) -> None:
+        if saying.tickets:
+            self._peers.answer(self, saying)
+        else:
+            self._push(saying)
+            if saying.is_kept:
+                self._drain()
 
     def _push(self, saying: Saying) -> None:
         if self.attachment is None or saying.message is None:
@@ -385,12 +402,14 @@ class Peer(BaseSink):
     def _wake_at(self) -> float | None:
         times = [self.streams.wake_at(), None if self.attachment is None else self.attachment.provider.wake_at()]
         if self.asker.is_waiting:
-            times.append(self._feed.now().mono + LOOK_S)
+            times.append(self._look_at)
         return min((at for at in times if at is not None), default=None)
 
     def _wake(self) -> None:
         now = self._feed.now()
-        self.asker.look()
+        if now.mono >= self._look_at:
+            self._look_at = now.mono + LOOK_S
+            self.asker.look()
         for start in self.streams.wake(now.mono):
             info = ErrorInfo(TIMEOUT, "nothing came on this stream for too long", stamp(now.ms))
             message_id = derived_id(self._peers.key, "idle", self.agent_id, start.message_id)
@@ -541,39 +560,48 @@ class Peers:
 
     # -- who it is -----------------------------------------------------------------------------------------------------
 
-    def read(self, data: bytes) -> Known:
+    async def read(self, data: bytes) -> Known:
         """A message whose sender proved who he is; ``Refused`` if it is not one."""
         message = messages.read(data, any_uuid=self.config.any_uuid)
         try:
-            return self._known(message, data)
+            if message.signature is None:
+                return self._unsigned(message)
+            claim = signing.read_claim(message.signature)
+            keys = self._claimed(message, claim.kid)
+            if len(data) > HEAVY_BYTES:
+                # The canonical form of a megabyte of numbers takes a tenth of a second: others have their turns.
+                await asyncio.to_thread(signing.check, data, claim, keys.checks)
+            else:
+                signing.check(data, claim, keys.checks)
+            return self._known(message, keys)
         except Refused as refused:
             refused.to, refused.thread_id = message.sender, message.thread_id
             raise
 
-    def _known(self, message: Message, data: bytes) -> Known:
+    def _claimed(self, message: Message, kid: str) -> AgentKeys:
+        """The keys of the credential that a signature names, if it is this sender's."""
+        view = self.views.credential(EDGE, _digest(kid))
         agent_id = message.sender.agent_id
-        if message.signature is not None:
-            claim = signing.read_claim(message.signature)
-            digest = _digest(claim.kid)
-            view = self.views.credential(EDGE, digest)
-            if view is None or view.public is None or view.agent != agent_id or reserved_prefix(agent_id):
-                raise Refused(UNAUTHORIZED, "the signature's key is not a key of this sender")
-            keys = agent_keys(view.public)
-            signing.check(data, claim, keys.checks)
-        else:
-            if self.config.require_signature:
-                raise Refused(UNAUTHORIZED, "the message is not signed")
-            found = [view for view in self.views.credentials(EDGE, agent_id) if view.public is not None]
-            if not found or found[0].public is None:
-                raise Refused(UNAUTHORIZED, "no agent of this id has a key here")
-            keys = agent_keys(found[0].public)
-            digest = _digest(keys.kid)
+        if view is None or view.public is None or view.agent != agent_id or reserved_prefix(agent_id):
+            raise Refused(UNAUTHORIZED, NOT_YOURS)
+        return agent_keys(view.public)
+
+    def _unsigned(self, message: Message) -> Known:
+        """Where signatures are not required, an agent is whom it says, if a key was made for one of that id."""
+        if self.config.require_signature:
+            raise Refused(UNAUTHORIZED, "the message is not signed")
+        for view in self.views.credentials(EDGE, message.sender.agent_id):
+            if view.public is not None:
+                return self._known(message, agent_keys(view.public))
+        raise Refused(UNAUTHORIZED, "no agent of this id has a key here")
+
+    def _known(self, message: Message, keys: AgentKeys) -> Known:
+        digest = _digest(keys.kid)
         principal = self.feed.identify(EDGE, digest)
         if principal is None:
-            raise Refused(UNAUTHORIZED, "the signature's key is not a key of this sender")
+            raise Refused(UNAUTHORIZED, NOT_YOURS)
         self._check_time(message)
-        known = Known(message, principal, digest, keys)
-        return self._opened(known)
+        return self._opened(Known(message, principal, digest, keys))
 
     def _check_time(self, message: Message) -> None:
         age_ms = self.feed.now().ms - message.sent_ms

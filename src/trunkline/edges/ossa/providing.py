@@ -7,7 +7,7 @@ Theory of operation::
 
 A call goes out as a request whose id follows from the call, so that a repeat of it is recognised (QoS 2), and ends with
 the response, result or error of its correlation. An event of quality 1 or 2 is told again after 1, 2, 4 … 30 s until it
-is acknowledged, expired or a day old (decision 42). Retries of calls are the hub's: an attempt that cannot be handed
+is acknowledged, expired or a day old (decision 64). Retries of calls are the hub's: an attempt that cannot be handed
 over is ``AttemptFailed``.
 
 Owns what is under way to this agent. Does not own the order in which it leaves (``queue``), streams (``streams``), keys
@@ -64,7 +64,7 @@ MAX_REQUESTS: Final = 16
 MAX_EVENTS: Final = 256
 # Silent point 25.
 SILENT_S: Final = 90.0
-# Decision 42: events are told again after these waits, then every so often.
+# Decision 64: events are told again after these waits, then every so often.
 FIRST_DELAY_S: Final = 1.0
 MAX_DELAY_S: Final = 30.0
 EVENT_LIVES_MS: Final = 86_400_000
@@ -399,7 +399,7 @@ class Provider:
         return thread in self._by_thread
 
     def progressed(self, thread: str, sequence: int, payload: Raw, *, done: bool) -> list[Event] | None:
-        """A piece of a stream, if it belongs to a call that this agent works on (wire detail 10)."""
+        """A piece of a stream, if it belongs to a call that this agent works on."""
         sending = self._by_thread.get(thread)
         if sending is None:
             return None

@@ -47,7 +47,7 @@ class UrlWay:
         except client.Unreachable as error:
             self._failed(sending, f"its URL did not answer: {error}")
         else:
-            self._answered(answer, sending)
+            await self._answered(answer, sending)
         finally:
             self._running -= 1
             self._peer.flush()
@@ -56,11 +56,11 @@ class UrlWay:
         if self._peer.attachment is not None and self._peer.attachment.way is self:
             self._peer.attachment.not_sent(sending, why)
 
-    def _answered(self, answer: client.Answer, sending: Sending) -> None:
+    async def _answered(self, answer: client.Answer, sending: Sending) -> None:
+        reply = await self._reply(answer)
         attachment = self._peer.attachment
         if attachment is None or attachment.way is not self:
             return
-        reply = self._reply(answer)
         if reply is not None:
             self._peer.answered(reply)
         elif answer.status >= 300:
@@ -68,10 +68,10 @@ class UrlWay:
         elif not sending.call_id:
             self._peer.took(sending)
 
-    def _reply(self, answer: client.Answer) -> Known | None:
+    async def _reply(self, answer: client.Answer) -> Known | None:
         """The message in an answer, if it is a signed one of this agent."""
         try:
-            known = self._peers.read(answer.body) if answer.body else None
+            known = await self._peers.read(answer.body) if answer.body else None
         except Refused:
             return None
         return known if known is not None and known.message.sender.agent_id == self._peer.agent_id else None

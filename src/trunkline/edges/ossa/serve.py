@@ -21,6 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.frames import CloseCode
 
 from trunkline.edges.background import Background
+from trunkline.edges.bearer import Throttle
 from trunkline.edges.bodies import BadRequest, read_body
 from trunkline.edges.listener import when_closed
 from trunkline.edges.ossa import messages
@@ -38,6 +39,7 @@ from trunkline.edges.ossa.messages import (
 )
 from trunkline.edges.ossa.peers import Known, Peer, Peers
 from trunkline.edges.ossa.providing import Sending
+from trunkline.edges.ossa.translate import EDGE
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.edges.websocket import close_quietly
 
@@ -61,6 +63,7 @@ class OssaServer:
         self._peers = peers
         self._background = background
         self._incoming = Shares()
+        self._throttle = Throttle(peers.feed, EDGE)
         self._posts: dict[str, int] = {}
         self._sockets: set[SocketWay] = set()
         peers.on_sent_away = self._sent_away
@@ -88,7 +91,12 @@ class OssaServer:
         except BadRequest as error:
             code = TIMEOUT if error.status == 408 else RATE_LIMITED if error.status == 429 else BAD_REQUEST
             raise Refused(code, error.text) from None
-        known = self._peers.read(data)
+        try:
+            known = await self._peers.read(data)
+        except Refused as refused:
+            if refused.error_code == UNAUTHORIZED:
+                await self._throttle.refused(_address(request))
+            raise
         agent_id = known.message.sender.agent_id
         if self._posts.get(agent_id, 0) >= MAX_POSTS:
             raise _about(
@@ -146,7 +154,7 @@ class OssaServer:
         try:
             while way.is_open:
                 data = (await socket.receive_text()).encode("utf-8", "surrogatepass")
-                bad = 0 if self._take(way, data) else bad + 1
+                bad = 0 if await self._take(way, data) else bad + 1
                 if bad >= MAX_BAD:
                     await way.finish(CloseCode.POLICY_VIOLATION)
                     return
@@ -159,10 +167,10 @@ class OssaServer:
             if way.peer is not None:
                 way.peer.detach(way, "disconnected")
 
-    def _take(self, way: SocketWay, data: bytes) -> bool:
+    async def _take(self, way: SocketWay, data: bytes) -> bool:
         """One frame; whether it was a message of the agent that this socket belongs to."""
         try:
-            known = self._peers.read(data)
+            known = await self._peers.read(data)
             peer = self._peers.peer(known)
             if way.peer is None:
                 way.peer = peer
@@ -265,7 +273,7 @@ class SocketWay:
 
 
 def _answer(message: Message, told: Told) -> Response:
-    """The HTTP answer (wire detail 3)."""
+    """The HTTP answer."""
     if not told:
         return Response(status_code=202)
     if message.is_to_list:

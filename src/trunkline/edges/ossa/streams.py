@@ -1,8 +1,8 @@
 """Streams that one agent sends: their pieces in order, whatever order they come in. Pure.
 
-Owns sequence numbers (decision 64): ``stream_start`` has none, ``stream_data`` counts from 0, ``stream_end`` carries
+Owns sequence numbers (decision 66): ``stream_start`` has none, ``stream_data`` counts from 0, ``stream_end`` carries
 the count. A piece that shows a gap is kept and answered with a NACK that names it; nothing beyond the gap goes on until
-it is filled (wire detail 10). Does not own whether a stream belongs to a call, nor who may send one.
+it is filled. Does not own whether a stream belongs to a call, nor who may send one.
 """
 
 from __future__ import annotations

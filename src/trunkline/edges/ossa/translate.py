@@ -1,6 +1,6 @@
 """Between OSSA and the exchange: which call a message is, and which message an outcome is.
 
-Owns the column of OSSA's ten codes beside our faults (decision 44 of the design), the names under which actions are
+Owns the column of OSSA's ten codes beside our faults (decision 65), the names under which actions are
 tools, and the form of the values that pass. Pure: it knows no conversation and no key.
 """
 
@@ -41,7 +41,7 @@ US: Final = Identity(EXCHANGE, "orchestrator")
 PUBLISH, SUBSCRIBE, UNSUBSCRIBE = (f"{EXCHANGE}/{name}" for name in ("publish", "subscribe", "unsubscribe"))
 REGISTER: Final = "register"
 OWN_ACTIONS: Final = {"subscribe": SUBSCRIBE, "unsubscribe": UNSUBSCRIBE, "publish": PUBLISH}
-# Decision 42: three attempts in all, after 0, 1 and 2 s.
+# Decision 64: three attempts in all, after 0, 1 and 2 s.
 RETRY: Final = RetryPolicy((0.0, 1.0, 2.0))
 # A provider that answers with one of these did nothing yet (OSSA-067).
 RETRYABLE: Final = frozenset({UNAVAILABLE, TIMEOUT, RATE_LIMITED})
@@ -128,7 +128,7 @@ def extras_of(context: Raw | None) -> Extras:
 
 
 def tool_of(recipient: str, action: str, aliases: Mapping[str, str]) -> str:
-    """The tool that a message asks for (decision 39); ``Refused`` if no tool can have this name."""
+    """The tool that a message asks for (decision 62); ``Refused`` if no tool can have this name."""
     if recipient != EXCHANGE:
         tool_id = f"{recipient}/{action}"
     else:
@@ -174,7 +174,7 @@ def definition_of(agent_id: str, given: object, place: str) -> ToolDefinition:
 
 
 class Action(Struct, frozen=True):
-    """What an agent says of one thing it does (decision 39)."""
+    """What an agent says of one thing it does (decision 62)."""
 
     name: str
     description: str = ""
