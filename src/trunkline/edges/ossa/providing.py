@@ -70,6 +70,8 @@ MAX_DELAY_S: Final = 30.0
 EVENT_LIVES_MS: Final = 86_400_000
 # Answers to what we have not sent yet: after a restart of ours an agent may answer before it is asked again.
 MAX_EARLY: Final = 256
+# The field of an event's header that names the subscription which it is for.
+SUBSCRIPTION: Final = "subscription"
 
 
 class Sending(Struct, eq=False):
@@ -119,6 +121,9 @@ class Provider:
         self._by_thread: dict[str, Sending] = {}
         self._by_call: dict[str, Sending] = {}
         self._early: dict[str, Message] = {}
+        # Correlations of requests that were answered lately: another answer to one of these is a repeat, and must not
+        # be taken for the answer to the next request of the same correlation.
+        self._answered_lately: dict[str, None] = {}
         self._again: list[tuple[float, int, str]] = []
         self._count = 0
         self._offers: list[tuple[str, tuple[ToolDefinition, ...], bool]] = []
@@ -254,12 +259,14 @@ class Provider:
             expires_at=None if effect.expires_ms is None else stamp(effect.expires_ms),
             topic=effect.topic,
             qos=effect.qos,
-            others=extras.header,
+            # One event comes once for each subscription that it fits: the subscriber is told for which.
+            others={**extras.header, SUBSCRIPTION: Raw(msgspec.json.encode(effect.subscription_id))},
         )
         if message.message_id in self._events:
             return
         sending = Sending(
             message,
+            is_sealed=extras.is_sealed,
             subscription_id=effect.subscription_id,
             event=effect.event,
             published_ms=effect.published_ms,
@@ -359,6 +366,8 @@ class Provider:
         thread = message.correlation_id or ""
         sending = self._by_thread.get(thread)
         if sending is None:
+            if thread in self._answered_lately:
+                return []
             if thread and not any(one.thread == thread for one in self._by_call.values()):
                 self._early[thread] = message
                 if len(self._early) > MAX_EARLY:
@@ -369,6 +378,9 @@ class Provider:
     def _end(self, sending: Sending, message: Message) -> list[Event]:
         self._requests.pop(sending.message.message_id, None)
         self._forget(sending)
+        self._answered_lately[sending.thread] = None
+        if len(self._answered_lately) > MAX_EARLY:
+            del self._answered_lately[next(iter(self._answered_lately))]
         return [self._ended(sending.call_id, message)]
 
     def _forget(self, sending: Sending) -> None:
