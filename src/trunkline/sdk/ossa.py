@@ -265,7 +265,11 @@ class OssaAgent:
     ) -> str:
         asked = self._asked(kind, _recipients(to), action, payload, options, on_progress, is_to_list=not _is_one(to))
         self._running().asking.begin(asked, kept=True)
-        await (asked.sent if kind == REQUEST else asked.taken)
+        try:
+            await (asked.sent if kind == REQUEST else asked.taken)
+        except OssaError:
+            self._running().asking.forget(asked)
+            raise
         return asked.message.thread_id
 
     async def await_response(self, correlation_id: str, timeout_s: float | None = None) -> Any:

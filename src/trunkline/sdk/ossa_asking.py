@@ -157,6 +157,9 @@ class Asking:
         try:
             async with self._turn(asked):
                 await self._until_answered(asked)
+                for answer in () if asked.is_taken or asked.message.is_to_list else asked.answers:
+                    if isinstance(answer, OssaError):
+                        raise answer
                 if not asked.taken.done():
                     asked.taken.set_result(None)
                 if asked.message.type == COMMAND:
