@@ -98,7 +98,7 @@ class Calls:
         self._journal.effects.append(
             effects.Deliver(
                 agent.session,
-                after if waits_for_disk(call) else 0,
+                after if waits_for_disk(call) and not agent.only_records else 0,
                 entry.call_id,
                 call.served_by,
                 entry.input,

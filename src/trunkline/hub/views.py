@@ -263,6 +263,7 @@ def figures(hub: Hub) -> dict[str, object]:
             1 for agent in hub.registry.agents.values() if agent.breaker is not None and agent.breaker.is_open
         ),
         "questions": len(state.questions),
+        **hub.topics.figures(),
         "policy": hub.in_force.settings.policy.version,
     }
 

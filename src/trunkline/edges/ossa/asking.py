@@ -59,8 +59,9 @@ from trunkline.model import (
     stamp,
 )
 
-# What of one agent may wait or run at once; more is refused with 507.
-MAX_OPEN: Final = 1024
+# What of one agent may wait or run at once; more is refused with 507 (OSSA-057), and before one provider's queue has no
+# place for it any more.
+MAX_OPEN: Final = 512
 MAX_OPEN_BYTES: Final = 33_554_432
 # Refusals that are kept for repeats.
 MAX_KEPT: Final = 1000

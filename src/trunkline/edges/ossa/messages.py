@@ -72,12 +72,22 @@ CODES: Final = {
 }
 
 SCHEMA: Final = msgspec.json.decode(resources.files(__package__).joinpath("message.schema.json").read_bytes())
-_schema: Final = jsonschema_rs.Draft7Validator(SCHEMA, validate_formats=True)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
+# Draft 7 does not know the format `uuid`, which the schema names.
+_schema: Final = jsonschema_rs.Draft7Validator(SCHEMA, formats={"uuid": _is_uuid}, validate_formats=True)
 AGENT_TYPE: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 _TOPIC: Final = re.compile(r"[^\s.*#\x00-\x1f]+(?:\.[^\s.*#\x00-\x1f]+)*")
 # The fields of a header that mean something here. All others are the sender's own, and are passed on (OSSA-098).
-_KNOWN: Final = frozenset(
+KNOWN: Final = frozenset(
     {"messageId", "type", "version", "timestamp", "sender", "recipient", "correlationId", "priority", "expiresAt",
      "topic", "qos", "streamId", "sequence", "sensitive"}
 )  # fmt: skip
@@ -235,21 +245,21 @@ def _read(value: dict[str, Any], data: bytes, *, any_uuid: bool) -> Message:
         read_identity(header["sender"], "sender"),
         recipients,
         _time(header["timestamp"], "timestamp"),
-        _text(body["action"], "body.action"),
+        text_of(body["action"], "body.action"),
         body_parts["payload"],
         _error(body_parts["error"]) if "error" in body else None,
-        correlation_id=_text(header["correlationId"], "correlationId") if "correlationId" in header else None,
+        correlation_id=text_of(header["correlationId"], "correlationId") if "correlationId" in header else None,
         priority=_integer(header["priority"], "priority", 0, LOWEST_PRIORITY) if "priority" in header else None,
         expires_at=_time(header["expiresAt"], "expiresAt") if "expiresAt" in header else None,
         topic=topic_of(header["topic"]) if "topic" in header else None,
         qos=_integer(header["qos"], "qos", 0, 2) if "qos" in header else None,
-        stream_id=_text(header["streamId"], "streamId") if "streamId" in header else None,
+        stream_id=text_of(header["streamId"], "streamId") if "streamId" in header else None,
         sequence=_integer(header["sequence"], "sequence", 0, MAX_INTEGER) if "sequence" in header else None,
         sensitive=_boolean(header.get("sensitive", False), "sensitive"),
         signature=_signature(value["signature"]) if "signature" in value else None,
         version=header["version"],
         is_to_list=is_list,
-        others=_rest(_parts.decode(parts["header"]), _KNOWN) if header.keys() - _KNOWN else {},
+        others=_rest(_parts.decode(parts["header"]), KNOWN) if header.keys() - KNOWN else {},
         body_others=_rest(body_parts, _BODY),
         message_others=_rest(parts, _MESSAGE),
     )
@@ -294,11 +304,8 @@ def _check_version(version: str) -> None:
 
 
 def _message_id(text: str, *, any_uuid: bool) -> str:
-    try:
-        found = uuid.UUID(text)
-    except ValueError:
-        found = None
-    if found is None or str(found) != text.lower() or (found.version != 4 and not any_uuid):  # contradiction 4
+    # That it is one was the schema's to say.
+    if not any_uuid and uuid.UUID(text).version != 4:  # contradiction 4
         raise Refused(BAD_REQUEST, "messageId: expected a UUID of version 4")
     return text
 
@@ -321,9 +328,9 @@ def read_identity(given: object, place: str = "sender") -> Identity:
     agent_type = given.get("agentType")
     if type(agent_type) is not str or AGENT_TYPE.fullmatch(agent_type) is None:  # silent point 7
         raise Refused(BAD_REQUEST, f"{place}.agentType: expected {AGENT_TYPE.pattern}")
-    more = {key: _text(given[key], f"{place}.{key}") for key in ("instanceName", "version") if key in given}
+    more = {key: text_of(given[key], f"{place}.{key}") for key in ("instanceName", "version") if key in given}
     return Identity(
-        _text(given.get("agentId"), f"{place}.agentId"),
+        text_of(given.get("agentId"), f"{place}.agentId"),
         agent_type,
         more.get("instanceName"),
         more.get("version"),
@@ -331,7 +338,8 @@ def read_identity(given: object, place: str = "sender") -> Identity:
     )
 
 
-def _text(given: object, place: str) -> str:
+def text_of(given: object, place: str) -> str:
+    """A name or an id, as all of them are bounded."""
     if type(given) is not str or not 0 < len(given) <= MAX_NAME_CHARS or not given.isprintable():
         raise Refused(BAD_REQUEST, f"{place}: expected 1 to {MAX_NAME_CHARS} printable characters")
     return given

@@ -36,6 +36,7 @@ from trunkline.edges.ossa.messages import (
     EVENT,
     FORBIDDEN,
     HEARTBEAT,
+    INSUFFICIENT,
     INTERNAL_ERROR,
     NACK,
     REQUEST,
@@ -142,6 +143,8 @@ class Peer(BaseSink):
             register=self._register,
         )
         self.attachment: Attachment | None = None
+        # Ids of its answers that ended calls.
+        self.taken: dict[str, None] = {}
         # What it said it does, for when it comes back.
         self.tools: dict[str, ToolDefinition] = {}
         self._offers_subject = ""
@@ -203,6 +206,10 @@ class Peer(BaseSink):
         self.step(events + self.asker.acknowledged(sending.message.message_id))
 
     def _stream(self, message: Message, now: Now) -> list[Event]:
+        for one in message.recipients:
+            target = self._peers.reached(one.agent_id)
+            if target is not None and target.attachment is not None and not target.attachment.provider.has_room:
+                raise Refused(INSUFFICIENT, f"{one.agent_id} reads too slowly; send this piece again later")
         going, is_gap = self.streams.receive(message, now.mono)
         if is_gap:
             self._nack(message, now)
@@ -436,6 +443,8 @@ class Attachment(BaseSink):
             self._peers.key,
             origin,
             told_registered=peer.told_registered,
+            is_open=self._peers.is_open,
+            taken=peer.taken,
             now=self._feed.now(),
         )
 
@@ -652,6 +661,11 @@ class Peers:
         """An agent, if it can be reached now."""
         found = self.by_agent.get(agent_id)
         return found if found is not None and found.attachment is not None else None
+
+    def is_open(self, call_id: str) -> bool:
+        """Whether a call has no outcome yet."""
+        view = self.views.call(call_id)
+        return view is not None and not view.status.is_outcome
 
     def is_away(self, agent_id: str) -> bool:
         """Whether this is an agent of ours that cannot be reached now."""

@@ -72,6 +72,16 @@ EVENT_LIVES_MS: Final = 86_400_000
 MAX_EARLY: Final = 256
 # The field of an event's header that names the subscription which it is for.
 SUBSCRIPTION: Final = "subscription"
+MAX_EARLY_BYTES: Final = 4_194_304
+# Answers that ended a call are known again by their ids: a repeat must not answer the next call of its correlation.
+MAX_TAKEN: Final = 4096
+# Calls without an answer whose late ones are still told apart from those of others.
+MAX_LATE: Final = 256
+# Pieces of streams and the like that wait for an agent that reads slowly; more is not taken.
+MAX_PLAIN: Final = 1024
+MAX_PLAIN_BYTES: Final = 8_388_608
+# A call whose time is over is looked at so often: whether it still runs (a person may have been asked meanwhile).
+LOOK_S: Final = 5.0
 
 
 class Sending(Struct, eq=False):
@@ -92,7 +102,11 @@ class Sending(Struct, eq=False):
 
 
 class Provider:
-    """One attachment. ``told_registered`` hears what became of what the agent offers, by the ref of its message."""
+    """One attachment. ``told_registered`` hears what became of what the agent offers, by the ref of its message.
+
+    ``is_open`` says whether a call has no outcome yet; ``taken`` are ids of answers that ended one, also by earlier
+    attachments of the agent.
+    """
 
     def __init__(
         self,
@@ -103,6 +117,8 @@ class Provider:
         origin: str,
         *,
         told_registered: Callable[[ConfirmTools | str, Now], list[Event]],
+        is_open: Callable[[str], bool],
+        taken: dict[str, None],
         now: Now,
     ) -> None:
         self.number = number
@@ -112,18 +128,27 @@ class Provider:
         self._key = key
         self._origin = origin
         self._told_registered = told_registered
-        self._queue: SendQueue[Sending] = SendQueue()
+        self._is_open = is_open
+        self._used = taken
+        # Two, so that an agent that waits for a result or an event inside its work gets it however much it works on.
+        self._calls: SendQueue[Sending] = SendQueue()
+        self._told: SendQueue[Sending] = SendQueue()
         # What is not answered, and waits for nothing.
         self._plain: deque[Sending] = deque()
+        self._plain_bytes = 0
         # Sent and not answered, by the id of the message.
         self._requests: dict[str, Sending] = {}
         self._events: dict[str, Sending] = {}
+        # Events and results that wait to be sent, by the id of the message.
+        self._to_tell: set[str] = set()
         self._by_thread: dict[str, Sending] = {}
         self._by_call: dict[str, Sending] = {}
+        # Correlations of calls that ended without an answer of the agent: it may still be at them.
+        self._late: dict[str, None] = {}
         self._early: dict[str, Message] = {}
-        # Correlations of requests that were answered lately: another answer to one of these is a repeat, and must not
-        # be taken for the answer to the next request of the same correlation.
-        self._answered_lately: dict[str, None] = {}
+        self._early_bytes = 0
+        # When the time of a call is over, in order.
+        self._ends: list[tuple[float, int, Sending]] = []
         self._again: list[tuple[float, int, str]] = []
         self._count = 0
         self._offers: list[tuple[str, tuple[ToolDefinition, ...], bool]] = []
@@ -137,7 +162,12 @@ class Provider:
         return self.principal.identity.partition(":")[2]
 
     def __len__(self) -> int:
-        return len(self._queue) + len(self._plain)
+        return len(self._calls) + len(self._told) + len(self._plain)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more piece of a stream is taken."""
+        return len(self._plain) < MAX_PLAIN and self._plain_bytes < MAX_PLAIN_BYTES
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 
@@ -209,9 +239,11 @@ class Provider:
         # In a circle (it is asked, for something that it asked for, under the same correlation) it would wait for
         # itself: such a call has a correlation of its own.
         is_circle = self.principal.identity in effect.chain or effect.caller == self.principal.identity
-        thread = effect.call_id if is_circle else effect.correlation_id
-        early = self._early.pop(thread, None)
-        if early is not None:
+        # So has one that comes after another that it did not answer in time: its late answer would be taken for this.
+        is_apart = is_circle or effect.correlation_id in self._late
+        thread = effect.call_id if is_apart else effect.correlation_id
+        early = self._pop_early(thread)
+        if early is not None and effect.attempt > 1 and self._is_new(early):
             return [self._ended(effect.call_id, early)]
         if effect.call_id in self._by_call:
             return []  # sent again before the first was answered
@@ -233,13 +265,19 @@ class Provider:
             return [CallFinished(self.number, effect.call_id, Status.FAILED, fault=problem)]
         sending = Sending(message, call_id=effect.call_id, thread=thread, is_sealed=extras.is_sealed)
         self._by_call[effect.call_id] = sending
-        self._queue.put(sending, thread, extras.priority, now.mono)
+        self._calls.put(sending, thread, extras.priority, now.mono)
+        if effect.timeout_ms is not None:
+            self._look_at(sending, now.mono + effect.timeout_ms / 1000)
         return []
+
+    def _look_at(self, sending: Sending, at: float) -> None:
+        self._count += 1
+        heapq.heappush(self._ends, (at, self._count, sending))
 
     def _cancel(self, effect: Cancel) -> list[Event]:
         """OSSA has no word for it: only what was not sent can be stopped."""
         sending = self._by_call.get(effect.call_id)
-        if sending is None or not self._queue.remove(sending):
+        if sending is None or not self._calls.remove(sending):
             return []
         del self._by_call[effect.call_id]
         return [CallFinished(self.number, effect.call_id, Status.CANCELED, fault=fault("tool.canceled"))]
@@ -262,7 +300,7 @@ class Provider:
             # One event comes once for each subscription that it fits: the subscriber is told for which.
             others={**extras.header, SUBSCRIPTION: Raw(msgspec.json.encode(effect.subscription_id))},
         )
-        if message.message_id in self._events:
+        if message.message_id in self._events or message.message_id in self._to_tell:
             return
         sending = Sending(
             message,
@@ -273,17 +311,22 @@ class Provider:
             expires_ms=effect.expires_ms,
             thread=f"event {effect.correlation_id}" if effect.correlation_id and effect.qos else "",
         )
-        self._queue.put(sending, sending.thread, extras.priority, now.mono)
+        self._tell(sending, extras.priority, now)
+
+    def _tell(self, sending: Sending, priority: int, now: Now) -> None:
+        self._to_tell.add(sending.message.message_id)
+        self._told.put(sending, sending.thread, priority, now.mono)
 
     def say(self, message: Message, *, is_sealed: bool = False) -> None:
-        """Something that is not answered: a reply, a piece of a stream."""
-        self._plain.append(Sending(message, is_sealed))
+        """Something that is not answered, a piece of a stream for one: of use now, or not at all."""
+        if self.has_room:
+            self._plain.append(Sending(message, is_sealed))
+            self._plain_bytes += len(message.payload)
 
     def owe(self, message: Message, *, is_sealed: bool, now: Now) -> None:
         """A result, which is told again until it is acknowledged."""
-        if message.message_id not in self._events:
-            sending = Sending(message, is_sealed, is_owed=True, published_ms=now.ms)
-            self._queue.put(sending, "", message.priority or messages.DEFAULT_PRIORITY, now.mono)
+        if message.message_id not in self._events and message.message_id not in self._to_tell:
+            self._tell(Sending(message, is_sealed, is_owed=True, published_ms=now.ms), message.urgency, now)
 
     def _identity(self) -> Identity:
         return Identity(self.agent_id, self.principal.type or translate.OTHER_TYPE)
@@ -293,19 +336,30 @@ class Provider:
     def next(self, now: Now) -> Sending | None:
         """What is to be sent next; from here on it counts as sent."""
         if self._plain:
-            return self._plain.popleft()
-        if len(self._requests) >= MAX_REQUESTS or len(self._events) >= MAX_EVENTS:
-            return None
-        sending = self._queue.take(now.mono)
+            plain = self._plain.popleft()
+            self._plain_bytes -= len(plain.message.payload)
+            return plain
+        queue = self._next_queue(now)
+        sending = None if queue is None else queue.take(now.mono)
         if sending is None:
             return None
         if sending.call_id:
             self._requests[sending.message.message_id] = sending
             self._by_thread[sending.thread] = sending
-        elif sending.is_owed or (sending.subscription_id and sending.message.qos):
+            return sending
+        self._to_tell.discard(sending.message.message_id)
+        if sending.is_owed or sending.message.qos:
             self._events[sending.message.message_id] = sending
             self._sent_event(sending, now)
         return sending
+
+    def _next_queue(self, now: Now) -> SendQueue[Sending] | None:
+        """Where the most urgent one is that may leave."""
+        calls = self._calls.rank(now.mono) if len(self._requests) < MAX_REQUESTS else None
+        told = self._told.rank(now.mono) if len(self._events) < MAX_EVENTS else None
+        if calls is None or (told is not None and told < calls):
+            return None if told is None else self._told
+        return self._calls
 
     def _sent_event(self, sending: Sending, now: Now) -> None:
         wait_s = min(FIRST_DELAY_S * 2.0 ** min(sending.attempts, 16), MAX_DELAY_S)
@@ -329,7 +383,7 @@ class Provider:
             return [CallFinished(self.number, sending.call_id, Status.FAILED, fault=problem)]
         if self._events.pop(message_id, None) is None or sending.is_owed:
             return []
-        self._queue.done(sending.thread)
+        self._told.done(sending.thread)
         return [EventGivenUp(self.number, sending.subscription_id, sending.event, "unfit")]
 
     # -- what it says --------------------------------------------------------------------------------------------------
@@ -359,42 +413,56 @@ class Provider:
         sending = self._events.pop(message_id, None)
         if sending is None:
             return []
-        self._queue.done(sending.thread)
+        self._told.done(sending.thread)
         return [] if sending.is_owed else [EventTaken(self.number, sending.subscription_id, sending.event)]
 
     def _answered(self, message: Message) -> list[Event]:
         thread = message.correlation_id or ""
+        if not self._is_new(message):
+            return []
         sending = self._by_thread.get(thread)
         if sending is None:
-            if thread in self._answered_lately:
-                return []
             if thread and not any(one.thread == thread for one in self._by_call.values()):
-                self._early[thread] = message
-                if len(self._early) > MAX_EARLY:
-                    del self._early[next(iter(self._early))]
+                self._keep_early(thread, message)
             return []
         return self._end(sending, message)
+
+    def _is_new(self, message: Message) -> bool:
+        return message.message_id not in self._used
+
+    def _keep_early(self, thread: str, message: Message) -> None:
+        self._pop_early(thread)
+        self._early[thread] = message
+        self._early_bytes += len(message.payload)
+        while len(self._early) > MAX_EARLY or self._early_bytes > MAX_EARLY_BYTES:
+            self._pop_early(next(iter(self._early)))
+
+    def _pop_early(self, thread: str) -> Message | None:
+        found = self._early.pop(thread, None)
+        if found is not None:
+            self._early_bytes -= len(found.payload)
+        return found
 
     def _end(self, sending: Sending, message: Message) -> list[Event]:
         self._requests.pop(sending.message.message_id, None)
         self._forget(sending)
-        self._answered_lately[sending.thread] = None
-        if len(self._answered_lately) > MAX_EARLY:
-            del self._answered_lately[next(iter(self._answered_lately))]
         return [self._ended(sending.call_id, message)]
 
     def _forget(self, sending: Sending) -> None:
         self._by_call.pop(sending.call_id, None)
         if self._by_thread.get(sending.thread) is sending:
             del self._by_thread[sending.thread]
-        self._queue.done(sending.thread)
+        self._calls.done(sending.thread)
 
     def _ended(self, call_id: str, message: Message) -> Event:
-        if message.error is None:
-            return CallFinished(self.number, call_id, Status.SUCCEEDED, message.payload)
-        found = fault_of(message.error)
-        if found.retryable:
+        found = None if message.error is None else fault_of(message.error)
+        if found is not None and found.retryable:
             return AttemptFailed(self.number, call_id, found)
+        self._used[message.message_id] = None
+        if len(self._used) > MAX_TAKEN:
+            del self._used[next(iter(self._used))]
+        if found is None:
+            return CallFinished(self.number, call_id, Status.SUCCEEDED, message.payload)
         return CallFinished(self.number, call_id, Status.FAILED, fault=found)
 
     def _refused(self, message_id: str, message: Message) -> list[Event]:
@@ -422,13 +490,31 @@ class Provider:
 
     def wake_at(self) -> float | None:
         """When ``wake`` is due."""
-        times = [self._again[0][0]] if self._again else []
+        times = [timers[0][0] for timers in (self._again, self._ends) if timers]
         if self.is_ready and not self._is_silent:
             times.append(self._heard_at + SILENT_S)
         return min(times, default=None)
 
+    def _drop_ended(self, now: Now) -> None:
+        """Calls that ended without the agent's word: the hub tells nobody, and their places are for others."""
+        while self._ends and self._ends[0][0] <= now.mono:
+            _, _, sending = heapq.heappop(self._ends)
+            if self._by_call.get(sending.call_id) is not sending:
+                continue
+            if self._is_open(sending.call_id):
+                self._look_at(sending, now.mono + LOOK_S)
+            elif self._calls.remove(sending):
+                del self._by_call[sending.call_id]
+            else:
+                self._requests.pop(sending.message.message_id, None)
+                self._forget(sending)
+                self._late[sending.thread] = None
+                if len(self._late) > MAX_LATE:
+                    del self._late[next(iter(self._late))]
+
     def wake(self, now: Now) -> tuple[list[Event], list[Sending]]:
         """Events that are told again, and whether the agent was silent for too long."""
+        self._drop_ended(now)
         events: list[Event] = []
         again: list[Sending] = []
         while self._again and self._again[0][0] <= now.mono:
@@ -439,7 +525,7 @@ class Provider:
             is_late = sending.expires_ms is not None and sending.expires_ms <= now.ms
             if is_late or now.ms - sending.published_ms >= EVENT_LIVES_MS:
                 del self._events[message_id]
-                self._queue.done(sending.thread)
+                self._told.done(sending.thread)
                 if sending.is_owed:
                     continue
                 reason = "expired" if is_late else "not acknowledged"

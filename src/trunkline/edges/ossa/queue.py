@@ -7,6 +7,7 @@ whatever their priorities (contradiction 8). Does not own what is sent.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from typing import Final, Generic, TypeVar
 
@@ -32,10 +33,11 @@ class SendQueue(Generic[T]):
     """All that wait for one agent."""
 
     def __init__(self) -> None:
-        self._levels: tuple[deque[Waiting[T]], ...] = tuple(deque() for _ in range(LOWEST_PRIORITY + 1))
+        # Those that may leave, by level: the oldest first, also of one that its correlation held back until now.
+        self._levels: tuple[list[tuple[float, int, Waiting[T]]], ...] = tuple([] for _ in range(LOWEST_PRIORITY + 1))
         # By thread: what was let out or may be, then what comes after it.
         self._threads: dict[str, deque[Waiting[T]]] = {}
-        self._count = 0
+        self._count = self._numbers = 0
 
     def __len__(self) -> int:
         return self._count
@@ -49,20 +51,30 @@ class SendQueue(Generic[T]):
             held.append(waiting)
             if len(held) > 1:
                 return
-        self._levels[priority].append(waiting)
+        self._let(waiting)
+
+    def _let(self, waiting: Waiting[T]) -> None:
+        self._numbers += 1
+        heapq.heappush(self._levels[waiting.priority], (waiting.since, self._numbers, waiting))
+
+    def rank(self, now_mono: float) -> tuple[float, float, int] | None:
+        """How urgent the next one is, the lowest first; None if nobody may leave now."""
+        return min(
+            (
+                (level - (now_mono - waiting[0][0]) // AGEING_S, waiting[0][0], level)
+                for level, waiting in enumerate(self._levels)
+                if waiting
+            ),
+            default=None,
+        )
 
     def take(self, now_mono: float) -> T | None:
         """The next one to be sent; None if nobody may leave now."""
-        best: tuple[float, float, int] | None = None
-        for level, waiting in enumerate(self._levels):
-            if waiting:
-                first = waiting[0]
-                rank = (level - (now_mono - first.since) // AGEING_S, first.since, level)
-                best = rank if best is None or rank < best else best
+        best = self.rank(now_mono)
         if best is None:
             return None
         self._count -= 1
-        return self._levels[best[2]].popleft().item
+        return heapq.heappop(self._levels[best[2]])[2].item
 
     def done(self, thread: str) -> None:
         """What left of this correlation is done with: the next one may leave."""
@@ -71,16 +83,17 @@ class SendQueue(Generic[T]):
             return
         held.popleft()
         if held:
-            self._levels[held[0].priority].append(held[0])
+            self._let(held[0])
         else:
             del self._threads[thread]
 
     def remove(self, item: T) -> bool:
         """Take one back that has not left; False if it has."""
         for waiting in self._levels:
-            for one in waiting:
+            for index, (_, _, one) in enumerate(waiting):
                 if one.item is item:
-                    waiting.remove(one)
+                    del waiting[index]
+                    heapq.heapify(waiting)
                     self._count -= 1
                     self.done(one.thread)
                     return True

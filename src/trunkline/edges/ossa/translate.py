@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -98,7 +98,7 @@ class Extras(Struct, frozen=True, omit_defaults=True):
     # Fields of the header that mean nothing here (OSSA-098).
     header: dict[str, Raw] = {}
     action: str = ""
-    priority: int = messages.DEFAULT_PRIORITY
+    priority: Annotated[int, msgspec.Meta(ge=0, le=messages.LOWEST_PRIORITY)] = messages.DEFAULT_PRIORITY
     sender: dict[str, Any] = {}
     # It came encrypted, and goes on encrypted.
     is_sealed: bool = False
@@ -115,13 +115,25 @@ def context_of(message: Message, *, is_sealed: bool) -> Raw:
 
 
 def extras_of(context: Raw | None) -> Extras:
-    """What an OSSA sender handed on; of anybody else's call there is nothing."""
+    """What an OSSA sender handed on; of anybody else's call there is nothing.
+
+    Callers of other protocols may write a context of their own: what reads as ours still says nothing that the exchange
+    says itself.
+    """
     if context is None:
         return Extras()
     try:
-        return _extras.decode(context).get(EDGE, Extras())
-    except msgspec.DecodeError:
+        found = _extras.decode(context).get(EDGE, Extras())
+        if found.sender:
+            messages.read_identity(found.sender)
+        if found.action:
+            messages.text_of(found.action, "body.action")
+    except (msgspec.DecodeError, Refused):
         return Extras()
+    if found.header.keys() & messages.KNOWN:
+        kept = {name: value for name, value in found.header.items() if name not in messages.KNOWN}
+        return msgspec.structs.replace(found, header=kept)
+    return found
 
 
 # --- inwards ----------------------------------------------------------------------------------------------------------
