@@ -187,6 +187,7 @@ class RuleLine(Section):
     reason: str = ""
     side_effects: bool | None = None
     when: Circumstance | None = None
+    sensitive: bool = False
 
 
 class PolicyTable(Section):
@@ -321,6 +322,7 @@ class Config(Sections, frozen=True, kw_only=True):
                 line.reason,
                 line.side_effects,
                 line.when,
+                line.sensitive,
             )
             for number, line in enumerate(self.policy_table.rule, start=1)
         )

@@ -161,6 +161,8 @@ class CallRequested(Event):
     on_behalf_of: Behalf = NOBODY
     # The input as plain JSON, where the edge has read it already.
     value: Any = None
+    # What is said in this call is for its two ends only: on record and for onlookers there are hashes of it.
+    sensitive: bool = False
 
 
 class CallProgressed(Event):

@@ -360,7 +360,8 @@ def test_the_error_of_a_body_is_an_object(world: World, alice: Keyed) -> None:
 @requirement("OSSA-098")
 def test_fields_that_nobody_knows_are_allowed_and_reach_the_recipient(world: World, alice: Keyed) -> None:
     bob = world.connect(world.agent("bob"), "do")
-    message = alice.message("request", "bob", **{"x-shard": {"n": [1, 2.5]}, "ttl": None})
+    mine: JSON = {"x-shard": {"n": [1, 2.5]}, "ttl": None}
+    message = alice.message("request", "bob", **mine)
     world.post(alice, {**message, "extra": 1, "body": {**message["body"], "more": 2}})
     header = bob.of("request")[0]["header"]
     assert (header["x-shard"], header["ttl"]) == ({"n": [1, 2.5]}, None)

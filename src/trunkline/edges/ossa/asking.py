@@ -65,6 +65,11 @@ MAX_OPEN: Final = 512
 MAX_OPEN_BYTES: Final = 33_554_432
 # Refusals that are kept for repeats.
 MAX_KEPT: Final = 1000
+# Results of commands that an agent has not acknowledged: it may never connect to be told. Of more than this the oldest
+# are let go, and so is what is a day old; a repeat of the command still tells its result.
+MAX_OWED: Final = 1024
+MAX_OWED_BYTES: Final = 16_777_216
+OWED_LIVES_MS: Final = 86_400_000
 # How often a tool that only reads is run again for the same message (decision 64).
 MAX_RUNS: Final = 16
 # Results of commands that are owed: one subject for each command.
@@ -110,6 +115,14 @@ class Asking(Struct, eq=False):
         return len(self.message.payload)
 
 
+class Owed(Struct, frozen=True):
+    """A result that was not acknowledged. ``ref`` names the command on record; empty if it is not there."""
+
+    ref: str
+    saying: Saying
+    since_ms: int
+
+
 class Command(Struct, frozen=True):
     """What is on record of a command whose result is owed."""
 
@@ -150,7 +163,9 @@ class Asker:
         self._lanes: dict[str, deque[Asking]] = {}
         self._kept: dict[str, tuple[bytes, Message]] = {}
         # Results of commands that its sender has not acknowledged, by the id of the result.
-        self._owed: dict[str, tuple[str, Saying]] = {}
+        self._owed: dict[str, Owed] = {}
+        self._owed_bytes = 0
+        self._is_going_on = False
         # Commands from before a restart whose calls may still run.
         self._resumed: dict[str, Asking] = {}
         self.output: list[Saying] = []
@@ -248,6 +263,7 @@ class Asker:
             context=context_of(message, is_sealed=asking.is_sealed),
             expires_ms=message.expires_ms,
             announce=message.type == COMMAND,
+            sensitive=message.sensitive,
         )
 
     def _expired(self, asking: Asking, now: Now) -> list[Event]:
@@ -293,7 +309,8 @@ class Asker:
         names = [tool_id.partition("/")[2] for tool_id in effect.registered]
         rejected = {tool_id.partition("/")[2]: found.message for tool_id, found in effect.rejected}
         body = Raw(msgspec.json.encode({"registered": names, "rejected": rejected}))
-        return self._end(asking, self._reply(asking, RESPONSE, body, now.ms), now)
+        # Kept: an offer that is said again, by whomever, must not undo a later one.
+        return self._end(asking, self._reply(asking, RESPONSE, body, now.ms), now, is_kept=True)
 
     def not_registered(self, ref: str, code: int, text: str, now: Now) -> list[Event]:
         """Why nothing was taken."""
@@ -402,8 +419,8 @@ class Asker:
         asking.call_id = call_id
         if asking.tickets:
             self._acknowledge(asking)
-        self._owe(asking.ref if is_on_record else "", Saying(result, (), asking.is_sealed, is_kept=True))
-        return self._end(asking, None, now)
+        events = self._owe(asking.ref if is_on_record else "", Saying(result, (), asking.is_sealed, is_kept=True), now)
+        return [*events, *self._end(asking, None, now)]
 
     def _is_to_run_again(self, asking: Asking, effect: Answer) -> bool:
         """Decision 64: after a timeout, a repeat runs again what only reads."""
@@ -428,26 +445,82 @@ class Asker:
         if waiting is None or lane is None or waiting[0] is not asking:
             return []
         waiting.popleft()
-        if waiting:
-            return self._start(waiting[0], now)
-        del self._lanes[lane]
-        return []
+        return self._go_on(lane, now)
+
+    def _go_on(self, lane: str, now: Now) -> list[Event]:
+        """Start the next of a correlation; those that end at once, because they expired, one after the other."""
+        if self._is_going_on:
+            return []
+        self._is_going_on = True
+        events: list[Event] = []
+        try:
+            waiting = self._lanes[lane]
+            while waiting:
+                first = waiting[0]
+                events += self._start(first, now)
+                if waiting and waiting[0] is first:
+                    return events
+            del self._lanes[lane]
+        finally:
+            self._is_going_on = False
+        return events
+
+    def give_up(self) -> list[tuple[int, ...]]:
+        """A defect ended the conversation: the tickets of all who wait, each answered by nobody else from here on."""
+        tickets = [tuple(asking.tickets) for asking in self._open.values()]
+        self._open.clear()
+        self._lanes.clear()
+        self._open_bytes = 0
+        return tickets
 
     # -- results of commands -------------------------------------------------------------------------------------------
 
-    def _owe(self, ref: str, saying: Saying) -> None:
+    def _owe(self, ref: str, saying: Saying, now: Now) -> list[Event]:
         assert saying.message is not None
-        self._owed[saying.message.message_id] = (ref, saying)
+        message_id = saying.message.message_id
+        earlier = self._owed.get(message_id)
+        if earlier is not None:
+            ref = ref or earlier.ref
+            self._drop_owed(message_id)
+        self._owed[message_id] = Owed(ref, saying, now.ms)
+        self._owed_bytes += len(saying.message.payload)
         self.output.append(saying)
+        return self._let_go(now)
+
+    def _let_go(self, now: Now) -> list[Event]:
+        """Forget results that nobody came for."""
+        events: list[Event] = []
+        while self._owed:
+            message_id, oldest = next(iter(self._owed.items()))
+            is_too_much = len(self._owed) > MAX_OWED or self._owed_bytes > MAX_OWED_BYTES
+            if not is_too_much and now.ms - oldest.since_ms < OWED_LIVES_MS:
+                return events
+            self._drop_owed(message_id)
+            events.append(Noticed("result.dropped", EDGE, self.principal.identity, f"of {oldest.ref or message_id}"))
+            if oldest.ref:
+                events.append(self._command_step(oldest.ref, "dropped", EMPTY_OBJECT, done=True))
+        return events
+
+    def _drop_owed(self, message_id: str) -> Owed | None:
+        found = self._owed.pop(message_id, None)
+        if found is not None and found.saying.message is not None:
+            self._owed_bytes -= len(found.saying.message.payload)
+        return found
 
     def owed(self) -> list[Saying]:
         """Results that were not acknowledged, for an agent that came back."""
-        return [saying for _, saying in self._owed.values()]
+        return [one.saying for one in self._owed.values()]
+
+    def is_owed(self, message_id: str) -> bool:
+        """Whether this is told again until it is acknowledged."""
+        return message_id in self._owed
 
     def acknowledged(self, message_id: str) -> list[Event]:
         """The agent has a result."""
-        ref, _ = self._owed.pop(message_id, ("", None))
-        return [self._command_step(ref, "told", EMPTY_OBJECT, done=True)] if ref else []
+        found = self._drop_owed(message_id)
+        if found is None or not found.ref:
+            return []
+        return [self._command_step(found.ref, "told", EMPTY_OBJECT, done=True)]
 
     def take_up(self, ref: str, command: Command, now: Now) -> None:
         """After a restart: a command whose result is owed."""
@@ -461,16 +534,25 @@ class Asker:
         """Whether ``look`` has something to look for."""
         return bool(self._resumed)
 
-    def look(self) -> None:
+    @property
+    def drops_at_ms(self) -> int | None:
+        """When the oldest result that is owed is let go of."""
+        return next((one.since_ms + OWED_LIVES_MS for one in self._owed.values()), None)
+
+    def look(self, now: Now) -> list[Event]:
         """Whether calls that were open when the exchange stopped have ended: nobody tells this conversation."""
+        events = self._let_go(now)
         for ref, asking in list(self._resumed.items()):
             view = self._find_call(asking.call_id)
-            if view is None or view.status.is_outcome:
+            if view is None:  # its record was removed meanwhile
                 del self._resumed[ref]
-            if view is not None and view.status.is_outcome:
+                events.append(self._command_step(ref, "dropped", EMPTY_OBJECT, done=True))
+            elif view.status.is_outcome:
+                del self._resumed[ref]
                 ms = messages.moment(view.finished_at) if view.finished_at else asking.arrived_ms
                 made = self._outcome(asking, view.call_id, view.output, view.error, view.large, ms)
-                self._owe(ref, Saying(made, (), asking.is_sealed))
+                events += self._owe(ref, Saying(made, (), asking.is_sealed), now)
+        return events
 
     # -- words ---------------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ MAX_DEPTH: Final = 64
 MAX_RECIPIENTS: Final = 100
 # What a message has besides its payload, at most, where we make it.
 HEADER_ROOM: Final = 16_384
+# Fields of a header and of a sender that mean nothing here: they are handed on, once for each recipient.
+MAX_OTHERS_BYTES: Final = 8192
 # Silent point 11.
 MAX_TOPIC_CHARS: Final = 255
 # Silent point 19: 0 is the highest.
@@ -182,6 +184,8 @@ class Refused(RemoteProtocolError):
         self.details = details
         self.to = to
         self.thread_id = thread_id
+        # It was an error: an error never gets an error (silent point 15).
+        self.is_of_error = False
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -210,6 +214,7 @@ def read(data: bytes, *, any_uuid: bool = False) -> Message:
         return _read(value, data, any_uuid=any_uuid)
     except Refused as refused:
         refused.to, refused.thread_id = to, thread_id
+        refused.is_of_error = known.get("type") == ERROR
         raise
 
 
@@ -264,6 +269,9 @@ def _read(value: dict[str, Any], data: bytes, *, any_uuid: bool) -> Message:
         message_others=_rest(parts, _MESSAGE),
     )
     _check_whole(message)
+    sender = 0 if not message.sender.others else len(msgspec.json.encode(message.sender.others))
+    if sender + sum(len(name) + len(part) for name, part in message.others.items()) > MAX_OTHERS_BYTES:
+        raise Refused(BAD_REQUEST, f"header: more than {MAX_OTHERS_BYTES} bytes of fields of your own")
     return message
 
 
@@ -479,7 +487,7 @@ def error_reply(
         message_id,
         ERROR,
         sender,
-        (refused.to or Identity(UNKNOWN, UNKNOWN),),
+        (Identity(UNKNOWN, UNKNOWN) if refused.to is None else Identity(refused.to.agent_id, refused.to.agent_type),),
         stamp(now_ms),
         "error",
         EMPTY_OBJECT,

@@ -38,9 +38,9 @@ from trunkline.edges.ossa.messages import (
     HEARTBEAT,
     INSUFFICIENT,
     INTERNAL_ERROR,
+    MAX_MESSAGE_BYTES,
     NACK,
     REQUEST,
-    STREAM_DATA,
     STREAM_END,
     STREAM_START,
     STREAM_TYPES,
@@ -79,6 +79,9 @@ OFFERS: Final = "ossa.offers"
 FORGET_S: Final = 600.0
 # A signature over more than this is checked beside the loop.
 HEAVY_BYTES: Final = 65_536
+# Why a way ended: the agent went, and nobody sent it away.
+DISCONNECTED: Final = "disconnected"
+DEFECT: Final = "a defect of the exchange; it is on record"
 NOT_YOURS: Final = "the signature's key is not a key of this sender"
 
 
@@ -106,6 +109,7 @@ class Known(Struct, frozen=True):
 class Ticket(Struct, eq=False):
     """Somebody who waits for replies: ``told`` hears them, all together, once there are as many as expected."""
 
+    to: Message
     expected: int
     told: Callable[[list[tuple[Message, bytes]]], None]
     got: list[tuple[Message, bytes]] = []
@@ -148,7 +152,9 @@ class Peer(BaseSink):
         # What it said it does, for when it comes back.
         self.tools: dict[str, ToolDefinition] = {}
         self._offers_subject = ""
-        self._look_at = 0.0
+        # Streams of its that go to other agents, of which the record says that they began.
+        self._forwarded: set[str] = set()
+        self._looked_at = 0.0
         self._alarm = Alarm(peers.feed, self._wake_at, self._wake)
         self.is_over = False
 
@@ -251,7 +257,9 @@ class Peer(BaseSink):
                 # What came encrypted goes on encrypted: nothing else is taken as sensitive.
                 target.attachment.provider.say(made, is_sealed=made.sensitive)
                 target.flush()
-        return [self._stream_step(piece)] if piece.type != STREAM_DATA else []
+        if piece.type == STREAM_START:
+            return self._stream_begun(piece)
+        return self._stream_ended(str(piece.stream_id), "ended", piece.sequence) if piece.type == STREAM_END else []
 
     def _check_stream(self, piece: Message, agent_id: str) -> None:
         """What policy says to the action that the stream names; an action that nobody registered is nobody's tool."""
@@ -263,13 +271,17 @@ class Peer(BaseSink):
             self.streams.forget(str(piece.stream_id))
             raise Refused(FORBIDDEN, verdict.reason or "policy does not allow this stream")
 
-    def _stream_step(self, piece: Message) -> Event:
-        is_end = piece.type == STREAM_END
-        told = {"to": [one.agent_id for one in piece.recipients], "action": piece.action, "count": piece.sequence}
-        data = Raw(msgspec.json.encode(told))
-        subject = f"{self.agent_id}/{piece.stream_id}"
-        step = "ended" if is_end else "begun"
-        return ProcessStepped(self.number, "", STREAMS, subject, step, data, is_end, self.principal.identity)
+    def _stream_begun(self, piece: Message) -> list[Event]:
+        told = {"to": [one.agent_id for one in piece.recipients], "action": piece.action}
+        self._forwarded.add(str(piece.stream_id))
+        return [self._peers.stream_step(self, str(piece.stream_id), "begun", Raw(msgspec.json.encode(told)))]
+
+    def _stream_ended(self, stream_id: str, step: str, count: int | None = None) -> list[Event]:
+        if stream_id not in self._forwarded:
+            return []
+        self._forwarded.discard(stream_id)
+        told = EMPTY_OBJECT if count is None else Raw(msgspec.json.encode({"count": count}))
+        return [self._peers.stream_step(self, stream_id, step, told, done=True)]
 
     def _nack(self, message: Message, now: Now) -> None:
         body = Raw(msgspec.json.encode({"messageId": message.message_id}))
@@ -308,6 +320,7 @@ class Peer(BaseSink):
         if attachment is not None and attachment.way is way:
             self.attachment = None
             attachment.end(reason)
+            self._peers.detached(self, reason)
 
     def _register(self, ref: str, tools: tuple[ToolDefinition, ...], replace: bool, now: Now) -> list[Event]:
         if self.attachment is None:
@@ -386,7 +399,7 @@ class Peer(BaseSink):
     def _push(self, saying: Saying) -> None:
         if self.attachment is None or saying.message is None:
             return  # a result that is owed waits; the rest is of use only at its moment
-        if saying.message.type in {messages.COMMAND_RESULT, ERROR} and saying.message.correlation_id is not None:
+        if self.asker.is_owed(saying.message.message_id):
             self._say_owed(saying)
         else:
             self.attachment.provider.say(saying.message, is_sealed=saying.is_sealed)
@@ -399,6 +412,8 @@ class Peer(BaseSink):
         """A defect of ours ended the conversation, and the exchange knows."""
         self.is_over = True
         self._alarm.cancel()
+        for tickets in self.asker.give_up():
+            self._peers.give_up(tickets)
         if self.attachment is not None:
             self.detach(self.attachment.way, "defect")
         self._peers.forget(self)
@@ -409,22 +424,26 @@ class Peer(BaseSink):
 
     def _wake_at(self) -> float | None:
         times = [self.streams.wake_at(), None if self.attachment is None else self.attachment.provider.wake_at()]
+        now = self._feed.now()
         if self.asker.is_waiting:
-            times.append(self._look_at)
+            times.append(self._looked_at + LOOK_S)
+        drops_at_ms = self.asker.drops_at_ms
+        if drops_at_ms is not None:
+            times.append(max(self._looked_at + LOOK_S, now.mono + (drops_at_ms - now.ms) / 1000))
         return min((at for at in times if at is not None), default=None)
 
     def _wake(self) -> None:
         now = self._feed.now()
-        if now.mono >= self._look_at:
-            self._look_at = now.mono + LOOK_S
-            self.asker.look()
+        self._looked_at = now.mono
+        events = self.asker.look(now)
         for start in self.streams.wake(now.mono):
             info = ErrorInfo(TIMEOUT, "nothing came on this stream for too long", stamp(now.ms))
             message_id = derived_id(self._peers.key, "idle", self.agent_id, start.message_id)
             self.asker.output.append(Saying(translate.failed(start, info, message_id, US)))
+            events += self._stream_ended(str(start.stream_id), "idle")
         if self.attachment is not None:
             self.attachment.wake(now)
-        self.flush()
+        self.step(events)
 
 
 class Attachment(BaseSink):
@@ -484,9 +503,13 @@ class Attachment(BaseSink):
             self._send(sending)
 
     def _send(self, sending: Sending) -> None:
+        seals = self._peer.keys if sending.is_sealed else None
         try:
-            data = self._peers.encode(sending.message, self._peer.keys if sending.is_sealed else None)
-        except Refused as refused:  # too large, or with numbers that cannot be signed
+            if sending.is_owed:  # it stays owed until it is acknowledged, whatever can be said of it
+                _, data = self._peers.encoded(sending.message, seals)
+            else:
+                data = self._peers.encode(sending.message, seals)
+        except Refused as refused:
             self._feed.feed(self.provider.unfit(sending, refused.text))
             return
         self.way.send(data, sending)
@@ -532,6 +555,7 @@ class Peers:
         # Told of an agent that is reached by a URL.
         self.on_url: Callable[[Peer, AgentKeys], None] = lambda _, __: None
         self.refused: dict[int, int] = {}
+        self.is_over = False
 
     def new_id(self) -> str:
         """A UUID that nobody can foresee."""
@@ -548,6 +572,8 @@ class Peers:
             if peer is not None:
                 command = msgspec.json.decode(steps[-1].data, type=Command)
                 peer.asker.take_up(ref, command, now)
+        for subject in self.views.open_steps(STREAMS):  # nobody remembers how far they were
+            self.feed.feed([ProcessStepped(0, "", STREAMS, subject, "lost", EMPTY_OBJECT, done=True)])
         for subject, steps in self.views.open_steps(OFFERS).items():
             peer = self._peer_of(subject.partition("/")[0])
             if peer is not None:
@@ -586,6 +612,7 @@ class Peers:
             return self._known(message, keys)
         except Refused as refused:
             refused.to, refused.thread_id = message.sender, message.thread_id
+            refused.is_of_error = message.type == ERROR
             raise
 
     def _claimed(self, message: Message, kid: str) -> AgentKeys:
@@ -662,6 +689,14 @@ class Peers:
         found = self.by_agent.get(agent_id)
         return found if found is not None and found.attachment is not None else None
 
+    def detached(self, peer: Peer, reason: str) -> None:
+        """A way ended. Who went and has a URL is reached by that from here on, if his key still counts."""
+        keys = peer.keys
+        if keys is None or not keys.url or peer.is_over or self.is_over or reason != DISCONNECTED:
+            return
+        if self.feed.identify(EDGE, peer.token_sha256) is not None:
+            self.on_url(peer, keys)
+
     def is_open(self, call_id: str) -> bool:
         """Whether a call has no outcome yet."""
         view = self.views.call(call_id)
@@ -678,7 +713,7 @@ class Peers:
         """
         peer = self._peer(known)
         ticket = next(self._numbers)
-        self._tickets[ticket] = Ticket(len(known.message.recipients), told)
+        self._tickets[ticket] = Ticket(known.message, len(known.message.recipients), told)
         try:
             if peer.receive(known, ticket, self.feed.now()):
                 return ticket
@@ -686,13 +721,19 @@ class Peers:
             self._tickets.pop(ticket, None)
             refused.to = refused.to or known.message.sender
             refused.thread_id = refused.thread_id or known.message.thread_id
+            refused.is_of_error = known.message.type == ERROR
             raise
         except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
             self._tickets.pop(ticket, None)
             self.feed.failed(peer.number, error)
-            raise Refused(INTERNAL_ERROR, "a defect of the exchange; it is on record") from None
+            raise Refused(INTERNAL_ERROR, DEFECT) from None
         self._tickets.pop(ticket, None)
         return 0
+
+    def stream_step(self, peer: Peer, stream_id: str, step: str, data: Raw, *, done: bool = False) -> Event:
+        """What is on record of a stream from one agent to others: that it began, and how it ended."""
+        subject = f"{peer.agent_id}/{stream_id}"
+        return ProcessStepped(peer.number, "", STREAMS, subject, step, data, done, peer.principal.identity)
 
     def drop(self, ticket: int) -> None:
         """Who waited is gone."""
@@ -712,23 +753,40 @@ class Peers:
                 del self._tickets[number]
                 ticket.told(ticket.got)
 
+    def give_up(self, tickets: tuple[int, ...]) -> None:
+        """A defect of ours ended a conversation: who waits in it is told so."""
+        for number in tickets:
+            ticket = self._tickets.pop(number, None)
+            if ticket is not None:
+                info = ErrorInfo(INTERNAL_ERROR, DEFECT, stamp(self.feed.now().ms))
+                made = translate.failed(ticket.to, info, self.new_id(), US)
+                ticket.told([*ticket.got, (made, self.encode(made, None))])
+
     def _encoded(self, peer: Peer, saying: Saying) -> tuple[Message, bytes]:
         assert saying.message is not None
-        message = saying.message
+        return self.encoded(saying.message, peer.keys if saying.is_sealed else None)
+
+    def encoded(self, message: Message, seals: AgentKeys | None) -> tuple[Message, bytes]:
+        """An answer as it leaves; one that cannot be said on this wire is an error that says so."""
         try:
-            return message, self.encode(message, peer.keys if saying.is_sealed else None)
-        except Refused:
-            text = "the answer cannot be signed: it has an integer beyond 2^53"
-            info = ErrorInfo(INTERNAL_ERROR, text, message.timestamp)
+            return message, self.encode(message, seals)
+        except Refused as refused:
+            info = ErrorInfo(INTERNAL_ERROR, f"the answer cannot be sent: {refused.text}", message.timestamp)
             made = msgspec.structs.replace(message, type=ERROR, action="error", payload=EMPTY_OBJECT, error=info)
             return made, self.encode(made, None)
 
     def encode(self, message: Message, seals: AgentKeys | None) -> bytes:
-        """A message of ours as it leaves: sealed for its recipient if ``seals`` is given, and signed."""
+        """A message of ours as it leaves: sealed for its recipient if ``seals`` is given, and signed.
+
+        ``Refused`` if it is too large for this wire, or has numbers that cannot be signed.
+        """
         if seals is not None:
             payload = sealing.seal(message.payload, message.message_id, [seals.seals])
             message = msgspec.structs.replace(message, payload=payload, sensitive=True)
-        return messages.encode(signing.sign(message, self.own.signs))
+        data = messages.encode(signing.sign(message, self.own.signs))
+        if len(data) > MAX_MESSAGE_BYTES:
+            raise Refused(INSUFFICIENT, f"larger than {MAX_MESSAGE_BYTES} bytes")
+        return data
 
     def refusal(self, refused: Refused) -> bytes:
         """What the sender of a message that was not taken is told."""
@@ -741,6 +799,7 @@ class Peers:
 
     def stop(self) -> None:
         """Say nothing more."""
+        self.is_over = True
         for peer in self.by_agent.values():
             peer.stop()
 

@@ -89,6 +89,6 @@ def open_sealed(message: Message, key: OKPKey | OctKey) -> Raw:
         if header.get("messageId") != message.message_id or plain is None:
             raise ValueError("of another message")
         strictjson.check(plain, max_depth=MAX_DEPTH)
-    except (JoseError, ValueError, TypeError, KeyError, AttributeError):
+    except (JoseError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise Refused(BAD_REQUEST, "body.payload: cannot be decrypted as part of this message") from None
     return Raw(plain)

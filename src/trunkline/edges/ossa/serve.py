@@ -9,7 +9,9 @@ Invariant: a request that was read is answered once; a socket speaks for the age
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from starlette.applications import Starlette
@@ -24,7 +26,6 @@ from trunkline.edges.background import Background
 from trunkline.edges.bearer import Throttle
 from trunkline.edges.bodies import BadRequest, read_body
 from trunkline.edges.listener import when_closed
-from trunkline.edges.ossa import messages
 from trunkline.edges.ossa.messages import (
     ACK,
     BAD_REQUEST,
@@ -38,11 +39,11 @@ from trunkline.edges.ossa.messages import (
     Message,
     Refused,
 )
-from trunkline.edges.ossa.peers import Known, Peer, Peers
+from trunkline.edges.ossa.peers import DISCONNECTED, Known, Peer, Peers
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.ossa.translate import EDGE
 from trunkline.edges.shares import SHARE, Share, Shares
-from trunkline.edges.websocket import close_quietly
+from trunkline.edges.websocket import GOODBYE_S, close_quietly
 
 PREFIX: Final = "/ossa/v1"
 # Silent point 23: after so many messages in a row that are none, a socket is closed.
@@ -71,7 +72,7 @@ class OssaServer:
         routes = [
             Route(f"{PREFIX}/messages", self.message, methods=["POST"]),
             Route(f"{PREFIX}/keys", self.keys, methods=["GET"]),
-            WebSocketRoute(f"{PREFIX}/ws", self.socket),
+            WebSocketRoute(f"{PREFIX}/ws", self.connection),
         ]
         handlers = {Refused: self._on_refused, HTTPException: self._on_http, Exception: self._on_defect}
         self.app = Starlette(routes=routes, exception_handlers=handlers)
@@ -126,7 +127,10 @@ class OssaServer:
 
     async def _on_refused(self, _: HTTPConnection, refused: Exception) -> Response:
         assert isinstance(refused, Refused)
-        return Response(self._peers.refusal(refused), refused.error_code, _headers(refused), "application/json")
+        data = self._peers.refusal(refused)
+        if refused.is_of_error:
+            return Response(None, refused.error_code)
+        return Response(data, refused.error_code, _headers(refused), "application/json")
 
     async def _on_http(self, request: HTTPConnection, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -142,29 +146,30 @@ class OssaServer:
 
     # -- sockets -------------------------------------------------------------------------------------------------------
 
-    async def socket(self, socket: WebSocket) -> None:
+    async def connection(self, socket: WebSocket) -> None:
         """``/ossa/v1/ws``: one message in each text frame, both ways."""
         socket.scope[SHARE] = Share(self._incoming, _address(socket))
         await socket.accept()
         way = SocketWay(socket)
+        way.on_unread = lambda: self._sent_away(way)
         self._sockets.add(way)
         sender = self._background.spawn(way.run())
         bad = 0
         try:
-            while way.is_open:
-                data = (await socket.receive_text()).encode("utf-8", "surrogatepass")
+            while (data := await _text(way)) is not None:
                 bad = 0 if await self._take(way, data) else bad + 1
                 if bad >= MAX_BAD:
                     await way.finish(CloseCode.POLICY_VIOLATION)
                     return
-        except (WebSocketDisconnect, KeyError, RuntimeError):
-            return  # gone, or a binary frame
+        except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
+            self._peers.feed.failed(0 if way.peer is None else way.peer.number, error)
+            await way.finish(CloseCode.INTERNAL_ERROR)
         finally:
             self._sockets.discard(way)
             way.close()
             sender.cancel()
             if way.peer is not None:
-                way.peer.detach(way, "disconnected")
+                way.peer.detach(way, DISCONNECTED)
 
     async def _take(self, way: SocketWay, data: bytes) -> bool:
         """One frame; whether it was a message of the agent that this socket belongs to."""
@@ -181,18 +186,27 @@ class OssaServer:
                 way.peer = peer
                 peer.attach(way, way.origin)
         except Refused as refused:
-            way.say(self._peers.refusal(refused))
+            self._refuse(way, refused)
             return False
         try:
             self._peers.receive(known, way.told)
         except Refused as refused:
-            if known.message.type != messages.ERROR:  # an error never gets an error
-                way.say(self._peers.refusal(refused))
+            self._refuse(way, refused)
         return True
+
+    def _refuse(self, way: SocketWay, refused: Refused) -> None:
+        data = self._peers.refusal(refused)
+        if not refused.is_of_error:
+            way.say(data)
 
     def _sent_away(self, way: object) -> None:
         if isinstance(way, SocketWay):
-            self._background.spawn(way.finish(CloseCode.POLICY_VIOLATION))
+            self._background.spawn(self._end(way))
+
+    async def _end(self, way: SocketWay) -> None:
+        if way.peer is not None:
+            way.peer.detach(way, "sent away")
+        await way.finish(CloseCode.POLICY_VIOLATION)
 
     async def stop(self) -> None:
         """Say goodbye to all at the same time."""
@@ -203,12 +217,14 @@ class SocketWay:
     """One socket, as the way to an agent."""
 
     def __init__(self, socket: WebSocket) -> None:
-        self._socket = socket
+        self.socket = socket
         self.peer: Peer | None = None
         self.is_open = True
+        # Told when more waits than an agent may leave unread.
+        self.on_unread: Callable[[], None] = lambda: None
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
-        self._bell = asyncio.Event()
+        self._bell, self._written = asyncio.Event(), asyncio.Event()
 
     @property
     def agent_id(self) -> str:
@@ -218,7 +234,7 @@ class SocketWay:
     @property
     def origin(self) -> str:
         """Where it comes from."""
-        return _address(self._socket)
+        return _address(self.socket)
 
     @property
     def has_room(self) -> bool:
@@ -242,7 +258,9 @@ class SocketWay:
         self._bytes += len(data)
         self._bell.set()
         if self._bytes > MAX_WAITING_BYTES:
+            self._waiting.clear()
             self.close()
+            self.on_unread()
 
     async def run(self) -> None:
         """Write what there is, as fast as it is read."""
@@ -250,7 +268,7 @@ class SocketWay:
             while self.is_open or self._waiting:
                 while self._waiting:
                     data = self._waiting.popleft()
-                    await self._socket.send_text(data.decode())
+                    await self.socket.send_text(data.decode())
                     had_room, self._bytes = self.has_room, self._bytes - len(data)
                     if not had_room and self.has_room and self.peer is not None:
                         self.peer.flush()
@@ -259,6 +277,8 @@ class SocketWay:
                     await self._bell.wait()
         except (WebSocketDisconnect, RuntimeError):
             self.close()
+        finally:
+            self._written.set()
 
     def close(self) -> None:
         """Nothing more is sent."""
@@ -266,9 +286,22 @@ class SocketWay:
         self._bell.set()
 
     async def finish(self, code: CloseCode) -> None:
-        """Say goodbye."""
+        """Say goodbye, after what was said before if it is read."""
         self.close()
-        await close_quietly(self._socket, code)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await self._written.wait()
+        await close_quietly(self.socket, code)
+
+
+async def _text(way: SocketWay) -> bytes | None:
+    """The next message; None when there is none any more: the agent is gone, or sent bytes."""
+    if not way.is_open:
+        return None
+    try:
+        return (await way.socket.receive_text()).encode("utf-8", "surrogatepass")
+    except (WebSocketDisconnect, KeyError, RuntimeError):
+        return None
 
 
 def _answer(message: Message, told: Told) -> Response:

@@ -6,6 +6,7 @@ connection that keeps what it was sent. Nothing listens: bytes go to ``Peers`` a
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import shutil
@@ -15,18 +16,19 @@ import weakref
 from collections.abc import Coroutine
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from joserfc.jwk import OKPKey
 from msgspec import Raw
 
+from tests.fuzz.asgi import Request, Socket
 from trunkline.config import Config, Ossa
 from trunkline.edges.edge import KeyTerms, Surroundings
 from trunkline.edges.ossa import keys, messages, sealing, signing
 from trunkline.edges.ossa.edge import OSSA, OssaEdge
 from trunkline.edges.ossa.messages import Refused
-from trunkline.edges.ossa.peers import Known, Peer
+from trunkline.edges.ossa.peers import DISCONNECTED, Known, Peer
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.topics.edge import TOPICS
 from trunkline.events import TokenIssued
@@ -54,6 +56,18 @@ class Home:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
+class Calls(TaskLoop):
+    """The loop of tasks; what is given to a thread is called at once."""
+
+    def run_in_executor(self, _: object, work: Any, *args: object) -> asyncio.Future[Any]:
+        future = self.create_future()
+        try:
+            future.set_result(work(*args))
+        except Exception as error:  # noqa: BLE001  as a thread's future has it
+            future.set_exception(error)
+        return future
+
+
 class Kit:
     """The edge, from outside."""
 
@@ -68,7 +82,7 @@ class Kit:
             self.exchange = before.exchange.restarted(edges=edges)
         self.ids = Random(self.exchange._run)
         self.raised: list[BaseException] = []
-        self.loop = TaskLoop(self.exchange.loop, self.raised.append)
+        self.loop = Calls(self.exchange.loop, self.raised.append)
         self.loop.create_task(self.exchange.edges.start())
         self.exchange.advance(0)
         self.check()
@@ -83,6 +97,51 @@ class Kit:
 
         edge.start = start  # type: ignore[method-assign]
         return edge
+
+    def __enter__(self) -> Self:
+        """For what starts tasks: while it lasts, the loop in fake time is the running one."""
+        self._before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self.loop.as_asyncio)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.kill()
+        asyncio._set_running_loop(self._before)
+
+    @property
+    def app(self) -> Any:
+        """What listens, if it did."""
+        return self.edge._server.app
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Begin this; what it raises is kept."""
+
+        async def kept() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001  whatever it is, it is judged
+                self.raised.append(error)
+
+        self.loop.create_task(kept())
+        self.exchange.advance(0)
+
+    def post(self, data: bytes, path: str = "/ossa/v1/messages", method: str = "POST") -> Request:
+        """One request, and its answer once it is there."""
+        head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
+        request = Request(method, path, data, head)
+        self.begin(self.app(request.scope, request.receive, request.send))
+        return request
+
+    def socket(self, send: Any = None) -> Socket:
+        """A WebSocket; ``send`` takes what is said on it instead."""
+        socket = Socket("/ossa/v1/ws")
+        self.begin(self.app(socket.scope, socket.receive, send or socket.send))
+        return socket
+
+    def say(self, socket: Socket, data: bytes) -> None:
+        """One frame."""
+        socket.say(data.decode("utf-8", "surrogatepass"))
+        self.exchange.advance(0)
 
     def restarted(self) -> Kit:
         """Another process on the same record; nobody is connected."""
@@ -249,7 +308,7 @@ class Line:
 
     def leave(self) -> None:
         """The connection ends."""
-        self.agent.peer().detach(self, "gone")
+        self.agent.peer().detach(self, DISCONNECTED)
 
 
 def signed(message: dict[str, Any], key: signing.Key, **header: Any) -> bytes:

@@ -1,0 +1,181 @@
+"""Who speaks OSSA with us: who they are, streams between them, and who is forgotten."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.edges.ossa.kit import Agent, Kit, refusal
+from trunkline.edges.ossa.peers import FORGET_S
+from trunkline.model import Decision, Policy, Rule
+
+
+@pytest.fixture
+def kit() -> Kit:
+    return Kit()
+
+
+def stream(agent: Agent, to: str | list[str], *pieces: int, name: str = "s", end: int | None = None) -> None:
+    agent.ask("stream_start", to, "feed", {"contentType": "text/plain"}, streamId=name)
+    for n in pieces:
+        agent.ask("stream_data", to, "feed", {"n": n}, streamId=name, sequence=n)
+    if end is not None:
+        agent.ask("stream_end", to, "feed", streamId=name, sequence=end)
+
+
+def open_streams(kit: Kit) -> list[str]:
+    return list(kit.exchange.views.open_steps("ossa.streams"))
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_goes_to_each_of_its_recipients_in_order_and_is_on_record(kit: Kit) -> None:
+    alice = kit.agent("alice")
+    lines = [kit.agent(name).connect() for name in ("bob", "carol")]
+    stream(alice, ["bob", "carol"], 0, 2)
+    assert open_streams(kit) == ["alice/s"]
+    alice.ask("stream_data", ["bob", "carol"], "feed", {"n": 1}, streamId="s", sequence=1)
+    alice.ask("stream_end", ["bob", "carol"], "feed", streamId="s", sequence=3)
+    for line in lines:
+        assert [one["header"]["type"] for one in line.got] == ["stream_start", *["stream_data"] * 3, "stream_end"]
+        assert [one["body"]["payload"]["n"] for one in line.of("stream_data")] == [0, 1, 2]
+        assert {one["header"]["sender"]["agentId"] for one in line.got} == {"alice"}
+    assert open_streams(kit) == []
+
+
+def test_a_gap_is_reported_with_a_nack_that_names_what_showed_it(kit: Kit) -> None:
+    kit.agent("bob").connect()
+    alice = kit.agent("alice")
+    own = alice.connect()
+    stream(alice, "bob", 0)
+    message = alice.message("stream_data", "bob", "feed", {}, streamId="s", sequence=5)
+    alice.send(message)
+    [nack] = own.of("negative_acknowledgment")
+    assert nack["body"]["payload"] == {"messageId": message["header"]["messageId"]}
+    assert nack["body"]["error"]["code"] == 400
+
+
+def test_an_idle_stream_is_closed_with_408_on_the_wire_and_on_record(kit: Kit) -> None:
+    kit.agent("bob").connect()
+    alice = kit.agent("alice")
+    own = alice.connect()
+    stream(alice, "bob", 0)
+    kit.advance(310)
+    assert [one["body"]["error"]["code"] for one in own.of("error")] == [408]
+    assert open_streams(kit) == []
+    own.leave()
+    assert alice.peer().is_idle
+    assert len(alice.peer().streams) == 0
+
+
+def test_a_stream_that_was_open_at_a_restart_is_not_open_for_ever(kit: Kit) -> None:
+    kit.agent("bob").connect()
+    stream(kit.agent("alice"), "bob", 0)
+    kit.exchange.store()
+    assert open_streams(kit) == ["alice/s"]
+    assert open_streams(kit.restarted()) == []
+
+
+def test_a_stream_to_nobody_or_that_policy_denies_has_not_begun() -> None:
+    kit = Kit(Policy((Rule("no", "*", "bob/secret", Decision.DENY), Rule("all", "*", "*", Decision.ALLOW)), "v"))
+    alice = kit.agent("alice")
+    assert refusal(stream, alice, "zed").error_code == 503
+    kit.agent("bob").connect("secret")
+    message = alice.message("stream_start", "bob", "secret", {}, streamId="t")
+    assert refusal(alice.send, message).error_code == 403
+    assert len(alice.peer().streams) == 0
+    assert open_streams(kit) == []
+
+
+def test_a_stream_of_a_call_s_correlation_is_its_progress(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    line = bob.connect("echo")
+    called = kit.call("bob/echo", correlation_id="c")
+    bob.ask("stream_start", "trunkline", "echo", streamId="s", correlationId="c")
+    for n in range(2):
+        bob.ask("stream_data", "trunkline", "echo", {"n": n}, streamId="s", correlationId="c", sequence=n)
+    bob.ask("stream_end", "trunkline", "echo", streamId="s", correlationId="c", sequence=2)
+    line.answer(line.got[-1], {})
+    shown = [json.loads(bytes(one.data)) for one in called.progress]
+    assert shown[:2] == [{"json": {"n": 0}}, {"json": {"n": 1}}]
+    assert open_streams(kit) == []
+
+
+# --- ways -------------------------------------------------------------------------------------------------------------
+
+
+class Urls:
+    """Stands for what posts to URLs."""
+
+    has_room = True
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, data: bytes, _: Any) -> None:
+        self.sent.append(data)
+
+
+def test_an_agent_with_a_url_is_reached_by_it_again_when_its_socket_ended() -> None:
+    kit, urls = Kit(), Urls()
+    kit.peers.on_url = lambda peer, _: peer.attach(urls, "url")
+    bob = kit.agent("bob", url="https://bob.example/in")
+    line = bob.connect("echo")
+    kit.call("bob/echo")
+    assert (len(line.of("request")), len(urls.sent)) == (1, 0)
+    line.leave()
+    assert kit.peers.reached("bob") is not None
+    kit.advance(3)
+    assert len(urls.sent) == 1
+
+
+def test_an_agent_with_a_url_offers_the_same_after_a_restart() -> None:
+    kit = Kit()
+    bob = kit.agent("bob", url="https://bob.example/in")
+    bob.connect("echo")
+    later = kit.restarted()
+    assert later.peers.by_agent["bob"].tools.keys() == {"bob/echo"}
+
+
+def test_a_key_that_is_revoked_ends_what_its_agent_has_and_may(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    bob.connect("echo")
+    kit.exchange.revoke("ossa", "bob")
+    assert kit.peers.reached("bob") is None
+    assert refusal(bob.ask, "heartbeat").error_code == 401
+
+
+# --- who is forgotten -------------------------------------------------------------------------------------------------
+
+
+def test_who_said_nothing_for_long_and_waits_for_nothing_is_forgotten(kit: Kit) -> None:
+    alice = kit.agent("alice")
+    alice.ask("heartbeat")
+    busy = kit.agent("busy")
+    busy.connect()
+    kit.advance(FORGET_S + 1)
+    kit.agent("new").ask("heartbeat")
+    assert kit.peers.by_agent.keys() == {"busy", "new"}
+
+
+def test_answers_acks_and_events_that_nobody_asked_for_leave_nothing_behind(kit: Kit) -> None:
+    alice = kit.agent("alice")
+    alice.connect()
+    for kind in ("response", "command_result", "acknowledgment", "negative_acknowledgment"):
+        alice.ask(kind, payload={"messageId": kit.new_id()}, correlationId=f"x-{kind}")
+    assert kit.peers._tickets == {}
+    assert len(alice.peer().asker) == 0
+
+
+def test_early_answers_are_kept_within_bounds(kit: Kit) -> None:
+    alice = kit.agent("alice")
+    alice.connect()
+    for n in range(300):
+        alice.ask("response", payload={"x": "y" * 50_000}, correlationId=f"x-{n}")
+    attachment = alice.peer().attachment
+    assert attachment is not None
+    assert attachment.provider._early_bytes <= 4_194_304
+    assert attachment.provider._early_bytes == sum(len(one.payload) for one in attachment.provider._early.values())
