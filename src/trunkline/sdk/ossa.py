@@ -26,7 +26,7 @@ import json
 import logging
 import signal
 import uuid
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
@@ -50,7 +50,7 @@ from trunkline.edges.ossa.messages import (
     Message,
     Refused,
 )
-from trunkline.errors import ExchangeUnreachable, NotAdmitted
+from trunkline.errors import ConfigError, ExchangeUnreachable, NotAdmitted
 from trunkline.model import TOOL_NAME, stamp
 from trunkline.sdk.ossa_asking import Asked, Asking, Outcome
 from trunkline.sdk.ossa_connection import EXCHANGE, HEARTBEAT_S, Dialling, NetworkDialling, OssaConnection
@@ -178,6 +178,8 @@ class OssaAgent:
         self._result_handler: Callable[[OssaMessage | OssaError], Any] | None = None
         self._subscriptions: list[Subscription] = []
         self._unknown: set[str] = set()
+        # The first message of a connection on which nothing is registered.
+        self._hello_id = ""
         self._parts: _Parts | None = None
         self._stopping: asyncio.Event | None = None
 
@@ -346,11 +348,13 @@ class OssaAgent:
         self._running().asking.begin(asked)
         try:
             found: OssaMessage = _answer(asked, await asyncio.shield(asked.outcome))
-        except ConnectionLost:
-            return  # the next connection asks again
         except OssaError as error:
+            if is_greeting and error.code in DEFAULT_RETRY_POLICY.retryable_errors:
+                raise  # the next connection asks again
+            if isinstance(error, ConnectionLost):
+                return
             log.warning("%r was not taken: %s", subscription, error)
-            if subscription in self._subscriptions and error.code in NOT_LET_IN:
+            if subscription in self._subscriptions:
                 self._subscriptions.remove(subscription)
             subscription.settle(error)
         else:
@@ -372,28 +376,30 @@ class OssaAgent:
         its caller how far it is.
         """
         stream = Stream(stream_id, _recipients(to)[0], action, correlation_id or str(uuid.uuid4()), sealed=sensitive)
-        await self._in_time(self._running().streams.start(stream, dict(metadata or {})))
+        await self._in_time(stream, self._running().streams.start(stream, dict(metadata or {})))
         return stream
 
     async def send_data(self, stream: Stream, data: Any) -> None:
         """Send one piece, any JSON value; ``OssaError`` if the stream has ended or nobody hears it."""
-        await self._in_time(self._running().streams.send(stream, data))
+        await self._in_time(stream, self._running().streams.send(stream, data))
 
     async def end_stream(self, stream: Stream) -> None:
         """Say that it is complete; nothing can be sent on it afterwards."""
-        await self._in_time(self._running().streams.end(stream))
+        await self._in_time(stream, self._running().streams.end(stream))
 
-    async def _in_time(self, sending: Any) -> None:
+    async def _in_time(self, stream: Stream, sending: Coroutine[Any, Any, None]) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await sending
         except TimeoutError:
-            raise ConnectionLost from None
+            # A piece is missing: nothing that follows it would be delivered.
+            stream.error = ConnectionLost()
+            raise stream.error from None
 
     # -- being connected -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until SIGTERM or SIGINT; the last line of an agent."""
+        """Work until SIGTERM or SIGINT; the last line of an agent. Who is not let in exits with 1 and the reason."""
 
         async def serve() -> None:
             loop = asyncio.get_running_loop()
@@ -401,7 +407,10 @@ class OssaAgent:
                 loop.add_signal_handler(number, self.stop)
             await self.serve()
 
-        asyncio.run(serve())
+        try:
+            asyncio.run(serve())
+        except (NotAdmitted, ConfigError) as error:
+            raise SystemExit(f"{self.agent_id}: {error}") from None
 
     def stop(self) -> None:
         """End ``serve`` after the handlers that run; on the agent's own loop."""
@@ -468,7 +477,9 @@ class OssaAgent:
                 log.warning("the exchange does not take the action %s: %s", name, why)
         else:
             # The first message says whose connection this is.
-            await parts.connection.send(parts.connection.new(messages.HEARTBEAT, messages.HEARTBEAT, (EXCHANGE,)))
+            hello = parts.connection.new(messages.HEARTBEAT, messages.HEARTBEAT, (EXCHANGE,))
+            self._hello_id = hello.message_id
+            await parts.connection.send(hello)
         for subscription in list(self._subscriptions):
             await self._establish(subscription, is_greeting=True)
 
@@ -544,7 +555,9 @@ class OssaAgent:
         elif message.type == NACK and message.stream_id is not None and parts.streams.nacked(message):
             return
         else:
-            if message.type == ERROR:
+            if message.error is not None and message.type == ERROR:
+                if message.correlation_id == self._hello_id and message.error.code in NOT_LET_IN:
+                    parts.connection.not_admitted(NotAdmitted(str(message.error.code), message.error.message))
                 parts.streams.refused(message)
             parts.asking.receive(message, is_sealed)
 

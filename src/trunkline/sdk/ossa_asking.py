@@ -31,6 +31,7 @@ from trunkline.edges.ossa.messages import (
     NOT_FOUND,
     RESPONSE,
     TIMEOUT,
+    UNAUTHORIZED,
     Message,
 )
 from trunkline.sdk.ossa_connection import EXCHANGE, OssaConnection
@@ -283,8 +284,10 @@ class Asking:
     def _reply(self, message: Message, is_sealed: bool) -> None:
         asked = self._open.get(message.correlation_id or "")
         answer = message_of(message, is_sealed=is_sealed) if message.error is None else error_of(message.error)
-        if message.type == COMMAND_RESULT or asked is None or asked.is_taken:
-            # A result is told again until it is acknowledged; an acknowledgment of anything else is not heeded.
+        is_owed = message.type == COMMAND_RESULT or asked is None or asked.is_taken
+        if is_owed and (message.error is None or message.error.code != UNAUTHORIZED):
+            # A result is told again until it is acknowledged; an acknowledgment of anything else is not heeded. Who is
+            # told that nobody knows him would be told so once more.
             self._acknowledge(message)
         if asked is None:
             self.on_result(answer)

@@ -26,7 +26,7 @@ from msgspec import Raw
 from trunkline.edges import client
 from trunkline.edges.ossa import messages, sealing, signing
 from trunkline.edges.ossa.messages import HEARTBEAT, MAX_MESSAGE_BYTES, Identity, Message, Refused
-from trunkline.errors import ExchangeUnreachable
+from trunkline.errors import ExchangeUnreachable, NotAdmitted
 from trunkline.model import EMPTY_OBJECT, stamp
 from trunkline.sdk.ossa_identity import ExchangeKeys, OwnIdentity, Place, UnknownKey, read_keys
 from trunkline.sdk.ossa_message import ConnectionLost, OssaError
@@ -116,7 +116,13 @@ class OssaConnection:
         self._socket: Socket | None = None
         self._keys: ExchangeKeys | None = None
         self._keys_at = 0.0
+        self._refused: asyncio.Future[None] | None = None
         self.is_ready = asyncio.Event()
+
+    def not_admitted(self, why: NotAdmitted) -> None:
+        """The exchange does not let this agent in: ``run`` ends with this."""
+        if self._refused is not None and not self._refused.done():
+            self._refused.set_exception(why)
 
     @property
     def is_open(self) -> bool:
@@ -129,14 +135,17 @@ class OssaConnection:
         """Stay connected until cancelled; ``NotAdmitted`` if the exchange does not let this agent in."""
         from websockets.exceptions import WebSocketException
 
-        wait_s = FIRST_WAIT_S
+        wait_s, is_told = FIRST_WAIT_S, False
         while True:
             try:
                 await self._connect()
             except (OSError, ssl.SSLError, TimeoutError, WebSocketException, ExchangeUnreachable, OssaError) as error:
-                log.info("no connection to the exchange: %s", type(error).__name__)
                 if self.is_ready.is_set():
-                    wait_s = FIRST_WAIT_S
+                    wait_s, is_told = FIRST_WAIT_S, False
+                if not is_told:
+                    is_told = True
+                    why = str(error) if isinstance(error, ExchangeUnreachable | OssaError) else type(error).__name__
+                    log.warning("no connection to the exchange, which is tried again: %s", why)
             finally:
                 self._socket = None
                 self.is_ready.clear()
@@ -149,7 +158,11 @@ class OssaConnection:
         await self._ask_keys()
         async with self._dialling.socket() as socket:
             self._socket = socket
-            tasks = [asyncio.create_task(one) for one in (self._read(socket), self._greet(), self._beat())]
+            refused = self._refused = asyncio.get_running_loop().create_future()
+            tasks = [
+                *(asyncio.create_task(one) for one in (self._read(socket), self._greet(), self._beat())),
+                refused,
+            ]
             try:
                 # None but the greeting ends in order: whatever ends first ends the connection.
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -203,7 +203,10 @@ class Handling:
         else:
             kind = RESPONSE if message.type == REQUEST else COMMAND_RESULT
             reply = self._reply(work, kind, message.action, Raw(msgspec.json.encode(result)))
-        data = self._connection.encode(reply, sealed=work.is_sealed and reply.type != ACK)
+        try:
+            data = self._connection.encode(reply, sealed=work.is_sealed and reply.type != ACK)
+        except OssaError as error:
+            raise OssaError(INTERNAL_ERROR, f"the reply cannot be sent: {error.message}") from None
         if message.level == 2 or seen.statements:
             try:
                 self._inbox.finish(*work.key, Handled(work.fingerprint, data), time.time(), seen.statements)

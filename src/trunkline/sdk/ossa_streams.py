@@ -40,6 +40,8 @@ KEPT: Final = 256
 KEPT_BYTES: Final = 8_388_608
 # Streams of ours that have ended and may still be asked about.
 KEPT_ENDED: Final = 64
+# After a piece could not be sent.
+AGAIN_S: Final = 0.05
 # What a handler has not taken of one stream; more ends it for this agent.
 MAX_UNREAD: Final = 4096
 MAX_UNREAD_BYTES: Final = 16_777_216
@@ -191,8 +193,13 @@ class Streams:
             sequence=sequence,
         )
         stream.keep(message)
-        await self._connection.is_ready.wait()
-        await self._connection.send(message, sealed=stream.sealed)
+        while True:
+            await self._connection.is_ready.wait()
+            try:
+                return await self._connection.send(message, sealed=stream.sealed)
+            except ConnectionLost:
+                # It is noticed elsewhere too, in a moment; then there is a next one to wait for.
+                await asyncio.sleep(AGAIN_S)
 
     def nacked(self, message: Message) -> bool:
         """Somebody reports a gap; whether it is in a stream of ours. What is kept is sent again."""

@@ -131,6 +131,7 @@ class ScriptedExchange:
     def __init__(self, script: Script = lambda _, __: None, *, taken: bool = True) -> None:
         self.script = script
         self.taken = taken
+        self.is_away = False
         self.own = keys_of(b"e" * 64)
         self.received: list[tuple[float, Message]] = []
         self.sockets: list[_ScriptedSocket] = []
@@ -138,6 +139,8 @@ class ScriptedExchange:
         self.opens = OKPKey.import_key(self.pair.shown["enc_jwk"])  # type: ignore[arg-type]
 
     async def keys(self) -> ExchangeKeys:
+        if self.is_away:
+            raise ConnectionRefusedError
         return read_keys(bytes(self.own.jwks))
 
     @contextlib.asynccontextmanager

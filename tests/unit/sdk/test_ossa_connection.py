@@ -118,10 +118,12 @@ def test_who_is_not_let_in_is_told_so_and_does_not_try_again() -> None:
     assert len(exchange.sockets) == 1
 
 
-async def test_a_key_that_was_revoked_is_not_let_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("offers", [True, False])
+async def test_a_key_that_was_revoked_is_not_let_in(tmp_path: Path, offers: bool) -> None:
     async with world(tmp_path) as here:
         alice = here.agent("alice")
-        alice.handle("work")(lambda _: None)
+        if offers:
+            alice.handle("work")(lambda _: None)
         here.exchange.revoke("ossa", "alice")
         with pytest.raises(NotAdmitted, match="401"):
             await alice.serve()

@@ -135,6 +135,25 @@ def test_a_failure_is_kept_unless_a_later_attempt_may_go_well() -> None:
     assert [code for _, _, code in replies(exchange)] == [503, 503, 400, 400]
 
 
+def test_what_cannot_be_sent_back_is_a_failure_of_the_agent() -> None:
+    exchange = ScriptedExchange()
+
+    async def main() -> None:
+        alice = exchange.agent()
+
+        @alice.handle("work")
+        async def _work(request: OssaMessage) -> Any:
+            return {"big": "x" * 1_100_000, "odd": object()}[request.payload]
+
+        async with alice.connected():
+            for what in ("big", "odd"):
+                exchange.send(REQUEST, "work", what, correlation_id=what)
+            await asyncio.sleep(1)
+
+    in_no_time(main())
+    assert sorted(replies(exchange)) == [(ERROR, "big", 500), (ERROR, "odd", 500)]
+
+
 def test_an_expired_request_is_answered_with_408_and_an_unknown_action_with_404() -> None:
     exchange = ScriptedExchange()
 

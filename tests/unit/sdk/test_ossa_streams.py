@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.sdk.ossa_kit import US, ScriptedExchange, in_no_time, until, world
+from tests.unit.sdk.ossa_kit import US, ScriptedExchange, in_no_time, settled, until, world
 from trunkline.edges.ossa import messages
 from trunkline.edges.ossa.messages import STREAM_DATA, STREAM_END, STREAM_START, Message
 from trunkline.sdk import IncomingStream, OssaError, OssaMessage
@@ -33,6 +33,27 @@ def test_who_reports_a_gap_gets_again_what_came_before_it() -> None:
     found = exchange.of(STREAM_DATA)
     assert [one.sequence for one in found] == [0, 1, 2, 0, 1]
     assert [one.message_id for one in found[3:]] == [one.message_id for one in found[:2]]
+
+
+def test_a_piece_waits_for_the_next_connection_and_a_stream_that_got_none_in_time_is_over() -> None:
+    exchange = ScriptedExchange()
+
+    async def main() -> None:
+        async with exchange.agent().connected() as alice:
+            stream = await alice.start_stream("s", to="bob")
+            exchange.hang_up()
+            await settled()
+            await alice.send_data(stream, "late")
+            assert len(exchange.sockets) == 2
+            exchange.hang_up()
+            exchange.is_away = True
+            await settled()
+            for _ in range(2):
+                with pytest.raises(OssaError, match="503"):
+                    await alice.send_data(stream, "never")
+
+    in_no_time(main())
+    assert [msgspec.json.decode(one.payload) for one in exchange.of(STREAM_DATA)] == ["late"]
 
 
 def test_a_stream_that_nobody_takes_fails_with_the_next_piece() -> None:
