@@ -214,7 +214,7 @@ class LedgerTable(Section):
     anchor: Anchor | None = None
 
 
-# What OSSA calls the type of an agent (silent point 7 of docs/protocols/ossa.md).
+# What OSSA calls the type of an agent (docs/protocols/ossa.md).
 _AGENT_CLASS: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 BUILTIN_RULES: Final = (

@@ -477,6 +477,18 @@ def test_quality_1_is_told_again_until_it_is_acknowledged(world: World, alice: K
     assert len(bob.of("event")) == 4
 
 
+@requirement("OSSA-065", "OSSA-080")
+def test_the_waits_double_and_never_exceed_half_a_minute(world: World, alice: Keyed, bob: Connection) -> None:
+    subscribe(world, bob.agent, "news", qos=1)
+    publish(world, alice, "news", qos=1)
+    for wait_s in (1, 2, 4, 8, 16, 30, 30, 30):
+        seen = len(bob.of("event"))
+        world.advance(wait_s - 0.01)
+        assert len(bob.of("event")) == seen
+        world.advance(0.01)
+        assert len(bob.of("event")) == seen + 1
+
+
 @requirement("OSSA-080")
 def test_a_refusal_is_no_acknowledgment(world: World, alice: Keyed, bob: Connection) -> None:
     subscribe(world, bob.agent, "news", qos=1)

@@ -237,7 +237,7 @@ class Peer(BaseSink):
                 payload = EMPTY_OBJECT if done else piece.payload
                 found = provider.progressed(piece.correlation_id, sequence, payload, done=done)
                 if found is not None:
-                    return found
+                    return found + (self._stream_ended(str(piece.stream_id), "ended", piece.sequence) if done else [])
         return self._forward(piece)
 
     def _forward(self, piece: Message) -> list[Event]:
