@@ -395,6 +395,7 @@ class Peer(BaseSink):
             self._push(saying)
             if saying.is_kept:
                 self._drain()
+                self._alarm.set()
 
     def _push(self, saying: Saying) -> None:
         if self.attachment is None or saying.message is None:
