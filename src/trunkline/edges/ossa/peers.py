@@ -254,7 +254,8 @@ class Peer(BaseSink):
                 made = msgspec.structs.replace(
                     piece, message_id=message_id, recipients=(recipient,), is_to_list=False, signature=None
                 )
-                target.attachment.provider.say(made)
+                # What came encrypted goes on encrypted: nothing else is taken as sensitive.
+                target.attachment.provider.say(made, is_sealed=made.sensitive)
                 target.flush()
         if piece.type == STREAM_START:
             return self._stream_begun(piece)

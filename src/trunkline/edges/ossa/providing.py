@@ -70,6 +70,8 @@ MAX_DELAY_S: Final = 30.0
 EVENT_LIVES_MS: Final = 86_400_000
 # Answers to what we have not sent yet: after a restart of ours an agent may answer before it is asked again.
 MAX_EARLY: Final = 256
+# The field of an event's header that names the subscription which it is for.
+SUBSCRIPTION: Final = "subscription"
 MAX_EARLY_BYTES: Final = 4_194_304
 # Answers that ended a call are known again by their ids: a repeat must not answer the next call of its correlation.
 MAX_TAKEN: Final = 4096
@@ -297,12 +299,14 @@ class Provider:
             expires_at=None if effect.expires_ms is None else stamp(effect.expires_ms),
             topic=effect.topic,
             qos=effect.qos,
-            others=extras.header,
+            # One event comes once for each subscription that it fits: the subscriber is told for which.
+            others={**extras.header, SUBSCRIPTION: Raw(msgspec.json.encode(effect.subscription_id))},
         )
         if message.message_id in self._events or message.message_id in self._to_tell:
             return
         sending = Sending(
             message,
+            is_sealed=extras.is_sealed,
             subscription_id=effect.subscription_id,
             event=effect.event,
             published_ms=effect.published_ms,
