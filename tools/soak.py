@@ -186,6 +186,13 @@ def agents(seed: int) -> int:
     return sayers.fuzz(seed, 2_500) + sayers.manifests(seed, 1_000)
 
 
+def ossa(seed: int) -> int:
+    """P-D1 for OSSA: 2,000 steps of agents by POST and WebSocket, and a 24th of all fields with all odd values."""
+    from tests.fuzz import ossa as messages
+
+    return messages.fuzz(seed, 2_000) + messages.fields(seed, 24)
+
+
 def schemas(seed: int) -> Outcome:  # noqa: ARG001  the same every time
     """P-C7: each schema that is made to be slow is judged within 50 ms."""
     import json
@@ -282,6 +289,7 @@ JOBS: Final = (
     Job(spaces, "operations"),
     Job(logs, "outputs"),
     Job(agents, "words of agents"),
+    Job(ossa, "OSSA messages"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )
 

@@ -216,6 +216,7 @@ def ordinary(patch: Patch) -> Counter[str]:
 
     To be applied after what breaks something.
     """
+    patch.setattr(world, "TOPICS_SHARE", 0.0)
     settings, ask, call = World.settings, ScriptedAgent.ask, HttpCallers.call
     try_accept, try_settle = Lanes.try_accept, Lanes.try_settle
     person_calls, agent_calls = Simulation._person_calls, Simulation._agent_calls
@@ -441,8 +442,14 @@ LANE_VARIANTS: dict[Callable[[Patch], None], str] = {
 }
 
 
+def everybody_tells(patch: Patch) -> None:
+    """There are topics in every simulation, so that few are needed."""
+    patch.setattr(world, "TOPICS_SHARE", 1.0)
+
+
 def an_event_is_told_before_it_is_on_record(patch: Patch) -> None:
     """Who was told of an event for sure finds it on record."""
+    everybody_tells(patch)
     notify = Topics._notify
 
     def hasty(self: Topics, found: Any, entry: Any) -> None:
@@ -454,6 +461,7 @@ def an_event_is_told_before_it_is_on_record(patch: Patch) -> None:
 
 def who_published_is_answered_before_it_is_on_record(patch: Patch) -> None:
     """An event of quality 1 or 2 that is acknowledged is not lost."""
+    everybody_tells(patch)
     published = Topics.published
 
     def hasty(self: Topics, event: Any, now: Now) -> None:
@@ -465,6 +473,7 @@ def who_published_is_answered_before_it_is_on_record(patch: Patch) -> None:
 
 def what_is_owed_is_not_told_again(patch: Patch) -> None:
     """What is owed to a durable subscription is told until it was taken."""
+    everybody_tells(patch)
     patch.setattr(Topics, "_tell_owed", lambda *_: None)
 
 

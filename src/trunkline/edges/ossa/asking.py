@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import strictjson
+from trunkline.canonical import canonical
 from trunkline.edges.ossa import messages, translate
 from trunkline.edges.ossa.messages import (
     ACK,
@@ -97,7 +98,6 @@ class Asking(Struct, eq=False):
     message: Message
     recipient: Identity
     tool_id: str
-    digest: bytes
     is_sealed: bool
     arrived_ms: int
     tickets: list[int] = []
@@ -113,6 +113,20 @@ class Asking(Struct, eq=False):
     def size(self) -> int:
         """What it holds."""
         return len(self.message.payload)
+
+    @property
+    def digest(self) -> bytes:
+        """Equal for messages that ask for the same, however they are spelled."""
+        names = (self.message.type, self.tool_id, str(self.message.topic))
+        return hashlib.sha256("\n".join(names).encode() + canonical(self.message.payload)).digest()
+
+    def is_same(self, other: Asking) -> bool:
+        """Whether the other one is a repeat of this one, as one with the same id has to be."""
+        ours, theirs = self.message, other.message
+        if (ours.type, self.tool_id, ours.topic) != (theirs.type, other.tool_id, theirs.topic):
+            return False
+        # To spell a megabyte of numbers anew takes a tenth of a second, and a repeat has mostly the same bytes.
+        return bytes(ours.payload) == bytes(theirs.payload) or canonical(ours.payload) == canonical(theirs.payload)
 
 
 class Owed(Struct, frozen=True):
@@ -205,15 +219,11 @@ class Asker:
         elif (recipient.agent_id, message.action) != (EXCHANGE, REGISTER):
             tool_id = translate.tool_of(recipient.agent_id, message.action, self._aliases)
         ref = f"{message.message_id}@{recipient.agent_id}" if message.is_to_list else message.message_id
-        digest = hashlib.sha256(
-            b"\n".join((message.type.encode(), tool_id.encode(), str(message.topic).encode(), bytes(message.payload)))
-        ).digest()
-        return Asking(ref, message, recipient, tool_id, digest, is_sealed, now.ms)
+        return Asking(ref, message, recipient, tool_id, is_sealed, now.ms)
 
     def _check_same(self, asking: Asking) -> None:
         found, kept = self._open.get(asking.ref), self._kept.get(asking.ref)
-        digest = found.digest if found is not None else kept[0] if kept is not None else asking.digest
-        if digest != asking.digest:
+        if (found is not None and not found.is_same(asking)) or (kept is not None and kept[0] != asking.digest):
             raise Refused(BAD_REQUEST, "this messageId was used before with another content")
 
     def _take(self, asking: Asking, ticket: int, now: Now) -> list[Event]:

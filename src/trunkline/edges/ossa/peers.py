@@ -496,6 +496,11 @@ class Attachment(BaseSink):
         """Send what may leave now."""
         if self.provider.is_over:
             return
+        if len(self.provider) and self._feed.identify(EDGE, self._peer.token_sha256) is None:
+            # Its key was revoked, and nothing more is for it.
+            self._peer.detach(self.way, "sent away")
+            self._peers.sent_away(self._peer, self.way)
+            return
         now = self._feed.now()
         while self.way.has_room:
             sending = self.provider.next(now)
@@ -522,6 +527,8 @@ class Attachment(BaseSink):
     def wake(self, now: Now) -> None:
         """Tell again what was not acknowledged."""
         events, again = self.provider.wake(now)
+        if again and self._feed.identify(EDGE, self._peer.token_sha256) is None:
+            again = []
         if events:
             self._feed.feed(events)
         for sending in again:

@@ -263,7 +263,9 @@ class Provider:
         if len(effect.input) > messages.MAX_MESSAGE_BYTES - messages.HEADER_ROOM:
             problem = fault("tool.invalid_input", f"larger than a message of {messages.MAX_MESSAGE_BYTES} bytes")
             return [CallFinished(self.number, effect.call_id, Status.FAILED, fault=problem)]
-        sending = Sending(message, call_id=effect.call_id, thread=thread, is_sealed=extras.is_sealed or effect.sensitive)
+        sending = Sending(
+            message, call_id=effect.call_id, thread=thread, is_sealed=extras.is_sealed or effect.sensitive
+        )
         self._by_call[effect.call_id] = sending
         self._calls.put(sending, thread, extras.priority, now.mono)
         if effect.timeout_ms is not None:
