@@ -189,7 +189,9 @@ class Speaker:
                 elif header["messageId"] not in self.handled:
                     self.handled[header["messageId"]] = message["body"]["payload"]
                 if self.acknowledges and header.get("qos", 1):
-                    ack = self.message("acknowledgment", "trunkline", "acknowledgment", {"messageId": header["messageId"]})
+                    ack = self.message(
+                        "acknowledgment", "trunkline", "acknowledgment", {"messageId": header["messageId"]}
+                    )
                     await self.say(signed(ack, self.key))
             case _:
                 if "correlationId" in header:
@@ -252,7 +254,10 @@ class Proxy:
             async with websockets.connect(
                 self._target(), ssl=trusting(), open_timeout=5, ping_interval=None
             ) as exchange:
-                tasks = [asyncio.create_task(self._pass(agent, exchange)), asyncio.create_task(self._pass(exchange, agent))]
+                tasks = [
+                    asyncio.create_task(self._pass(agent, exchange)),
+                    asyncio.create_task(self._pass(exchange, agent)),
+                ]
                 life_s = self._rng.expovariate(1 / self.life_s) if self.life_s else None
                 done, _ = await asyncio.wait(tasks, timeout=life_s, return_when=asyncio.FIRST_COMPLETED)
                 self.cut += not done

@@ -37,7 +37,9 @@ async def qualities(home: Path, *, seed: int, count: int, loss: float, kills: in
 async def _subscribed(bob: Speaker) -> None:
     for qos in range(3):
         wish = {"topic": f"q{qos}", "qos": qos, "durable": True}
-        await bob.ask(bob.message("request", "trunkline", "subscribe", wish, correlationId=f"s{qos}"), wanted="response")
+        await bob.ask(
+            bob.message("request", "trunkline", "subscribe", wish, correlationId=f"s{qos}"), wanted="response"
+        )
 
 
 async def _at_most_once(proxy: Proxy, alice: Speaker, bob: Speaker, count: int) -> None:
@@ -47,7 +49,10 @@ async def _at_most_once(proxy: Proxy, alice: Speaker, bob: Speaker, count: int) 
         await alice.say(signed(message, alice.key))
 
     def is_all() -> bool:
-        return len([one for one in bob.got if one["header"].get("topic") == "q0"]) + proxy.dropped_events.count("q0") >= count
+        return (
+            len([one for one in bob.got if one["header"].get("topic") == "q0"]) + proxy.dropped_events.count("q0")
+            >= count
+        )
 
     await until(is_all, "events of quality 0")
     await asyncio.sleep(0.1)
@@ -63,7 +68,9 @@ async def _told(exchange: Running, alice: Speaker, bob: Speaker, count: int, kil
 
     async def publish(topic: str, n: int) -> None:
         async with places:
-            message = alice.message("event", "trunkline", "said", {"n": n, "topic": topic}, topic=topic, qos=int(topic[1]))
+            message = alice.message(
+                "event", "trunkline", "said", {"n": n, "topic": topic}, topic=topic, qos=int(topic[1])
+            )
             reply = await alice.ask(message, wanted="acknowledgment", timeout_s=300)
             assert reply["body"]["payload"] == {"messageId": message["header"]["messageId"]}
             done["published"] += 1
