@@ -13,6 +13,7 @@ used is a ``ConfigError`` that names the file and line (or the variable), the ke
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -186,6 +187,7 @@ class RuleLine(Section):
     reason: str = ""
     side_effects: bool | None = None
     when: Circumstance | None = None
+    sensitive: bool = False
 
 
 class PolicyTable(Section):
@@ -211,6 +213,9 @@ class LedgerTable(Section):
     retention_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
     anchor: Anchor | None = None
 
+
+# What OSSA calls the type of an agent (docs/protocols/ossa.md).
+_AGENT_CLASS: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 BUILTIN_RULES: Final = (
     Rule(
@@ -317,6 +322,7 @@ class Config(Sections, frozen=True, kw_only=True):
                 line.reason,
                 line.side_effects,
                 line.when,
+                line.sensitive,
             )
             for number, line in enumerate(self.policy_table.rule, start=1)
         )
@@ -373,8 +379,8 @@ class Home:
 def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Config:
     """The configuration in force: ``config_path`` (else the home's file, if there is one) under the environment.
 
-    Paths in it are made absolute: ``socket`` against the home, an agent's ``cwd`` and ``manifest`` and the anchor's
-    ``file`` against the folder of the file.
+    Paths in it are made absolute: ``socket`` against the home, an agent's ``cwd`` and ``manifest``, the anchor's
+    ``file`` and ``client_ca`` against the folder of the file.
     """
     path = (home.config_file if config_path is None else config_path).absolute()
     file = TomlFile(path, required=config_path is not None)
@@ -388,6 +394,7 @@ def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Co
         opensentience=structs.replace(config.opensentience, socket=socket),
         agents=tuple(_placed(agent, path.parent) for agent in config.agents),
         ledger=_placed_ledger(config.ledger, path.parent),
+        ossa=_placed_ossa(config.ossa, path.parent),
     )
     values = {name: getattr(placed, name) for name in Sections.__struct_fields__}
     return Config(**values, given=_given(file.tables))
@@ -409,7 +416,11 @@ def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
     """What the types alone do not tell, in the order of the sections."""
     yield from _listen_problems(config)
     yield from _url_problems(config)
-    yield from _work_problems(config.chiffon.work)
+    yield from _tool_problems(("chiffon", "work"), config.chiffon.work, "the work")
+    yield from _tool_problems(("ossa", "actions"), config.ossa.actions, "the action")
+    for name in config.ossa.rate:
+        if not _AGENT_CLASS.fullmatch(name):
+            yield ("ossa", "rate", name), f"expected the class of an agent, {_AGENT_CLASS.pattern}"
     yield from _command_problems(("pylon", "codex"), config.pylon.codex)
     yield from _agent_problems(config.agents)
     yield from _mcp_problems(config.mcp_servers)
@@ -424,6 +435,8 @@ def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
         elif anchor.command:
             yield from _command_problems(("ledger", "anchor", "command"), anchor.command)
     yield from _path_problems(("opensentience", "socket"), config.opensentience.socket)
+    if config.ossa.client_ca:
+        yield from _path_problems(("ossa", "client_ca"), config.ossa.client_ca)
     if (size := len(os.fsencode(socket))) > MAX_SOCKET_PATH_BYTES:
         problem = f"{socket} has {size} bytes and a socket's path at most {MAX_SOCKET_PATH_BYTES}; use a shorter --home"
         yield ("opensentience", "socket"), problem
@@ -445,8 +458,14 @@ def _listen_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
         except ValueError as error:
             yield key, str(error)
             continue
-        if not is_loopback(host):
-            yield key, f"{host} is not loopback, and this release listens on loopback only: 127.0.0.1 or [::1]"
+        if is_loopback(host):
+            continue
+        if key != ("ossa", "listen"):
+            yield key, f"{host} is not loopback, and only [ossa] may listen elsewhere: 127.0.0.1 or [::1]"
+        elif not config.ossa.require_signature:
+            # With TLS and a signature on every message it may be reached from anywhere; without signatures whoever
+            # reaches it is whom he says he is.
+            yield key, f"{host} is not loopback, and without `require_signature` it has to be: 127.0.0.1 or [::1]"
 
 
 def _url_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
@@ -466,13 +485,14 @@ def _url_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
             yield key, f"expected {forms}" + (", with or without a path" if has_path else "")
 
 
-def _work_problems(work: Mapping[str, str]) -> Iterator[tuple[KeyPath, str]]:
-    for name, tool_id in work.items():
+def _tool_problems(place: KeyPath, tools: Mapping[str, str], what: str) -> Iterator[tuple[KeyPath, str]]:
+    """Names of a protocol that stand for tools."""
+    for name, tool_id in tools.items():
         agent_id, _, tool_name = tool_id.partition("/")
         if not name:
-            yield ("chiffon", "work", name), "the name of the work is empty"
+            yield (*place, name), f"the name of {what} is empty"
         if not AGENT_ID.fullmatch(agent_id) or not TOOL_NAME.fullmatch(tool_name):
-            yield ("chiffon", "work", name), "expected the id of a tool, 'agent_id/tool_name'"
+            yield (*place, name), "expected the id of a tool, 'agent_id/tool_name'"
 
 
 def _command_problems(key: KeyPath, words: tuple[str, ...]) -> Iterator[tuple[KeyPath, str]]:
@@ -584,6 +604,10 @@ def _placed_ledger(ledger: LedgerTable, folder: Path) -> LedgerTable:
     if ledger.anchor is None or ledger.anchor.file is None:
         return ledger
     return structs.replace(ledger, anchor=structs.replace(ledger.anchor, file=str(folder / ledger.anchor.file)))
+
+
+def _placed_ossa(ossa: Ossa, folder: Path) -> Ossa:
+    return structs.replace(ossa, client_ca=str(folder / ossa.client_ca)) if ossa.client_ca else ossa
 
 
 def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:

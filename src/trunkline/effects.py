@@ -55,6 +55,8 @@ class Deliver(ToSession):
     context: Raw | None = None
     attempt: int = 1
     chain: tuple[str, ...] = ()
+    # Its content is for the one who serves it; an edge keeps it nowhere, and encrypts it if its wire can.
+    sensitive: bool = False
 
 
 class CheckHealth(ToSession):
@@ -112,6 +114,7 @@ class Progress(ToSession):
     data: Raw
     done: bool = False
     correlation_id: str | None = None
+    sensitive: bool = False
 
 
 class ConfirmTools(ToSession):

@@ -163,6 +163,9 @@ class CallAccepted(Entry, tag="call.accepted"):
     # Of a tool that stands for others: the one that serves the call, if it is sent at once and is another one.
     # ``dedupes`` is then what that one promised; all else is about the tool that was asked for.
     provider: str | None = None
+    # Its content is stored and shown as hashes. ``hashed``: this is such a form, and nobody has the original any more.
+    sensitive: bool = False
+    hashed: bool = False
 
 
 class CallSent(Entry, tag="call.sent"):
@@ -214,6 +217,9 @@ class CallSettled(Entry, tag="call.settled"):
     provider: str | None = None
     # The agents that received an untrusted result, by their ids.
     receivers: tuple[str, ...] = ()
+    # As in ``call.accepted``.
+    sensitive: bool = False
+    hashed: bool = False
 
 
 class CallRefused(Entry, tag="call.refused"):

@@ -83,6 +83,8 @@ class AgentArrived(Event):
     breaker: BreakerPolicy | None = None
     # It is part of the exchange: its tools' definitions change with a release of ours only, so nobody is asked.
     is_resident: bool = False
+    # All it does are entries of this record, behind that of the call: it need not wait until that one is on disk.
+    only_records: bool = False
 
 
 class AgentLeft(Event):
@@ -159,6 +161,8 @@ class CallRequested(Event):
     on_behalf_of: Behalf = NOBODY
     # The input as plain JSON, where the edge has read it already.
     value: Any = None
+    # What is said in this call is for its two ends only: on record and for onlookers there are hashes of it.
+    sensitive: bool = False
 
 
 class CallProgressed(Event):

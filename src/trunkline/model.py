@@ -327,6 +327,8 @@ class Rule(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     side_effects: bool | None = None
     when: Circumstance | None = None
+    # What is said in calls that it lets through is on record as hashes only.
+    sensitive: bool = False
 
 
 class Policy(Struct, frozen=True):
@@ -527,6 +529,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     reason: str
     caller: str
     fault: Fault | None = None
+    # Whether a rule that let the call through says that its content is not for the record.
+    sensitive: bool = False
 
 
 # What the agent behind a tool says to one input (tool id, body) before anybody is let through; None: nothing against

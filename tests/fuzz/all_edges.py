@@ -32,6 +32,7 @@ from trunkline.edges.http.edge import HTTP
 from trunkline.edges.http.routes import Api
 from trunkline.edges.opensentience.edge import OPENSENTIENCE, OpenSentienceEdge
 from trunkline.edges.spaces.edge import SPACES, SpacesEdge
+from trunkline.edges.topics.edge import TOPICS, TopicsEdge
 from trunkline.edges.waiting import Requests
 from trunkline.model import FAULTS, Decision, Policy, Rule
 from trunkline.testing.memory import OPERATOR_TOKEN
@@ -132,6 +133,7 @@ class Town(Scene):
             chiffon=Chiffon(),
         )
         edges = (
+            replace(TOPICS, make=lambda given: TopicsEdge(replace(given, entropy=self._entropy))),
             replace(OPENSENTIENCE, make=self._make_agents),
             replace(HTTP, make=lambda _: RunningEdge()),
             replace(SPACES, make=self._make_spaces),

@@ -29,6 +29,7 @@ STEPS: Final = 300
 WORDS: Final = (
     "com.a/say", "com.b/write", "com.a", "http", "chiffon", "opensentience", "infra", "approved", "denied", "demo",
     "alice", "operator", "http:alice", "k1", "because", "standard", "open", "op-0", "1.0",
+    "build.done", "build.*", "#", "trunkline/publish", "trunkline/subscribe",
 )  # fmt: skip
 # Where an answer calls something by another name than a path does.
 ALIASES: Final = {"id": "token_id", "runId": "run_id", "name": "space"}

@@ -31,6 +31,7 @@ from trunkline.hub.interruptions import Interruptions
 from trunkline.hub.lanes import Lanes
 from trunkline.hub.policy import Judge
 from trunkline.hub.state import OpenQuestion, Route, State
+from trunkline.hub.topics import Topics
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.writer import Writer
@@ -215,6 +216,7 @@ def ordinary(patch: Patch) -> Counter[str]:
 
     To be applied after what breaks something.
     """
+    patch.setattr(world, "TOPICS_SHARE", 0.0)
     settings, ask, call = World.settings, ScriptedAgent.ask, HttpCallers.call
     try_accept, try_settle = Lanes.try_accept, Lanes.try_settle
     person_calls, agent_calls = Simulation._person_calls, Simulation._agent_calls
@@ -439,6 +441,42 @@ LANE_VARIANTS: dict[Callable[[Patch], None], str] = {
     its_outcome_is_told_before_it_is_on_record: "on record",
 }
 
+
+def everybody_tells(patch: Patch) -> None:
+    """There are topics in every simulation, so that few are needed."""
+    patch.setattr(world, "TOPICS_SHARE", 1.0)
+
+
+def an_event_is_told_before_it_is_on_record(patch: Patch) -> None:
+    """Who was told of an event for sure finds it on record."""
+    everybody_tells(patch)
+    notify = Topics._notify
+
+    def hasty(self: Topics, found: Any, entry: Any) -> None:
+        notify(self, found, entry)
+        self._journal.effects[-1] = replace(self._journal.effects[-1], after=0)
+
+    patch.setattr(Topics, "_notify", hasty)
+
+
+def who_published_is_answered_before_it_is_on_record(patch: Patch) -> None:
+    """An event of quality 1 or 2 that is acknowledged is not lost."""
+    everybody_tells(patch)
+    published = Topics.published
+
+    def hasty(self: Topics, event: Any, now: Now) -> None:
+        published(self, event, now)
+        self._journal.effects[-1] = replace(self._journal.effects[-1], after=0)
+
+    patch.setattr(Topics, "published", hasty)
+
+
+def what_is_owed_is_not_told_again(patch: Patch) -> None:
+    """What is owed to a durable subscription is told until it was taken."""
+    everybody_tells(patch)
+    patch.setattr(Topics, "_tell_owed", lambda *_: None)
+
+
 # Each with what the story of a failing seed says of it.
 VARIANTS: dict[Callable[[Patch], None], str] = {
     a_call_is_sent_before_it_is_on_record: "not on record",
@@ -470,4 +508,7 @@ VARIANTS: dict[Callable[[Patch], None], str] = {
     the_questions_of_a_run_are_forgotten_at_a_restart: "was told of with",
     the_end_of_a_run_is_not_remembered: "has the steps started, ended, ended",
     a_run_does_not_wait_for_its_operation: "had its effects in the order",
+    an_event_is_told_before_it_is_on_record: "which is not on record",
+    who_published_is_answered_before_it_is_on_record: "and it is not on record",
+    what_is_owed_is_not_told_again: "was taken or dropped 0 times",
 }

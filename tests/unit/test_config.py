@@ -36,6 +36,10 @@ debug_errors = true
 [ossa]
 listen = "[::1]:0"
 require_signature = false
+any_uuid = true
+client_ca = "/etc/ca.pem"
+rate = {worker = 10}
+actions = {greet = "com.example.hello/greet"}
 [nostr]
 relay = ""
 relays = ["wss://relay.example"]
@@ -332,6 +336,15 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
         ),
         ('[chiffon.work]\n"" = "a/b"', "trunkline.toml:2: chiffon.work.: the name of the work is empty"),
         (
+            '[ossa.actions]\na = "nope"',
+            "trunkline.toml:2: ossa.actions.a: expected the id of a tool, 'agent_id/tool_name'",
+        ),
+        (
+            "[ossa.rate]\nworker = 1\nWorker = 2",
+            "trunkline.toml:3: ossa.rate.Worker: expected the class of an agent, [a-z][a-z0-9_-]{0,63}",
+        ),
+        ("[ossa.rate]\nworker = 0", "trunkline.toml:2: ossa.rate.worker: expected an integer >= 1"),
+        (
             '[nostr]\nrelays = ["wss://relay.example", "relay.example"]',
             "trunkline.toml:2: nostr.relays[1]: expected ws://HOST[:PORT] or wss://HOST[:PORT], with or without a path",
         ),
@@ -377,11 +390,28 @@ def test_what_cannot_be_used_is_refused_with_its_place_and_what_was_expected(
 
 
 @requirement("OS-004")
-@pytest.mark.parametrize("key", ["http.listen", "opensentience.tcp", "ossa.listen", "nostr.relay", "pylon.listen"])
+@pytest.mark.parametrize("key", ["http.listen", "opensentience.tcp", "nostr.relay", "pylon.listen"])
 @pytest.mark.parametrize("address", ["0.0.0.0:7411", "[::]:7411", "192.168.1.2:7411", "example.org:7411"])
-def test_no_listener_may_leave_loopback(home: Home, key: str, address: str) -> None:
+def test_no_listener_whose_messages_are_not_signed_may_leave_loopback(home: Home, key: str, address: str) -> None:
     assert f"trunkline.toml:1: {key}: " in (error := refused(home, f'{key} = "{address}"'))
     assert "is not loopback" in error
+
+
+def test_authorities_of_clients_are_looked_for_beside_the_file(home: Home) -> None:
+    placed = loaded(home, '[ossa]\nclient_ca = "ca.pem"').ossa.client_ca
+    assert placed == str(home.config_file.parent / "ca.pem")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7413", "[::]:7413", "192.168.1.2:7413", "example.org:7413"])
+def test_where_every_message_is_signed_any_address_may_be_listened_on(home: Home, address: str) -> None:
+    assert loaded(home, f'[ossa]\nlisten = "{address}"').ossa.listen == address
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7413", "[::]:7413", "192.168.1.2:7413", "example.org:7413"])
+def test_without_signatures_ossa_may_not_leave_loopback_either(home: Home, address: str) -> None:
+    text = '[ossa]\nlisten = "%s"\nrequire_signature = false'
+    assert refused(home, text % address).startswith("trunkline.toml:2: ossa.listen: ")
+    assert loaded(home, text % "[::1]:7413").ossa.listen == "[::1]:7413"
 
 
 @requirement("OS-004")
@@ -500,12 +530,14 @@ def test_the_built_in_rules_can_be_removed(home: Home) -> None:
     assert loaded(home, "policy.builtin = false").policy().rules == ()
 
 
-def test_the_built_in_rules_are_these_four_in_this_order(home: Home) -> None:
+def test_the_built_in_rules_are_these_six_in_this_order(home: Home) -> None:
     rules = loaded(home).policy().rules
     assert [(rule.caller, rule.tool, rule.side_effects, rule.when, rule.decision) for rule in rules] == [
+        ("trunkline:trunkline.events", "*/a2a_handle_event", None, None, Decision.ALLOW),
         ("*", "*", True, "untrusted", Decision.ASK),
         ("operator", "*", None, None, Decision.ALLOW),
         ("*", "*", False, None, Decision.ALLOW),
+        ("*", "trunkline/publish", None, None, Decision.ALLOW),
         ("*", "*", True, None, Decision.ASK),
     ]
     assert all(rule.reason and rule.id.startswith("builtin-") for rule in rules)

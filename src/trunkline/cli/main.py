@@ -38,7 +38,8 @@ VERBS = {
     "tools": Verb("tools", "tools", "What can be called; with a name, how to call it."),
     "calls": Verb("calls", "calls", "The latest calls and how they ended; the refused ones."),
     "call": Verb("call", "call", "Call a tool and print its output."),
-    "watch": Verb("watch", "watch", "Everything that happens, one line each, as it happens."),
+    "watch": Verb("watch", "watch", "Everything that happens, or the events of a topic, as it happens."),
+    "publish": Verb("publish", "publish", "Tell all who subscribed to a topic of an event."),
     "approvals": Verb("approvals", "approvals", "What waits for your answer, and what it is about."),
     "approve": Verb("approvals", "approve", "Answer with yes: the call runs, the permission is given."),
     "deny": Verb("approvals", "deny", "Answer with no."),
@@ -47,6 +48,7 @@ VERBS = {
     "space": Verb("space", "space", "Workspaces for agents: make, list, remove, run operations."),
     "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
+    "check": Verb("check", "check", "Whether somebody's implementation of a protocol is right."),
     "ledger": Verb("ledger", "ledger", "The record of everything: verify, show, export."),
 }
 

@@ -40,6 +40,8 @@ def _condition(rule: dict[str, Any]) -> str:
         words.append("it changes things" if rule["side_effects"] else "it reads only")
     if "when" in rule:
         words.append(str(rule["when"]))
+    if rule.get("sensitive"):
+        words.append("sensitive")
     return ", ".join(words)
 
 

@@ -44,6 +44,9 @@ def status(settings: CommandSettings) -> None:
     _line("calls", f"{_counts(figures.get('open_calls'), 'open')}; {_counts(figures.get('settled_calls'), 'ended')}")
     if figures.get("refused_calls"):
         _line("refused", f"{_counts(figures['refused_calls'], 'since the start')}: trunkline calls --refused")
+    if figures.get("subscriptions") or figures.get("owed_events"):
+        owed = f"{figures.get('owed_events', 0):,} events owed ({figures.get('owed_event_bytes', 0):,} bytes)"
+        _line("topics", f"{figures.get('subscriptions', 0):,} subscriptions, {owed}")
     questions = figures.get("questions", 0)
     _line("questions", f"{questions} open" + (": trunkline approvals" if questions else ""))
     _line("ledger", f"{figures.get('entries', 0):,} entries, {figures.get('backlog', 0):,} on their way to disk")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from trunkline.cli.client import at, decode, encode
+from trunkline.cli.client import ExchangeClient, at, decode, encode
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import STATUS_COLOURS, clock, duration, note, printable, say
 
@@ -71,6 +71,11 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "directive.stated": lambda e: f"{e['directive_id']}  {e['tool_id']} by {e['by']}: {e['reason']}",
     "token.issued": lambda e: f"{e['token_id']}  {e['edge']} for {e['agent']}",
     "token.revoked": lambda e: f"{e['token_id']}",
+    "topic.subscribed": lambda e: f"{e['subscription_id']}  {e['pattern']} for {e['subscriber']}",
+    "topic.unsubscribed": lambda e: f"{e['subscription_id']}  {e.get('reason', '')}",
+    "event.published": lambda e: f"{e['event_id']}  {e['topic']} by {e['publisher']}",
+    "event.taken": lambda e: f"event of entry {e['event']} by {e['subscription_id']}",
+    "event.dropped": lambda e: f"event of entry {e['event']} for {e['subscription_id']}: {e['reason']}",
     "ledger.snapshot": lambda e: f"through entry {e['through']}",
     "ledger.part_closed": lambda e: (
         f"entries {e['first']} to {e['last']} removed, {len(e.get('kept', {}))} of them kept"
@@ -80,10 +85,18 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
 
 
 @click.command()
+@click.option("--topic", metavar="PATTERN", help="Only events on topics: `build.*`, `build.#`, `#` for all.")
+@click.option("--durable", is_flag=True, help="With --topic: what is published while nobody watches is told later.")
+@click.option("--qos", type=click.IntRange(0, 2), help="With --topic: 1 or 2 with --durable, else 0.")
 @shared
-def watch(settings: CommandSettings) -> None:
+def watch(settings: CommandSettings, topic: str | None, durable: bool, qos: int | None) -> None:
     """All that happens, one line each, as it happens: calls, questions, agents, tokens, rules. Ctrl-C ends it."""
+    if topic is None and (durable or qos is not None):
+        raise click.UsageError("--durable and --qos go with --topic")
     exchange = settings.connect()
+    if topic is not None:
+        _watch_topic(settings, exchange, topic, durable=durable, qos=int(durable) if qos is None else qos)
+        return
     try:
         for name, data in exchange.events("GET", at("watch")):
             if settings.as_json:
@@ -98,6 +111,32 @@ def watch(settings: CommandSettings) -> None:
     except KeyboardInterrupt:
         return
     note("the exchange has stopped")
+
+
+def _watch_topic(settings: CommandSettings, exchange: ExchangeClient, topic: str, *, durable: bool, qos: int) -> None:
+    """Events on topics, one line each."""
+    try:
+        for name, data in exchange.events("GET", at("topics", topic, durable=int(durable), qos=qos)):
+            if not name:
+                # A payload may be written over several lines, which JSON allows between its parts only.
+                line = data.replace(b"\r", b" ").replace(b"\n", b" ").decode()
+                say(printable(line if settings.as_json else event_line(decode(line))))
+            elif name == "watching" and not settings.as_json:
+                note("watching; Ctrl-C ends it")
+            elif name == "waiting_approval":
+                note(f"a person is asked first: trunkline approve {printable(str(decode(data)['approval_id']))}")
+            elif name == "dropped":
+                note(f"… {decode(data)['dropped']} events were dropped: this terminal is too slow")
+            elif name == "closing":
+                note(printable(str(decode(data).get("reason", ""))))
+    except KeyboardInterrupt:
+        return
+    note("the stream has ended")
+
+
+def event_line(event: Entry) -> str:
+    """One event as one line."""
+    return f"{event['time']}  {event['topic']}  {event['publisher']}  {encode(event['payload']).decode()}"
 
 
 def sentence(entry: Entry) -> str:

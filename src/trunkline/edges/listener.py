@@ -14,11 +14,12 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec import Struct
 from starlette.types import ASGIApp, Scope
@@ -32,6 +33,7 @@ from trunkline.edges.answers import error_body
 from trunkline.edges.bodies import LATE
 from trunkline.edges.edge import EdgeOff
 from trunkline.edges.patience import LastWords, Patience
+from trunkline.edges.tls import pin_of
 from trunkline.edges.websocket import MAX_SOCKET_MESSAGE_BYTES, PING_S, Socket
 from trunkline.errors import ConfigError, where_raised
 from trunkline.model import Fault, fault
@@ -85,6 +87,16 @@ ANSWER: Final = "trunkline.answer"
 RESERVED: Final = "trunkline.reserved"
 
 
+# What it finds in the scope's state.
+PEER_PIN: Final = "trunkline.peer_pin"
+
+
+def peer_pin(scope: Scope) -> str:
+    """The pin of the key whose certificate this client has shown and had vouched for; empty if it has shown none."""
+    found: str = scope["state"].get(PEER_PIN, "")
+    return found
+
+
 class when_lost:  # noqa: N801  (read as `with when_lost(scope, told):`)
     """Call ``told`` if the connection of this request is lost meanwhile. Cheaper than a task that waits for it."""
 
@@ -130,6 +142,8 @@ class Connections(ServerState):
         super().__init__()
         self.default_headers = DEFAULT_HEADERS
         self.gone = asyncio.Event()
+        # Those that are not encrypted yet, where there is TLS, the oldest first.
+        self.handshakes: dict[asyncio.Task[bool], None] = {}
 
 
 class Flow(FlowControl):
@@ -199,6 +213,10 @@ class Connection(HttpToolsProtocol):
                 self.connections.discard(idle)
         super().connection_made(transport)
         self.flow = Flow(transport)
+        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        if tls is not None and (certificate := tls.getpeercert(binary_form=True)):
+            # In the scope's state of each request, and of a WebSocket.
+            self.app_state[PEER_PIN] = pin_of(certificate)
         self._patience = Patience(self.loop, transport)
         self.server_state.gone.clear()
         self._may_be_reserved = len(self.connections) > MAX_CONNECTIONS
@@ -426,6 +444,62 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
+class Handshake(asyncio.Protocol):
+    """A connection that is to be encrypted: it counts as one from the start, and has only so long.
+
+    asyncio tells nobody of a connection before its handshake is done, so nobody could count or end it. So this one
+    takes the bare connection and does the handshake in a task; who has been at it the longest makes room for others.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        tls: ssl.SSLContext,
+        connections: Connections,
+        connection: Callable[[], Connection],
+    ) -> None:
+        self._loop = loop
+        self._tls = tls
+        self._connections = connections
+        self._connection = connection
+        self._socket: socket.socket
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody is there. Nothing was read yet: the socket goes on without this transport."""
+        try:
+            self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        except OSError:
+            # No file is left, or he is gone.
+            return
+        finally:
+            cast("asyncio.Transport", transport).abort()
+        task = self._loop.create_task(self._shake_hands())
+        waiting = self._connections.handshakes
+        waiting[task] = None
+        task.add_done_callback(self._done)
+        if len(waiting) + len(self._connections.connections) > MAX_CONNECTIONS + RESERVED_CONNECTIONS:
+            next(iter(waiting)).cancel()
+
+    async def _shake_hands(self) -> bool:
+        try:
+            await self._loop.connect_accepted_socket(
+                self._connection,
+                self._socket,
+                ssl=self._tls,
+                ssl_handshake_timeout=HEAD_TIMEOUT_S,
+                ssl_shutdown_timeout=LINGER_S,
+            )
+        except OSError:
+            # Too slow, gone, or no TLS that we take.
+            return False
+        return True
+
+    def _done(self, task: asyncio.Task[bool]) -> None:
+        del self._connections.handshakes[task]
+        if task.cancelled() or not task.result():
+            self._socket.close()
+
+
 def without_text(record: logging.LogRecord) -> bool:
     """Log where a defect of ours is, without the exception's text: that may hold a payload."""
     if record.exc_info and record.exc_info[1] is not None:
@@ -474,27 +548,6 @@ class Address(Struct, frozen=True):
         return EdgeOff(f"{place}: {problem}{self.key}")
 
 
-def tls13(certificate: str, key: str, authorities: str | None = None) -> ssl.SSLContext:
-    """TLS 1.3 and nothing older, with this certificate; with ``authorities`` a client has to show one of its own.
-
-    ``ConfigError`` names a file that cannot be used.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    place = certificate
-    try:
-        context.load_cert_chain(certificate, key)
-        if authorities is not None:
-            place = authorities
-            context.load_verify_locations(authorities)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except ssl.SSLError as error:
-        raise ConfigError(f"cannot be used for TLS: {error.reason or 'it holds no certificate'}", place) from None
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", place) from None
-    return context
-
-
 class WebListener:
     """Serves an application on one address. ``start`` once, ``stop`` once."""
 
@@ -532,19 +585,19 @@ class WebListener:
         config.load()
         log = logging.getLogger("uvicorn.error")
         log.addFilter(without_text)
-        address = self._address
-        tls: dict[str, Any] = {}
-        if self._tls is not None:
-            # A handshake is the client's turn, and a goodbye too.
-            tls = {"ssl": self._tls, "ssl_handshake_timeout": HEAD_TIMEOUT_S, "ssl_shutdown_timeout": LINGER_S}
+        address, tls = self._address, self._tls
+        loop = asyncio.get_running_loop()
+
+        def plain() -> Connection:
+            return Connection(config, connections, {})
+
+        factory = plain if tls is None else lambda: Handshake(loop, tls, connections, plain)
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(config, connections, {}), address.host, address.port, backlog=BACKLOG, **tls
-            )
+            self._server = await loop.create_server(factory, address.host, address.port, backlog=BACKLOG)
         except OSError as error:
             raise address.taken(error) from None
         log.addFilter(self._few_lines)
-        self._last_words = LastWords(asyncio.get_running_loop())
+        self._last_words = LastWords(loop)
         self._last_words.watch(connections.connections)
         host, port = self._server.sockets[0].getsockname()[:2]
         scheme = "http" if self._tls is None else "https"
@@ -554,6 +607,8 @@ class WebListener:
         """Take nobody new, and no new request on what is open. Once: a WebSocket says goodbye only once."""
         if self._server is not None and self._connections is not None and self._server.is_serving():
             self._server.close()
+            for handshake in tuple(self._connections.handshakes):
+                handshake.cancel()
             for connection in tuple(self._connections.connections):
                 connection.shutdown()
 

@@ -37,6 +37,8 @@ class Resident(BaseSink, abc.ABC):
 
     # What the edge's agents may run at once; each has timers of its own, so the exchange has none for them.
     max_inflight = 256
+    # Whether all it does are entries of the record.
+    only_records = False
 
     def __init__(
         self,
@@ -89,6 +91,7 @@ class Resident(BaseSink, abc.ABC):
             max_inflight=self.max_inflight,
             timeout_s=None,
             is_resident=True,
+            only_records=self.only_records,
         )
         self._feed.feed([AgentLaunched(self.agent_id, self._run_id, self._process, digest), arrived])
 

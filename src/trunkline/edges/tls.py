@@ -44,6 +44,7 @@ def _made(wall: float) -> bytes:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
+    purpose = x509.oid.ExtendedKeyUsageOID
     public = key.public_key()
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "trunkline")])
     now = dt.datetime.fromtimestamp(wall, dt.UTC)
@@ -73,7 +74,7 @@ def _made(wall: float) -> bytes:
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
-        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([purpose.SERVER_AUTH, purpose.CLIENT_AUTH]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
         .sign(key, hashes.SHA256())

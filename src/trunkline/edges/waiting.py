@@ -18,7 +18,7 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from trunkline.edges.exchange import BaseSink, Feed
-from trunkline.effects import Answer, Progress, Reply, ToSession
+from trunkline.effects import Answer, Notify, Progress, Reply, ToSession
 from trunkline.events import CallerLeft, CallRequested, Event
 from trunkline.model import Now, Status, fault
 
@@ -140,7 +140,7 @@ class Waiting(BaseSink):
                 if not self._items:
                     return None
         item = self._items.popleft()
-        if isinstance(item, Progress):
+        if isinstance(item, Progress | Notify):
             self._bytes -= size_of(item)
         elif isinstance(item, bytes):
             self._bytes -= len(item)
@@ -194,9 +194,9 @@ class Requests:
             waiting.put(CLOSING)
 
 
-def size_of(effect: Progress) -> int:
+def size_of(effect: Progress | Notify) -> int:
     """What a piece of a stream counts, its envelope included."""
-    return len(effect.data) + 128
+    return len(effect.data if isinstance(effect, Progress) else effect.body) + 128
 
 
 async def call(feed: Feed, request: Callable[[int, str], CallRequested]) -> Answer:

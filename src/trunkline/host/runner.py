@@ -28,6 +28,7 @@ from trunkline.events import CallRequested, Event
 from trunkline.hub.hub import Hub
 from trunkline.hub.state import JUMP_MS
 from trunkline.ledger.masking import Masker
+from trunkline.ledger.sensitive import hashed
 from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router, Status, fault, is_told_of
 
 log = logging.getLogger("trunkline")
@@ -211,7 +212,7 @@ class Runner:
                 if isinstance(effect, Entry):
                     ledger.append(effect)
                     if self._watchers:
-                        self._show(entries.encode(effect))
+                        self._show(_entry_line(effect))
                 elif effect.after <= ledger.durable:
                     self._send(effect, now)
                 else:
@@ -495,8 +496,13 @@ class Runner:
         }
 
 
+def _entry_line(entry: Entry) -> bytes:
+    line = entries.encode(entry)
+    return hashed(line) if isinstance(entry, CallAccepted | CallSettled) and entry.sensitive else line
+
+
 def _progress_line(effect: Progress) -> bytes:
-    return msgspec.json.encode(
+    line = msgspec.json.encode(
         {
             "kind": "progress",
             "call_id": effect.call_id,
@@ -505,3 +511,4 @@ def _progress_line(effect: Progress) -> bytes:
             "data": effect.data,
         }
     )
+    return hashed(line) if effect.sensitive else line

@@ -43,6 +43,7 @@ def accepted_entry(
     circumstances: tuple[Circumstance, ...] = (),
     warning: str | None = None,
     provider: str | None = None,
+    sensitive: bool = False,
 ) -> CallAccepted:
     """``call.accepted``. ``cause`` is the number of the call that this one is part of, ``depth`` how deep it is."""
     # By position, in the order of the fields: by keyword it takes a microsecond more, a fifth of an ordinary call.
@@ -50,5 +51,5 @@ def accepted_entry(
         number, at_ms, call_id, terms.caller, event.tool_id, event.input, terms.decision, terms.rule, terms.policy,
         terms.fingerprint, sent, terms.side_effects, terms.dedupes, terms.chain, cause, event.key, key_id, input_mac,
         correlation_id, event.causation_id, directive_id, event.timeout_ms, event.expires_ms, circumstances, warning,
-        depth, provider,
+        depth, provider, sensitive,
     )  # fmt: skip

@@ -352,4 +352,5 @@ def _agent(event: events.AgentArrived, credential: str, manifest_sha256: str | N
         manifest_sha256=manifest_sha256,
         retry=event.retry,
         is_resident=event.is_resident,
+        only_records=event.only_records,
     )

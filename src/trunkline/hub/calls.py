@@ -30,6 +30,7 @@ from trunkline.hub.routing import Routing
 from trunkline.hub.state import Call, Route, body_size
 from trunkline.hub.streams import Stream
 from trunkline.model import (
+    INLINE_OUTPUT_BYTES,
     MAX_OUTPUT_BYTES,
     OUTCOMES,
     Decision,
@@ -98,7 +99,7 @@ class Calls:
         self._journal.effects.append(
             effects.Deliver(
                 agent.session,
-                after if waits_for_disk(call) else 0,
+                after if waits_for_disk(call) and not agent.only_records else 0,
                 entry.call_id,
                 call.served_by,
                 entry.input,
@@ -111,6 +112,7 @@ class Calls:
                 call.context,
                 call.attempt,
                 entry.chain,
+                entry.sensitive,
             )
         )
 
@@ -138,6 +140,10 @@ class Calls:
         asked = self._registry.tools.get(entry.tool_id)
         if call.expires_at and now.mono >= call.expires_at:
             self.give_up(call, Status.FAILED, fault("call.expired"), now)
+            return
+        if entry.hashed:
+            problem = fault("call.expired", "its input was sensitive and is not part of this copy of the record")
+            self.give_up(call, Status.FAILED, problem, now)
             return
         if asked is not None and asked.fingerprint != entry.fingerprint:
             problem = fault("policy.denied", "the tool's definition changed since the call")
@@ -292,6 +298,7 @@ class Calls:
                     event.data,
                     event.done,
                     entry.correlation_id,
+                    entry.sensitive,
                 )
             )
 
@@ -308,7 +315,7 @@ class Calls:
         if status is SUCCEEDED:
             if output is None:
                 output = Raw(b"{}")
-            problem = _output_fault(tool, output, event.value)
+            problem = _output_fault(tool, output, event.value, is_sensitive=call.entry.sensitive)
             if problem is not None:
                 status, output = Status.FAILED, None
         else:
@@ -367,6 +374,7 @@ class Calls:
                 call.provider,
                 # The operator is a person, who can tell what strangers wrote.
                 (receiver,) if receiver else (),
+                entry.sensitive,
             )
         )
         self.settled[status] += 1
@@ -481,9 +489,12 @@ def not_known(problem: Fault) -> Fault:
     return Fault(problem.code, f"{problem.message}; whether it took effect is not known", False, problem.details)
 
 
-def _output_fault(tool: Tool | None, output: Raw, value: Any) -> Fault | None:
+def _output_fault(tool: Tool | None, output: Raw, value: Any, *, is_sensitive: bool) -> Fault | None:
     size = body_size(output)
     limit = MAX_OUTPUT_BYTES if tool is None else tool.definition.max_output_bytes
+    if is_sensitive:
+        # A larger one is handed over by reference, from where it is stored.
+        limit = min(limit, INLINE_OUTPUT_BYTES)
     if size > limit:  # OS-020
         return fault("tool.output_too_large", f"{size} bytes; the limit is {limit}")
     if tool is None or tool.output_validator is None:

@@ -297,6 +297,7 @@ class Hub:
                 tuple(sorted(case.circumstances)) if case.circumstances else (),
                 case.warning,
                 provider if is_sent else None,
+                case.event.sensitive or verdict.sensitive,
             )
         )
         call = self.state.by_number[number]

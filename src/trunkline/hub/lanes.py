@@ -128,6 +128,8 @@ class Lanes:
         """Whether nothing about this call needs to be judged again for the next one like it."""
         return (
             case.event.key is None
+            and not case.event.sensitive
+            and not case.verdict.sensitive
             and case.event.on_behalf_of is NOBODY
             and case.warning is None
             and (case.chain is NO_CHAIN or case.chain.cause is not None)
@@ -163,6 +165,7 @@ class Lanes:
             or event.timeout_ms is not None
             or event.expires_ms is not None
             or event.announce
+            or event.sensitive
             or event.on_behalf_of is not NOBODY
         ):
             return None

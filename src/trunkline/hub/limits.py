@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.model import OPERATOR, Fault, Limits, fault
+from trunkline.model import EVENTS_CALLER, OPERATOR, Fault, Limits, fault
 
 # One call, less what sums of floats lose: whoever waited as long as he was told gets through.
 _ONE: Final = 1.0 - 1e-6
@@ -23,6 +23,7 @@ ENTRY_BYTES: Final = 512
 # The two entries of a call without its bodies. Counted with them when it ends: until then ``open_bytes`` bounds it.
 CALL_BYTES: Final = 2 * ENTRY_BYTES
 HOUR_S: Final = 3600.0
+NO_LIMITS: Final = Limits(calls_per_s=0, open_calls=0, open_bytes=0, ledger_bytes_per_hour=0)
 # Entries beside calls: an agent of a thousand tools may offer them all, one by one, twice in a row; then ten a second.
 NOTES: Final = 2_000
 NOTES_PER_S: Final = 10.0
@@ -30,7 +31,8 @@ NOTES_PER_S: Final = 10.0
 
 def written_at_most(caller: str, limits: Limits) -> int:
     """Bytes that may be written on record for a caller in an hour; 0 is no bound."""
-    return 0 if caller == OPERATOR else limits.ledger_bytes_per_hour
+    # What is written while agents are told of events counts for whoever published them.
+    return 0 if caller in (OPERATOR, EVENTS_CALLER) else limits.ledger_bytes_per_hour
 
 
 class Load(Struct, gc=False):
@@ -56,7 +58,7 @@ class Loads:
 
     def try_pace(self, caller: str, limits: Limits, now: float) -> Fault | None:
         """Count one request against the rate, or say when to come back. What is refused later counts as well."""
-        if not limits.calls_per_s:
+        if not limits.calls_per_s or caller == EVENTS_CALLER:
             return None
         load = self.of(caller)
         burst = max(1.0, limits.calls_per_s)
@@ -106,6 +108,8 @@ class Loads:
     def try_take(self, caller: str, size: int, limits: Limits) -> Fault | None:
         """Count one more open call of ``size`` bytes, or say why not."""
         load = self.of(caller)
+        if caller == EVENTS_CALLER:
+            limits = NO_LIMITS  # each agent's conversation has a bound of its own
         if limits.open_calls and load.calls >= limits.open_calls:
             return fault("limit.inflight", f"{caller} has {load.calls} open calls, the most one caller may have")
         if limits.open_bytes and load.bytes + size > limits.open_bytes:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from trunkline.entries import CallAccepted
 from trunkline.hub.credentials import Credentials
@@ -159,7 +160,7 @@ def judge_one(
     if rule.decision is Decision.DENY:
         text = f"denied by {rule.id}" + (f": {rule.reason}" if rule.reason else "")
         return Verdict(Decision.DENY, rule.id, rule.reason, caller, fault("policy.denied", text))
-    return Verdict(rule.decision, rule.id, rule.reason, caller)
+    return Verdict(rule.decision, rule.id, rule.reason, caller, sensitive=rule.sensitive)
 
 
 def judge(
@@ -174,6 +175,7 @@ def judge(
 ) -> Verdict:
     """What policy says to a chain of callers: the strictest answer to any of them. ``callers`` is never empty."""
     strictest: Verdict | None = None
+    is_sensitive = False
     for caller in callers:
         verdict = judge_one(
             policy,
@@ -184,10 +186,11 @@ def judge(
             names=names,
             is_revoked=is_revoked,
         )
+        is_sensitive |= verdict.sensitive
         if strictest is None or _STRICTNESS[verdict.decision] > _STRICTNESS[strictest.decision]:
             strictest = verdict
     assert strictest is not None
-    return strictest
+    return replace(strictest, sensitive=True) if is_sensitive else strictest
 
 
 class Judge:
@@ -205,7 +208,9 @@ class Judge:
         """The stricter of policy's answer and that of the tool's guard: both must agree."""
         guard = self.guards.get(tool_agent(tool_id))
         own = None if guard is None else guard(tool_id, body)
-        return verdict if own is None or _STRICTNESS[own.decision] <= _STRICTNESS[verdict.decision] else own
+        if own is None or _STRICTNESS[own.decision] <= _STRICTNESS[verdict.decision]:
+            return verdict
+        return replace(own, sensitive=True) if verdict.sensitive else own
 
     @property
     def epoch(self) -> int:

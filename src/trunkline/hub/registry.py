@@ -69,6 +69,7 @@ class Agent(Struct):
     breaker: Breaker | None = None
     # Part of the exchange: changed definitions of its tools are taken without asking.
     is_resident: bool = False
+    only_records: bool = False
     permissions: tuple[str, ...] = ()
     health: Health = Health.OK
     # Numbers of the calls that were sent and not settled, and of those waiting for a slot, in order.

@@ -126,13 +126,13 @@ class Topics:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def figures(self) -> dict[str, int]:
+    def figures(self) -> dict[str, object]:
         """For a person and for ``/metrics``: what there is, and what happened since the start."""
         return {
             "subscriptions": len(self._by_id),
-            "owed": sum(len(found.owed) for found in self._by_id.values()),
-            "owed_bytes": sum(one.owed_bytes for one in self._subscribers.values()),
-            **self._counts,
+            "owed_events": sum(len(found.owed) for found in self._by_id.values()),
+            "owed_event_bytes": sum(one.owed_bytes for one in self._subscribers.values()),
+            "events": dict(self._counts),
         }
 
     def take_up(self) -> None:
@@ -271,7 +271,9 @@ class Topics:
             self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
         entry = self._publish(event, circumstances, event.publisher, now)
-        self._journal.reply(event.session, event.ref, entry.n if event.qos else 0, named=entry.event_id)
+        # The outcome of the call by which it was published comes behind it on the disk, and waits for that.
+        is_awaited = event.qos > 0 and event.call_id is None
+        self._journal.reply(event.session, event.ref, entry.n if is_awaited else 0, named=entry.event_id)
 
     def _cause(self, call_id: str | None, identity: str) -> tuple[tuple[str, ...], tuple[Circumstance, ...]]:
         """For whom, and under which circumstances, this identity asks: those of his call of the exchange's own tool."""

@@ -64,7 +64,8 @@ def open_call(call: Call) -> CallView:
 
 def settled_call(accepted: CallAccepted, settled: CallSettled) -> CallView:
     """A call with its outcome."""
-    output = settled.output
+    # Of a sensitive call whose original is gone the record has only a hash.
+    output = None if settled.hashed else settled.output
     return CallView(
         accepted.call_id,
         accepted.tool_id,
@@ -263,6 +264,7 @@ def figures(hub: Hub) -> dict[str, object]:
             1 for agent in hub.registry.agents.values() if agent.breaker is not None and agent.breaker.is_open
         ),
         "questions": len(state.questions),
+        **hub.topics.figures(),
         "policy": hub.in_force.settings.policy.version,
     }
 

@@ -90,6 +90,7 @@ class Ledger:
         self._correlations: list[tuple[str, int]] = []
         self._steps: list[tuple[str, int]] = []
         self._outputs: list[int] = []
+        self._sensitive: list[int] = []
         self._blobs = SentBlobs()
         self._snapshot: tuple[int, int, bytes] | None = None
         self._part: tuple[int, int, list[int]] | None = None
@@ -177,9 +178,16 @@ class Ledger:
         body: Raw | None = None
         if type(entry) is CallSettled:
             self._settled += (entry.call, number)
-            body = entry.output
+            if entry.sensitive:
+                self._sensitive.append(number)
+            else:
+                body = entry.output
         elif type(entry) is CallAccepted:
-            body = entry.input
+            if entry.sensitive:
+                # Whole, and in no blob: the writer keeps it where only a key opens it.
+                self._sensitive.append(number)
+            else:
+                body = entry.input
             if entry.key_id is not None:
                 self._keyed.append((entry.key_id, number))
             if entry.correlation_id is not None and entry.correlation_id != entry.call_id:
@@ -295,7 +303,9 @@ class Ledger:
             outputs=self._outputs,
             forgotten=forgotten,
             erase_until=max(0, self._at - self.unlived_ms),
+            sensitive=tuple(self._sensitive),
         )
+        self._sensitive = []
         self._entries, self._outlined, self._settled = [], {}, []
         self._keyed, self._correlations, self._steps = [], [], []
         self._outputs, self._snapshot, self._part = [], None, None

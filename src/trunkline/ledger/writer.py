@@ -112,6 +112,8 @@ class CommitGroup(NamedTuple):
     forgotten: list[int]
     # Held originals whose time was over then are erased; 0: none. Not ``at``: a clock that jumped erases nothing.
     erase_until: int = 0
+    # Entries of sensitive calls: stored as hashes of what they say.
+    sensitive: tuple[int, ...] = ()
 
 
 def packed(group: CommitGroup, entries: Iterable[bytes]) -> bytes:
@@ -273,13 +275,16 @@ class Writer:
         # One scan for the whole group: every entry stands in the payload as it is.
         clean = self._is_clean(payload)
         as_it_is = clean and not group.outlined
+        sensitive = frozenset(group.sensitive)
         head = self._head
         number = group.first
         at = len(payload) - sum(group.sizes)
         for size in group.sizes:
             stored = payload[at : at + size]
             at += size
-            if not as_it_is or size > INLINE_BODY_BYTES:
+            if sensitive and number in sensitive:
+                stored = self._sealed(stored, number)
+            elif not as_it_is or size > INLINE_BODY_BYTES:
                 stored = self._judged(stored, number, group.outlined.get(number), clean=clean)
             head = sha256(head + stored).digest()
             rows += (number, stored, head)
@@ -365,8 +370,16 @@ class Writer:
         for original, renamed in self._renamed.items():
             if original in masked:
                 masked = masked.replace(original, renamed)
-        if masked is data:
-            return data
+        return data if masked is data else self._held_back(data, masked, number)
+
+    def _sealed(self, data: bytes, number: int) -> bytes:
+        """An entry of a sensitive call as it may be stored: hashes, and around them nothing that has to be masked."""
+        from trunkline.ledger.sensitive import hashed
+
+        return self._held_back(data, self._masker.mask(hashed(data)), number)
+
+    def _held_back(self, data: bytes, masked: bytes, number: int) -> bytes:
+        """What is stored of an entry that is shown as ``masked``; its original is held if it is still needed."""
         try:
             entry: dict[str, object] = json.loads(masked)
             kind = entry["kind"]

@@ -13,8 +13,11 @@ import asyncio
 import concurrent.futures
 import contextlib
 import hashlib
+import inspect
+import logging
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -28,10 +31,23 @@ from trunkline.edges.opensentience.agent_events import Answered, Called, Directi
 from trunkline.edges.opensentience.agent_session import AgentSession, HealthWord
 from trunkline.edges.opensentience.messages import is_semver
 from trunkline.errors import ExchangeUnreachable, ToolFailed
-from trunkline.model import AGENT_ID, MAX_INPUT_BYTES, Channel, Now, Status, fault, reserved_prefix
+from trunkline.model import (
+    AGENT_ID,
+    EVENT_TOOL,
+    EXCHANGE,
+    MAX_INPUT_BYTES,
+    Channel,
+    Now,
+    Status,
+    fault,
+    reserved_prefix,
+)
 from trunkline.sdk.exchange_connection import ExchangeConnection, Identity, Token
 from trunkline.sdk.running_calls import RunningCalls, current
 from trunkline.sdk.tool import DeclaredTool, make_tool
+from trunkline.sdk.topic_events import WantedTopic, event_tool
+
+log = logging.getLogger("trunkline.agent")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,6 +91,8 @@ class Agent:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._stopping: asyncio.Event | None = None
+        self._wanted: list[WantedTopic] = []
+        self._subscribing: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
         return f"Agent({self.agent_id!r}, version={self.version!r})"
@@ -127,6 +145,25 @@ class Agent:
             if any(tool_id.casefold() == known.casefold() for known in self.tools):
                 raise ValueError(f"there are two tools called {tool_id}, or names that differ only in case")
             self.tools[tool_id] = tool
+            return function
+
+        return declare
+
+    def on_event(
+        self, *topics: str, qos: int = 0, durable: bool = False, timeout_s: float | None = None
+    ) -> Callable[[F], F]:
+        """Have a function, async or plain, told of events: it is given a ``TopicEvent``, and takes it by returning.
+
+        The agent subscribes to ``topics`` each time it is attached; without any it subscribes by ``subscribe``. A
+        handler that raises is told again if both sides asked for a ``qos`` above 0. One agent has one handler.
+        """
+        if any(callable(topic) for topic in topics):
+            raise TypeError("write @agent.on_event(), with its brackets")
+
+        def declare(function: F) -> F:
+            text = inspect.getdoc(function) or "Events on topics."
+            self.tool(name=EVENT_TOOL, description=text, timeout_s=timeout_s)(event_tool(function))
+            self._wanted += [WantedTopic(topic, qos, durable) for topic in topics]
             return function
 
         return declare
@@ -240,6 +277,30 @@ class Agent:
         finally:
             run.blocked.discard(future)
 
+    async def publish(
+        self,
+        topic: str,
+        payload: Any = None,
+        *,
+        qos: int = 0,
+        expires_s: float | None = None,
+        key: str | None = None,
+    ) -> str:
+        """Tell all who subscribed to a topic; returns the event's id. With ``qos`` above 0 it is on disk by then."""
+        asked: dict[str, Any] = {"topic": topic, "payload": payload, "qos": qos}
+        if expires_s is not None:
+            asked["expires_ms"] = round((time.time() + expires_s) * 1000)
+        return str((await self.call(f"{EXCHANGE}/publish", asked, key=key))["event"])
+
+    async def subscribe(self, topic: str, *, qos: int = 0, durable: bool = False) -> str:
+        """Be told of events whose topic matches, by the handler of ``on_event``; returns the subscription's id."""
+        asked = {"topic": topic, "qos": qos, "durable": durable}
+        return str((await self.call(f"{EXCHANGE}/subscribe", asked))["subscription"])
+
+    async def unsubscribe(self, subscription: str) -> None:
+        """Hear no more."""
+        await self.call(f"{EXCHANGE}/unsubscribe", {"subscription": subscription})
+
     async def request_directive(self, tool_id: str, arguments: Mapping[str, Any] | None = None, *, reason: str) -> str:
         """Ask a person to state the intent that a ``requires_directive`` tool needs; returns its id for ``call``."""
         body = None if arguments is None else _encoded_input(tool_id, arguments)
@@ -275,6 +336,7 @@ class Agent:
         self._stopping = asyncio.Event()
         connection = self._connection = ExchangeConnection(identity, offers, None if home is None else Path(home))
         calls = self._calls = connection.calls = RunningCalls(self.tools, connection)
+        connection.when_ready = self._subscribe_wanted
         connection_task = asyncio.create_task(connection.run())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -289,8 +351,8 @@ class Agent:
             if connection_task.done():
                 await connection_task
         finally:
-            stopping.cancel()
-            connection_task.cancel()
+            for task in (stopping, connection_task, *self._subscribing):
+                task.cancel()
             calls.abandon()
             self._connection = self._calls = self._loop = self._stopping = None
         return ended
@@ -328,6 +390,20 @@ class Agent:
         run(self, grace_s)
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _subscribe_wanted(self) -> None:
+        """The tools are registered: subscribe, also after a connection was lost."""
+        assert self._loop is not None
+        for wanted in self._wanted:
+            task = self._loop.create_task(self._subscribe_to(wanted))
+            self._subscribing.add(task)
+            task.add_done_callback(self._subscribing.discard)
+
+    async def _subscribe_to(self, wanted: WantedTopic) -> None:
+        try:
+            await self.subscribe(wanted.topic, qos=wanted.qos, durable=wanted.durable)
+        except (ToolFailed, ExchangeUnreachable) as error:
+            log.error("%s is not subscribed to %s: %s", self.agent_id, wanted.topic, error)  # noqa: TRY400
 
     def _say(self, channel: Channel, data: Mapping[str, Any]) -> None:
         run = current.get()

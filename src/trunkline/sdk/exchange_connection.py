@@ -115,6 +115,8 @@ class ExchangeConnection:
         self._attempt = 0
         # Set while the exchange knows us and our tools.
         self.ready = asyncio.Event()
+        # Called each time the tools are registered.
+        self.when_ready: Callable[[], None] = lambda: None
 
     # -- keeping it up -------------------------------------------------------------------------------------------------
 
@@ -208,6 +210,7 @@ class ExchangeConnection:
                 for tool_id, why in event.rejected:
                     log.error("%s is not taken: %s: %s", tool_id, why.code, why.message)
                 self.ready.set()
+                self.when_ready()
             case Complained():
                 log.warning("the exchange complains: %s: %s", event.code, event.message)
 

@@ -20,7 +20,7 @@ from trunkline.ledger import export
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import as_ledger_error, open_for_reading
 from trunkline.ledger.verify import verify
-from trunkline.testing import run_promises, work_promises
+from trunkline.testing import run_promises, topics, work_promises
 from trunkline.testing.exchange import Setup
 from trunkline.testing.promises import Breach, Promises, Record, secrets_in
 from trunkline.testing.world import OPEN, POLICIES, World
@@ -68,6 +68,8 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
     yield from Promises(world.witness, record, policies, world.tools).breaches()
     yield from work_promises.breaches(world.witness, record)
     yield from run_promises.breaches(world.witness, record)
+    if world.topics is not None:
+        yield from topics.breaches(world.topics, record)
     for canary in secrets_in(world.setup.disk.folder, world.canaries):
         yield Breach(f"a secret can be read in the files: {canary}")
 
@@ -143,6 +145,8 @@ def dump(state: State, now_ms: int) -> dict[str, object]:
         },
         "questions": {name: (list(q.calls), q.trail) for name, q in state.questions.items()},
         "directives": sorted(name for name, d in state.directives.items() if d.expires_ms > now_ms),
+        "subscriptions": sorted(state.subscriptions),
+        "owed": {number: list(event.to) for number, event in state.owed.items()},
         "tokens": sorted(state.tokens),
         "revoked": sorted(state.revoked),
         "grants": {name: grant.permissions for name, grant in state.grants.items()},
@@ -195,5 +199,6 @@ def figures(world: World) -> dict[str, int]:
         "agents": len(world.agents),
         "runs of spaces": len(witness.runs),
         "works": len(witness.works),
+        "events that were told": 0 if world.topics is None else len(world.topics.told),
         "results of works": sum(len(work.results) for work in witness.works),
     }

@@ -20,6 +20,13 @@ from trunkline.model import RESEND, Circumstance, Decision, Policy, Rule, Status
 from trunkline.testing.agents import FORGED
 from trunkline.testing.witness import ToldOutcome, Witness, digest, run_of
 
+OF_TOPICS: Final = (
+    entries.TopicSubscribed,
+    entries.TopicUnsubscribed,
+    entries.EventPublished,
+    entries.EventTaken,
+    entries.EventDropped,
+)
 _STRICTNESS: Final = (Decision.ALLOW, Decision.ASK, Decision.DENY)
 
 
@@ -51,12 +58,15 @@ class Record:
         self.admitted: dict[str, int] = {}
         self.masked: set[int] = set()
         self.steps: list[entries.ProcessStep] = []
+        self.topics: list[entries.Entry] = []
         for number in range(1, self.last + 1):
             entry = reader.entry(number)
             if isinstance(entry, entries.ExchangeStarted):
                 self.starts.append(number)
             elif isinstance(entry, entries.ProcessStep):
                 self.steps.append(entry)
+            elif isinstance(entry, OF_TOPICS):
+                self.topics.append(entry)
             elif entry is not None:
                 self._take(entry)
                 if b'"masked_mac":' in (reader.line(number) or b""):

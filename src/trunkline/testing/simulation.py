@@ -135,6 +135,9 @@ class Simulation:
                 self._peer_token_is_revoked: 0.7,
             }
 
+        if self.world.topics is not None:
+            self.actions |= {self.world.topics.publish: 25, self.world.topics.change: 25}
+
         if self.world.has_spaces:
             self.actions |= {
                 self._person_sends_operations: 20,
@@ -233,6 +236,8 @@ class Simulation:
             for worker in world.workers.values()
             for name in (worker.agent_id, f"chiffon.{worker.kind}")
         ]
+        if world.topics is not None:
+            world.topics.fall_silent()
         self._run_until(world.loop.time() + ROLL_CALL_S)
         for request in asked:
             outcome = request.outcome

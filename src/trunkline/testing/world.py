@@ -46,6 +46,7 @@ from trunkline.testing.edges import simulated_edges
 from trunkline.testing.exchange import PowerCut, Setup, SimulatedExchange
 from trunkline.testing.network import Network
 from trunkline.testing.spaces import SimulatedSpacesEdge, SimulatedWorkspace, SpaceUsers
+from trunkline.testing.topics import TopicUsers
 from trunkline.testing.web import Web
 from trunkline.testing.witness import Witness
 
@@ -77,6 +78,7 @@ APPROVAL_S: Final = 40.0
 # Not every simulation has every edge: those that are there meet each other more, and all cost time.
 CHIFFON_SHARE: Final = 0.25
 SPACES_SHARE: Final = 0.25
+TOPICS_SHARE: Final = 0.25
 SPACES: Final = (("lab", "standard"), ("office", "restrictive"))
 # Four attempts end within the quiet at the end.
 CHIFFON_TIMEOUT_S: Final = 15.0
@@ -156,6 +158,13 @@ class World:
         self.web = Web(self.loop, self.rng, self._something_left)
         self.has_chiffon = self.rng.random() < CHIFFON_SHARE
         self.has_spaces = self.rng.random() < SPACES_SHARE
+        # From a source of its own: what happens in simulations without topics is what it always was.
+        topics_rng = Random(f"topics {seed}")
+        self.topics = (
+            TopicUsers(self.loop, topics_rng, self.witness, self._something_left)
+            if topics_rng.random() < TOPICS_SHARE
+            else None
+        )
         self.workspaces = [SimulatedWorkspace(name, preset) for name, preset in SPACES if self.has_spaces]
         self.space_users = SpaceUsers(self.web, self.witness)
         self.setup.edges = simulated_edges(
@@ -301,6 +310,8 @@ class World:
 
     def _is_up(self) -> None:
         self.witness.note("exchange", "is up")
+        if self.topics is not None and self.exchange is not None:
+            self.topics.open(self.exchange.runner)
         for agent in self.agents.values():
             self._start(agent)
         for peer in self.peers:
@@ -366,6 +377,8 @@ class World:
         self.network.listener = None
         self.callers.close()
         self.web.close()
+        if self.topics is not None:
+            self.topics.close()
         return exchange
 
     def _come_back(self) -> None:

@@ -87,3 +87,64 @@ def test_only_plain_loopback_addresses_are_taken(url: str) -> None:
 def test_loopback_has_several_names() -> None:
     assert client.place_of("http://localhost:8080/a/b") == ("localhost", 8080, "/a/b")
     assert client.place_of("http://[::1]") == ("::1", 80, "/")
+
+
+# --- answers of servers that we did not write -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "answer"),
+    [
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nall\r\n7;x=y\r\n of it!\r\n0\r\n\r\n",
+            b"all of it!",
+        ),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+    ],
+)
+async def test_a_body_in_pieces_or_none_is_an_answer_too(data: bytes, answer: bytes) -> None:
+    async with answering(data) as (url, _):
+        assert (await client.request(url, "GET", timeout_s=10)).body == answer
+
+
+@pytest.mark.parametrize(
+    "pieces", [b"3\r\nall", b"3\r\nallx\r\n", b"-1\r\n", b"FFFFFFFFFF\r\n", b"zz\r\n", b"3\r\nall\r\n" * 40]
+)
+async def test_pieces_that_do_not_fit_are_no_answer(pieces: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 100)
+    async with answering(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + pieces) as (url, _):
+        with pytest.raises(Unreachable):
+            await client.request(url, "GET", timeout_s=10)
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("https://w.example/m?x=1", client.Endpoint("w.example", 443, "/m?x=1", is_tls=True)),
+        ("https://[::1]:8443", client.Endpoint("::1", 8443, "/", is_tls=True)),
+        ("http://localhost/x", client.Endpoint("localhost", 80, "/x", is_tls=False)),
+    ],
+)
+def test_where_a_url_leads(url: str, found: client.Endpoint) -> None:
+    assert client.endpoint_of(url) == found
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://w.example/",
+        "https://u@w.example/",
+        "https://w.example/#x",
+        "https://w.example:0/",
+        "https://w.example/\u00e9",
+        "https://w\u00e9.example/",
+        "https://w.example/a b",
+        "ws://w.example/",
+        "https://" + "w" * 3000,
+        "",
+    ],
+)
+def test_urls_that_lead_nowhere_we_go(url: str) -> None:
+    with pytest.raises(ValueError, match="expected https"):
+        client.endpoint_of(url)

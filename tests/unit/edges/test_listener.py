@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.unit.edges.web import BOUND_S, CLOSE, JSON, Pages, Server, wait_until
 from trunkline.edges import listener, patience
 from trunkline.edges.edge import EdgeOff
-from trunkline.edges.listener import Address, WebListener, tls13
+from trunkline.edges.listener import Address, WebListener
+from trunkline.edges.tls import server_context
 from trunkline.errors import ConfigError
 
 
@@ -376,7 +377,7 @@ async def over_tls(server: Server, client: ssl.SSLContext) -> bytes:
 
 
 async def test_over_tls_the_same_is_said(ours: Certificates) -> None:
-    async with Server(tls13(ours.certificate, ours.key)) as server:
+    async with Server(server_context(ours.certificate, ours.key)) as server:
         assert server.listener.url.startswith("https://127.0.0.1:")
         client = ours.client()
         client.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -390,11 +391,11 @@ async def test_a_client_that_offers_less_than_1_3_is_refused(ours: Certificates)
     asyncio.get_running_loop().set_exception_handler(lambda _, context: defects.append(context))
     old = ours.client()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
-    async with Server(tls13(ours.certificate, ours.key)) as server:
+    async with Server(server_context(ours.certificate, ours.key)) as server:
         with pytest.raises(OSError):
             await over_tls(server, old)
         assert (await over_tls(server, ours.client())).startswith(b"HTTP/1.1 200 "), "others are served as before"
-    lenient = tls13(ours.certificate, ours.key)
+    lenient = server_context(ours.certificate, ours.key)
     lenient.minimum_version = ssl.TLSVersion.TLSv1_2
     async with Server(lenient) as server:
         assert (await over_tls(server, old)).startswith(b"HTTP/1.1 200 "), "nothing else is wrong with that client"
@@ -404,7 +405,7 @@ async def test_a_client_that_offers_less_than_1_3_is_refused(ours: Certificates)
 async def test_where_clients_have_to_show_a_certificate_none_and_a_strangers_are_refused(
     ours: Certificates, theirs: Certificates
 ) -> None:
-    async with Server(tls13(ours.certificate, ours.key, theirs.certificate)) as server:
+    async with Server(server_context(ours.certificate, ours.key, theirs.certificate, required=True)) as server:
         known = ours.client()
         known.load_cert_chain(theirs.certificate, theirs.key)
         assert (await over_tls(server, known)).startswith(b"HTTP/1.1 200 ")
@@ -422,7 +423,7 @@ async def test_a_handshake_that_does_not_come_ends_the_connection(
     ours: Certificates, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.05)
-    async with Server(tls13(ours.certificate, ours.key)) as server:
+    async with Server(server_context(ours.certificate, ours.key)) as server:
         reader, writer = await server.connect()
         writer.write(said)
         async with asyncio.timeout(BOUND_S):
@@ -432,7 +433,7 @@ async def test_a_handshake_that_does_not_come_ends_the_connection(
 
 
 async def test_who_speaks_plain_http_to_a_tls_listener_is_not_answered(ours: Certificates) -> None:
-    async with Server(tls13(ours.certificate, ours.key)) as server:
+    async with Server(server_context(ours.certificate, ours.key)) as server:
         answer = b""
         with contextlib.suppress(ConnectionResetError):
             answer = await server.said(server.head())
@@ -444,9 +445,9 @@ def test_a_file_that_cannot_be_used_is_named(ours: Certificates, theirs: Certifi
     noise.write_text("noise")
     missing = str(tmp_path / "missing.pem")
     with pytest.raises(ConfigError, match=f"{re.escape(missing)}: cannot be read: No such file"):
-        tls13(missing, ours.key)
+        server_context(missing, ours.key)
     with pytest.raises(ConfigError, match=f"{re.escape(ours.certificate)}: cannot be used for TLS: "):
-        tls13(ours.certificate, theirs.key)
+        server_context(ours.certificate, theirs.key)
     for wrong in (missing, str(noise)):
         with pytest.raises(ConfigError, match=re.escape(wrong)):
-            tls13(ours.certificate, ours.key, wrong)
+            server_context(ours.certificate, ours.key, wrong)

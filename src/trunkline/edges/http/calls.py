@@ -17,8 +17,8 @@ from trunkline.edges.bodies import BadRequest, decode, read_body
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.http import translate
 from trunkline.edges.http.messages import MAX_BODY_BYTES, CallBody
-from trunkline.edges.http.stream import PING_S, aside, event, finish_stream, start_stream, write
 from trunkline.edges.listener import ANSWER, when_lost
+from trunkline.edges.server_events import PING_S, aside, event, finish_stream, start_stream, write
 from trunkline.edges.shares import FREE_BYTES
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Item, Requests, Waiting
 from trunkline.effects import Answer, Progress, Wait

@@ -59,6 +59,7 @@ from trunkline.edges.opensentience.messages import (
     without_junk,
 )
 from trunkline.edges.opensentience.outbox import Outbox
+from trunkline.edges.opensentience.told import ToldEvents
 from trunkline.edges.opensentience.tools import JudgingBudget, OfferedTools
 from trunkline.effects import (
     Admit,
@@ -68,6 +69,7 @@ from trunkline.effects import (
     ConfirmTools,
     ConfirmWithdrawal,
     Deliver,
+    Notify,
     Progress,
     Refuse,
     Reply,
@@ -180,6 +182,7 @@ class CoreSession:
         self._made = MadeCalls(session, self._outbox)
         limits = translate.Limits(settings.max_tool_input_bytes, settings.max_tool_output_bytes)
         self._tools = OfferedTools(session, self._outbox, self._given.cancelable, limits, judging or JudgingBudget())
+        self._told = ToldEvents(session, self._events.append)
         # By the id of the message that asked.
         self._wishes: dict[str, str] = {}
         # The agent's types that READY takes; agent.hello is not among them.
@@ -202,10 +205,11 @@ class CoreSession:
             Refuse: (self._say_no, AUTHENTICATING),
             Deliver: (self._given.give, READY),
             Cancel: (self._given.cancel, READY),
-            Answer: (self._made.answer, READY),
-            Wait: (self._made.wait, READY),
-            Progress: (self._made.progress, READY),
-            ConfirmTools: (self._tools.confirm, READY),
+            Answer: (self._say_answer, READY),
+            Wait: (self._say_wait, READY),
+            Progress: (self._say_progress, READY),
+            Notify: (self._told.notify, READY),
+            ConfirmTools: (self._say_tools, READY),
             ConfirmWithdrawal: (self._tools.confirm_withdrawal, READY),
             Reply: (self._say_reply, READY),
             Close: (self._say_goodbye, None),
@@ -259,9 +263,10 @@ class CoreSession:
             return _AT_ONCE
         # In READY, a frame that has to end; before it, the hello.
         at = self._frame_by if state is READY else self._hello_by
-        silent_at = self._heartbeats.due_at if state is READY else None
-        if at is None or (silent_at is not None and silent_at < at):
-            return silent_at
+        if state is READY:
+            for other in (self._heartbeats.due_at, self._told.wake_at()):
+                if at is None or (other is not None and other < at):
+                    at = other
         return at
 
     @property
@@ -273,6 +278,7 @@ class CoreSession:
             and not self._events
             and not self._frames_wait
             and self._frame_by is None
+            and self._told.wake_at() is None
         )
 
     @property
@@ -300,6 +306,8 @@ class CoreSession:
             elif self._frame_by is not None and mono >= self._frame_by:
                 self._fail("frame_timeout", f"a frame took longer than {FRAME_WITHIN_S:g} s", now, goodbye=True)
             self._listen(now)
+            if self.state is READY:
+                self._told.wake(now)
         return self._take_events()
 
     def pause(self, now: Now) -> None:
@@ -427,7 +435,7 @@ class CoreSession:
         known = tuple(name for name in hello.protocol.capabilities if len(name) <= 64)[:MAX_CAPABILITIES]
         self._given.all_cancelable = "cancellation" in known
         self._made.caller = self._principal
-        self._tools.agent_id = hello.agent_id
+        self._tools.agent_id = self._told.agent_id = hello.agent_id
         if "calls" in known:
             self._handlers["agent.tool.call"] = self._made.requested
             self._handlers["agent.tool.cancel"] = self._made.cancel_requested
@@ -522,6 +530,24 @@ class CoreSession:
             CAPABILITIES,
         )
         self._outbox.put(now, "core.welcome", welcome, effect.ref)
+
+    def _say_answer(self, effect: Answer, now: Now) -> None:
+        if effect.ref in self._told.open:
+            self._told.answered(effect, now)
+        else:
+            self._made.answer(effect, now)
+
+    def _say_wait(self, effect: Wait, now: Now) -> None:
+        if effect.ref not in self._told.open:
+            self._made.wait(effect, now)
+
+    def _say_progress(self, effect: Progress, now: Now) -> None:
+        if effect.ref not in self._told.open:
+            self._made.progress(effect, now)
+
+    def _say_tools(self, effect: ConfirmTools, now: Now) -> None:
+        self._tools.confirm(effect, now)
+        self._told.tools_confirmed(effect.registered, self._principal)
 
     def _say_no(self, effect: Refuse, now: Now) -> None:
         self.state = CLOSING

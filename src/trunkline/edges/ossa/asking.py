@@ -60,8 +60,9 @@ from trunkline.model import (
     stamp,
 )
 
-# What of one agent may wait or run at once; more is refused with 507.
-MAX_OPEN: Final = 1024
+# What of one agent may wait or run at once; more is refused with 507 (OSSA-057), and before one provider's queue has no
+# place for it any more.
+MAX_OPEN: Final = 512
 MAX_OPEN_BYTES: Final = 33_554_432
 # Refusals that are kept for repeats.
 MAX_KEPT: Final = 1000
@@ -74,6 +75,8 @@ OWED_LIVES_MS: Final = 86_400_000
 MAX_RUNS: Final = 16
 # Results of commands that are owed: one subject for each command.
 COMMANDS: Final = "ossa.commands"
+# The last progress of a stream of OSSA: it has ended, and shows nothing.
+NOTHING_MORE: Final = b'{"json":{}}'
 # What an OSSA reply can carry besides its payload.
 REPLY_ROOM: Final = 8192
 
@@ -84,6 +87,8 @@ class Saying(Struct, frozen=True):
     message: Message | None
     tickets: tuple[int, ...] = ()
     is_sealed: bool = False
+    # It leaves once what it tells is on disk: a repeat is told the same, also after a power loss.
+    is_kept: bool = False
 
 
 class Asking(Struct, eq=False):
@@ -98,7 +103,10 @@ class Asking(Struct, eq=False):
     tickets: list[int] = []
     runs: int = 1
     call_id: str = ""
-    # Shown of it so far, as a stream.
+    # What is shown of it is a stream, and another after each that ended: how many there were, whether one is open, and
+    # how many pieces that has.
+    streams: int = 0
+    is_streaming: bool = False
     shown: int = 0
 
     @property
@@ -265,6 +273,7 @@ class Asker:
             context=context_of(message, is_sealed=asking.is_sealed),
             expires_ms=message.expires_ms,
             announce=message.type == COMMAND,
+            sensitive=message.sensitive,
         )
 
     def _expired(self, asking: Asking, now: Now) -> list[Event]:
@@ -345,16 +354,34 @@ class Asker:
         asking = self._open.get(effect.ref)
         if asking is None or asking.message.type == EVENT:
             return
-        if not asking.shown:
-            self._stream(asking, effect.call_id, STREAM_START, now, EMPTY_OBJECT)
+        if not asking.is_streaming:
+            asking.is_streaming, asking.streams, asking.shown = True, asking.streams + 1, 0
+            self._stream(asking, effect.call_id, STREAM_START, now)
+        if effect.done and bytes(effect.data) == NOTHING_MORE:
+            self._end_stream(asking, effect.call_id, now)
+            return
         shown = msgspec.json.decode(effect.data, type=dict[str, Raw])
         value = shown.get("json") or shown.get("text") or Raw(effect.data)
         self._stream(asking, effect.call_id, STREAM_DATA, now, value, asking.shown)
         asking.shown += 1
+        if effect.done:
+            self._end_stream(asking, effect.call_id, now)
+
+    def _end_stream(self, asking: Asking, call_id: str, now: Now) -> None:
+        if asking.is_streaming:
+            asking.is_streaming = False
+            self._stream(asking, call_id, STREAM_END, now, sequence=asking.shown)
 
     def _stream(
-        self, asking: Asking, stream_id: str, kind: str, now: Now, payload: Raw, sequence: int | None = None
+        self,
+        asking: Asking,
+        call_id: str,
+        kind: str,
+        now: Now,
+        payload: Raw = EMPTY_OBJECT,
+        sequence: int | None = None,
     ) -> None:
+        stream_id = call_id if asking.streams == 1 else f"{call_id}.{asking.streams}"
         message_id = derived_id(self._key, kind, self.agent_id, asking.ref, stream_id, str(sequence))
         made = messages.reply(asking.message, kind, asking.recipient, message_id, now.ms, payload)
         self._say(msgspec.structs.replace(made, stream_id=stream_id, sequence=sequence), (), asking)
@@ -366,8 +393,7 @@ class Asker:
         if self._is_to_run_again(asking, effect):
             asking.runs += 1
             return [self._call(asking)]
-        if asking.shown:
-            self._stream(asking, effect.call_id, STREAM_END, now, EMPTY_OBJECT, asking.shown)
+        self._end_stream(asking, effect.call_id, now)
         ms = effect.finished_ms or now.ms
         found = effect.fault
         if found is not None and found.code == "tool.not_found" and self._is_away(asking.recipient.agent_id):
@@ -403,7 +429,7 @@ class Asker:
         asking.call_id = call_id
         if asking.tickets:
             self._acknowledge(asking)
-        events = self._owe(asking.ref if is_on_record else "", Saying(result, (), asking.is_sealed), now)
+        events = self._owe(asking.ref if is_on_record else "", Saying(result, (), asking.is_sealed, is_kept=True), now)
         return [*events, *self._end(asking, None, now)]
 
     def _is_to_run_again(self, asking: Asking, effect: Answer) -> bool:
@@ -422,7 +448,8 @@ class Asker:
             if len(self._kept) > MAX_KEPT:
                 del self._kept[next(iter(self._kept))]
         if asking.tickets:
-            self._say(message, tuple(asking.tickets), asking)
+            is_final = message is not None and asking.message.level > 0
+            self.output.append(Saying(message, tuple(asking.tickets), asking.is_sealed, is_final))
         lane = asking.message.correlation_id
         waiting = None if lane is None else self._lanes.get(lane)
         if waiting is None or lane is None or waiting[0] is not asking:

@@ -74,7 +74,17 @@ CODES: Final = {
 }
 
 SCHEMA: Final = msgspec.json.decode(resources.files(__package__).joinpath("message.schema.json").read_bytes())
-_schema: Final = jsonschema_rs.Draft7Validator(SCHEMA, validate_formats=True)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
+# Draft 7 does not know the format `uuid`, which the schema names.
+_schema: Final = jsonschema_rs.Draft7Validator(SCHEMA, formats={"uuid": _is_uuid}, validate_formats=True)
 AGENT_TYPE: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 _TOPIC: Final = re.compile(r"[^\s.*#\x00-\x1f]+(?:\.[^\s.*#\x00-\x1f]+)*")
@@ -302,11 +312,8 @@ def _check_version(version: str) -> None:
 
 
 def _message_id(text: str, *, any_uuid: bool) -> str:
-    try:
-        found = uuid.UUID(text)
-    except ValueError:
-        found = None
-    if found is None or str(found) != text.lower() or (found.version != 4 and not any_uuid):  # contradiction 4
+    # That it is one was the schema's to say.
+    if not any_uuid and uuid.UUID(text).version != 4:  # contradiction 4
         raise Refused(BAD_REQUEST, "messageId: expected a UUID of version 4")
     return text
 

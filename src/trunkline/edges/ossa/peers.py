@@ -254,7 +254,8 @@ class Peer(BaseSink):
                 made = msgspec.structs.replace(
                     piece, message_id=message_id, recipients=(recipient,), is_to_list=False, signature=None
                 )
-                target.attachment.provider.say(made)
+                # What came encrypted goes on encrypted: nothing else is taken as sensitive.
+                target.attachment.provider.say(made, is_sealed=made.sensitive)
                 target.flush()
         if piece.type == STREAM_START:
             return self._stream_begun(piece)
@@ -375,13 +376,26 @@ class Peer(BaseSink):
         """Answer who waits, hand on what is to be sent, wake up in time."""
         sayings, self.asker.output = self.asker.output, []
         for saying in sayings:
-            if saying.tickets:
-                self._peers.answer(self, saying)
-            elif saying.message is not None:
-                self._push(saying)
+            if saying.is_kept:
+                self._drain()  # what was said before it comes before it, where both go the same way
+                self._feed.when_stored(partial(self._say_now, saying))
+            else:
+                self._say_now(saying)
+        self._drain()
+        self._alarm.set()
+
+    def _drain(self) -> None:
         if self.attachment is not None:
             self.attachment.drain()
-        self._alarm.set()
+
+    def _say_now(self, saying: Saying) -> None:
+        if saying.tickets:
+            self._peers.answer(self, saying)
+        else:
+            self._push(saying)
+            if saying.is_kept:
+                self._drain()
+                self._alarm.set()
 
     def _push(self, saying: Saying) -> None:
         if self.attachment is None or saying.message is None:

@@ -70,9 +70,13 @@ MAX_DELAY_S: Final = 30.0
 EVENT_LIVES_MS: Final = 86_400_000
 # Answers to what we have not sent yet: after a restart of ours an agent may answer before it is asked again.
 MAX_EARLY: Final = 256
+# The field of an event's header that names the subscription which it is for.
+SUBSCRIPTION: Final = "subscription"
 MAX_EARLY_BYTES: Final = 4_194_304
 # Answers that ended a call are known again by their ids: a repeat must not answer the next call of its correlation.
 MAX_TAKEN: Final = 4096
+# Calls without an answer whose late ones are still told apart from those of others.
+MAX_LATE: Final = 256
 # Pieces of streams and the like that wait for an agent that reads slowly; more is not taken.
 MAX_PLAIN: Final = 1024
 MAX_PLAIN_BYTES: Final = 8_388_608
@@ -139,6 +143,8 @@ class Provider:
         self._to_tell: set[str] = set()
         self._by_thread: dict[str, Sending] = {}
         self._by_call: dict[str, Sending] = {}
+        # Correlations of calls that ended without an answer of the agent: it may still be at them.
+        self._late: dict[str, None] = {}
         self._early: dict[str, Message] = {}
         self._early_bytes = 0
         # When the time of a call is over, in order.
@@ -233,7 +239,9 @@ class Provider:
         # In a circle (it is asked, for something that it asked for, under the same correlation) it would wait for
         # itself: such a call has a correlation of its own.
         is_circle = self.principal.identity in effect.chain or effect.caller == self.principal.identity
-        thread = effect.call_id if is_circle else effect.correlation_id
+        # So has one that comes after another that it did not answer in time: its late answer would be taken for this.
+        is_apart = is_circle or effect.correlation_id in self._late
+        thread = effect.call_id if is_apart else effect.correlation_id
         early = self._pop_early(thread)
         if early is not None and effect.attempt > 1 and self._is_new(early):
             return [self._ended(effect.call_id, early)]
@@ -255,7 +263,9 @@ class Provider:
         if len(effect.input) > messages.MAX_MESSAGE_BYTES - messages.HEADER_ROOM:
             problem = fault("tool.invalid_input", f"larger than a message of {messages.MAX_MESSAGE_BYTES} bytes")
             return [CallFinished(self.number, effect.call_id, Status.FAILED, fault=problem)]
-        sending = Sending(message, call_id=effect.call_id, thread=thread, is_sealed=extras.is_sealed)
+        sending = Sending(
+            message, call_id=effect.call_id, thread=thread, is_sealed=extras.is_sealed or effect.sensitive
+        )
         self._by_call[effect.call_id] = sending
         self._calls.put(sending, thread, extras.priority, now.mono)
         if effect.timeout_ms is not None:
@@ -289,12 +299,14 @@ class Provider:
             expires_at=None if effect.expires_ms is None else stamp(effect.expires_ms),
             topic=effect.topic,
             qos=effect.qos,
-            others=extras.header,
+            # One event comes once for each subscription that it fits: the subscriber is told for which.
+            others={**extras.header, SUBSCRIPTION: Raw(msgspec.json.encode(effect.subscription_id))},
         )
         if message.message_id in self._events or message.message_id in self._to_tell:
             return
         sending = Sending(
             message,
+            is_sealed=extras.is_sealed,
             subscription_id=effect.subscription_id,
             event=effect.event,
             published_ms=effect.published_ms,
@@ -498,6 +510,9 @@ class Provider:
             else:
                 self._requests.pop(sending.message.message_id, None)
                 self._forget(sending)
+                self._late[sending.thread] = None
+                if len(self._late) > MAX_LATE:
+                    del self._late[next(iter(self._late))]
 
     def wake(self, now: Now) -> tuple[list[Event], list[Sending]]:
         """Events that are told again, and whether the agent was silent for too long."""

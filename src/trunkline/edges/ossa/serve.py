@@ -29,6 +29,7 @@ from trunkline.edges.listener import when_closed
 from trunkline.edges.ossa.messages import (
     ACK,
     BAD_REQUEST,
+    INSUFFICIENT,
     INTERNAL_ERROR,
     MAX_MESSAGE_BYTES,
     NOT_FOUND,
@@ -100,9 +101,7 @@ class OssaServer:
             raise
         agent_id = known.message.sender.agent_id
         if self._posts.get(agent_id, 0) >= MAX_POSTS:
-            raise _about(
-                known, Refused(RATE_LIMITED, f"{MAX_POSTS} requests of yours wait for replies", retryAfterMs=1000)
-            )
+            raise _about(known, Refused(INSUFFICIENT, f"{MAX_POSTS} requests of yours wait for replies"))
         self._posts[agent_id] = self._posts.get(agent_id, 0) + 1
         try:
             told = await self._told(request, known)

@@ -28,7 +28,9 @@ TOLD_BY_CALL: Final = frozenset({"opensentience"})
 
 
 class TopicsAgent(Resident):
-    """The agent. Each call waits for one reply of the hub, which comes when what has to be on disk is."""
+    """The agent. Each call is one question to the hub, which answers at once or when what has to be on disk is."""
+
+    only_records = True
 
     def __init__(
         self,

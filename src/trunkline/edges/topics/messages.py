@@ -47,7 +47,7 @@ class Unsubscribe(Struct, frozen=True):
 T = TypeVar("T", bound=Struct)
 
 _PUBLISHED: Final = (
-    "0: once, to who is there; 1, 2: until it was taken. The lower one of publisher and subscriber holds"
+    "0: once, to who is there; 1, 2: until it was taken. The lower of publisher's and subscriber's holds"
 )
 _QOS: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": 2, "default": 0, "description": _PUBLISHED}
 

@@ -16,7 +16,7 @@ from tests.inhabited import ECHO, MAIL, SLOW
 from tests.unit.edges.http.conftest import BOUND_S, Server, wait_until
 from tests.unit.edges.http.test_routes import A_CALL
 from trunkline.edges.http import calls, stream, translate
-from trunkline.edges.http.stream import event
+from trunkline.edges.server_events import event
 from trunkline.effects import Deliver
 from trunkline.entries import CallSettled, Noticed
 from trunkline.events import CallerLeft, CallRequested

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 # 9.1
-REQUEST = {
+REQUEST: dict[str, Any] = {
     "header": {
         "messageId": "550e8400-e29b-41d4-a716-446655440000",
         "type": "request",
@@ -24,7 +24,7 @@ REQUEST = {
     },
 }
 # 9.2
-ERROR = {
+ERROR: dict[str, Any] = {
     "header": {
         "messageId": "660e8400-e29b-41d4-a716-446655440001",
         "type": "error",

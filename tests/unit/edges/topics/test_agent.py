@@ -12,7 +12,7 @@ from msgspec import Raw
 from tests.unit.edges.topics.kit import Listening
 from trunkline.config import BUILTIN_RULES
 from trunkline.edges.topics.edge import TOPICS
-from trunkline.effects import Reply
+from trunkline.effects import Answer, Deliver, Reply
 from trunkline.entries import EventPublished, TopicSubscribed
 from trunkline.model import Decision, Policy, Principal, Rule, Status
 from trunkline.testing.memory import ALLOW_ALL, MemoryExchange
@@ -69,13 +69,15 @@ async def test_who_ends_his_subscription_hears_no_more_and_nobody_ends_it_for_hi
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_a_call_that_publishes_for_sure_ends_when_the_event_is_on_disk(
+async def test_whoever_published_hears_of_it_when_the_event_is_on_disk_and_waits_for_the_disk_once(
     exchange: MemoryExchange, qos: int
 ) -> None:
     assert publish(exchange, "a", qos=qos).outcome.status is Status.SUCCEEDED
-    (reply,) = [effect for effect in exchange.effects if isinstance(effect, Reply)]
     (event,) = exchange.recorded(EventPublished)
-    assert reply.after == (event.n if qos else 0)
+    (answer,) = [effect for effect in exchange.effects if isinstance(effect, Answer) and effect.after]
+    assert answer.after > event.n
+    before = [effect for effect in exchange.effects if isinstance(effect, Deliver | Reply)]
+    assert [effect.after for effect in before] == [0, 0]
 
 
 async def test_the_key_of_a_call_makes_publishing_once_of_many_tries(exchange: MemoryExchange) -> None:
