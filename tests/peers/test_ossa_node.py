@@ -26,9 +26,9 @@ SHA512 = "wOuK9V1yujQFH5S0ZWmLcDZN7+IKh9bUCC2ZPCf2HDlol3WWHy+PPyNjEI75FXRLMp3vDK
 
 async def fetched(node: str, folder: Path) -> str:
     """The package, as it was published; the test is left out where no registry can be reached."""
-    npm = str(Path(node).with_name("npm"))
+    npm = Path(node).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     process = await asyncio.create_subprocess_exec(
-        npm, "pack", JOSE, "--silent", cwd=folder, env={**os.environ, "PATH": f"{Path(node).parent}:{os.environ['PATH']}"},
+        node, str(npm), "pack", JOSE, "--silent", cwd=folder,
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:
