@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from trunkline.edges.answers import encode, refusal
-from trunkline.edges.bodies import BadRequest, decode, read_body
+from trunkline.edges.bodies import BadRequest, decode_both, read_body
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.http import translate
 from trunkline.edges.http.messages import MAX_BODY_BYTES, CallBody
@@ -36,17 +36,17 @@ class NewCall:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         try:
-            body = decode(CallBody, await read_body(scope, receive, MAX_BODY_BYTES))
+            body, value = decode_both(CallBody, await read_body(scope, receive, MAX_BODY_BYTES))
         except BadRequest as bad:
             await refusal(fault(bad.code, bad.text), bad.status)(scope, receive, send)
             return
-        is_stream = any(name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"])
+        is_stream = _wants_stream(scope)
         waits = self._requests.waiting(wants_progress=is_stream, wants_large=False)
         with waits as waiting, when_lost(scope, waiting.leave):
             caller: Principal = scope["principal"]
             # Who does not wait for the end wants to know the id at once.
             announce = is_stream or body.wait is False
-            asked = translate.call_requested(body, waiting.number, REF, caller, announce=announce)
+            asked = translate.call_requested(body, value["input"], waiting.number, REF, caller, announce=announce)
             try:
                 self._requests.feed_soon(asked)
                 if is_stream:
@@ -140,6 +140,11 @@ class NewCall:
             text = aside(item)
         await write(send, text)
         return not is_last
+
+
+def _wants_stream(scope: Scope) -> bool:
+    accepted = [value for name, value in scope["headers"] if name == b"accept"]
+    return bool(accepted) and b"text/event-stream" in b",".join(accepted)
 
 
 def _not_known(body: CallBody) -> Fault:
