@@ -46,7 +46,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
     An empty body has no media type to judge.
     """
-    is_json = _is_json(scope, limit)
+    is_json = says_json(scope, limit)
     pieces: list[bytes] = []
     size = 0
     # Counted from the first byte on that is not free; an ordinary body has none.
@@ -77,7 +77,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     return piece if len(pieces) == 1 else b"".join(pieces)
 
 
-def _is_json(scope: Scope, limit: int) -> bool:
+def says_json(scope: Scope, limit: int) -> bool:
     """Whether the head says that the body is JSON; ``BadRequest`` if it says that it is too large."""
     declared = media_type = b""
     for name, value in scope["headers"]:

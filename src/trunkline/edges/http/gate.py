@@ -14,8 +14,9 @@ Invariant: a missing, malformed, unknown, revoked and foreign token get equal by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol
 
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,7 +26,7 @@ from trunkline.edges.answers import error_body
 from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed
-from trunkline.edges.listener import MAX_CONNECTIONS, RESERVED
+from trunkline.edges.listener import MAX_CONNECTIONS, RESERVED, Serve
 from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, SHARE, Share, Shares
 from trunkline.model import fault
 
@@ -79,6 +80,16 @@ def is_our_host(host: str, server: tuple[str, int]) -> bool:
     return any(host == f"{name}:{port}" or (port == 80 and host == name) for name in names)
 
 
+class Route(Protocol):
+    """What goes past the router: an application that may do without a task."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+    def try_take(self, scope: Scope, data: bytes, serve: Serve, ended: Callable[[], None]) -> bool:
+        """Take a request with this body (``listener.TryTake``), and call ``ended`` when that is over."""
+
+
 class Gate:
     """The first thing a request meets. ``routes`` are single methods of single paths that go past the router."""
 
@@ -87,7 +98,7 @@ class Gate:
         feed: Feed,
         app: ASGIApp,
         doors: Sequence[Door] = (),
-        routes: Mapping[tuple[str, str], ASGIApp] | None = None,
+        routes: Mapping[tuple[str, str], Route] | None = None,
     ) -> None:
         self._feed = feed
         self._app = app
@@ -114,17 +125,12 @@ class Gate:
         if who is None:
             await app(scope, receive, send)
             return
-        answering = self._answering
-        count = answering.get(who, 0)
         # A door with a gate of its own knows whose a request is, and what waits for them.
         is_counted = "principal" in scope
-        if count >= MAX_REQUESTS:
-            await _answer(scope, send, TOO_MANY)
+        refusal = self._try_begin(who, is_counted=is_counted)
+        if refusal is not None:
+            await _answer(scope, send, refusal)
             return
-        if is_counted and self._unread.held(who) >= MAX_SHARE_BYTES - FREE_BYTES:
-            await _answer(scope, send, TOO_MUCH_UNREAD)
-            return
-        answering[who] = count + 1
         unread = None
         try:
             if is_counted:
@@ -136,11 +142,40 @@ class Gate:
         finally:
             if unread is not None:
                 unread.end()
-            left = answering[who] - 1
-            if left:
-                answering[who] = left
-            else:
-                del answering[who]
+            self._end(who)
+
+    def try_take(self, scope: Scope, data: bytes, serve: Serve) -> bool:
+        """Let a request through to a route that needs no task for it. All that is to be refused is left to a task."""
+        route = self._routes.get((scope["method"], scope["path"]))
+        if route is None or len(data) > FREE_BYTES:
+            return False
+        judged = self._judged(scope)
+        if isinstance(judged, Refusal):
+            return False
+        who = judged[1]
+        if who is None or self._try_begin(who, is_counted=True) is not None:
+            return False
+        is_taken = route.try_take(scope, data, serve, partial(self._end, who))
+        if not is_taken:
+            self._end(who)
+        return is_taken
+
+    def _try_begin(self, who: str, *, is_counted: bool) -> Refusal | None:
+        """Count one more request of a caller, or say why he has to wait."""
+        count = self._answering.get(who, 0)
+        if count >= MAX_REQUESTS:
+            return TOO_MANY
+        if is_counted and self._unread.held(who) >= MAX_SHARE_BYTES - FREE_BYTES:
+            return TOO_MUCH_UNREAD
+        self._answering[who] = count + 1
+        return None
+
+    def _end(self, who: str) -> None:
+        left = self._answering[who] - 1
+        if left:
+            self._answering[who] = left
+        else:
+            del self._answering[who]
 
     def _judged(self, scope: Scope) -> tuple[ASGIApp, str | None] | Refusal:
         """Which application a request is for and for whom it counts (the operator's for nobody), or why it is none."""
@@ -160,7 +195,7 @@ class Gate:
             return OTHER_HOST
         if origins and [origin.lower() for origin in origins] != [b"http://" + host.lower()]:
             return OTHER_ORIGIN
-        app = self._routes.get((scope.get("method", ""), path))
+        app: ASGIApp | None = self._routes.get((scope.get("method", ""), path))
         door = None
         if app is None:
             door = next((door for door in self._doors if door.leads_to(path)), None)
