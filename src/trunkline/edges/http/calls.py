@@ -209,15 +209,24 @@ class Unattended(Waiting):
         if self._is_attended:
             super().put(item, size)
             return
-        if type(item) is Answer and not item.refused:
-            data = encode(translate.outcome(item, self._body.tool_id, self._caller.identity))
-            if len(data) <= FREE_BYTES:
-                self.close()
-                _say(self._scope, 200, data)
-                return
+        data = self._said(item)
+        if data is not None:
+            self.close()
+            _say(self._scope, 200, data)
+            return
         self._is_attended = True
         super().put(item, size)
         self._serve(self._attend)
+
+    def _said(self, item: Item) -> bytes | None:
+        """What is said at once; None if a task has to say it."""
+        if type(item) is not Answer or item.refused or (item.output is not None and len(item.output) > FREE_BYTES):
+            return None
+        try:
+            data = encode(translate.outcome(item, self._body.tool_id, self._caller.identity))
+        except Exception:  # noqa: BLE001  (the task meets it again, within its boundary)
+            return None
+        return data if len(data) <= FREE_BYTES else None
 
     def leave(self) -> None:
         """The caller is gone."""

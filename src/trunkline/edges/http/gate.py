@@ -153,7 +153,7 @@ class Gate:
         if isinstance(judged, Refusal):
             return False
         who = judged[1]
-        if who is None or self._try_begin(who, is_counted=True) is not None:
+        if who is not None and self._try_begin(who, is_counted=True) is not None:
             return False
         is_taken = route.try_take(scope, data, serve, partial(self._end, who))
         if not is_taken:
@@ -170,7 +170,9 @@ class Gate:
         self._answering[who] = count + 1
         return None
 
-    def _end(self, who: str) -> None:
+    def _end(self, who: str | None) -> None:
+        if who is None:
+            return
         left = self._answering[who] - 1
         if left:
             self._answering[who] = left
