@@ -1,7 +1,8 @@
 """``POST /v1/calls``: wait for the outcome, follow what happens, or be told the call's id only.
 
 An ASGI application of its own, past the router: this is the one route that is taken thousands of times a second. A
-request is a conversation of its own for as long as somebody waits.
+request is a conversation of its own for as long as somebody waits. Fast accept, slow judge: one that came whole and is
+to be told an outcome needs no task (``try_take``, ``Unattended``); all others, and all that is unusual, have one.
 
 Invariant: a stream ends. With the outcome, at a question to a person (no connection waits for a person, decision 11),
 when the reader leaves, or when the edge closes.

@@ -180,7 +180,7 @@ class Gate:
             del self._answering[who]
 
     def _judged(self, scope: Scope) -> tuple[ASGIApp, str | None] | Refusal:
-        """Which application a request is for and for whom it counts (the operator's for nobody), or why it is none."""
+        """Which application a request is for and for whom it counts (the operator's for nobody), or a refusal."""
         path: str = scope["path"]
         hosts: list[bytes] = []
         origins: list[bytes] = []
