@@ -238,6 +238,8 @@ class Runner:
         sink = self._sinks.get(effect.session)
         if sink is None:
             return
+        # Before it is told: what it hears may be the end of it.
+        self._dirty[effect.session] = sink
         try:
             sink.send(effect, now)
         except LocalProtocolError as exc:
@@ -245,7 +247,6 @@ class Runner:
         except Exception as exc:  # noqa: BLE001  (the boundary of a conversation)
             self.failed(effect.session, exc)
             return
-        self._dirty[effect.session] = sink
         if self._watchers and type(effect) is Progress:
             self._show(_progress_line(effect))
 

@@ -41,7 +41,6 @@ from trunkline.edges.opensentience.messages import (
     is_timestamp,
     object_body,
     part,
-    timestamp,
 )
 from trunkline.effects import Answer, Deliver
 from trunkline.events import CallFinished, CallProgressed, CallRequested
@@ -55,6 +54,7 @@ from trunkline.model import (
     Status,
     ToolDefinition,
     fault,
+    stamp,
 )
 
 EDGE: Final = "opensentience"
@@ -371,8 +371,8 @@ def tool_result(answer: Answer) -> ToolResult:
         "succeeded" if status is _SUCCEEDED else "canceled" if status is Status.CANCELED else "failed",
         UNSET if output is None else output,
         None if problem is None else error_object(problem, outcome_unknown=status is Status.UNKNOWN),
-        None if started_ms is None else timestamp(started_ms),
-        None if finished_ms is None else timestamp(finished_ms),
+        None if started_ms is None else stamp(started_ms),
+        None if finished_ms is None else stamp(finished_ms),
         UNSET,
         answer.call_id,
     )
