@@ -24,7 +24,20 @@ from trunkline.edges.exchange import BaseSink, Feed, Views
 from trunkline.edges.spaces import translate, undo
 from trunkline.edges.spaces.agent import SpaceAgent
 from trunkline.edges.spaces.messages import read_operations_message
-from trunkline.edges.spaces.process import PROCESS, Changed, Drop, Ended, Output, Run, Runs, Start, Submission, Turn
+from trunkline.edges.spaces.process import (
+    AGAIN,
+    PROCESS,
+    Changed,
+    Drop,
+    Ended,
+    Output,
+    Run,
+    Runs,
+    Start,
+    Submission,
+    Turn,
+    index_of,
+)
 from trunkline.edges.spaces.store import Space, SpacesFolder
 from trunkline.edges.waiting import Requests, Waiting
 from trunkline.effects import Deliver, ToSession, Wait
@@ -397,24 +410,24 @@ class Spaces:
         """Why a delivery that waited for its turn must not be carried out any more, if it must not."""
         return self._views.denied(delivery.call_id)
 
-    def _on_record_of(self, run: Run) -> dict[int, list[translate.Why]]:
+    def _on_record_of(self, run: Run) -> dict[str, list[translate.Why]]:
         """Which operations of a run became calls, and what a person was asked about each, by what is on record."""
-        found: dict[int, list[translate.Why]] = {}
-        calls: dict[int, int] = {}
+        found: dict[str, list[translate.Why]] = {}
+        calls: dict[int, str] = {}
         recorded = [_read_recorded(line) for line in self._views.entries(correlation_id=run.run_id)]
         # Changed rules may say yes to a call that waits: nobody was asked that.
         by_rules = {entry.approval_id for entry in recorded if entry.how == "approved" and entry.by == "policy"}
         for entry in recorded:
-            owner, _, index = (entry.key or "").rpartition("/")
+            owner, _, ref = (entry.key or "").rpartition("/")
             # Correlations and keys are the callers' to choose: somebody else's say nothing about this run.
-            if owner == run.run_id and entry.caller == run.caller and index.isdecimal():
-                calls[entry.n] = int(index)
-                found[int(index)] = []
+            if owner == run.run_id and entry.caller == run.caller and ref.removesuffix(AGAIN).isdecimal():
+                calls[entry.n] = ref
+                found[ref] = []
             elif entry.kind in QUESTIONS and entry.call in calls and entry.approval_id not in by_rules:
-                place = calls[entry.call]
-                operation = run.operations[place]
+                ref = calls[entry.call]
+                operation = run.operations[index_of(ref)]
                 # Of a question that another call opened, only that one's entry says until when it is open.
-                found[place].append(
+                found[ref].append(
                     self._why(run, operation, entry.approval_id, entry.reason, stamp(entry.at), entry.expires_ms)
                 )
         return found
