@@ -29,7 +29,7 @@ from trunkline.hub.hub import Hub
 from trunkline.hub.state import JUMP_MS
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.sensitive import hashed
-from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router, Status, fault, is_told_of
+from trunkline.model import AgentView, Fault, Guard, Now, Peer, Principal, Router, Status, fault, is_told_of
 
 log = logging.getLogger("trunkline")
 
@@ -436,6 +436,10 @@ class Runner:
     def identify(self, edge: str, token_sha256: str) -> Principal | None:
         """Whose standing token this is."""
         return self.hub.credentials.identify(edge, token_sha256)
+
+    def offer_refused(self, agent: str, tools: int) -> Fault | None:
+        """Why a list of so many tools of this agent would be refused unseen, if it would."""
+        return self.hub.agents.offer_refused(agent, tools, self.now())
 
     def peer_of(self, pid: int, uid: int) -> Peer:
         """Who a connecting local process is."""

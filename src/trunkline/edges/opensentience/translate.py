@@ -155,15 +155,15 @@ def offered_tools(
     for raw in register.tools:
         if schema_bytes > schemas.MAX_TOGETHER_BYTES:
             # More than an agent may have: the rest is not even looked at, which takes 20 ms for some.
-            rejected.append((_claimed_id(raw), _TOO_LARGE_TOGETHER))
+            rejected.append((claimed_id(raw), _TOO_LARGE_TOGETHER))
             continue
         refused = too_often(len(raw))
         if refused is not None:
-            rejected.append((_claimed_id(raw), refused))
+            rejected.append((claimed_id(raw), refused))
             continue
         tool = part(Tool, raw)
         if isinstance(tool, str):
-            rejected.append((_claimed_id(raw), fault("message.malformed", f"tool: {tool}")))
+            rejected.append((claimed_id(raw), fault("message.malformed", f"tool: {tool}")))
             continue
         problem = _tool_fault(tool, agent_id)
         if problem is None:
@@ -202,7 +202,8 @@ def _kept(raw: Raw) -> Raw:
     return raw.copy()
 
 
-def _claimed_id(raw: Raw) -> str:
+def claimed_id(raw: Raw) -> str:
+    """The id that a tool says it has; empty if it cannot be read."""
     try:
         claimed = _decode_claim(raw).tool_id
     except msgspec.DecodeError:
