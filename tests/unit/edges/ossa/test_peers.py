@@ -179,3 +179,21 @@ def test_early_answers_are_kept_within_bounds(kit: Kit) -> None:
     assert attachment is not None
     assert attachment.provider._early_bytes <= 4_194_304
     assert attachment.provider._early_bytes == sum(len(one.payload) for one in attachment.provider._early.values())
+
+
+def code(reply: dict[str, Any]) -> int | None:
+    """The code of a reply that is an error."""
+    found: int | None = reply["body"].get("error", {}).get("code")
+    return found
+
+
+def test_an_agent_that_offers_actions_again_and_again_is_told_to_wait(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    bob.connect()
+    schema = {"type": "object", "description": "x" * 60_000}
+    actions = [{"name": f"a{n}", "input_schema": schema} for n in range(16)]
+    codes = [code(bob.ask("request", "trunkline", "register", {"actions": actions})[0]) for _ in range(10)]
+    assert codes[0] is None
+    assert codes[-1] == 429
+    kit.advance(60)
+    assert code(bob.ask("request", "trunkline", "register", {"actions": actions})[0]) is None
