@@ -201,6 +201,18 @@ def ossa(seed: int) -> int:
     return messages.fuzz(seed, 2_000) + messages.fields(seed, 24)
 
 
+def lossy(seed: int) -> Outcome:
+    """P-A1 for OSSA: 10,000 messages of each quality through a network that loses 0 to 50 %, with three kills."""
+    import asyncio
+
+    from tests.crash.ossa_loss import qualities
+
+    count = 10_000
+    with _folder() as folder:
+        proxy = asyncio.run(qualities(folder / "home", seed=seed, count=count, loss=seed % 6 / 10, kills=3))
+    return 3 * count, f"{proxy.dropped} of {proxy.dropped + proxy.passed} messages lost, {proxy.cut} connections cut"
+
+
 def schemas(seed: int) -> Outcome:  # noqa: ARG001  the same every time
     """P-C7: each schema that is made to be slow is judged within 50 ms."""
     import json
@@ -299,6 +311,7 @@ JOBS: Final = (
     Job(logs, "outputs"),
     Job(agents, "words of agents"),
     Job(ossa, "OSSA messages"),
+    Job(lossy, "messages over a bad network"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )
 

@@ -55,7 +55,7 @@ async def until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT
     """Bounded wait."""
     try:
         async with asyncio.timeout(timeout_s):
-            while not condition():
+            while not condition():  # noqa: ASYNC110  (of another process)
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"waited {timeout_s:g} s in vain for: {what}") from None
@@ -128,7 +128,7 @@ class Speaker:
                 await self.say(data)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(AGAIN_S):
-                        while not self._is_answer(self.replies.get(thread), wanted):
+                        while not self._is_answer(self.replies.get(thread), wanted):  # noqa: ASYNC110
                             await asyncio.sleep(0.005)
                 found = self.replies.get(thread)
                 if found is not None and self._is_answer(found, wanted):
@@ -230,7 +230,7 @@ async def speaking(*agents: Speaker) -> AsyncIterator[None]:
 
 
 class Proxy:
-    """Between agents and the exchange. ``loss`` of all messages are dropped; a connection lasts ``life_s`` on average."""
+    """Between agents and the exchange. ``loss`` is the share that it drops; connections last ``life_s`` on average."""
 
     def __init__(self, target: Callable[[], str], seed: int, loss: float, life_s: float = 0.0) -> None:
         self._target, self._rng = target, Random(seed)

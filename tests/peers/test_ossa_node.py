@@ -36,6 +36,11 @@ async def fetched(node: str, folder: Path) -> str:
     except TimeoutError:
         process.kill()
         await process.wait()
+    return unpacked(folder)
+
+
+def unpacked(folder: Path) -> str:
+    """Where its code is, if it is what it should be."""
     found = list(folder.glob("jose-*.tgz"))
     if not found:
         pytest.skip("the package jose cannot be fetched here")
