@@ -353,7 +353,7 @@ class World:
         peers = self.kit.peers
         if len(data) < 60_000:
             try:
-                peers.receive(finished(peers.read(data)), lambda told: self.hear_all(agent, told, data))
+                peers.receive(finished(peers.identities.read(data)), lambda told: self.hear_all(agent, told, data))
             except Refused as refused:
                 self.refused(json.loads(peers.refusal(refused)), data)
         return data
