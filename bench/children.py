@@ -12,6 +12,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ ROOT: Final = Path(__file__).parents[1]
 START_S: Final = 60.0
 # What a process may take to end by itself: an exchange puts its last entries on the disk.
 STOP_S: Final = 15.0
+_POLL_S: Final = 0.02
 
 
 class Failed(Exception):
@@ -158,6 +160,31 @@ class Children:
             assert child.process.stdout is not None
             child.process.stdout.close()
             self._children.remove(child)
+
+
+# --- ports ------------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def wait_port(port: int) -> None:
+    """Wait until somebody listens there."""
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise Failed(f"nobody listens on port {port}") from None
+            time.sleep(_POLL_S)
+        else:
+            return
 
 
 # --- what /proc says --------------------------------------------------------------------------------------------------

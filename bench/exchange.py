@@ -42,10 +42,10 @@ decision = "allow"
 class Exchange:
     """One running exchange."""
 
-    def __init__(self, children: Children, home: Path, name: str = "exchange") -> None:
+    def __init__(self, children: Children, home: Path, name: str = "exchange", config: str = "") -> None:
         self.home = home
         home.mkdir(mode=0o700, exist_ok=True)
-        (home / "trunkline.toml").write_text(_CONFIG)
+        (home / "trunkline.toml").write_text(_CONFIG + config)
         begun = time.monotonic()
         self.child: Child = children.start(name, sys.executable, "-m", "trunkline", "up", "--home", str(home))
         self._ready = self._wait_ready()
@@ -77,6 +77,10 @@ class Exchange:
     def address(self) -> str:
         """Host and port of its HTTP."""
         return str(self._ready["http"]).removeprefix("http://")
+
+    def ready(self, name: str) -> str:
+        """What it says of itself in ``ready.json``."""
+        return str(self._ready[name])
 
     def identities(self, *agents: str) -> tuple[Identity, ...]:
         """Standing tokens for agents of these names."""

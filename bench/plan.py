@@ -55,6 +55,9 @@ class Plan(Struct, frozen=True):
     output_bytes: int = 1024**3
     # Tasks by a queue, one after the other.
     queue_calls: int = 300
+    # Requests by OSSA and back, and events published, in each round.
+    asked: int = 500
+    published: int = 500
     # Calls after which memory is looked at, ten times.
     flat_calls: int = 1_000_000
 
@@ -73,6 +76,8 @@ QUICK: Final = Plan(
     file_operations=100,
     output_bytes=64 * 1024**2,
     queue_calls=50,
+    asked=200,
+    published=200,
     flat_calls=20_000,
 )
 

@@ -52,6 +52,10 @@ SERVERS: Final = ("exchange", "server", "provider")
 MOST_START_MS: Final = 25.0
 LEAST_FILE_RATIO: Final = 5.0
 MOST_OUTPUT_MIB: Final = 32.0
+# Of OSSA: signing in the exchange beside signing alone, publishing beside JetStream, one subscriber of an event.
+MOST_SIGNING: Final = 1.3
+LEAST_PUBLISHING: Final = 0.5
+MOST_TOLD_US: Final = 30.0
 
 _TITLES: Final = {contender.name: contender.title for contender in (*CONTENDERS, *HTTP_CONTENDERS)}
 
@@ -80,7 +84,22 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 def lines(results: Results) -> Iterator[str]:
     """Everything that was found."""
     yield from _machine(results)
-    for part in (_ratios, _rates, _cpu, _http, _goals, _pieces, _memory, _starts, _agents, _entries, _spaces, _chiffon):
+    parts = (
+        _ratios,
+        _rates,
+        _cpu,
+        _http,
+        _goals,
+        _pieces,
+        _memory,
+        _starts,
+        _agents,
+        _entries,
+        _spaces,
+        _chiffon,
+        _ossa,
+    )
+    for part in parts:
         shown = list(part(results))
         if shown:
             yield ""
@@ -390,6 +409,35 @@ def _chiffon(results: Results) -> Iterator[str]:
     yield from table(["", "median", "90 of 100", "99 of 100"], rows)
     yield ""
     yield _printed("An output of {} in chunks", chiffon.printed)
+
+
+def _ossa(results: Results) -> Iterator[str]:
+    ossa = results.ossa
+    if ossa is None:
+        return
+    alone_us = percentile(ossa.alone_us, 50)
+    yield "OSSA, each beside its goal."
+    yield ""
+    rows = [
+        [
+            "CPU that signatures add to a request and its response, to one signed and one checked alone",
+            f"{ossa.added_us:.0f} µs to {alone_us:.0f} µs",
+            f"{ossa.added_us / alone_us:.2f}",
+            f"at most {MOST_SIGNING}",
+        ]
+    ]
+    rows += [
+        [
+            f"Events published and acknowledged a second, {one.in_flight} under way, to JetStream",
+            f"{percentile(one.ours, 50):,.0f} to {percentile(one.jetstream, 50):,.0f}",
+            ratio(one.ratio),
+            f"at least {LEAST_PUBLISHING}",
+        ]
+        for one in ossa.published
+    ]
+    told = f"An event for {ossa.subscribers} subscribers in the hub, for each of them"
+    rows.append([told, f"{ossa.told_us:.1f} µs", "", f"at most {MOST_TOLD_US:.0f} µs"])
+    yield from table(["", "", "ratio", "goal"], rows)
 
 
 def _printed(what: str, printed: Printed) -> str:

@@ -180,6 +180,38 @@ class Chiffon(Struct, frozen=True):
         return percentile(times, 50)
 
 
+class Publishing(Struct, frozen=True):
+    """Events a second, each acknowledged once it is on disk, with so many under way; in each round."""
+
+    in_flight: int
+    ours: tuple[float, ...]
+    jetstream: tuple[float, ...]
+
+    @property
+    def ratio(self) -> Spread:
+        """Ours to JetStream's."""
+        return Spread.of([mine / other for mine, other in zip(self.ours, self.jetstream, strict=True)])
+
+
+class Ossa(Struct, frozen=True):
+    """What signatures cost, publishing, and one event for many."""
+
+    # Microseconds of the exchange's CPU for a request and its response, in each round.
+    signed_us: tuple[float, ...]
+    unsigned_us: tuple[float, ...]
+    # To sign one message and to check one.
+    alone_us: tuple[float, ...]
+    published: tuple[Publishing, ...]
+    subscribers: int
+    # In the hub, for each subscriber of one event.
+    told_us: float
+
+    @property
+    def added_us(self) -> float:
+        """What signed messages cost beyond unsigned ones."""
+        return percentile(self.signed_us, 50) - percentile(self.unsigned_us, 50)
+
+
 class Machine(Struct, frozen=True):
     """What the run ran on."""
 
@@ -216,6 +248,7 @@ class Results(Struct, omit_defaults=True):
     flat: Flat | None = None
     spaces: Spaces | None = None
     chiffon: Chiffon | None = None
+    ossa: Ossa | None = None
 
     def rates(self, contender: str, load: Load) -> tuple[float, ...]:
         """Calls a second in each round; nothing if it was not measured."""

@@ -153,6 +153,8 @@ class Notify(ToSession):
     context: Raw | None = None
     # Under which it was published: what a subscriber is asked to do about it is done under them, too.
     circumstances: tuple[Circumstance, ...] = ()
+    # As in ``Deliver``.
+    sensitive: bool = False
 
 
 class Reply(ToSession):

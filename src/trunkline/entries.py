@@ -347,6 +347,8 @@ class TopicUnsubscribed(Entry, tag="topic.unsubscribed"):
 
     subscription_id: str
     reason: str = ""
+    # Sensitive events that are owed to nobody any more: their originals are destroyed with this entry.
+    released: tuple[int, ...] = ()
 
 
 class EventPublished(Entry, tag="event.published"):
@@ -364,6 +366,9 @@ class EventPublished(Entry, tag="event.published"):
     context: OptionalRaw = None
     # Those of the call that published it.
     circumstances: tuple[Circumstance, ...] = ()
+    # As in ``call.accepted``.
+    sensitive: bool = False
+    hashed: bool = False
 
 
 class EventTaken(Entry, tag="event.taken"):
@@ -371,6 +376,8 @@ class EventTaken(Entry, tag="event.taken"):
 
     event: int
     subscription_id: str
+    # It was sensitive and is owed to nobody any more: its original is destroyed with this entry.
+    released: bool = False
 
 
 class EventDropped(Entry, tag="event.dropped"):
@@ -379,6 +386,8 @@ class EventDropped(Entry, tag="event.dropped"):
     event: int
     subscription_id: str
     reason: str
+    # As in ``event.taken``.
+    released: bool = False
 
 
 class SnapshotTaken(Entry, tag="ledger.snapshot"):

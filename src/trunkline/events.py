@@ -292,6 +292,8 @@ class EventPublished(Event):
     expires_ms: int | None = None
     context: Raw | None = None
     call_id: str | None = None
+    # As in ``CallRequested``.
+    sensitive: bool = False
 
 
 class EventTaken(Event):

@@ -249,6 +249,102 @@ def test_a_sealed_request_is_on_record_without_its_content_and_a_repeat_gets_its
     assert [line for line in lines if SECRET.encode() in line] == []
 
 
+def record(world: World) -> str:
+    """All that is on record, as it is stored."""
+    reader = world.exchange.ledger.reader
+    return "\n".join(line.decode() for line in reader.lines(1, world.exchange.ledger.last))
+
+
+def sealed_reply(world: World, agent: Keyed, to: JSON, kind: str = "response", **header: Any) -> JSON:
+    """An answer that only the exchange can read."""
+    reply = agent.reply(to, kind, sensitive=True, **header)
+    reply["body"]["payload"] = sealed_for({"secret": SECRET}, reply["header"]["messageId"], world.enc_key)
+    return reply
+
+
+@requirement("OSSA-072")
+def test_a_sealed_event_is_sealed_for_each_subscriber_and_not_on_record(
+    world: World, alice: Keyed, bob: Connection
+) -> None:
+    carol = world.connect(world.agent("carol"))
+    for line in (bob, carol):
+        line.say(line.agent.message("request", EXCHANGE, "subscribe", {"topic": "news", "qos": 1, "durable": True}))
+    world.post(alice, sealed(world, alice, "event", topic="news", qos=1, xTrace=SECRET))
+    for line in (bob, carol):
+        (event,) = line.of("event")
+        assert (event["header"]["sensitive"], event["header"]["xTrace"]) == (True, SECRET)
+        assert line.agent.opened(event) == {"secret": SECRET}
+    assert SECRET not in record(world)
+    bob.say(bob.agent.ack(bob.of("event")[0]))
+    world.restart()
+    carol = world.connect(carol.agent)
+    (event,) = carol.of("event")
+    assert carol.agent.opened(event) == {"secret": SECRET}
+    carol.say(carol.agent.ack(event))
+    assert SECRET not in record(world)
+    assert world.exchange.ledger.reader._value("SELECT count(*) FROM held WHERE expires = 0") == 0
+
+
+@requirement("OSSA-072")
+@pytest.mark.parametrize("is_over", [True, False], ids=["ended before", "ended after"])
+def test_the_result_of_a_sealed_command_is_sealed_also_after_a_restart_and_nothing_of_either_is_on_record(
+    world: World, alice: Keyed, bob: Connection, is_over: bool
+) -> None:
+    message = sealed(world, alice, "command", xTrace=SECRET)
+    message["header"]["sender"]["xOwn"] = SECRET
+    message["body"]["xBody"] = SECRET
+    world.post(alice, message)
+    if is_over:
+        bob.say(sealed_reply(world, bob.agent, bob.of("request")[0]))
+    assert SECRET not in record(world)
+    world.restart()
+    if not is_over:
+        bob = world.connect(bob.agent, "do")
+        world.advance(5)
+        assert bob.agent.opened(bob.of("request")[0]) == {"secret": SECRET}
+        bob.say(sealed_reply(world, bob.agent, bob.of("request")[0]))
+    line = world.connect(alice)
+    world.advance(5)
+    result = line.of("command_result")[0]
+    assert alice.opened(result) == {"secret": SECRET}
+    assert SECRET not in record(world)
+
+
+@requirement("OSSA-072")
+def test_what_a_sealed_request_shows_is_a_sealed_stream_and_not_on_record(
+    world: World, alice: Keyed, bob: Connection
+) -> None:
+    seen: list[bytes] = []
+    world.exchange.operator.watch(seen.append)
+    line = world.connect(alice)
+    line.say(sealed(world, alice))
+    (request,) = bob.of("request")
+    thread = {"streamId": "s"}
+    bob.say(bob.agent.reply(request, "stream_start", **thread))
+    bob.say(sealed_reply(world, bob.agent, request, "stream_data", sequence=0, **thread))
+    bob.say(bob.agent.reply(request, "stream_end", sequence=1, **thread))
+    bob.say(sealed_reply(world, bob.agent, request))
+    (piece,) = line.of("stream_data")
+    assert alice.opened(piece) == {"secret": SECRET}
+    assert SECRET not in record(world)
+    assert any(b'"progress"' in shown for shown in seen)
+    assert not any(SECRET.encode() in shown for shown in seen)
+
+
+@requirement("OSSA-072")
+def test_a_sealed_piece_of_a_stream_to_another_agent_is_sealed_for_it(
+    world: World, alice: Keyed, bob: Connection
+) -> None:
+    stream = {"streamId": "s"}
+    world.post(alice, alice.message("stream_start", "bob", "look", **stream))
+    world.post(alice, sealed(world, alice, "stream_data", sequence=0, **stream))
+    world.post(alice, alice.message("stream_end", "bob", "look", sequence=1, **stream))
+    (piece,) = bob.of("stream_data")
+    assert piece["header"]["sensitive"] is True
+    assert bob.agent.opened(piece) == {"secret": SECRET}
+    assert SECRET not in record(world)
+
+
 @requirement("OSSA-072")
 def test_an_answer_may_be_sealed_as_well(world: World, alice: Keyed, bob: Connection) -> None:
     sent = world.post(alice, sealed(world, alice))

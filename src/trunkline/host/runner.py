@@ -22,7 +22,7 @@ import msgspec
 from trunkline import entries, events
 from trunkline.edges.exchange import Sink, Timer, Watcher
 from trunkline.effects import Answer, Deliver, Progress, ToSession
-from trunkline.entries import CallAccepted, CallSettled, Entry
+from trunkline.entries import CallAccepted, CallSettled, Entry, EventPublished
 from trunkline.errors import LedgerError, LocalProtocolError, where_raised
 from trunkline.events import CallRequested, Event
 from trunkline.hub.hub import Hub
@@ -503,7 +503,8 @@ class Runner:
 
 def _entry_line(entry: Entry) -> bytes:
     line = entries.encode(entry)
-    return hashed(line) if isinstance(entry, CallAccepted | CallSettled) and entry.sensitive else line
+    is_hashed = isinstance(entry, CallAccepted | CallSettled | EventPublished) and entry.sensitive
+    return hashed(line) if is_hashed else line
 
 
 def _progress_line(effect: Progress) -> bytes:

@@ -246,6 +246,7 @@ class Topics:
         self._told.clear()
 
     def _end(self, found: Subscription, reason: str, now: Now) -> int:
+        released = tuple(number for number in found.owed if self._is_last(found, number))
         for number in list(found.owed):
             self._not_owed(found, number)
         del self._by_id[found.id], found.subscriber.subscriptions[found.id]
@@ -253,7 +254,9 @@ class Topics:
             self._forget_if_idle(found.subscriber)
         self._told.clear()
         return self._journal.write(
-            entries.TopicUnsubscribed(n=self._journal.next, at=now.ms, subscription_id=found.id, reason=reason)
+            entries.TopicUnsubscribed(
+                n=self._journal.next, at=now.ms, subscription_id=found.id, reason=reason, released=released
+            )
         )
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -302,6 +305,7 @@ class Topics:
             expires_ms=event.expires_ms,
             context=event.context,
             circumstances=circumstances,
+            sensitive=event.sensitive,
         )
         self._journal.write(entry)
         # Each durable subscription will write one more, when it takes the event.
@@ -332,7 +336,13 @@ class Topics:
         self._not_owed(found, event.event)
         if found.entry.durable:
             self._journal.write(
-                entries.EventTaken(n=self._journal.next, at=now.ms, event=event.event, subscription_id=found.id)
+                entries.EventTaken(
+                    n=self._journal.next,
+                    at=now.ms,
+                    event=event.event,
+                    subscription_id=found.id,
+                    released=self._is_last(found, event.event),
+                )
             )
 
     def given_up(self, event: events.EventGivenUp, now: Now) -> None:
@@ -359,15 +369,34 @@ class Topics:
         if found.entry.durable:
             self._journal.write(
                 entries.EventDropped(
-                    n=self._journal.next, at=now.ms, event=entry.n, subscription_id=found.id, reason=reason
+                    n=self._journal.next,
+                    at=now.ms,
+                    event=entry.n,
+                    subscription_id=found.id,
+                    reason=reason,
+                    released=self._is_last(found, entry.n),
                 )
             )
         topic = f"{entry.topic}.{DEAD_LETTERS}"
-        if entry.topic.rpartition(".")[2] != DEAD_LETTERS and topic_problem(topic) is None:
+        is_letter = entry.topic.rpartition(".")[2] == DEAD_LETTERS
+        if not is_letter and not entry.hashed and topic_problem(topic) is None:
             letter = events.EventPublished(
-                0, "", EXCHANGE, topic, entry.body, entry.qos, entry.correlation_id, context=entry.context
+                0,
+                "",
+                EXCHANGE,
+                topic,
+                entry.body,
+                entry.qos,
+                entry.correlation_id,
+                context=entry.context,
+                sensitive=entry.sensitive,
             )
             self._publish(letter, entry.circumstances, paid_by, now)
+
+    def _is_last(self, found: Subscription, number: int) -> bool:
+        """Whether this is a sensitive event that only this durable subscription has not taken."""
+        event = self._state.owed.get(number)
+        return event is not None and event.entry.sensitive and event.to.keys() == {found.id}
 
     def _owe(self, found: Subscription, number: int, size: int) -> None:
         found.owed[number] = size
@@ -392,6 +421,8 @@ class Topics:
                 self._drop(found, entry, "expired", entry.publisher, now)
             elif self._is_denied(found, entry.topic):
                 self._drop(found, entry, "denied", entry.publisher, now)
+            elif entry.hashed:  # its original is not part of this copy of the record
+                self._drop(found, entry, "gone", entry.publisher, now)
             elif found.subscriber.session:
                 self._notify(found, entry)
 
@@ -414,6 +445,7 @@ class Topics:
                 entry.expires_ms,
                 entry.context,
                 entry.circumstances,
+                entry.sensitive,
             )
         )
 

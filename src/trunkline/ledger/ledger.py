@@ -23,8 +23,12 @@ from trunkline.entries import (
     CallAccepted,
     CallSettled,
     Entry,
+    EventDropped,
+    EventPublished,
+    EventTaken,
     PartClosed,
     SnapshotTaken,
+    TopicUnsubscribed,
     encode,
 )
 from trunkline.errors import InvariantBroken, LedgerError, LedgerFailed
@@ -91,6 +95,7 @@ class Ledger:
         self._steps: list[tuple[str, int]] = []
         self._outputs: list[int] = []
         self._sensitive: list[int] = []
+        self._released: list[int] = []
         self._blobs = SentBlobs()
         self._snapshot: tuple[int, int, bytes] | None = None
         self._part: tuple[int, int, list[int]] | None = None
@@ -230,6 +235,12 @@ class Ledger:
                 self._made.clear()
             case PartClosed():
                 self._part = (number, entry.last, [int(kept) for kept in entry.kept])
+            case EventPublished(sensitive=True):
+                self._sensitive.append(number)
+            case EventTaken(released=True) | EventDropped(released=True):
+                self._released.append(entry.event)
+            case TopicUnsubscribed():
+                self._released += entry.released
             case _:
                 pass
 
@@ -304,8 +315,9 @@ class Ledger:
             forgotten=forgotten,
             erase_until=max(0, self._at - self.unlived_ms),
             sensitive=tuple(self._sensitive),
+            released=tuple(self._released),
         )
-        self._sensitive = []
+        self._sensitive, self._released = [], []
         self._entries, self._outlined, self._settled = [], {}, []
         self._keyed, self._correlations, self._steps = [], [], []
         self._outputs, self._snapshot, self._part = [], None, None

@@ -1,11 +1,12 @@
-"""Entries of sensitive calls as they are stored and shown: the hash and the size of what was said, never what it was.
+"""Sensitive entries as they are stored and shown: the hash and the size of what was said, never what it was.
 
-Owns which parts of an entry are content: input, output, figures, the words of a fault, the end of a stream. What the
-exchange itself needs of them is held like the original of a masked entry (``writer``): encrypted, until the call is
-settled, and for as long as its key lives.
+Owns which parts of an entry are content: input, output, figures, the words of a fault, the end of a stream; of an event
+its body, and what its publisher's protocol says beside it. What the exchange itself needs of them is held like the
+original of a masked entry (``writer``): encrypted, until the call is settled, and for as long as its key lives; until
+the event is owed to nobody.
 
-Invariant: of what caller or agent said as content, nothing but SHA-256 and length is in the result, which says so
-(``hashed``).
+Invariant: of what caller, agent or publisher said as content, nothing but SHA-256 and length is in the result, which
+says so (``hashed``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-_BODIES: Final = ("input", "output", "metrics", "data")
+_BODIES: Final = ("input", "output", "metrics", "data", "body", "context")
 _parts: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _text: Final = msgspec.json.Decoder(str).decode
 

@@ -100,8 +100,10 @@ class CommitGroup(NamedTuple):
     forgotten: list[int]
     # Held originals whose time was over then are erased; 0: none. Not ``at``: a clock that jumped erases nothing.
     erase_until: int = 0
-    # Entries of sensitive calls: stored as hashes of what they say.
+    # Sensitive entries: stored as hashes of what they say.
     sensitive: tuple[int, ...] = ()
+    # Sensitive events that are owed to nobody any more.
+    released: tuple[int, ...] = ()
 
 
 def packed(group: CommitGroup, entries: Iterable[bytes]) -> bytes:
@@ -361,7 +363,7 @@ class Writer:
         return data if masked is data else self._held_back(data, masked, number)
 
     def _sealed(self, data: bytes, number: int) -> bytes:
-        """An entry of a sensitive call as it may be stored: hashes, and around them nothing that has to be masked."""
+        """A sensitive entry as it may be stored: hashes, and around them nothing that has to be masked."""
         from trunkline.ledger.sensitive import hashed
 
         return self._held_back(data, self._masker.mask(hashed(data)), number)
@@ -384,6 +386,8 @@ class Writer:
                 at = entry["at"]
                 assert isinstance(at, int)
                 self._hold(number, call, at + OUTCOME_KEPT_MS, data)
+        elif kind == "event.published" and not entry.get("owed"):
+            pass  # nobody is told of it after a restart
         elif kind in FOLDED_KINDS:
             call = number if kind == "call.accepted" else entry.get("call")
             self._hold(number, call if isinstance(call, int) else 0, 0, data)
@@ -412,6 +416,8 @@ class Writer:
                 if call in self._held_calls:
                     self._erase("held", "call = ? AND expires = 0", call)
                     self._held_calls.discard(call)
+        for number in group.released:
+            self._erase("held", "n = ?", number)
         if group.erase_until >= self._next_expiry:
             self._erase("held", "expires BETWEEN 1 AND ?", group.erase_until)
             self._erase("held_blobs", "expires <= ?", group.erase_until)

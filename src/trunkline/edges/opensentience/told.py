@@ -89,6 +89,7 @@ class ToldEvents:
                     _input(effect),
                     correlation_id=effect.correlation_id,
                     on_behalf_of=Behalf(circumstances=effect.circumstances),
+                    sensitive=effect.sensitive,
                 )
             )
 

@@ -160,6 +160,7 @@ class Asker:
         *,
         find_tool: Callable[[str], ToolView | None],
         find_call: Callable[[str], CallView | None],
+        find_keyed: Callable[[str, str], CallView | None],
         is_away: Callable[[str], bool],
         register: Registering,
     ) -> None:
@@ -169,6 +170,7 @@ class Asker:
         self._aliases = aliases
         self._find_tool = find_tool
         self._find_call = find_call
+        self._find_keyed = find_keyed
         self._is_away = is_away
         self._register = register
         self._open: dict[str, Asking] = {}
@@ -336,8 +338,7 @@ class Asker:
         if asking is None or asking.message.type != COMMAND or asking.call_id:
             return []
         asking.call_id = effect.call_id
-        plain = msgspec.structs.replace(asking.message, payload=EMPTY_OBJECT, signature=None)
-        command = Command(Raw(messages.encode(plain)), effect.call_id, asking.is_sealed)
+        command = Command(Raw(messages.encode(_outline(asking.message))), effect.call_id, asking.is_sealed)
         return [self._command_step(asking.ref, "taken", Raw(msgspec.json.encode(command)), f"taken {asking.ref}")]
 
     def _command_step(self, ref: str, step: str, data: Raw, reply_ref: str = "", *, done: bool = False) -> Event:
@@ -560,10 +561,16 @@ class Asker:
                 events.append(self._command_step(ref, "dropped", EMPTY_OBJECT, done=True))
             elif view.status.is_outcome:
                 del self._resumed[ref]
+                view = self._as_it_was(view, ref)
                 ms = messages.moment(view.finished_at) if view.finished_at else asking.arrived_ms
                 made = self._outcome(asking, view.call_id, view.output, view.error, view.large, ms)
                 events += self._owe(ref, Saying(made, (), asking.is_sealed), now)
         return events
+
+    def _as_it_was(self, view: CallView, ref: str) -> CallView:
+        """An outcome with what is only for its caller: the record shows it masked, and of a sensitive one a hash."""
+        kept = self._find_keyed(self.principal.identity, ref)
+        return view if kept is None or kept.call_id != view.call_id else kept
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
@@ -594,6 +601,21 @@ def _published(message: Message) -> Raw:
     if message.expires_ms is not None:
         given["expires_ms"] = message.expires_ms
     return Raw(msgspec.json.encode(given))
+
+
+def _outline(message: Message) -> Message:
+    """What has to be known of a command to tell its result after a restart.
+
+    Not its payload, nor fields that mean nothing here; of one that came encrypted those of its identities, too.
+    """
+    sender, recipients = message.sender, message.recipients
+    if message.sensitive:
+        sender = msgspec.structs.replace(sender, others={})
+        recipients = tuple(msgspec.structs.replace(one, others={}) for one in recipients)
+    return msgspec.structs.replace(
+        message, sender=sender, recipients=recipients, payload=EMPTY_OBJECT, error=None, signature=None,
+        others={}, body_others={}, message_others={},
+    )  # fmt: skip
 
 
 def _recipient_of(message: Message, ref: str) -> Identity:

@@ -93,6 +93,7 @@ class Peer(BaseSink):
             peers.config.actions,
             find_tool=peers.views.tool,
             find_call=peers.views.call,
+            find_keyed=peers.views.keyed,
             is_away=peers.is_away,
             register=self._register,
         )

@@ -306,7 +306,7 @@ class Provider:
             return
         sending = Sending(
             message,
-            is_sealed=extras.is_sealed,
+            is_sealed=extras.is_sealed or effect.sensitive,
             subscription_id=effect.subscription_id,
             event=effect.event,
             published_ms=effect.published_ms,

@@ -100,6 +100,7 @@ class TopicsAgent(Resident):
                         event.expires_ms,
                         call.context,
                         ref,
+                        call.sensitive,
                     )
             case messages.SUBSCRIBE:
                 wanted = messages.read(messages.Subscribe, call.input)

@@ -79,6 +79,13 @@ def test_an_event_is_a_call_by_the_exchange_and_its_success_takes_it() -> None:
     assert kit.told.wake_at() is None
 
 
+def test_the_call_for_a_sensitive_event_is_sensitive() -> None:
+    kit = Agentless()
+    kit.told.notify(notify(5), kit.now)
+    kit.told.notify(notify(6, sensitive=True), kit.now)
+    assert [call.sensitive for call in kit.calls()] == [False, True]
+
+
 def test_a_call_that_failed_is_made_again_after_1_2_4_and_at_most_30_seconds() -> None:
     kit = Agentless()
     kit.told.notify(notify(5), kit.now)
