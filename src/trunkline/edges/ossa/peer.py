@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 from trunkline.edges.alarm import Alarm
 from trunkline.edges.exchange import BaseSink
 from trunkline.edges.ossa import messages, translate
-from trunkline.edges.ossa.asking import Asker, Saying
+from trunkline.edges.ossa.asking import Asker
 from trunkline.edges.ossa.attachment import Attachment, Way
 from trunkline.edges.ossa.identity import Known
 from trunkline.edges.ossa.messages import (
@@ -42,6 +42,7 @@ from trunkline.edges.ossa.messages import (
 )
 from trunkline.edges.ossa.providing import NOT_ADMITTED, Provider, Sending
 from trunkline.edges.ossa.rates import Rate
+from trunkline.edges.ossa.replies import Saying
 from trunkline.edges.ossa.streams import Streams
 from trunkline.edges.ossa.translate import US, derived_id
 from trunkline.effects import ConfirmTools, ToSession
@@ -118,7 +119,7 @@ class Peer(BaseSink):
     def is_idle(self) -> bool:
         """Whether it may be forgotten."""
         return not (
-            len(self.asker) or self.asker.is_waiting or self.asker.owed() or self.attachment or len(self.streams)
+            len(self.asker) or self.asker.is_waiting or len(self.asker.owed) or self.attachment or len(self.streams)
         )
 
     # -- what it says --------------------------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ class Peer(BaseSink):
             self.detach(self.attachment.way, "replaced")
         self.attachment = Attachment(self, way, origin)
         self.attachment.begin(tuple(self.tools.values()))
-        for saying in self.asker.owed():
+        for saying in self.asker.owed:
             self._say_owed(saying)
         self.flush()
 
@@ -352,7 +353,7 @@ class Peer(BaseSink):
     def _push(self, saying: Saying) -> None:
         if self.attachment is None or saying.message is None:
             return  # a result that is owed waits; the rest is of use only at its moment
-        if self.asker.is_owed(saying.message.message_id):
+        if saying.message.message_id in self.asker.owed:
             self._say_owed(saying)
         else:
             self.attachment.provider.say(saying.message, is_sealed=saying.is_sealed)
@@ -380,7 +381,7 @@ class Peer(BaseSink):
         now = self._feed.now()
         if self.asker.is_waiting:
             times.append(self._looked_at + LOOK_S)
-        drops_at_ms = self.asker.drops_at_ms
+        drops_at_ms = self.asker.owed.drops_at_ms
         if drops_at_ms is not None:
             times.append(max(self._looked_at + LOOK_S, now.mono + (drops_at_ms - now.ms) / 1000))
         return min((at for at in times if at is not None), default=None)

@@ -24,7 +24,7 @@ from trunkline.config import Ossa
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.offers import LEAST_TOOL_BYTES, JudgingBudget
 from trunkline.edges.ossa import messages, sealing, signing, translate
-from trunkline.edges.ossa.asking import COMMANDS, Command, Saying
+from trunkline.edges.ossa.asking import COMMANDS, Command
 from trunkline.edges.ossa.attachment import Way
 from trunkline.edges.ossa.identity import Identities, Known
 from trunkline.edges.ossa.keys import AgentKeys, OwnKeys
@@ -39,6 +39,7 @@ from trunkline.edges.ossa.messages import (
     Refused,
 )
 from trunkline.edges.ossa.peer import DISCONNECTED, OFFERS, STREAMS, Offers, Peer
+from trunkline.edges.ossa.replies import Saying
 from trunkline.edges.ossa.translate import EDGE, US
 from trunkline.events import Event, ProcessStepped
 from trunkline.model import (
