@@ -21,9 +21,10 @@ from msgspec import Raw
 
 __all__ = ["canonical"]
 
-# A float as orjson writes it, outside a string or (then the slow path gives the same bytes) inside one. An integer
-# beyond 64 bits is a float to orjson, so this finds it as well.
-_FLOAT: Final = re.compile(rb"(?:^|[\[,:])-?[0-9]+[.e]")
+# A float as orjson writes it, outside a string or (then the slow path gives the same bytes) inside one; but not the
+# seconds of a time, which are in many strings: before the colon of a member is a quote. An integer beyond 64 bits is a
+# float to orjson, so this finds it as well.
+_FLOAT: Final = re.compile(rb'(?:^|[\[,]|":)-?[0-9]+[.e]')
 # A character outside the BMP, in UTF-8. Only there does orjson's order (code points) differ from UTF-16's.
 _ASTRAL: Final = re.compile(rb"[\xf0-\xf4]")
 

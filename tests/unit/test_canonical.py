@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from trunkline import canonical as module
 from trunkline.canonical import canonical
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -109,3 +110,16 @@ def test_every_double_is_written_so_that_it_reads_back_as_itself(bits: int) -> N
 def test_what_is_not_json_is_refused(broken: bytes) -> None:
     with pytest.raises(ValueError):
         canonical(broken)
+
+
+def test_a_time_with_a_fraction_of_a_second_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(_: object) -> bytes:
+        raise AssertionError("the slow path")
+
+    monkeypatch.setattr(module, "_written", slow)
+    assert canonical(b'{"z": "2026-01-16T12:00:48.123Z", "a": [1, "12:00:48.5"]}') == (
+        b'{"a":[1,"12:00:48.5"],"z":"2026-01-16T12:00:48.123Z"}'
+    )
+    for number in (b"1.5", b"[1.5]", b"[1,1.5]", b'{"a":1.5}', b'{"a":{"b":-1e30}}', b"[36893488147419103232]"):
+        with pytest.raises(AssertionError, match="the slow path"):
+            canonical(number)

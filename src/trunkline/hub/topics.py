@@ -121,6 +121,8 @@ class Topics:
         self._passing: dict[int, tuple[EventPublished, int]] = {}
         # By topic: who is told of it, and when that was found out (``Judge.epoch``).
         self._told: dict[str, tuple[int, list[Subscription]]] = {}
+        # By topic and those who ask, under the same rules: what policy says.
+        self._verdicts: dict[tuple[str, tuple[str, ...]], tuple[int, Verdict]] = {}
         self._counts = {"published": 0, "told": 0, "taken": 0, "dropped": 0}
 
     def __len__(self) -> int:
@@ -467,8 +469,14 @@ class Topics:
         return self._verdict(topic, (*found.entry.chain, found.entry.subscriber)).decision is Decision.DENY
 
     def _verdict(self, topic: str, callers: tuple[str, ...]) -> Verdict:
-        definition = ToolDefinition(f"topic/{topic}", "", EMPTY_OBJECT, side_effects=False)
-        return self._judge.judge(definition, callers, frozenset())
+        epoch, verdict = self._verdicts.get((topic, callers), (-1, None))
+        if verdict is None or epoch != self._judge.epoch:
+            if len(self._verdicts) >= MAX_REMEMBERED:
+                self._verdicts.clear()
+            definition = ToolDefinition(f"topic/{topic}", "", EMPTY_OBJECT, side_effects=False)
+            verdict = self._judge.judge(definition, callers, frozenset())
+            self._verdicts[topic, callers] = (self._judge.epoch, verdict)
+        return verdict
 
 
 def _is_full(found: Subscription, size: int) -> bool:

@@ -25,6 +25,8 @@ from trunkline.testing.witness import Witness
 SUBSCRIBERS: Final = ("ossa:alice", "http:script", "opensentience:com.a")
 PUBLISHERS: Final = ("ossa:carol", "http:checker", "operator")
 TOPICS: Final = ("news", "news.local", "alarm.fire.loud", "secret.plan")
+# One event in so many is sensitive.
+SENSITIVE_EACH: Final = 4
 PATTERNS: Final = ("#", "news", "news.*", "*", "alarm.#", "secret.plan")
 
 
@@ -68,6 +70,8 @@ class TopicUsers(BaseSink):
         self.acknowledged: set[str] = set()
         self.promised: dict[str, str] = {}
         self.told: list[tuple[str, str, str]] = []
+        # Events of which somebody was told what only the record may say.
+        self.hashed: set[str] = set()
 
     # -- the exchange comes and goes -----------------------------------------------------------------------------------
 
@@ -113,7 +117,8 @@ class TopicUsers(BaseSink):
         publisher = rng.choice(PUBLISHERS)
         self._witness.note(publisher, f"publishes {ref} on {topic}, quality {qos}")
         context = Raw(b'{"priority":1}') if rng.random() < 0.3 else None
-        self._say(events.EventPublished(self._session, ref, publisher, topic, body, qos, None, expires_ms, context))
+        asked = (self._session, ref, publisher, topic, body, qos, None, expires_ms, context, None)
+        self._say(events.EventPublished(*asked, self._count % SENSITIVE_EACH == 0))
 
     def change(self) -> None:
         """A subscriber subscribes, ends a subscription, takes something, comes or goes."""
@@ -175,6 +180,8 @@ class TopicUsers(BaseSink):
 
     def was_told(self, subscriber: Subscriber, told: Notify) -> None:
         """One event, to be taken now, later, or when it is told again."""
+        if not bytes(told.body).startswith(b'{"n":'):
+            self.hashed.add(told.event_id)
         if not told.qos:
             return
         self.told.append((told.event_id, told.subscription_id, subscriber.principal.identity))
@@ -210,6 +217,8 @@ def breaches(users: TopicUsers, record: Record) -> Iterator[Breach]:
             count = ends.get((number, name), 0)
             if count > 1 or (count == 0 and name not in ended):
                 yield Breach(f"{event.event_id} is owed to {name}, and was taken or dropped {count} times")
+    for event_id in sorted(users.hashed):
+        yield Breach(f"somebody was told the hash of {event_id} and not what it says")
     by_id = {event.event_id for event in published.values()}
     for event_id in sorted(users.acknowledged - by_id):
         yield Breach(f"somebody was told that {event_id} is published, and it is not on record")

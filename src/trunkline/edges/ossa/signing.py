@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import json
 import re
@@ -31,6 +32,8 @@ TYPE: Final = "ossa+jws"
 SIGNATURE_BYTES: Final = 64
 # A header has three short words; a kid that somebody made up has at most as many characters as any name.
 MAX_HEADER_CHARS: Final = 1024
+# Headers that are remembered with the key they name: those of one agent are all the same.
+READ_HEADERS: Final = 1024
 _SIGNATURE: Final = re.compile(r"([A-Za-z0-9_-]+)\.\.([A-Za-z0-9_-]{86})")
 # Integers that RFC 8785 may not be able to hold have so many digits.
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{16}")
@@ -81,9 +84,15 @@ def read_public(jwk: object) -> Ed25519PublicKey:
 
 def sign(message: Message, key: Key) -> Message:
     """The message with our signature."""
-    header = encoded(msgspec.json.encode({"alg": "EdDSA", "kid": key.kid, "typ": TYPE}))
+    header = _header(key.kid)
     signed = f"{header}.{encoded(signed_form(messages.encode(message)))}".encode()
     return msgspec.structs.replace(message, signature=f"{header}..{encoded(key.private.sign(signed))}")
+
+
+@functools.lru_cache(maxsize=READ_HEADERS)
+def _header(kid: str) -> str:
+    """The header of our signatures: we have one key."""
+    return encoded(msgspec.json.encode({"alg": "EdDSA", "kid": kid, "typ": TYPE}))
 
 
 def signed_form(data: bytes) -> bytes:
@@ -123,8 +132,14 @@ def read_claim(signature: str) -> Claim:
     found = _SIGNATURE.fullmatch(signature) if len(signature) <= MAX_HEADER_CHARS + SIGNATURE_BYTES * 2 else None
     if found is None:
         raise Refused(UNAUTHORIZED, "the signature is not a detached JWS")
+    return Claim(_named_key(found[1]), found[1], decoded(found[2]))
+
+
+@functools.lru_cache(maxsize=READ_HEADERS)
+def _named_key(text: str) -> str:
+    """The key that a signature's header names."""
     try:
-        header = json.loads(decoded(found[1]), object_pairs_hook=_once)
+        header = json.loads(decoded(text), object_pairs_hook=_once)
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.keys() - {"alg", "kid", "typ"}:
@@ -132,7 +147,7 @@ def read_claim(signature: str) -> Claim:
     kid = header.get("kid")
     if header.get("alg") not in ALGORITHMS or header.get("typ", TYPE) != TYPE or not isinstance(kid, str):
         raise Refused(UNAUTHORIZED, f"expected a signature with alg EdDSA, a kid, and typ {TYPE}")
-    return Claim(kid, found[1], decoded(found[2]))
+    return kid
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
