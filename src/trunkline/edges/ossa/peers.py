@@ -149,6 +149,8 @@ class Peer(BaseSink):
         self.attachment: Attachment | None = None
         # Ids of its answers that ended calls.
         self.taken: dict[str, None] = {}
+        # Correlations of requests that it was sent and has not answered, each with its call.
+        self.late: dict[str, str] = {}
         # What it said it does, for when it comes back.
         self.tools: dict[str, ToolDefinition] = {}
         self._offers_subject = ""
@@ -465,6 +467,7 @@ class Attachment(BaseSink):
             told_registered=peer.told_registered,
             is_open=self._peers.is_open,
             taken=peer.taken,
+            late=peer.late,
             now=self._feed.now(),
         )
 
