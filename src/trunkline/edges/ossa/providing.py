@@ -242,10 +242,8 @@ class Provider:
         # In a circle (it is asked, for something that it asked for, under the same correlation) it would wait for
         # itself: such a call has a correlation of its own.
         is_circle = self.principal.identity in effect.chain or effect.caller == self.principal.identity
-        # So has one that comes after another that it did not answer in time: its late answer would be taken for this.
-        is_apart = is_circle or self._late.get(effect.correlation_id, effect.call_id) != effect.call_id
-        thread = effect.call_id if is_apart else effect.correlation_id
-        early = self._pop_early(thread)
+        thread = effect.call_id if is_circle else effect.correlation_id
+        early = self._pop_early(effect.call_id if self._is_apart(thread, effect.call_id) else thread)
         if early is not None and effect.attempt > 1 and self._is_new(early):
             return [self._ended(effect.call_id, early)]
         if effect.call_id in self._by_call:
@@ -274,6 +272,12 @@ class Provider:
         if effect.timeout_ms is not None:
             self._look_at(sending, now.mono + effect.timeout_ms / 1000)
         return []
+
+    def _is_apart(self, thread: str, call_id: str) -> bool:
+        """Whether a call comes after another of its correlation that was not answered in time: the late answer would be
+        taken for this one's, so it is asked under a correlation of its own.
+        """
+        return self._late.get(thread, call_id) != call_id
 
     def _look_at(self, sending: Sending, at: float) -> None:
         self._count += 1
@@ -349,8 +353,10 @@ class Provider:
         if sending is None:
             return None
         if sending.call_id:
+            if self._is_apart(sending.thread, sending.call_id):
+                sending.message = msgspec.structs.replace(sending.message, correlation_id=sending.call_id)
             self._requests[sending.message.message_id] = sending
-            self._by_thread[sending.thread] = sending
+            self._by_thread[str(sending.message.correlation_id)] = sending
             return sending
         self._to_tell.discard(sending.message.message_id)
         if sending.is_owed or sending.message.qos:
@@ -381,7 +387,7 @@ class Provider:
         return [AttemptFailed(self.number, sending.call_id, fault("tool.unavailable", why, retryable=True))]
 
     def _keep_late(self, sending: Sending) -> None:
-        if sending.thread != sending.call_id:
+        if sending.message.correlation_id != sending.call_id:
             self._late[sending.thread] = sending.call_id
             if len(self._late) > MAX_LATE:
                 del self._late[next(iter(self._late))]
@@ -433,6 +439,9 @@ class Provider:
         if not self._is_new(message):
             return []
         sending = self._by_thread.get(thread)
+        named = self._by_call.get(thread)
+        if sending is None and named is not None and named.message.message_id in self._requests:
+            sending = named  # sent under this correlation before a restart of ours
         if sending is None:
             if thread and not any(one.thread == thread for one in self._by_call.values()):
                 self._keep_early(thread, message)
@@ -464,8 +473,9 @@ class Provider:
 
     def _forget(self, sending: Sending) -> None:
         self._by_call.pop(sending.call_id, None)
-        if self._by_thread.get(sending.thread) is sending:
-            del self._by_thread[sending.thread]
+        thread = str(sending.message.correlation_id)
+        if self._by_thread.get(thread) is sending:
+            del self._by_thread[thread]
         self._calls.done(sending.thread)
 
     def _ended(self, call_id: str, message: Message) -> Event:
