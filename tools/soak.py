@@ -61,6 +61,14 @@ def kill9(seed: int) -> int:
         return len(trial(folder / "home", seed, 10).kills)
 
 
+def spaces9(seed: int) -> int:
+    """P-F11: ten kills of an exchange at random moments of a run of a space, each then undone."""
+    from tests.crash.spaces9 import trial
+
+    with _folder() as folder:
+        return trial(folder / "home", seed, 10)
+
+
 def power(seed: int) -> int:
     """P-A2: every prefix of one run's steps, and 1,500 power losses in it."""
     from tests.crash.power_loss import losses, prefixes
@@ -284,6 +292,7 @@ JOBS: Final = (
     Job(failure, "failed operations"),
     Job(damage, "flipped bytes"),
     Job(stop, "stops"),
+    Job(spaces9, "kills"),
     Job(churn, "connections"),
     Job(lost, "killed agents"),
     Job(policy, "policies"),

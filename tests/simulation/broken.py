@@ -19,7 +19,7 @@ from trunkline.edges.chiffon.tasks import Tasks
 from trunkline.edges.driver import Driver
 from trunkline.edges.spaces import routes
 from trunkline.edges.spaces.process import Runs
-from trunkline.edges.spaces.serve import Spaces
+from trunkline.edges.spaces.reasons import Reasons
 from trunkline.host.reading import Reading
 from trunkline.hub import chains, interruptions, retry, views
 from trunkline.hub.approvals import Approvals
@@ -401,12 +401,12 @@ def a_run_is_told_of_before_it_is_on_record(patch: Patch) -> None:
 def the_questions_of_a_run_are_forgotten_at_a_restart(patch: Patch) -> None:
     """Events stay in the places in which they were told."""
     everybody_has_spaces(patch)
-    found = Spaces._on_record_of
+    found = Reasons.on_record
 
-    def forgetful(self: Spaces, run: Any) -> Any:
+    def forgetful(self: Reasons, run: Any) -> Any:
         return {index: [] for index in found(self, run)}
 
-    patch.setattr(Spaces, "_on_record_of", forgetful)
+    patch.setattr(Reasons, "on_record", forgetful)
 
 
 def the_end_of_a_run_is_not_remembered(patch: Patch) -> None:

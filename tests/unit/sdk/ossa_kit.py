@@ -9,7 +9,7 @@ import json
 import selectors
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +231,3 @@ async def settled(times: int = 50) -> None:
     """Let everything happen that needs no time."""
     for _ in range(times):
         await asyncio.sleep(0)
-
-
-Test = Callable[[], Awaitable[None]]

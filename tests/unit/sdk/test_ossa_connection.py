@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.unit.sdk.ossa_kit import ScriptedExchange, identity, in_no_time, until, world
 from trunkline.edges import tls
-from trunkline.edges.ossa import messages
+from trunkline.edges.ossa import messages, signing
 from trunkline.edges.ossa.keys import keys_of
 from trunkline.errors import NotAdmitted
 from trunkline.sdk import OssaAgent, OssaMessage
@@ -32,11 +33,19 @@ def test_a_message_that_the_exchange_did_not_sign_or_that_is_for_another_reaches
 
         async with alice.connected():
             made = exchange.send(REQUEST, "work", "good")
-            exchange.say(msgspec.structs.replace(made, message_id=made.message_id), key=keys_of(b"x" * 64).signs)
-            exchange.sockets[-1].coming.put_nowait(messages.encode(made).decode())
+            coming = exchange.sockets[-1].coming
+
+            def with_payload(text: str) -> messages.Message:
+                fields = {"message_id": str(uuid.uuid4()), "payload": msgspec.Raw(text.encode())}
+                return msgspec.structs.replace(made, **fields)
+
+            exchange.say(with_payload('"of another"'), key=keys_of(b"x" * 64).signs)
+            coming.put_nowait(messages.encode(with_payload('"not signed"')).decode())
+            signed = messages.encode(signing.sign(with_payload('"signed"'), exchange.own.signs))
+            coming.put_nowait(signed.replace(b'"signed"', b'"changed"').decode())
             other = messages.Identity("carol", "worker")
-            exchange.say(msgspec.structs.replace(made, recipients=(other,), payload=msgspec.Raw(b'"carols"')))
-            exchange.sockets[-1].coming.put_nowait("no JSON")
+            exchange.say(msgspec.structs.replace(with_payload('"carols"'), recipients=(other,)))
+            coming.put_nowait("no JSON")
             exchange.send(REQUEST, "work", "last")
             await asyncio.sleep(1)
 
@@ -99,6 +108,32 @@ def test_after_the_connection_ended_it_comes_back_registers_and_subscribes_again
         {"name": "work", "description": "does it", "input_schema": {"type": "object"}, "side_effects": False}
     ]
     assert heard == ["later"]
+
+
+def test_an_event_that_is_quicker_than_the_name_of_its_subscription_is_handled() -> None:
+    exchange, heard = ScriptedExchange(), []
+
+    def script(exchange: ScriptedExchange, message: messages.Message) -> None:
+        if message.action == "subscribe":
+            name = {"subscription": msgspec.Raw(b'"new"')}
+            exchange.send(messages.EVENT, "event", "quick", topic="t", qos=1, others=name)
+            exchange.reply(message, {"subscription": "new"})
+
+    async def main() -> None:
+        alice = exchange.agent()
+
+        async def hear(event: OssaMessage) -> None:
+            heard.append(event.payload)
+
+        alice.subscribe("t", hear, qos=1)
+        async with alice.connected():
+            exchange.taken, exchange.script = False, script
+            exchange.hang_up()
+            await asyncio.sleep(5)
+
+    in_no_time(main())
+    assert heard == ["quick"]
+    assert len(exchange.of(messages.ACK)) == 1
 
 
 def test_who_is_not_let_in_is_told_so_and_does_not_try_again() -> None:

@@ -289,7 +289,8 @@ class Asker:
             tools, replace = _offered(self.agent_id, asking.message.payload)
             return self._register(asking.ref, tools, replace, now)
         except Refused as refused:
-            info = ErrorInfo(refused.error_code, refused.text, stamp(now.ms))
+            details = Raw(msgspec.json.encode(refused.details)) if refused.details else msgspec.UNSET
+            info = ErrorInfo(refused.error_code, refused.text, stamp(now.ms), details)
             return self._end(asking, self._failure(asking, info), now, is_kept=refused.error_code == BAD_REQUEST)
 
     # -- what the exchange says ----------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from msgspec import Raw, Struct
 from trunkline.config import Ossa
 from trunkline.edges.alarm import Alarm
 from trunkline.edges.exchange import BaseSink, Feed, Views
+from trunkline.edges.offers import LEAST_TOOL_BYTES, JudgingBudget
 from trunkline.edges.ossa import messages, sealing, signing, translate
 from trunkline.edges.ossa.asking import COMMANDS, Asker, Command, Saying
 from trunkline.edges.ossa.keys import AgentKeys, OwnKeys, agent_keys
@@ -40,6 +41,7 @@ from trunkline.edges.ossa.messages import (
     INTERNAL_ERROR,
     MAX_MESSAGE_BYTES,
     NACK,
+    RATE_LIMITED,
     REQUEST,
     STREAM_END,
     STREAM_START,
@@ -329,6 +331,7 @@ class Peer(BaseSink):
             raise Refused(UNAVAILABLE, "connect to /ossa/v1/ws first, or have a key made with --url")
         if self.principal.identity.partition(":")[2] != self.agent_id or AGENT_ID.fullmatch(self.agent_id) is None:
             raise Refused(BAD_REQUEST, "this id cannot be an agent's")
+        self._peers.check_offer(self.agent_id, tools, now)
         if replace:
             self.tools.clear()
         self.tools.update({tool.tool_id: tool for tool in tools})
@@ -561,6 +564,7 @@ class Peers:
         self.by_agent: dict[str, Peer] = {}
         self._tickets: dict[int, Ticket] = {}
         self._numbers = itertools.count(1)
+        self._judging = JudgingBudget(EDGE, feed.offer_refused)
         # Told when an agent is sent away: its socket has no right to stay.
         self.on_sent_away: Callable[[Way], None] = lambda _: None
         # Told of an agent that is reached by a URL.
@@ -712,6 +716,14 @@ class Peers:
         """Whether a call has no outcome yet."""
         view = self.views.call(call_id)
         return view is not None and not view.status.is_outcome
+
+    def check_offer(self, agent_id: str, tools: tuple[ToolDefinition, ...], now: Now) -> None:
+        """``Refused`` with 429 unless the exchange would look at these tools, and may so soon."""
+        size = sum(max(LEAST_TOOL_BYTES, len(one.input_schema) + len(one.output_schema or b"")) for one in tools)
+        refused = self._judging.refused(agent_id, len(tools)) or self._judging.try_take(agent_id, size, now)
+        if refused is not None:
+            wait_ms = (refused.details or {}).get("retry_after_ms", 1000)
+            raise Refused(RATE_LIMITED, refused.message, retryAfterMs=wait_ms)
 
     def is_away(self, agent_id: str) -> bool:
         """Whether this is an agent of ours that cannot be reached now."""

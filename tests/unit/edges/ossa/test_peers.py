@@ -179,3 +179,20 @@ def test_early_answers_are_kept_within_bounds(kit: Kit) -> None:
     assert attachment is not None
     assert attachment.provider._early_bytes <= 4_194_304
     assert attachment.provider._early_bytes == sum(len(one.payload) for one in attachment.provider._early.values())
+
+
+def code(reply: dict[str, Any]) -> int | None:
+    """The code of a reply that is an error."""
+    found: int | None = reply["body"].get("error", {}).get("code")
+    return found
+
+
+def test_an_agent_that_offers_actions_again_and_again_is_told_to_wait(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    bob.connect()
+    actions = [{"name": f"a{n}"} for n in range(200)]
+    codes = [code(bob.ask("request", "trunkline", "register", {"actions": actions})[0]) for _ in range(20)]
+    assert codes[0] is None
+    assert codes[-1] == 429
+    kit.advance(60)
+    assert code(bob.ask("request", "trunkline", "register", {"actions": actions})[0]) is None
