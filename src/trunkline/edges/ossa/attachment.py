@@ -55,6 +55,7 @@ class Attachment(BaseSink):
             told_registered=peer.told_registered,
             is_open=self._peers.is_open,
             taken=peer.taken,
+            late=peer.late,
             now=self._feed.now(),
         )
 

@@ -101,8 +101,12 @@ class Peer(BaseSink):
         self.attachment: Attachment | None = None
         # Ids of its answers that ended calls.
         self.taken: dict[str, None] = {}
+        # Correlations of requests that it was sent and has not answered, each with its call.
+        self.late: dict[str, str] = {}
         # What it said it does, for when it comes back.
         self.tools: dict[str, ToolDefinition] = {}
+        # Not confirmed yet, by the ref of the message that offers it.
+        self._offered: dict[str, tuple[tuple[ToolDefinition, ...], bool]] = {}
         self._offers_subject = ""
         # Streams of its that go to other agents, of which the record says that they began.
         self._forwarded: set[str] = set()
@@ -272,7 +276,18 @@ class Peer(BaseSink):
         if attachment is not None and attachment.way is way:
             self.attachment = None
             attachment.end(reason)
+            self._answer_offers()
             self._peers.detached(self, reason)
+
+    def _answer_offers(self) -> None:
+        """What was offered on a way that ended is not confirmed any more: the agent offers it again."""
+        offered, self._offered = self._offered, {}
+        now = self._feed.now()
+        events: list[Event] = []
+        for ref in offered:
+            events += self.asker.not_registered(ref, UNAVAILABLE, "the connection ended before this was done", now)
+        if offered:
+            self.step(events)
 
     def _register(self, ref: str, tools: tuple[ToolDefinition, ...], replace: bool, now: Now) -> list[Event]:
         if self.attachment is None:
@@ -280,10 +295,8 @@ class Peer(BaseSink):
         if self.principal.identity.partition(":")[2] != self.agent_id or AGENT_ID.fullmatch(self.agent_id) is None:
             raise Refused(BAD_REQUEST, "this id cannot be an agent's")
         self._peers.check_offer(self.agent_id, tools, now)
-        if replace:
-            self.tools.clear()
-        self.tools.update({tool.tool_id: tool for tool in tools})
-        return [*self._keep_offers(now), *self.attachment.provider.register(ref, tools, replace)]
+        self._offered[ref] = (tools, replace)
+        return self.attachment.provider.register(ref, tools, replace)
 
     def _keep_offers(self, now: Now) -> list[Event]:
         """What an agent that is reached by a URL offers stays on record, until it offers something else."""
@@ -304,12 +317,20 @@ class Peer(BaseSink):
 
     def told_registered(self, told: ConfirmTools | str, now: Now) -> list[Event]:
         """What the exchange took of an offer."""
-        if isinstance(told, ConfirmTools):
+        if not isinstance(told, ConfirmTools):
+            self._offered.pop(told, None)
+            code, text = NOT_ADMITTED
+            return self.asker.not_registered(told, code, text, now)
+        offered = self._offered.pop(told.ref, None)
+        if offered is None:  # what it offered before, after it came back
             for tool_id, _ in told.rejected:
                 self.tools.pop(tool_id, None)
-            return self.asker.registered(told, now)
-        code, text = NOT_ADMITTED
-        return self.asker.not_registered(told, code, text, now)
+            return []
+        tools, replace = offered
+        if replace:
+            self.tools.clear()
+        self.tools.update({tool.tool_id: tool for tool in tools if tool.tool_id in told.registered})
+        return [*self._keep_offers(now), *self.asker.registered(told, now)]
 
     # -- the exchange's side, and the way out --------------------------------------------------------------------------
 

@@ -196,3 +196,28 @@ def test_an_agent_that_offers_actions_again_and_again_is_told_to_wait(kit: Kit) 
     assert codes[-1] == 429
     kit.advance(60)
     assert code(bob.ask("request", "trunkline", "register", {"actions": actions})[0]) is None
+
+
+def test_an_offer_whose_socket_ends_before_it_is_on_disk_is_answered_all_the_same(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    line = bob.connect()
+    kit.exchange.disk_rests = True
+    replies = bob.ask("request", "trunkline", "register", {"actions": [{"name": "echo"}]}, correlationId="c")
+    line.leave()
+    kit.exchange.disk_rests = False
+    kit.exchange.store()
+    kit.advance(1)
+    assert len(replies) == 1
+    assert len(bob.peer().asker) == 0
+
+
+def test_an_offer_that_is_refused_leaves_the_one_before_it(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    line = bob.connect("echo")
+    again = {"name": "echo", "description": "another", "input_schema": {"type": "array"}}
+    [reply] = bob.ask("request", "trunkline", "register", {"actions": [again]})
+    assert reply["body"]["payload"]["rejected"].keys() == {"echo"}
+    line.leave()
+    line = bob.connect()
+    kit.call("bob/echo")
+    assert len(line.of("request")) == 1
