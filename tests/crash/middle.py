@@ -7,6 +7,7 @@ was synced. Everything that leaves is remembered with the moment, counted in ope
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -37,7 +38,7 @@ from trunkline.model import (
     ToolDefinition,
 )
 
-KEYS = LedgerKeys(bytes(range(32)))
+KEYS = LedgerKeys(bytes(range(32)), os.urandom)
 BOSS = Principal(OPERATOR)
 WORKER, DEDUPER = "com.test.worker", "com.test.deduper"
 POLICY = Policy(

@@ -23,7 +23,7 @@ def exchange(short_path: Path) -> Iterator[Running]:
         (home / name).write_text(code)
     [settings], [manifest] = (re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("toml", "json"))
     (home / "opensentience.agent.json").write_text(manifest)
-    with running(home, settings) as found:
+    with running(home, f'{settings}\n[ossa]\nlisten = "127.0.0.1:0"\n') as found:
         found.wait_tool("com.example.library/find")
         found.wait_tool("com.example.desk/borrow")
         yield found

@@ -194,7 +194,12 @@ class World:
         exchange = self.exchange
         for name, running in exchange.edges._running.items():
             with self._by(name):
-                await running.start()
+                starting = asyncio.create_task(running.start())
+                while not starting.done():
+                    # What lives in the exchange and failed comes back after a while.
+                    await asyncio.sleep(0.001)
+                    exchange.advance(0.1)
+                await starting
                 exchange.edges._is_started.add(name)
         plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         url = exchange.edges.ready()["http"]
@@ -488,9 +493,35 @@ def _message(kind: str, payload: dict[str, Any], sender: str, to: str) -> dict[s
     }  # fmt: skip
 
 
+async def drive_topics(world: World) -> None:
+    """Two who read events over HTTP, and somebody who publishes, until each has heard one or is cut off."""
+
+    async def listen(path: str, begun: asyncio.Event) -> None:
+        headers = {"authorization": f"Bearer {OPERATOR_TOKEN}"}
+        with contextlib.suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(1.0), world.client.stream("GET", path, headers=headers) as answer:
+                async for line in answer.aiter_lines():
+                    begun.set()
+                    if '"payload"' in line:
+                        break
+        begun.set()
+
+    begun = [asyncio.Event(), asyncio.Event()]
+    paths = ("/v1/topics/a?durable=1&qos=1", "/v1/topics/%23?qos=1")
+    readers = [asyncio.create_task(listen(path, event)) for path, event in zip(paths, begun, strict=True)]
+    for event in begun:
+        await event.wait()
+    world.fall_behind()
+    for number in range(3):
+        await world.ask("POST", f"/v1/topics/a?qos={number}", number)
+    await asyncio.gather(*readers)
+    world.exchange.call("trunkline/unsubscribe", {"subscription": "nobody's"})
+
+
 DRIVES: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "http": drive_http,
     "opensentience": drive_opensentience,
     "space": drive_spaces,
     "chiffon": drive_chiffon,
+    "trunkline": drive_topics,
 }

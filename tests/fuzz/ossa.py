@@ -35,7 +35,7 @@ NAMES: Final = ("alice", "bob", "carol", "dave")
 TOPICS: Final = ("news.today", "news.old", "a", "a.b.c", "news.today.dlq")
 THREADS: Final = ("c1", "c2", "c3", "correlation-123", "x" * 128)
 # What is written into the parts of an encrypted payload.
-HEADS: Final = (
+HEADS: Final[tuple[dict[str, Any], ...]] = (
     {}, {"alg": "none"}, {"alg": "dir"}, {"enc": "A128GCM"}, {"zip": "DEF"}, {"epk": {}}, {"epk": {"kty": "EC"}},
     {"crit": ["x"]}, {"alg": 5}, {"epk": {"kty": "OKP", "crv": "X25519", "x": ""}}, {"messageId": 5}, {"kid": None},
     {"epk": {"kty": "OKP", "crv": "X25519", "x": "A" * 43}}, {"apu": "\u00e9"}, {"p2c": 10**9}, {"enc": ["A256GCM"]},
@@ -249,7 +249,7 @@ class World:
             )
             jwe = ".".join((signing.encoded(raw), *parts[1:]))
         else:
-            recipients = rng.choice(([], [{}], [{"header": {}, "encrypted_key": "A"}], [5], None, [{}] * 200))
+            recipients: Any = rng.choice(([], [{}], [{"header": {}, "encrypted_key": "A"}], [5], None, [{}] * 200))
             jwe = {"protected": parts[0], "recipients": recipients, "iv": parts[2], "ciphertext": parts[3]}
             jwe["tag"] = self._odd(parts[4])
         sealed["body"]["payload"] = {sealing.MEMBER: jwe}
@@ -273,6 +273,10 @@ class World:
             assert read.error.code in CODES
         if read.type in {"request", "event", "command_result"} and agent is not None:
             self.given = [*self.given[-30:], (agent, message)]
+
+    def hear_all(self, agent: Agent, told: list[tuple[messages.Message, bytes]], about: object) -> None:
+        for _, data in told:
+            self.hear(agent, json.loads(data), about)
 
     def refused(self, message: dict[str, Any], about: bytes) -> None:
         """What is said of a message that was not taken has nothing of it but names."""
@@ -349,8 +353,7 @@ class World:
         peers = self.kit.peers
         if len(data) < 60_000:
             try:
-                known = finished(peers.read(data))
-                peers.receive(known, lambda told: [self.hear(agent, json.loads(one), data) for _, one in told] and None)
+                peers.receive(finished(peers.identities.read(data)), lambda told: self.hear_all(agent, told, data))
             except Refused as refused:
                 self.refused(json.loads(peers.refusal(refused)), data)
         return data

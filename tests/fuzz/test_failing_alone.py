@@ -32,6 +32,7 @@ KINDS = {
     },
     "space": {"Admit", "Answer", "ConfirmTools", "Deliver", "Reply", "Wait"},
     "chiffon": {"Admit", "Answer", "ConfirmTools", "Deliver", "Progress", "Wait"},
+    "trunkline": {"Admit", "Answer", "ConfirmTools", "Deliver", "Notify", "Reply"},
 }  # fmt: skip
 # Those of them that wait for the disk, where there are side effects or a person's word.
 WAITING = {
@@ -39,6 +40,7 @@ WAITING = {
     "opensentience": {"Admit", "Answer", "Deliver", "Reply", "Wait"},
     "space": {"Admit", "Answer", "Deliver", "Reply"},
     "chiffon": {"Admit", "Deliver"},
+    "trunkline": {"Answer", "Deliver", "Notify", "Reply"},
 }
 EACH = [(edge, kind) for edge, kinds in KINDS.items() for kind in sorted(kinds)]
 # The first few of a kind: later ones meet nothing new.

@@ -229,6 +229,26 @@ def test_a_sealed_payload_is_sealed_on_every_hop(world: World, alice: Keyed, bob
     assert base64.b64encode(SECRET.encode()).decode().rstrip("=")[:-2] not in on_the_wire
 
 
+@requirement("OSSA-072", "OSSA-081")
+def test_a_sealed_request_is_on_record_without_its_content_and_a_repeat_gets_its_outcome_after_a_restart(
+    world: World, alice: Keyed, bob: Connection
+) -> None:
+    message = alice.signed(sealed(world, alice))
+    sent = world.post(alice, message)
+    bob.respond({"answer": SECRET})
+    assert alice.opened(sent.reply) == {"answer": SECRET}
+    world.restart()
+    bob = world.connect(bob.agent, "do")
+    again = world.post(alice, message)
+    assert alice.opened(again.reply) == {"answer": SECRET}
+    assert bob.of("request") == []
+    world.exchange.store()
+    reader = world.exchange.ledger.reader
+    lines = list(reader.lines(1, reader.head()[0]))
+    assert len(lines) > 5
+    assert [line for line in lines if SECRET.encode() in line] == []
+
+
 def record(world: World) -> str:
     """All that is on record, as it is stored."""
     reader = world.exchange.ledger.reader

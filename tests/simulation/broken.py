@@ -19,7 +19,7 @@ from trunkline.edges.chiffon.tasks import Tasks
 from trunkline.edges.driver import Driver
 from trunkline.edges.spaces import routes
 from trunkline.edges.spaces.process import Runs
-from trunkline.edges.spaces.serve import Spaces
+from trunkline.edges.spaces.reasons import Reasons
 from trunkline.host.reading import Reading
 from trunkline.hub import chains, interruptions, retry, views
 from trunkline.hub.approvals import Approvals
@@ -216,6 +216,7 @@ def ordinary(patch: Patch) -> Counter[str]:
 
     To be applied after what breaks something.
     """
+    patch.setattr(world, "TOPICS_SHARE", 0.0)
     settings, ask, call = World.settings, ScriptedAgent.ask, HttpCallers.call
     try_accept, try_settle = Lanes.try_accept, Lanes.try_settle
     person_calls, agent_calls = Simulation._person_calls, Simulation._agent_calls
@@ -400,12 +401,12 @@ def a_run_is_told_of_before_it_is_on_record(patch: Patch) -> None:
 def the_questions_of_a_run_are_forgotten_at_a_restart(patch: Patch) -> None:
     """Events stay in the places in which they were told."""
     everybody_has_spaces(patch)
-    found = Spaces._on_record_of
+    found = Reasons.on_record
 
-    def forgetful(self: Spaces, run: Any) -> Any:
+    def forgetful(self: Reasons, run: Any) -> Any:
         return {index: [] for index in found(self, run)}
 
-    patch.setattr(Spaces, "_on_record_of", forgetful)
+    patch.setattr(Reasons, "on_record", forgetful)
 
 
 def the_end_of_a_run_is_not_remembered(patch: Patch) -> None:
@@ -441,8 +442,14 @@ LANE_VARIANTS: dict[Callable[[Patch], None], str] = {
 }
 
 
+def everybody_tells(patch: Patch) -> None:
+    """There are topics in every simulation, so that few are needed."""
+    patch.setattr(world, "TOPICS_SHARE", 1.0)
+
+
 def an_event_is_told_before_it_is_on_record(patch: Patch) -> None:
     """Who was told of an event for sure finds it on record."""
+    everybody_tells(patch)
     notify = Topics._notify
 
     def hasty(self: Topics, found: Any, entry: Any) -> None:
@@ -454,6 +461,7 @@ def an_event_is_told_before_it_is_on_record(patch: Patch) -> None:
 
 def who_published_is_answered_before_it_is_on_record(patch: Patch) -> None:
     """An event of quality 1 or 2 that is acknowledged is not lost."""
+    everybody_tells(patch)
     published = Topics.published
 
     def hasty(self: Topics, event: Any, now: Now) -> None:
@@ -465,6 +473,7 @@ def who_published_is_answered_before_it_is_on_record(patch: Patch) -> None:
 
 def what_is_owed_is_not_told_again(patch: Patch) -> None:
     """What is owed to a durable subscription is told until it was taken."""
+    everybody_tells(patch)
     patch.setattr(Topics, "_tell_owed", lambda *_: None)
 
 

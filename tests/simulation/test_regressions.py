@@ -3,6 +3,7 @@ in the fewest steps, and with the seed that it came from."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_a_correlation_that_looks_like_a_secret_is_tainted_also_after_a_restart(
         loop=None,
         on_durable=lambda _: None,
         on_failure=pytest.fail,
-        keys=LedgerKeys(b"k" * 32),
+        keys=LedgerKeys(b"k" * 32, os.urandom),
     )
     for entry in (accepted, settled):
         live.apply(entry)

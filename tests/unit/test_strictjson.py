@@ -143,6 +143,19 @@ def test_depth_is_judged_exactly_at_the_limit(limit: int) -> None:
             check(shape(limit + 1), max_depth=limit)
 
 
+@pytest.mark.parametrize("size", [10_000, 100_000])
+@pytest.mark.parametrize("opened", [b"[", b'{"a":'])
+def test_depth_is_judged_exactly_beside_a_long_text_too(size: int, opened: bytes) -> None:
+    def shape(depth: int) -> bytes:
+        closed = b"]" if opened == b"[" else b"}"
+        return b'["%b",%b1%b]' % (b"x" * size, opened * (depth - 1), closed * (depth - 1))
+
+    check(shape(100))
+    check(b'["%b[",%b]' % (b"[{" * size, b"[" * 99 + b"]" * 99))
+    with pytest.raises(NotStrictJson, match="deeper than 100"):
+        check(shape(101))
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts,

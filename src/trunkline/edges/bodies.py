@@ -6,9 +6,10 @@ Owns size, time and media type of a body, its way into a typed shape, and number
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
-from typing import Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -16,7 +17,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from trunkline import strictjson
-from trunkline.edges.shares import MAX_SHARE_BYTES, SHARE, Share
+from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, SHARE, Share
 
 # An error quotes at most this much of what it complains about.
 MAX_MESSAGE_CHARS: Final = 300
@@ -45,6 +46,39 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
     An empty body has no media type to judge.
     """
+    is_json = says_json(scope, limit)
+    pieces: list[bytes] = []
+    size = 0
+    # Counted from the first byte on that is not free; an ordinary body has none.
+    share: Share | None = None
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise BadRequest(400, "the connection ended inside the body")
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
+            if size > limit:
+                raise _too_large(limit)
+            if size > FREE_BYTES and SHARE in scope:
+                share = share or scope[SHARE].beside()
+                if not share.try_set_size(size):
+                    raise BadRequest(429, TOO_MUCH, "limit.inflight")
+            pieces.append(piece)
+            if not message.get("more_body", False):
+                break
+            if LATE in scope.get("extensions", ()):
+                raise BadRequest(408, TOO_SLOW)
+    finally:
+        if share is not None:
+            share.end()
+    if size and not is_json:
+        raise BadRequest(415, "the body must be application/json")
+    return piece if len(pieces) == 1 else b"".join(pieces)
+
+
+def says_json(scope: Scope, limit: int) -> bool:
+    """Whether the head says that the body is JSON; ``BadRequest`` if it says that it is too large."""
     declared = media_type = b""
     for name, value in scope["headers"]:
         if name == b"content-length":
@@ -54,41 +88,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     # The server has seen to it that this is a number.
     if declared and int(declared) > limit:
         raise _too_large(limit)
-    data = await _joined(scope, receive, limit)
-    if data and media_type.partition(b";")[0].strip().lower() != b"application/json":
-        raise BadRequest(415, "the body must be application/json")
-    return data
-
-
-async def _joined(scope: Scope, receive: Receive, limit: int) -> bytes:
-    share: Share | None = scope.get(SHARE)
-    if share is None:
-        return await _arrived(scope, receive, limit, None)
-    share = share.beside()
-    try:
-        return await _arrived(scope, receive, limit, share)
-    finally:
-        share.end()
-
-
-async def _arrived(scope: Scope, receive: Receive, limit: int, share: Share | None) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise BadRequest(400, "the connection ended inside the body")
-        piece: bytes = message.get("body", b"")
-        size += len(piece)
-        if size > limit:
-            raise _too_large(limit)
-        if share is not None and not share.try_set_size(size):
-            raise BadRequest(429, TOO_MUCH, "limit.inflight")
-        pieces.append(piece)
-        if not message.get("more_body", False):
-            return piece if len(pieces) == 1 else b"".join(pieces)
-        if LATE in scope.get("extensions", ()):
-            raise BadRequest(408, TOO_SLOW)
+    return media_type == b"application/json" or media_type.partition(b";")[0].strip().lower() == b"application/json"
 
 
 def _too_large(limit: int) -> BadRequest:
@@ -101,14 +101,24 @@ _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<field>.*)`", r
 
 def decode(kind: type[T], data: bytes) -> T:
     """A body of this kind; an error names the field and says what would be right."""
+    return decode_both(kind, data)[0]
+
+
+def decode_both(kind: type[T], data: bytes) -> tuple[T, Any]:
+    """A body of this kind, and the same as plain JSON."""
     try:
-        strictjson.check(data)
+        value = strictjson.load(data)
     except ValueError as error:
         raise BadRequest(400, clip(f"the body is not strict JSON: {error}")) from None
     try:
-        return msgspec.json.decode(data, type=kind)
+        return cast("T", _decoder(kind)(data)), value
     except msgspec.ValidationError as error:
         raise BadRequest(400, clip(_say(kind, str(error)))) from None
+
+
+@functools.cache
+def _decoder(kind: type[Struct]) -> Callable[[bytes], Struct]:
+    return msgspec.json.Decoder(kind).decode
 
 
 def number_of(request: Request, name: str, least: int, most: int) -> int | None:

@@ -96,6 +96,12 @@ class Feed(Protocol):
     def identify(self, edge: str, token_sha256: str) -> Principal | None:
         """Whose standing token this is (for edges without a handshake of their own)."""
 
+    def offer_refused(self, agent: str, tools: int) -> Fault | None:
+        """Why a list of so many tools of this agent (``edge:id``) would be refused unseen, if it would.
+
+        Asked by whoever judges tools before the hub hears of them; ``ToolsOffered`` is what counts.
+        """
+
     def peer_of(self, pid: int, uid: int) -> Peer:
         """Who a connecting local process is: its start time, and the launched run whose session it belongs to."""
 

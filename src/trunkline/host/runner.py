@@ -29,7 +29,7 @@ from trunkline.hub.hub import Hub
 from trunkline.hub.state import JUMP_MS
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.sensitive import hashed
-from trunkline.model import AgentView, Guard, Now, Peer, Principal, Router, Status, fault, is_told_of
+from trunkline.model import AgentView, Fault, Guard, Now, Peer, Principal, Router, Status, fault, is_told_of
 
 log = logging.getLogger("trunkline")
 
@@ -238,6 +238,8 @@ class Runner:
         sink = self._sinks.get(effect.session)
         if sink is None:
             return
+        # Before it is told: what it hears may be the end of it.
+        self._dirty[effect.session] = sink
         try:
             sink.send(effect, now)
         except LocalProtocolError as exc:
@@ -245,7 +247,6 @@ class Runner:
         except Exception as exc:  # noqa: BLE001  (the boundary of a conversation)
             self.failed(effect.session, exc)
             return
-        self._dirty[effect.session] = sink
         if self._watchers and type(effect) is Progress:
             self._show(_progress_line(effect))
 
@@ -435,6 +436,10 @@ class Runner:
     def identify(self, edge: str, token_sha256: str) -> Principal | None:
         """Whose standing token this is."""
         return self.hub.credentials.identify(edge, token_sha256)
+
+    def offer_refused(self, agent: str, tools: int) -> Fault | None:
+        """Why a list of so many tools of this agent would be refused unseen, if it would."""
+        return self.hub.agents.offer_refused(agent, tools, self.now())
 
     def peer_of(self, pid: int, uid: int) -> Peer:
         """Who a connecting local process is."""

@@ -31,6 +31,11 @@ from trunkline.model import Fault, Health, Now, fault, reserved_prefix
 STRANGERS: Final = "strangers"
 
 
+def notes_of_offer(tools: int) -> int:
+    """Entries that a list of so many tools counts for: each may be pinned or is named with its fault, and the list."""
+    return 1 + tools
+
+
 class Agents:
     """One method for each event about agents: they are launched, come in, offer tools, report how they are, leave."""
 
@@ -260,13 +265,18 @@ class Agents:
             )
         )
 
+    def offer_refused(self, identity: str, tools: int, now: Now) -> Fault | None:
+        """Why a list of so many tools of this agent would not be looked at, if it would not. Nothing is counted."""
+        return self._loads.too_many_notes(identity, notes_of_offer(tools), now.mono)
+
     def tools_offered(self, event: events.ToolsOffered, now: Now) -> None:
         """An agent announces tools: each is taken, held back or rejected for itself."""
         agent = self._registry.by_session.get(event.session)
         if agent is None:
             return
-        # Each may be pinned, and the list is one entry more. Asked before anything is compiled.
-        too_often = None if agent.is_resident else self._loads.try_note(agent.identity, 1 + len(event.tools), now.mono)
+        # Before anything is compiled.
+        count = notes_of_offer(len(event.tools) + len(event.rejected))
+        too_often = None if agent.is_resident else self._loads.try_note(agent.identity, count, now.mono)
         if too_often is not None:
             refused = (*event.rejected, *((definition.tool_id, too_often) for definition in event.tools))
             self._journal.say(effects.ConfirmTools(event.session, 0, event.ref, (), refused))

@@ -50,6 +50,10 @@ class Load(Struct, gc=False):
     notes_at: float = -math.inf
 
 
+def _notes_left(load: Load, now: float) -> float:
+    return min(NOTES, load.notes + max(0.0, now - load.notes_at) * NOTES_PER_S)
+
+
 class Loads:
     """The loads of all callers there were. They are few: each has a credential."""
 
@@ -95,15 +99,20 @@ class Loads:
     def try_note(self, who: str, count: int, now: float) -> Fault | None:
         """Count entries beside calls, or say when to come back. More than there ever are at once are let through."""
         load = self.of(who)
-        if now > load.notes_at:
-            load.notes = min(NOTES, load.notes + (now - load.notes_at) * NOTES_PER_S)
-            load.notes_at = now
-        wanted = min(count, NOTES)
-        if load.notes < wanted - (1 - _ONE):
-            wait_ms = math.ceil((wanted - load.notes) / NOTES_PER_S * 1000)
-            return fault("limit.rate", "too many changes in a short time", details={"retry_after_ms": wait_ms})
-        load.notes -= wanted
-        return None
+        load.notes, load.notes_at = _notes_left(load, now), max(now, load.notes_at)
+        refused = self.too_many_notes(who, count, now)
+        if refused is None:
+            load.notes -= min(count, NOTES)
+        return refused
+
+    def too_many_notes(self, who: str, count: int, now: float) -> Fault | None:
+        """What ``try_note`` would say. Nothing is counted."""
+        load = self._loads.get(who)
+        left, wanted = NOTES if load is None else _notes_left(load, now), min(count, NOTES)
+        if left >= wanted - (1 - _ONE):
+            return None
+        wait_ms = math.ceil((wanted - left) / NOTES_PER_S * 1000)
+        return fault("limit.rate", "too many changes in a short time", details={"retry_after_ms": wait_ms})
 
     def try_take(self, caller: str, size: int, limits: Limits) -> Fault | None:
         """Count one more open call of ``size`` bytes, or say why not."""

@@ -38,7 +38,7 @@ class LedgerKeys:
     ``entropy`` gives nonces; a simulation hands in its own.
     """
 
-    def __init__(self, secret: bytes, entropy: Callable[[int], bytes] = os.urandom) -> None:
+    def __init__(self, secret: bytes, entropy: Callable[[int], bytes]) -> None:
         self.mac_key: Final = derived(secret, b"trunkline ledger mac 1")
         # Says whether a ledger belongs to this key, and nothing about the key.
         self.check: Final = derived(secret, b"trunkline ledger check 1")[:8]
@@ -56,7 +56,7 @@ class LedgerKeys:
         except FileNotFoundError:
             if not create:
                 raise LedgerError(f"{path} is missing: put back the key that belongs to this ledger") from None
-            return cls(_create(path))
+            return cls(_create(path), os.urandom)
         except OSError as exc:
             raise LedgerError(f"{path} cannot be read: {exc.strerror}") from None
         with os.fdopen(descriptor, "rb") as file:
@@ -66,7 +66,7 @@ class LedgerKeys:
             raise LedgerError(f"{path} can be read by others: chmod 600 it")
         if len(secret) != _KEY_BYTES:
             raise LedgerError(f"{path} is damaged: it should have {_KEY_BYTES} bytes")
-        return cls(secret)
+        return cls(secret, os.urandom)
 
     def mac(self, data: bytes) -> str:
         """A keyed hash: whoever has only the ledger cannot try out guesses against it."""

@@ -25,7 +25,18 @@ from typing import Final, Protocol
 from msgspec import Raw
 
 from trunkline.errors import LedgerCorrupt, LedgerError, LedgerFailed, LedgerFull
-from trunkline.ledger.writer import ANSWER, BLOB, BLOB_NUMBER, CORRUPT, DURABLE, FRAME, FULL, GROUP, SECRET, Writer
+from trunkline.ledger.writer import Writer
+from trunkline.ledger.writer_process import (
+    ANSWER,
+    BLOB,
+    BLOB_NUMBER,
+    CORRUPT,
+    DURABLE,
+    FRAME,
+    FULL,
+    GROUP,
+    SECRET,
+)
 
 __all__ = ["InlineLink", "Link", "ProcessLink"]
 
@@ -129,7 +140,15 @@ class ProcessLink:
         with theirs:
             self._process = subprocess.Popen(
                 # -P: the folder it is started in is no place to import from.
-                [sys.executable, "-P", "-m", "trunkline.ledger.writer", str(theirs.fileno()), str(path), str(keys)],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "trunkline.ledger.writer_process",
+                    str(theirs.fileno()),
+                    str(path),
+                    str(keys),
+                ],
                 pass_fds=(theirs.fileno(), lock),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -1,8 +1,8 @@
 """What happens to a commit group on its way to the disk: masked, large bodies moved out, chained, inserted, synced.
 
-Runs as a process of its own (``python -m trunkline.ledger.writer``) so that SQLite never holds the exchange's GIL, or
-inside the caller's (tests, simulation): the same ``Writer`` either way. It does not decide what is recorded or when,
-and knows no clock: time is the ``at`` of the entries. It imports little: its memory counts.
+Runs in a process of its own (``writer_process``) so that SQLite never holds the exchange's GIL, or inside the caller's
+(tests, simulation): the same ``Writer`` either way. It does not decide what is recorded or when, and knows no clock:
+time is the ``at`` of the entries. It imports little: its memory counts.
 
 Invariant: a number that ``commit`` returned is on the disk; after a failed write or sync nothing more is acknowledged.
 """
@@ -15,9 +15,6 @@ import json
 import marshal
 import os
 import re
-import signal
-import socket
-import struct
 import sys
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -26,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import apsw
 
-from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError, LedgerFull
+from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError
 from trunkline.ledger.chain import GENESIS
 from trunkline.ledger.heads import WHAT_TO_DO, Head, HeadSigner
 from trunkline.ledger.held_keys import SLOT_BYTES, HeldKeys, slot_of
@@ -43,12 +40,11 @@ from trunkline.ledger.store import (
     noted_head,
     open_for_writing,
 )
-from trunkline.tracing import refuse_tracing
 
 if TYPE_CHECKING:
     from msgspec import Raw
 
-__all__ = ["ANSWER", "CORRUPT", "DURABLE", "FRAME", "FULL", "CommitGroup", "Writer", "packed"]
+__all__ = ["CommitGroup", "Writer", "packed"]
 
 # A body above this is stored once, in `blobs` (decision 27).
 INLINE_BODY_BYTES: Final = 65_536
@@ -75,14 +71,6 @@ MOST_RENAMED: Final = 64
 
 # One statement adds so many rows: 1.1 µs instead of 1.7 for the three of an ordinary call.
 ROWS_A_STATEMENT: Final = 32
-
-# Frames to the writer: kind, length. Answers: kind, number, length of the text.
-FRAME: Final = struct.Struct(">cI")
-# A blob's begins with its number.
-BLOB_NUMBER: Final = struct.Struct(">Q")
-ANSWER: Final = struct.Struct(">cQI")
-GROUP, BLOB, SECRET = b"g", b"b", b"s"
-DURABLE, FAILED, FULL, CORRUPT = b"d", b"f", b"n", b"c"
 
 
 class CommitGroup(NamedTuple):
@@ -625,81 +613,3 @@ def _stand_in(digest: str, size: int) -> bytes:
 
 _AT: Final = re.compile(rb'"at":([0-9]+)')
 _REFERENCE: Final = re.compile(rb'"\$(?:blob|ref)"\s*:\s*"sha256:([0-9a-f]{64})"')
-
-
-# --- the process ------------------------------------------------------------------------------------------------------
-
-
-def _received(channel: socket.socket, size: int) -> bytes | None:
-    """Exactly so many bytes; None if the exchange is gone."""
-    data = channel.recv(size, socket.MSG_WAITALL) if size else b""
-    if len(data) == size:
-        return data
-    parts = [data]
-    missing = size - len(data)
-    while missing:
-        more = channel.recv(min(missing, 1 << 20))
-        if not more:
-            return None
-        parts.append(more)
-        missing -= len(more)
-    return b"".join(parts)
-
-
-def _answer(channel: socket.socket, kind: bytes, number: int, text: str = "") -> None:
-    told = text.encode()
-    # Nobody may be left to hear it; what was committed stays so.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        channel.sendall(ANSWER.pack(kind, number, len(told)) + told)
-
-
-def serve(channel: socket.socket, writer: Writer) -> None:
-    """Commit what arrives until the exchange closes its end, however that came about."""
-    _answer(channel, DURABLE, writer.last)
-    blobs: list[tuple[int, bytes]] = []
-    while (header := _received(channel, FRAME.size)) is not None:
-        kind, size = FRAME.unpack(header)
-        if kind == BLOB:
-            number = _received(channel, BLOB_NUMBER.size)
-            data = _received(channel, size - BLOB_NUMBER.size)
-            if number is None or data is None:
-                break
-            blobs.append((*BLOB_NUMBER.unpack(number), data))
-            continue
-        payload = _received(channel, size)
-        if payload is None:
-            break
-        if kind == SECRET:
-            writer.add_secret(*marshal.loads(payload))  # noqa: S302 - from our own parent
-            continue
-        last = writer.commit(payload, blobs)
-        blobs = []
-        _answer(channel, DURABLE, last)
-        writer.rest()
-    writer.close()
-
-
-def main() -> None:
-    """``writer CHANNEL LEDGER KEYS``: CHANNEL is an inherited descriptor."""
-    refuse_tracing()
-    # The exchange decides when to stop and closes the channel; a Ctrl-C goes to the whole group.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    path = Path(sys.argv[2])
-    try:
-        folder = Path(sys.argv[3])
-        keys = LedgerKeys.load(folder, create=False)
-        signer = HeadSigner(path, keys.head_seed, folder, in_background=True)
-        serve(channel, Writer(path, keys, Masker(), signer=signer))
-    except LedgerCorrupt as exc:
-        _answer(channel, CORRUPT, exc.number, exc.reason)
-        os._exit(70)
-    except (LedgerError, InvariantBroken) as exc:
-        _answer(channel, FULL if isinstance(exc, LedgerFull) else FAILED, 0, str(exc))
-        # Not even SQLite may try the failed sync once more on its way out.
-        os._exit(70)
-
-
-if __name__ == "__main__":
-    main()

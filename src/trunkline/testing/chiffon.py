@@ -9,6 +9,7 @@ Invariant: what a worker does is done once for each request_id, however often it
 
 from __future__ import annotations
 
+import abc
 import enum
 import uuid
 from collections.abc import Callable
@@ -60,7 +61,7 @@ class Plan(Struct, frozen=True):
 Planner = Callable[["Worker", WorkRequest], Plan]
 
 
-class Peer:
+class Peer(abc.ABC):
     """What workers and orchestrators have in common: a token, a process, requests, a poll that never ends."""
 
     def __init__(
@@ -106,9 +107,9 @@ class Peer:
             self._process = ProcessLoop(self._loop)
             self._process.call_later(self._rng.uniform(*AGAIN_S), self.begin)
 
+    @abc.abstractmethod
     def begin(self) -> None:
         """The first thing that it does."""
-        raise NotImplementedError
 
     def kill(self) -> None:
         """Its process dies."""
@@ -196,9 +197,9 @@ class Peer:
                 self.take(messages.read_envelope(messages.read_object(bytes(data))), answer.order)
             self._again(self.poll)
 
+    @abc.abstractmethod
     def take(self, envelope: Envelope, order: int) -> None:
         """A message for it, and when it left the exchange."""
-        raise NotImplementedError
 
     def _send(self, envelope: Envelope, then: Callable[[WebAnswer | None], None]) -> None:
         self._ask("POST", "message", then, messages.encode(envelope))

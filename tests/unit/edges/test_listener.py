@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import gc
 import ipaddress
 import logging
 import re
@@ -13,11 +14,14 @@ import ssl
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
+from weakref import ref
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from starlette.types import Scope, Send
 
 from tests.unit.edges.web import BOUND_S, CLOSE, JSON, Pages, Server, wait_until
 from trunkline.edges import listener, patience
@@ -31,6 +35,30 @@ from trunkline.errors import ConfigError
 async def server() -> AsyncIterator[Server]:
     async with Server() as running:
         yield running
+
+
+async def test_nothing_of_an_answered_request_is_left_to_the_collector() -> None:
+    cycles: list[ref[Any]] = []
+
+    async def app(scope: Scope, receive: Any, _: Send) -> None:
+        cycles.append(ref(receive.__self__))
+        scope["extensions"][listener.ANSWER](200, b"{}")
+
+    serving = WebListener(app, Address("127.0.0.1", 0, "test"))
+    await serving.start()
+    reader, writer = await asyncio.open_connection(*serving.url.removeprefix("http://").split(":"))
+    gc.disable()
+    try:
+        async with asyncio.timeout(BOUND_S):
+            for _ in range(2):
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                await reader.readuntil(b"\r\n\r\n{}")
+        assert len(cycles) == 2
+        assert cycles[0]() is None
+    finally:
+        gc.enable()
+        writer.close()
+        await serving.stop()
 
 
 # --- heads and bodies -------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ import pytest
 from msgspec import Raw
 
 from tests.unit.hub.kit import BOSS, Kit, tool
-from trunkline import entries, events
+from trunkline import effects, entries, events
 from trunkline.hub import limits
 from trunkline.hub.queues import MAX_QUEUED, RESERVED_PLACES, Queue
-from trunkline.model import Actor, Health, Limits, Principal
+from trunkline.model import Actor, Health, Limits, Now, Principal, fault
 
 NOISY, QUIET = Principal("http:noisy"), Principal("http:quiet")
 READ_ONLY = tool("com.a/x", side_effects=False)
@@ -138,6 +138,32 @@ def test_tools_that_come_and_go_are_refused_once_they_fill_the_record(kit: Kit) 
     assert rejected.details is not None
     kit.advance(rejected.details["retry_after_ms"] / 1000)  # type: ignore[operator]
     assert kit.offer("com.a", "y").registered == ("com.a/y",)
+
+
+def test_tools_that_the_edge_could_not_read_count_like_the_others(kit: Kit) -> None:
+    session = kit.hub.registry.agents["com.a"].session
+    unread = tuple((f"com.a/{number}", fault("message.malformed")) for number in range(500))
+    before = len(kit.log)
+    said = [kit.feed(events.ToolsOffered(session, "r", (), unread)) for _ in range(20)]
+    assert len(kit.log) - before == 3
+    [confirmed] = said[-1]
+    assert isinstance(confirmed, effects.ConfirmTools)
+    assert {problem.code for _, problem in confirmed.rejected} == {"message.malformed"}
+
+
+def test_what_would_be_refused_is_told_before_and_nothing_is_counted(kit: Kit) -> None:
+    agents = kit.hub.agents
+    now = Now(kit.mono, kit.wall)
+    for _ in range(10):
+        assert agents.offer_refused("opensentience:com.a", 1_000, now) is None
+    kit.offer("com.a", *(f"t{number}" for number in range(990)))
+    assert agents.offer_refused("opensentience:com.a", 990, now) is None
+    refused = agents.offer_refused("opensentience:com.a", 1_010, now)
+    assert refused is not None
+    assert refused.code == "limit.rate"
+    assert agents.offer_refused("opensentience:com.b", 1_010, now) is None
+    wait_s = (refused.details or {})["retry_after_ms"] / 1000  # type: ignore[operator]
+    assert agents.offer_refused("opensentience:com.a", 1_010, Now(now.mono + wait_s, now.wall)) is None
 
 
 def test_a_large_agent_offers_all_its_tools_twice(kit: Kit) -> None:

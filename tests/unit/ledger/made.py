@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,7 @@ from trunkline.ledger.verify import verify
 from trunkline.model import Decision, Fault, Status, ToolDefinition
 
 AT = 1_763_200_000_000
-KEYS = LedgerKeys(bytes(range(32)))
+KEYS = LedgerKeys(bytes(range(32)), os.urandom)
 BODY = Raw(b'{"text":"' + b"lorem ipsum dolor " * 10 + b'"}')
 
 

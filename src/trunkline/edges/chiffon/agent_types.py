@@ -18,7 +18,7 @@ from trunkline.edges.chiffon.translate import EDGE
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.resident import Resident
 from trunkline.effects import Cancel, Deliver
-from trunkline.events import HealthReported
+from trunkline.events import HealthReported, ToolsOffered
 from trunkline.model import Health, Now, ProcessIdentity, Status, ToolDefinition, fault
 
 
@@ -43,18 +43,23 @@ class AgentType(Resident):
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """Everything that its instances do, or did."""
-        return tuple(translate.type_definition(self._agent_type, work_type) for work_type in self._work_types)
+        return self._defined(self._work_types)
+
+    def _defined(self, work_types: Iterable[str]) -> tuple[ToolDefinition, ...]:
+        return tuple(translate.type_definition(self._agent_type, work_type) for work_type in work_types)
 
     def refresh(self) -> None:
         """Instances came, went or changed: offer what they do, say whether anybody is there."""
         there = [one for one in self._of_type() if one.state is not State.ARRIVING]
         known = tuple(sorted({*self._work_types, *(work_type for one in there for work_type in one.work_types)}))
         if known != self._work_types:
-            is_first, self._work_types = not self._work_types, known
-            if is_first:
+            before, self._work_types = set(self._work_types), known
+            if not before:
                 self.arrive()
             elif self.number:
-                self.offer()
+                # Only what is new: the whole list each time, and one agent's names one by one took seconds.
+                new = self._defined(work_type for work_type in known if work_type not in before)
+                self._feed.feed([ToolsOffered(self.number, "offer", new)])
         if bool(there) is not self._is_well and self.number:
             self._is_well = bool(there)
             self._feed.feed([HealthReported(self.number, Health.OK if there else Health.SILENT)])

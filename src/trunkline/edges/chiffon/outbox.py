@@ -84,6 +84,10 @@ class Outbox:
         """Whether something about this request still has to leave."""
         return any(one.request_id.lower() == request_id for one in self._waiting)
 
+    def request_ids(self) -> set[str]:
+        """The requests about which something still has to leave."""
+        return {one.request_id for one in self._waiting}
+
     def forget(self, request_id: str) -> None:
         """Nothing about this request is of use any more."""
         kept = deque(one for one in self._waiting if one.request_id != request_id)

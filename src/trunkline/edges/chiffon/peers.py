@@ -28,13 +28,14 @@ from trunkline.edges.chiffon.agent_types import AgentType
 from trunkline.edges.chiffon.conversation import Conversation
 from trunkline.edges.chiffon.messages import ORCHESTRATOR, Envelope, Fields, Refused, Registration, unauthorized
 from trunkline.edges.chiffon.orchestrator_session import OrchestratorSession
-from trunkline.edges.chiffon.session import AgentSession
+from trunkline.edges.chiffon.session import AgentSession, State
 from trunkline.edges.chiffon.translate import EDGE
 from trunkline.edges.chiffon.work_types import WorkTypes
 from trunkline.edges.edge import TOKEN_PREFIX
 from trunkline.edges.exchange import Feed, Views
+from trunkline.edges.offers import LEAST_TOOL_BYTES, JudgingBudget
 from trunkline.effects import ConfirmTools, Refuse
-from trunkline.model import TOOL_NAME, Principal, ProcessIdentity, reserved_prefix
+from trunkline.model import TOOL_NAME, Fault, Principal, ProcessIdentity, reserved_prefix
 
 # An admission waits for the disk; a disk that takes longer is broken.
 ADMISSION_S: Final = 30.0
@@ -85,6 +86,7 @@ class Peers:
             if agent_type != ORCHESTRATOR
         }
         self._refs = itertools.count(1)
+        self._judging = JudgingBudget(EDGE, feed.offer_refused)
 
     def new_id(self) -> str:
         """A UUID that nobody can foresee."""
@@ -207,6 +209,10 @@ class Peers:
 
     async def _admit(self, caller: Caller, registration: Registration, version: str, origin: str) -> dict[str, str]:
         """Let an agent in, or hear what an admitted one does now; the work types that were not taken."""
+        too_often = self._too_often(caller, len(registration.work_types))
+        if too_often is not None:
+            self.heard(caller)
+            return dict.fromkeys(registration.work_types, too_often.code)
         conversation = self._agent(caller)
         ref = f"r{next(self._refs)}"
         answer = conversation.answer_to(ref)
@@ -224,6 +230,22 @@ class Peers:
         if not isinstance(told, ConfirmTools):
             raise messages.unavailable(caller.agent_id, None, "the exchange cannot admit anybody now")
         return {tool_id.partition("/")[2]: problem.code for tool_id, problem in told.rejected}
+
+    def _too_often(self, caller: Caller, tools: int) -> Fault | None:
+        """Why nothing of this registration is looked at; ``Refused`` for one who is not admitted yet."""
+        found = self.agents.get(caller.agent_id)
+        is_admitted = (
+            found is not None
+            and found.session.token_sha256 == caller.token_sha256
+            and found.session.state is not State.ARRIVING
+        )
+        refused = self._judging.refused(caller.agent_id, tools) if is_admitted else None
+        if refused is None:
+            size = (1 + tools) * LEAST_TOOL_BYTES
+            refused = self._judging.try_take(caller.agent_id, size, self.feed.now())
+        if refused is not None and not is_admitted:
+            raise messages.unavailable(caller.agent_id, None, "too many registrations in a short time")
+        return refused
 
     def _agent(self, caller: Caller) -> Conversation[AgentSession]:
         """The agent's conversation under this token, new or not; one under another token is over."""

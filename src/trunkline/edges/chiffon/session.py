@@ -109,12 +109,14 @@ class AgentSession:
     def register(self, ref: str, registration: Registration, version: str, origin: str, now: Now) -> list[Event]:
         """The agent says (again) what it is; ``ConfirmTools`` or ``Refuse`` for ``ref`` is the answer.
 
-        What it still works on is sent once more: it may have lost it.
+        What it still works on is sent once more: it may have lost it, unless it has not fetched it yet.
         """
         self._announced, self.capacity, self.version = registration.work_types, registration.capacity, version
+        unfetched = self.outbox.request_ids()
         for task in self.tasks.all():  # not another attempt: only the hub counts those (decision 24)
             self.tasks.restart_idle(task, now)
-            self._post(task, now)
+            if task.call_id not in unfetched:
+                self._post(task, now)
         if self.state is not State.ARRIVING:
             return [*self.heard(now), self._offer(ref)]
         self._offers.append(ref)

@@ -1,7 +1,8 @@
 """``POST /v1/calls``: wait for the outcome, follow what happens, or be told the call's id only.
 
 An ASGI application of its own, past the router: this is the one route that is taken thousands of times a second. A
-request is a conversation of its own for as long as somebody waits.
+request is a conversation of its own for as long as somebody waits. Fast accept, slow judge: one that came whole and is
+to be told an outcome needs no task (``try_take``, ``Unattended``); all others, and all that is unusual, have one.
 
 Invariant: a stream ends. With the outcome, at a question to a person (no connection waits for a person, decision 11),
 when the reader leaves, or when the edge closes.
@@ -9,15 +10,17 @@ when the reader leaves, or when the edge closes.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from trunkline.edges.answers import encode, refusal
-from trunkline.edges.bodies import BadRequest, decode, read_body
+from trunkline.edges.bodies import BadRequest, decode_both, read_body, says_json
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.http import translate
 from trunkline.edges.http.messages import MAX_BODY_BYTES, CallBody
-from trunkline.edges.listener import ANSWER, when_lost
+from trunkline.edges.listener import ANSWER, LOST, Serve, when_lost
 from trunkline.edges.server_events import PING_S, aside, event, finish_stream, start_stream, write
 from trunkline.edges.shares import FREE_BYTES
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Item, Requests, Waiting
@@ -36,17 +39,17 @@ class NewCall:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         try:
-            body = decode(CallBody, await read_body(scope, receive, MAX_BODY_BYTES))
+            body, value = decode_both(CallBody, await read_body(scope, receive, MAX_BODY_BYTES))
         except BadRequest as bad:
             await refusal(fault(bad.code, bad.text), bad.status)(scope, receive, send)
             return
-        is_stream = any(name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"])
+        is_stream = _wants_stream(scope)
         waits = self._requests.waiting(wants_progress=is_stream, wants_large=False)
         with waits as waiting, when_lost(scope, waiting.leave):
             caller: Principal = scope["principal"]
             # Who does not wait for the end wants to know the id at once.
             announce = is_stream or body.wait is False
-            asked = translate.call_requested(body, waiting.number, REF, caller, announce=announce)
+            asked = translate.call_requested(body, value["input"], waiting.number, REF, caller, announce=announce)
             try:
                 self._requests.feed_soon(asked)
                 if is_stream:
@@ -57,6 +60,24 @@ class NewCall:
                 # Nothing was said yet: a stream that has begun ends itself.
                 self._feed.failed(waiting.number, error)
                 await refusal(fault("hub.unavailable", retryable=False), 500)(scope, receive, send)
+
+    def try_take(self, scope: Scope, data: bytes, serve: Serve, ended: Callable[[], None]) -> bool:
+        """Take an ordinary request without a task: a body that can be read, for one answer at the end."""
+        if not says_json(scope, MAX_BODY_BYTES) or _wants_stream(scope):
+            return False
+        try:
+            body, value = decode_both(CallBody, data)
+        except BadRequest:
+            return False
+        if body.wait is False:
+            return False
+        caller: Principal = scope["principal"]
+        waiting = Unattended(self._feed, self._requests, self._answer, body, caller, scope, serve, ended)
+        waiting.open()
+        self._requests.feed_soon(
+            translate.call_requested(body, value["input"], waiting.number, REF, caller, announce=False)
+        )
+        return True
 
     # -- one answer ----------------------------------------------------------------------------------------------------
 
@@ -140,6 +161,95 @@ class NewCall:
             text = aside(item)
         await write(send, text)
         return not is_last
+
+
+class Unattended(Waiting):
+    """A call that waits without a task of its own: its outcome is said as it comes, and ends it.
+
+    Whatever else there is to say (a refusal, a question, a large output, that the edge closes) a task says, as for any
+    other request: it is begun with the first such item, and reads on from here.
+    """
+
+    __slots__ = ("_answer", "_body", "_caller", "_ended", "_is_attended", "_scope", "_serve")
+
+    def __init__(
+        self,
+        feed: Feed,
+        requests: Requests,
+        answer: Callable[[Waiting, CallBody, Principal, Scope, Receive, Send], Awaitable[None]],
+        body: CallBody,
+        caller: Principal,
+        scope: Scope,
+        serve: Serve,
+        ended: Callable[[], None],
+    ) -> None:
+        super().__init__(feed, requests, wants_large=False)
+        self._answer = answer
+        self._body = body
+        self._caller = caller
+        self._scope = scope
+        self._serve = serve
+        self._ended = ended
+        self._is_attended = False
+
+    def open(self) -> None:
+        """Begin to wait."""
+        lost: list[Callable[[], None]] = self._scope["extensions"][LOST]
+        lost.append(self.leave)
+        self.__enter__()
+
+    def close(self) -> None:
+        """It is over."""
+        lost: list[Callable[[], None]] = self._scope["extensions"][LOST]
+        lost.remove(self.leave)
+        self.__exit__(None, None, None)
+        self._ended()
+
+    def put(self, item: Item, size: int = 0) -> None:
+        """Say an outcome; have everything else said."""
+        if self._is_attended:
+            super().put(item, size)
+            return
+        data = self._said(item)
+        if data is not None:
+            self.close()
+            _say(self._scope, 200, data)
+            return
+        self._is_attended = True
+        super().put(item, size)
+        self._serve(self._attend)
+
+    def _said(self, item: Item) -> bytes | None:
+        """What is said at once; None if a task has to say it."""
+        if type(item) is not Answer or item.refused or (item.output is not None and len(item.output) > FREE_BYTES):
+            return None
+        try:
+            data = encode(translate.outcome(item, self._body.tool_id, self._caller.identity))
+        except Exception:  # noqa: BLE001  (the task meets it again, within its boundary)
+            return None
+        return data if len(data) <= FREE_BYTES else None
+
+    def leave(self) -> None:
+        """The caller is gone."""
+        if self._is_attended:
+            super().leave()
+        else:
+            self.tell_left()
+            self.close()
+
+    async def _attend(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer(self, self._body, self._caller, scope, receive, send)
+        except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
+            self._feed.failed(self.number, error)
+            await refusal(fault("hub.unavailable", retryable=False), 500)(scope, receive, send)
+        finally:
+            self.close()
+
+
+def _wants_stream(scope: Scope) -> bool:
+    accepted = [value for name, value in scope["headers"] if name == b"accept"]
+    return bool(accepted) and b"text/event-stream" in b",".join(accepted)
 
 
 def _not_known(body: CallBody) -> Fault:

@@ -14,9 +14,11 @@ Invariant: a missing, malformed, unknown, revoked and foreign token get equal by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol
 
+from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trunkline.addresses import shown
@@ -24,7 +26,7 @@ from trunkline.edges.answers import error_body
 from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed
-from trunkline.edges.listener import MAX_CONNECTIONS, RESERVED
+from trunkline.edges.listener import MAX_CONNECTIONS, RESERVED, Serve
 from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, SHARE, Share, Shares
 from trunkline.model import fault
 
@@ -37,15 +39,37 @@ MAX_HOSTS: Final = 64
 # Requests of one caller that are answered at the same time: half of the connections. The operator has no such bound.
 MAX_REQUESTS: Final = MAX_CONNECTIONS // 2
 
+
+class Refusal(Struct, frozen=True):
+    """An answer to somebody who is not let in, or not now."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def _refusal(status: int, code: str, text: str = "", *headers: tuple[bytes, bytes]) -> Refusal:
+    return Refusal(status, error_body(fault(code, text)), headers)
+
+
 RETRY_AFTER: Final = (b"retry-after", b"1")
-TOO_MANY: Final = error_body(fault("limit.inflight", f"{MAX_REQUESTS} requests of one caller are being answered"))
-TOO_MUCH_UNREAD: Final = error_body(
-    fault("limit.inflight", f"answers that one caller has not read may have {MAX_SHARE_BYTES} bytes together")
+TOO_MANY: Final = _refusal(
+    429, "limit.inflight", f"{MAX_REQUESTS} requests of one caller are being answered", RETRY_AFTER
 )
-ONLY_OPERATOR: Final = error_body(fault("limit.resource", "too many connections; the last are kept for the operator"))
-UNAUTHORIZED: Final = error_body(fault("auth.failed"))
-OTHER_HOST: Final = "the Host header must be localhost or this machine's loopback address, with our port"
-OTHER_ORIGIN: Final = "requests from pages of another origin are refused"
+TOO_MUCH_UNREAD: Final = _refusal(
+    429,
+    "limit.inflight",
+    f"answers that one caller has not read may have {MAX_SHARE_BYTES} bytes together",
+    RETRY_AFTER,
+)
+ONLY_OPERATOR: Final = _refusal(
+    503, "limit.resource", "too many connections; the last are kept for the operator", RETRY_AFTER
+)
+UNAUTHORIZED: Final = _refusal(401, "auth.failed", "", (b"www-authenticate", b"Bearer"))
+OTHER_HOST: Final = _refusal(
+    403, "not_allowed", "the Host header must be localhost or this machine's loopback address, with our port"
+)
+OTHER_ORIGIN: Final = _refusal(403, "not_allowed", "requests from pages of another origin are refused")
 
 
 def is_our_host(host: str, server: tuple[str, int]) -> bool:
@@ -56,6 +80,16 @@ def is_our_host(host: str, server: tuple[str, int]) -> bool:
     return any(host == f"{name}:{port}" or (port == 80 and host == name) for name in names)
 
 
+class Route(Protocol):
+    """What goes past the router: an application that may do without a task."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+    def try_take(self, scope: Scope, data: bytes, serve: Serve, ended: Callable[[], None]) -> bool:
+        """Take a request with this body (``listener.TryTake``), and call ``ended`` when that is over."""
+
+
 class Gate:
     """The first thing a request meets. ``routes`` are single methods of single paths that go past the router."""
 
@@ -64,7 +98,7 @@ class Gate:
         feed: Feed,
         app: ASGIApp,
         doors: Sequence[Door] = (),
-        routes: Mapping[tuple[str, str], ASGIApp] | None = None,
+        routes: Mapping[tuple[str, str], Route] | None = None,
     ) -> None:
         self._feed = feed
         self._app = app
@@ -79,7 +113,74 @@ class Gate:
         self._unread = Shares()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, with its ``principal``, or answer it."""
+        """Let a request through, with its ``principal``, unless its caller has too many at the same time."""
+        judged = self._judged(scope)
+        if isinstance(judged, Refusal):
+            if judged is UNAUTHORIZED:
+                client = scope["client"]
+                await self._throttle.refused(client[0] if client else "")
+            await _answer(scope, send, judged)
+            return
+        app, who = judged
+        if who is None:
+            await app(scope, receive, send)
+            return
+        # A door with a gate of its own knows whose a request is, and what waits for them.
+        is_counted = "principal" in scope
+        refusal = self._try_begin(who, is_counted=is_counted)
+        if refusal is not None:
+            await _answer(scope, send, refusal)
+            return
+        unread = None
+        try:
+            if is_counted:
+                scope[SHARE] = Share(self._incoming, who)
+                if scope["type"] == "http":
+                    unread = Share(self._unread, who)
+                    send = Counted(unread, send, may_refuse=scope["method"] == "GET").send
+            await app(scope, receive, send)
+        finally:
+            if unread is not None:
+                unread.end()
+            self._end(who)
+
+    def try_take(self, scope: Scope, data: bytes, serve: Serve) -> bool:
+        """Let a request through to a route that needs no task for it. All that is to be refused is left to a task."""
+        route = self._routes.get((scope["method"], scope["path"]))
+        if route is None or len(data) > FREE_BYTES:
+            return False
+        judged = self._judged(scope)
+        if isinstance(judged, Refusal):
+            return False
+        who = judged[1]
+        if who is not None and self._try_begin(who, is_counted=True) is not None:
+            return False
+        is_taken = route.try_take(scope, data, serve, partial(self._end, who))
+        if not is_taken:
+            self._end(who)
+        return is_taken
+
+    def _try_begin(self, who: str, *, is_counted: bool) -> Refusal | None:
+        """Count one more request of a caller, or say why he has to wait."""
+        count = self._answering.get(who, 0)
+        if count >= MAX_REQUESTS:
+            return TOO_MANY
+        if is_counted and self._unread.held(who) >= MAX_SHARE_BYTES - FREE_BYTES:
+            return TOO_MUCH_UNREAD
+        self._answering[who] = count + 1
+        return None
+
+    def _end(self, who: str | None) -> None:
+        if who is None:
+            return
+        left = self._answering[who] - 1
+        if left:
+            self._answering[who] = left
+        else:
+            del self._answering[who]
+
+    def _judged(self, scope: Scope) -> tuple[ASGIApp, str | None] | Refusal:
+        """Which application a request is for and for whom it counts (the operator's for nobody), or a refusal."""
         path: str = scope["path"]
         hosts: list[bytes] = []
         origins: list[bytes] = []
@@ -93,12 +194,10 @@ class Gate:
                 origins.append(value)
         host = hosts[0] if len(hosts) == 1 else b""
         if not self._is_ours(host, scope["server"]):
-            await _answer(scope, send, 403, error_body(fault("not_allowed", OTHER_HOST)))
-            return
+            return OTHER_HOST
         if origins and [origin.lower() for origin in origins] != [b"http://" + host.lower()]:
-            await _answer(scope, send, 403, error_body(fault("not_allowed", OTHER_ORIGIN)))
-            return
-        app = self._routes.get((scope.get("method", ""), path))
+            return OTHER_ORIGIN
+        app: ASGIApp | None = self._routes.get((scope.get("method", ""), path))
         door = None
         if app is None:
             door = next((door for door in self._doors if door.leads_to(path)), None)
@@ -119,44 +218,12 @@ class Gate:
                     # It stays open for days; the token it came with may be revoked meanwhile.
                     scope["is_known"] = lambda: self._feed.identify(EDGE, digest) is not None
                 if principal.is_operator:
-                    await app(scope, receive, send)
-                    return
+                    return app, None
                 who = principal.identity
             elif not is_reserved:
-                await self._refuse(scope, send)
-                return
-        if is_reserved:
-            # At once, and whoever it is: a guesser's refusal, which takes its time, would hold the place.
-            await _answer(scope, send, 503, ONLY_OPERATOR, RETRY_AFTER)
-            return
-        await self._answered(who, app, scope, receive, send)
-
-    async def _answered(self, who: str, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, unless its caller has too many at the same time."""
-        answering = self._answering
-        count = answering.get(who, 0)
-        if count >= MAX_REQUESTS:
-            await _answer(scope, send, 429, TOO_MANY, RETRY_AFTER)
-            return
-        # A door with a gate of its own knows whose a request is, and what waits for them.
-        is_counted = "principal" in scope
-        if is_counted and self._unread.held(who) >= MAX_SHARE_BYTES - FREE_BYTES:
-            await _answer(scope, send, 429, TOO_MUCH_UNREAD, RETRY_AFTER)
-            return
-        answering[who] = count + 1
-        try:
-            if is_counted:
-                scope[SHARE] = Share(self._incoming, who)
-            if is_counted and scope["type"] == "http":
-                await Counted(self._unread, who, send).run(app, scope, receive)
-            else:
-                await app(scope, receive, send)
-        finally:
-            left = answering[who] - 1
-            if left:
-                answering[who] = left
-            else:
-                del answering[who]
+                return UNAUTHORIZED
+        # At once, and whoever it is: a guesser's refusal, which takes its time, would hold the place.
+        return ONLY_OPERATOR if is_reserved else (app, who)
 
     def _who_at(self, door: Door, tokens: list[bytes]) -> str:
         """For whom a request before a door with its own gate counts: whose token it shows there, or all strangers."""
@@ -172,11 +239,6 @@ class Gate:
             known = self._hosts[host, server] = is_our_host(host.decode("latin-1"), server)
         return known
 
-    async def _refuse(self, scope: Scope, send: Send) -> None:
-        client = scope["client"]
-        await self._throttle.refused(client[0] if client else "")
-        await _answer(scope, send, 401, UNAUTHORIZED, (b"www-authenticate", b"Bearer"))
-
 
 class Counted:
     """An answer that counts for who asked until it was read, and is handed to the connection in pieces.
@@ -185,19 +247,13 @@ class Counted:
     always told. A stream has no size, and waits for its reader by itself.
     """
 
-    def __init__(self, unread: Shares, who: str, send: Send) -> None:
-        self._share = Share(unread, who)
+    __slots__ = ("_is_refused", "_may_refuse", "_send", "_share")
+
+    def __init__(self, share: Share, send: Send, *, may_refuse: bool) -> None:
+        self._share = share
         self._send = send
         self._is_refused = False
-        self._may_refuse = False
-
-    async def run(self, app: ASGIApp, scope: Scope, receive: Receive) -> None:
-        """Let the application answer."""
-        self._may_refuse = scope["method"] == "GET"
-        try:
-            await app(scope, receive, self.send)
-        finally:
-            self._share.end()
+        self._may_refuse = may_refuse
 
     async def send(self, message: Message) -> None:
         """Something of the answer, as soon as what was said before is read."""
@@ -209,7 +265,7 @@ class Counted:
             if not self._share.try_set_size(size):
                 if self._may_refuse:
                     self._is_refused = True
-                    await _answer({"type": "http"}, self._send, 429, TOO_MUCH_UNREAD, RETRY_AFTER)
+                    await _answer({"type": "http"}, self._send, TOO_MUCH_UNREAD)
                     return
                 self._share.set_size(size)
         elif len(body) > FREE_BYTES:
@@ -222,9 +278,9 @@ class Counted:
         await self._send(message)
 
 
-async def _answer(scope: Scope, send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
-    start = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+async def _answer(scope: Scope, send: Send, refusal: Refusal) -> None:
+    start = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(refusal.body))]
     # A WebSocket that is not opened is answered like any other request.
     kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
-    await send({"type": f"{kind}.start", "status": status, "headers": [*start, *headers]})
-    await send({"type": f"{kind}.body", "body": body})
+    await send({"type": f"{kind}.start", "status": refusal.status, "headers": [*start, *refusal.headers]})
+    await send({"type": f"{kind}.body", "body": refusal.body})

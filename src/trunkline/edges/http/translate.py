@@ -7,6 +7,7 @@ they arrived as (``Raw``), from the request to the event and from the effect to 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Raw
 
@@ -14,30 +15,27 @@ from trunkline.edges.answers import error_shape
 from trunkline.edges.http.messages import CallBody, CallShape, TokenBody, TokenShape
 from trunkline.effects import Answer, Progress, Wait
 from trunkline.events import CallRequested
-from trunkline.model import CallView, Principal, TokenView, stamp
+from trunkline.model import NOBODY, CallView, Principal, TokenView, stamp
 
 
-def call_requested(body: CallBody, session: int, ref: str, caller: Principal, *, announce: bool) -> CallRequested:
-    """The event for ``POST /v1/calls``. With ``announce`` its id is told at once."""
+def call_requested(
+    body: CallBody, value: Any, session: int, ref: str, caller: Principal, *, announce: bool
+) -> CallRequested:
+    """The event for ``POST /v1/calls``; ``value`` is its input as plain JSON. With ``announce`` its id is told at once.
+
+    By position, in the order of the fields: by keyword it takes a microsecond more.
+    """
     return CallRequested(
-        session=session,
-        ref=ref,
-        caller=caller,
-        tool_id=body.tool_id,
-        input=body.input,
-        key=body.idempotency_key,
-        timeout_ms=body.timeout_ms,
-        correlation_id=body.correlation_id,
-        causation_id=body.causation_id,
-        announce=announce,
-    )
+        session, ref, caller, body.tool_id, body.input, body.idempotency_key, body.timeout_ms, body.correlation_id,
+        body.causation_id, None, None, None, None, announce, NOBODY, value,
+    )  # fmt: skip
 
 
 def outcome(effect: Answer, tool_id: str, caller: str) -> CallShape:
     """A finished call."""
     return CallShape(
         call_id=effect.call_id,
-        status=effect.status.value,
+        status=effect.status,
         output=_shown(effect),
         error=error_shape(effect.fault),
         started_at=None if effect.started_ms is None else stamp(effect.started_ms),

@@ -40,7 +40,7 @@ from trunkline.edges.opensentience.agent_events import (
 )
 from trunkline.edges.opensentience.messages import Envelope, ErrorObject
 from trunkline.errors import LocalProtocolError, RemoteProtocolError
-from trunkline.model import Channel, Fault, Now, Status, ToolDefinition, fault
+from trunkline.model import Channel, Fault, Now, Status, ToolDefinition, fault, stamp
 
 CAPABILITIES: Final = ("tools", "streaming", "cancellation", "calls", "directives")
 WHERE: Final = "agent.runtime"
@@ -527,8 +527,8 @@ class AgentSession:
             status.value,  # type: ignore[arg-type]  # an outcome; `unknown` is for Core to say
             UNSET if output is None else Raw(output),
             None if error is None else ErrorObject(error.code, error.message, error.details, error.retryable, WHERE),
-            messages.timestamp(call.started_ms),
-            messages.timestamp(now.ms),
+            stamp(call.started_ms),
+            stamp(now.ms),
         )
         return self._writer.write(
             now, "agent.tool.result", result, None, call.request_id, call.correlation_id, call.causation_id

@@ -20,10 +20,10 @@ from trunkline.addresses import is_loopback
 from trunkline.edges.driver import Connections, Driver, MakeSession
 from trunkline.edges.exchange import Feed
 from trunkline.edges.listener import Address
+from trunkline.edges.offers import JudgingBudget
 from trunkline.edges.opensentience import socket_file
 from trunkline.edges.opensentience.messages import ID_SEED_BYTES
 from trunkline.edges.opensentience.session import CoreSession, Settings
-from trunkline.edges.opensentience.tools import JudgingBudget
 from trunkline.edges.opensentience.translate import EDGE
 from trunkline.errors import ConfigError
 from trunkline.events import Noticed
@@ -59,7 +59,7 @@ class OpenSentienceListener:
         self.loop: asyncio.AbstractEventLoop
         self.connections = Connections(feed, EDGE)
         self._servers: list[asyncio.AbstractServer] = []
-        self._judging = JudgingBudget()
+        self._judging = JudgingBudget(EDGE, feed.offer_refused)
         self._identity: tuple[int, int] | None = None
 
     async def start(self) -> None:

@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from trunkline import strictjson
 from trunkline.edges.framing.length_prefix import FrameDecoder, FrameTooLarge
+from trunkline.edges.offers import JudgingBudget
 from trunkline.edges.opensentience import translate
 from trunkline.edges.opensentience.calls import GivenCalls, MadeCalls
 from trunkline.edges.opensentience.heartbeats import Heartbeats, Step
@@ -60,7 +61,7 @@ from trunkline.edges.opensentience.messages import (
 )
 from trunkline.edges.opensentience.outbox import Outbox
 from trunkline.edges.opensentience.told import ToldEvents
-from trunkline.edges.opensentience.tools import JudgingBudget, OfferedTools
+from trunkline.edges.opensentience.tools import OfferedTools
 from trunkline.effects import (
     Admit,
     Answer,
@@ -181,7 +182,8 @@ class CoreSession:
         self._given = GivenCalls(session, self._outbox, self._note, self._events.append)
         self._made = MadeCalls(session, self._outbox)
         limits = translate.Limits(settings.max_tool_input_bytes, settings.max_tool_output_bytes)
-        self._tools = OfferedTools(session, self._outbox, self._given.cancelable, limits, judging or JudgingBudget())
+        judging = judging or JudgingBudget(translate.EDGE)
+        self._tools = OfferedTools(session, self._outbox, self._given.cancelable, limits, judging)
         self._told = ToldEvents(session, self._events.append)
         # By the id of the message that asked.
         self._wishes: dict[str, str] = {}

@@ -41,7 +41,6 @@ from trunkline.edges.opensentience.messages import (
     is_timestamp,
     object_body,
     part,
-    timestamp,
 )
 from trunkline.effects import Answer, Deliver
 from trunkline.events import CallFinished, CallProgressed, CallRequested
@@ -55,6 +54,7 @@ from trunkline.model import (
     Status,
     ToolDefinition,
     fault,
+    stamp,
 )
 
 EDGE: Final = "opensentience"
@@ -155,15 +155,15 @@ def offered_tools(
     for raw in register.tools:
         if schema_bytes > schemas.MAX_TOGETHER_BYTES:
             # More than an agent may have: the rest is not even looked at, which takes 20 ms for some.
-            rejected.append((_claimed_id(raw), _TOO_LARGE_TOGETHER))
+            rejected.append((claimed_id(raw), _TOO_LARGE_TOGETHER))
             continue
         refused = too_often(len(raw))
         if refused is not None:
-            rejected.append((_claimed_id(raw), refused))
+            rejected.append((claimed_id(raw), refused))
             continue
         tool = part(Tool, raw)
         if isinstance(tool, str):
-            rejected.append((_claimed_id(raw), fault("message.malformed", f"tool: {tool}")))
+            rejected.append((claimed_id(raw), fault("message.malformed", f"tool: {tool}")))
             continue
         problem = _tool_fault(tool, agent_id)
         if problem is None:
@@ -202,7 +202,8 @@ def _kept(raw: Raw) -> Raw:
     return raw.copy()
 
 
-def _claimed_id(raw: Raw) -> str:
+def claimed_id(raw: Raw) -> str:
+    """The id that a tool says it has; empty if it cannot be read."""
     try:
         claimed = _decode_claim(raw).tool_id
     except msgspec.DecodeError:
@@ -371,8 +372,8 @@ def tool_result(answer: Answer) -> ToolResult:
         "succeeded" if status is _SUCCEEDED else "canceled" if status is Status.CANCELED else "failed",
         UNSET if output is None else output,
         None if problem is None else error_object(problem, outcome_unknown=status is Status.UNKNOWN),
-        None if started_ms is None else timestamp(started_ms),
-        None if finished_ms is None else timestamp(finished_ms),
+        None if started_ms is None else stamp(started_ms),
+        None if finished_ms is None else stamp(finished_ms),
         UNSET,
         answer.call_id,
     )

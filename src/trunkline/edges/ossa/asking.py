@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import strictjson
+from trunkline.canonical import canonical
 from trunkline.edges.ossa import messages, translate
 from trunkline.edges.ossa.messages import (
     ACK,
@@ -43,6 +44,7 @@ from trunkline.edges.ossa.messages import (
     Message,
     Refused,
 )
+from trunkline.edges.ossa.replies import OwedResults, Saying
 from trunkline.edges.ossa.translate import EDGE, EXCHANGE, REGISTER, US, context_of, derived_id
 from trunkline.effects import Answer, ConfirmTools, Progress, Reply, ToSession, Wait
 from trunkline.events import CallRequested, Event, Noticed, ProcessStepped
@@ -65,11 +67,6 @@ MAX_OPEN: Final = 512
 MAX_OPEN_BYTES: Final = 33_554_432
 # Refusals that are kept for repeats.
 MAX_KEPT: Final = 1000
-# Results of commands that an agent has not acknowledged: it may never connect to be told. Of more than this the oldest
-# are let go, and so is what is a day old; a repeat of the command still tells its result.
-MAX_OWED: Final = 1024
-MAX_OWED_BYTES: Final = 16_777_216
-OWED_LIVES_MS: Final = 86_400_000
 # How often a tool that only reads is run again for the same message (decision 64).
 MAX_RUNS: Final = 16
 # Results of commands that are owed: one subject for each command.
@@ -80,16 +77,6 @@ NOTHING_MORE: Final = b'{"json":{}}'
 REPLY_ROOM: Final = 8192
 
 
-class Saying(Struct, frozen=True):
-    """A message for the agent: for those who wait for it by these tickets, or, without any, wherever it is reached."""
-
-    message: Message | None
-    tickets: tuple[int, ...] = ()
-    is_sealed: bool = False
-    # It leaves once what it tells is on disk: a repeat is told the same, also after a power loss.
-    is_kept: bool = False
-
-
 class Asking(Struct, eq=False):
     """One message to one recipient, on its way to an outcome."""
 
@@ -97,7 +84,6 @@ class Asking(Struct, eq=False):
     message: Message
     recipient: Identity
     tool_id: str
-    digest: bytes
     is_sealed: bool
     arrived_ms: int
     tickets: list[int] = []
@@ -114,13 +100,19 @@ class Asking(Struct, eq=False):
         """What it holds."""
         return len(self.message.payload)
 
+    @property
+    def digest(self) -> bytes:
+        """Equal for messages that ask for the same, however they are spelled."""
+        names = (self.message.type, self.tool_id, str(self.message.topic))
+        return hashlib.sha256("\n".join(names).encode() + canonical(self.message.payload)).digest()
 
-class Owed(Struct, frozen=True):
-    """A result that was not acknowledged. ``ref`` names the command on record; empty if it is not there."""
-
-    ref: str
-    saying: Saying
-    since_ms: int
+    def is_same(self, other: Asking) -> bool:
+        """Whether the other one is a repeat of this one, as one with the same id has to be."""
+        ours, theirs = self.message, other.message
+        if (ours.type, self.tool_id, ours.topic) != (theirs.type, other.tool_id, theirs.topic):
+            return False
+        # To spell a megabyte of numbers anew takes a tenth of a second, and a repeat has mostly the same bytes.
+        return bytes(ours.payload) == bytes(theirs.payload) or canonical(ours.payload) == canonical(theirs.payload)
 
 
 class Command(Struct, frozen=True):
@@ -164,9 +156,8 @@ class Asker:
         # By correlation: what is under way, then what waits for it.
         self._lanes: dict[str, deque[Asking]] = {}
         self._kept: dict[str, tuple[bytes, Message]] = {}
-        # Results of commands that its sender has not acknowledged, by the id of the result.
-        self._owed: dict[str, Owed] = {}
-        self._owed_bytes = 0
+        # Results of commands that it has not acknowledged.
+        self.owed = OwedResults()
         self._is_going_on = False
         # Commands from before a restart whose calls may still run.
         self._resumed: dict[str, Asking] = {}
@@ -207,15 +198,11 @@ class Asker:
         elif (recipient.agent_id, message.action) != (EXCHANGE, REGISTER):
             tool_id = translate.tool_of(recipient.agent_id, message.action, self._aliases)
         ref = f"{message.message_id}@{recipient.agent_id}" if message.is_to_list else message.message_id
-        digest = hashlib.sha256(
-            b"\n".join((message.type.encode(), tool_id.encode(), str(message.topic).encode(), bytes(message.payload)))
-        ).digest()
-        return Asking(ref, message, recipient, tool_id, digest, is_sealed, now.ms)
+        return Asking(ref, message, recipient, tool_id, is_sealed, now.ms)
 
     def _check_same(self, asking: Asking) -> None:
         found, kept = self._open.get(asking.ref), self._kept.get(asking.ref)
-        digest = found.digest if found is not None else kept[0] if kept is not None else asking.digest
-        if digest != asking.digest:
+        if (found is not None and not found.is_same(asking)) or (kept is not None and kept[0] != asking.digest):
             raise Refused(BAD_REQUEST, "this messageId was used before with another content")
 
     def _take(self, asking: Asking, ticket: int, now: Now) -> list[Event]:
@@ -281,7 +268,8 @@ class Asker:
             tools, replace = _offered(self.agent_id, asking.message.payload)
             return self._register(asking.ref, tools, replace, now)
         except Refused as refused:
-            info = ErrorInfo(refused.error_code, refused.text, stamp(now.ms))
+            details = Raw(msgspec.json.encode(refused.details)) if refused.details else msgspec.UNSET
+            info = ErrorInfo(refused.error_code, refused.text, stamp(now.ms), details)
             return self._end(asking, self._failure(asking, info), now, is_kept=refused.error_code == BAD_REQUEST)
 
     # -- what the exchange says ----------------------------------------------------------------------------------------
@@ -478,47 +466,23 @@ class Asker:
 
     def _owe(self, ref: str, saying: Saying, now: Now) -> list[Event]:
         assert saying.message is not None
-        message_id = saying.message.message_id
-        earlier = self._owed.get(message_id)
-        if earlier is not None:
-            ref = ref or earlier.ref
-            self._drop_owed(message_id)
-        self._owed[message_id] = Owed(ref, saying, now.ms)
-        self._owed_bytes += len(saying.message.payload)
+        self.owed.add(ref, saying, saying.message, now.ms)
         self.output.append(saying)
         return self._let_go(now)
 
     def _let_go(self, now: Now) -> list[Event]:
         """Forget results that nobody came for."""
         events: list[Event] = []
-        while self._owed:
-            message_id, oldest = next(iter(self._owed.items()))
-            is_too_much = len(self._owed) > MAX_OWED or self._owed_bytes > MAX_OWED_BYTES
-            if not is_too_much and now.ms - oldest.since_ms < OWED_LIVES_MS:
-                return events
-            self._drop_owed(message_id)
-            events.append(Noticed("result.dropped", EDGE, self.principal.identity, f"of {oldest.ref or message_id}"))
-            if oldest.ref:
-                events.append(self._command_step(oldest.ref, "dropped", EMPTY_OBJECT, done=True))
+        for one in self.owed.drop_overdue(now.ms):
+            what = f"of {one.ref or one.message.message_id}"
+            events.append(Noticed("result.dropped", EDGE, self.principal.identity, what))
+            if one.ref:
+                events.append(self._command_step(one.ref, "dropped", EMPTY_OBJECT, done=True))
         return events
-
-    def _drop_owed(self, message_id: str) -> Owed | None:
-        found = self._owed.pop(message_id, None)
-        if found is not None and found.saying.message is not None:
-            self._owed_bytes -= len(found.saying.message.payload)
-        return found
-
-    def owed(self) -> list[Saying]:
-        """Results that were not acknowledged, for an agent that came back."""
-        return [one.saying for one in self._owed.values()]
-
-    def is_owed(self, message_id: str) -> bool:
-        """Whether this is told again until it is acknowledged."""
-        return message_id in self._owed
 
     def acknowledged(self, message_id: str) -> list[Event]:
         """The agent has a result."""
-        found = self._drop_owed(message_id)
+        found = self.owed.drop(message_id)
         if found is None or not found.ref:
             return []
         return [self._command_step(found.ref, "told", EMPTY_OBJECT, done=True)]
@@ -534,11 +498,6 @@ class Asker:
     def is_waiting(self) -> bool:
         """Whether ``look`` has something to look for."""
         return bool(self._resumed)
-
-    @property
-    def drops_at_ms(self) -> int | None:
-        """When the oldest result that is owed is let go of."""
-        return next((one.since_ms + OWED_LIVES_MS for one in self._owed.values()), None)
 
     def look(self, now: Now) -> list[Event]:
         """Whether calls that were open when the exchange stopped have ended: nobody tells this conversation."""

@@ -12,7 +12,8 @@ from trunkline.edges.background import Background
 from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings
 from trunkline.edges.listener import Address, WebListener
 from trunkline.edges.ossa.keys import OSSA_KEYS, AgentKeys, own_keys
-from trunkline.edges.ossa.peers import Peer, Peers
+from trunkline.edges.ossa.peer import Peer
+from trunkline.edges.ossa.peers import Peers
 from trunkline.edges.ossa.push import UrlWay
 from trunkline.edges.ossa.serve import OssaServer
 from trunkline.edges.ossa.translate import EDGE

@@ -70,6 +70,8 @@ MAX_DELAY_S: Final = 30.0
 EVENT_LIVES_MS: Final = 86_400_000
 # Answers to what we have not sent yet: after a restart of ours an agent may answer before it is asked again.
 MAX_EARLY: Final = 256
+# The field of an event's header that names the subscription which it is for.
+SUBSCRIPTION: Final = "subscription"
 MAX_EARLY_BYTES: Final = 4_194_304
 # Answers that ended a call are known again by their ids: a repeat must not answer the next call of its correlation.
 MAX_TAKEN: Final = 4096
@@ -103,7 +105,8 @@ class Provider:
     """One attachment. ``told_registered`` hears what became of what the agent offers, by the ref of its message.
 
     ``is_open`` says whether a call has no outcome yet; ``taken`` are ids of answers that ended one, also by earlier
-    attachments of the agent.
+    attachments of the agent. ``late`` are correlations of requests that it was sent and has not answered, each with its
+    call: it may still be at them.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class Provider:
         told_registered: Callable[[ConfirmTools | str, Now], list[Event]],
         is_open: Callable[[str], bool],
         taken: dict[str, None],
+        late: dict[str, str],
         now: Now,
     ) -> None:
         self.number = number
@@ -141,8 +145,7 @@ class Provider:
         self._to_tell: set[str] = set()
         self._by_thread: dict[str, Sending] = {}
         self._by_call: dict[str, Sending] = {}
-        # Correlations of calls that ended without an answer of the agent: it may still be at them.
-        self._late: dict[str, None] = {}
+        self._late = late
         self._early: dict[str, Message] = {}
         self._early_bytes = 0
         # When the time of a call is over, in order.
@@ -200,6 +203,8 @@ class Provider:
         if self.is_over:
             return []
         self.is_over = True
+        for sending in self._requests.values():
+            self._keep_late(sending)
         left: list[Event] = [AgentLeft(self.number, reason)] if self.is_ready or self._is_arriving else []
         return [*left, SubscriberLeft(self.number)]
 
@@ -237,10 +242,8 @@ class Provider:
         # In a circle (it is asked, for something that it asked for, under the same correlation) it would wait for
         # itself: such a call has a correlation of its own.
         is_circle = self.principal.identity in effect.chain or effect.caller == self.principal.identity
-        # So has one that comes after another that it did not answer in time: its late answer would be taken for this.
-        is_apart = is_circle or effect.correlation_id in self._late
-        thread = effect.call_id if is_apart else effect.correlation_id
-        early = self._pop_early(thread)
+        thread = effect.call_id if is_circle else effect.correlation_id
+        early = self._pop_early(effect.call_id if self._is_apart(thread, effect.call_id) else thread)
         if early is not None and effect.attempt > 1 and self._is_new(early):
             return [self._ended(effect.call_id, early)]
         if effect.call_id in self._by_call:
@@ -270,6 +273,12 @@ class Provider:
             self._look_at(sending, now.mono + effect.timeout_ms / 1000)
         return []
 
+    def _is_apart(self, thread: str, call_id: str) -> bool:
+        """Whether a call comes after another of its correlation that was not answered in time: the late answer would be
+        taken for this one's, so it is asked under a correlation of its own.
+        """
+        return self._late.get(thread, call_id) != call_id
+
     def _look_at(self, sending: Sending, at: float) -> None:
         self._count += 1
         heapq.heappush(self._ends, (at, self._count, sending))
@@ -297,7 +306,8 @@ class Provider:
             expires_at=None if effect.expires_ms is None else stamp(effect.expires_ms),
             topic=effect.topic,
             qos=effect.qos,
-            others=extras.header,
+            # One event comes once for each subscription that it fits: the subscriber is told for which.
+            others={**extras.header, SUBSCRIPTION: Raw(msgspec.json.encode(effect.subscription_id))},
         )
         if message.message_id in self._events or message.message_id in self._to_tell:
             return
@@ -343,8 +353,10 @@ class Provider:
         if sending is None:
             return None
         if sending.call_id:
+            if self._is_apart(sending.thread, sending.call_id):
+                sending.message = msgspec.structs.replace(sending.message, correlation_id=sending.call_id)
             self._requests[sending.message.message_id] = sending
-            self._by_thread[sending.thread] = sending
+            self._by_thread[str(sending.message.correlation_id)] = sending
             return sending
         self._to_tell.discard(sending.message.message_id)
         if sending.is_owed or sending.message.qos:
@@ -370,8 +382,15 @@ class Provider:
         """A transport could not hand this over."""
         if not sending.call_id or self._requests.pop(sending.message.message_id, None) is None:
             return []  # an event is told again by its timer
+        self._keep_late(sending)
         self._forget(sending)
         return [AttemptFailed(self.number, sending.call_id, fault("tool.unavailable", why, retryable=True))]
+
+    def _keep_late(self, sending: Sending) -> None:
+        if sending.message.correlation_id != sending.call_id:
+            self._late[sending.thread] = sending.call_id
+            if len(self._late) > MAX_LATE:
+                del self._late[next(iter(self._late))]
 
     def unfit(self, sending: Sending, why: str) -> list[Event]:
         """What cannot be said on this wire at all is not tried again."""
@@ -420,6 +439,9 @@ class Provider:
         if not self._is_new(message):
             return []
         sending = self._by_thread.get(thread)
+        named = self._by_call.get(thread)
+        if sending is None and named is not None and named.message.message_id in self._requests:
+            sending = named  # sent under this correlation before a restart of ours
         if sending is None:
             if thread and not any(one.thread == thread for one in self._by_call.values()):
                 self._keep_early(thread, message)
@@ -444,13 +466,16 @@ class Provider:
 
     def _end(self, sending: Sending, message: Message) -> list[Event]:
         self._requests.pop(sending.message.message_id, None)
+        if self._late.get(sending.thread) == sending.call_id:
+            del self._late[sending.thread]
         self._forget(sending)
         return [self._ended(sending.call_id, message)]
 
     def _forget(self, sending: Sending) -> None:
         self._by_call.pop(sending.call_id, None)
-        if self._by_thread.get(sending.thread) is sending:
-            del self._by_thread[sending.thread]
+        thread = str(sending.message.correlation_id)
+        if self._by_thread.get(thread) is sending:
+            del self._by_thread[thread]
         self._calls.done(sending.thread)
 
     def _ended(self, call_id: str, message: Message) -> Event:
@@ -507,9 +532,7 @@ class Provider:
             else:
                 self._requests.pop(sending.message.message_id, None)
                 self._forget(sending)
-                self._late[sending.thread] = None
-                if len(self._late) > MAX_LATE:
-                    del self._late[next(iter(self._late))]
+                self._keep_late(sending)
 
     def wake(self, now: Now) -> tuple[list[Event], list[Sending]]:
         """Events that are told again, and whether the agent was silent for too long."""

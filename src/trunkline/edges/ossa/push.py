@@ -10,9 +10,11 @@ from typing import Final
 
 from trunkline.edges import client, tls
 from trunkline.edges.background import Background
+from trunkline.edges.ossa.identity import Known
 from trunkline.edges.ossa.keys import AgentKeys
 from trunkline.edges.ossa.messages import Refused
-from trunkline.edges.ossa.peers import Known, Peer, Peers
+from trunkline.edges.ossa.peer import Peer
+from trunkline.edges.ossa.peers import Peers
 from trunkline.edges.ossa.providing import Sending
 
 # A tool's own time ends before this.
@@ -71,7 +73,7 @@ class UrlWay:
     async def _reply(self, answer: client.Answer) -> Known | None:
         """The message in an answer, if it is a signed one of this agent."""
         try:
-            known = await self._peers.read(answer.body) if answer.body else None
+            known = await self._peers.identities.read(answer.body) if answer.body else None
         except Refused:
             return None
         return known if known is not None and known.message.sender.agent_id == self._peer.agent_id else None

@@ -26,6 +26,7 @@ from trunkline.edges.background import Background
 from trunkline.edges.bearer import Throttle
 from trunkline.edges.bodies import BadRequest, read_body
 from trunkline.edges.listener import when_closed
+from trunkline.edges.ossa.identity import Known
 from trunkline.edges.ossa.messages import (
     ACK,
     BAD_REQUEST,
@@ -39,7 +40,8 @@ from trunkline.edges.ossa.messages import (
     Message,
     Refused,
 )
-from trunkline.edges.ossa.peers import DISCONNECTED, Known, Peer, Peers
+from trunkline.edges.ossa.peer import DISCONNECTED, Peer
+from trunkline.edges.ossa.peers import Peers
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.ossa.translate import EDGE
 from trunkline.edges.shares import SHARE, Share, Shares
@@ -94,7 +96,7 @@ class OssaServer:
             code = TIMEOUT if error.status == 408 else RATE_LIMITED if error.status == 429 else BAD_REQUEST
             raise Refused(code, error.text) from None
         try:
-            known = await self._peers.read(data)
+            known = await self._peers.identities.read(data)
         except Refused as refused:
             if refused.error_code == UNAUTHORIZED:
                 await self._throttle.refused(_address(request))
@@ -174,7 +176,7 @@ class OssaServer:
     async def _take(self, way: SocketWay, data: bytes) -> bool:
         """One frame; whether it was a message of the agent that this socket belongs to."""
         try:
-            known = await self._peers.read(data)
+            known = await self._peers.identities.read(data)
             peer = self._peers.peer(known)
             if way.peer is None:
                 way.peer = peer

@@ -28,7 +28,7 @@ from trunkline.edges.spaces import translate
 from trunkline.edges.spaces.messages import DEFAULT_TIMEOUT_MS, validate_operation
 from trunkline.edges.spaces.store import Space
 from trunkline.effects import Cancel, Deliver
-from trunkline.errors import WorkspaceError
+from trunkline.errors import ScriptChanged, WorkspaceError
 from trunkline.events import CallProgressed, CancelAcknowledged
 from trunkline.model import Decision, Now, ProcessIdentity, Status, ToolDefinition, Verdict, fault
 from trunkline.workspace import files, policy
@@ -114,8 +114,7 @@ class SpaceAgent(Resident):
         # Where the rules of the exchange asked, no script was shown.
         shown = [reason for reason in self.shown_before(delivery) if "; it reads " in reason]
         if shown and not any(reason.endswith(now) for reason in shown):
-            text = "A file that the command reads is another than was shown to the person who approved: ask again"
-            raise WorkspaceError("policy", text)
+            raise ScriptChanged
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """Its tools."""

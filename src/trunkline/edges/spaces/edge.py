@@ -40,8 +40,8 @@ class SpacesEdge(RunningEdge):
     def status(self) -> Mapping[str, object]:
         """How many spaces there are, and runs that are not done."""
         found: dict[str, object] = {"spaces": len(self.spaces.agents), "open_runs": len(self.spaces.runs.open)}
-        if self.spaces.no_shell:
-            found["note"] = f"no shell: {self.spaces.no_shell}"
+        if self.spaces.reasons.no_shell:
+            found["note"] = f"no shell: {self.spaces.reasons.no_shell}"
         return found
 
 

@@ -2,7 +2,8 @@
 
 Pure. A run is on record by one step ``started`` (space, caller, for whom he asked, message) and one ``ended`` (status,
 events). Between the two it holds nothing durable: each operation is an ordinary call with the key ``<run>/<index>``,
-so after a restart the run asks for all of them again, and the record answers what was done. Owns the order of
+so after a restart the run asks for all of them again, and the record answers what was done. An approved command that
+was not begun because a script of it had changed is asked for once more, ``<run>/<index>.2``. Owns the order of
 operations, whose turn it is in a space, who may have how many runs, and a run's time; does not own policy, approvals or
 retries (the hub) or what an operation does.
 
@@ -47,6 +48,8 @@ SLACK_MS: Final = 5000
 LONGEST_TIMEOUT_MS: Final = 600_000
 # An event without content has at most this; such events are always told.
 SMALL_EVENT_BYTES: Final = 4096
+# Behind the index of an operation that is asked for the second time.
+AGAIN: Final = ".2"
 COME_AGAIN: Final = "answer what they ask, or try again later"
 ENDED: Final = "This run was ended before it was done"
 TOO_LARGE: Final = f"The events of this run are larger than {MAX_MESSAGE_BYTES} bytes; read it in another run"
@@ -106,6 +109,8 @@ class Run(Struct, eq=False):
     size: int = 0
     message_bytes: int = 0
     index: int = 0
+    # Whether its present operation is asked for the second time.
+    is_again: bool = False
     state: State = "recording"
     status: str = "completed"
     # Why it was not put on record, and so is none.
@@ -119,13 +124,18 @@ class Run(Struct, eq=False):
     # What is left of its time, and when that ends while it is active.
     seconds: float = 0.0
     deadline: float = 0.0
-    # Operations that were refused before a restart: they are not asked for again after later ones were carried out.
-    refused_before: frozenset[int] = frozenset()
+    # What was refused before a restart, by reference: not asked for again after later operations were carried out.
+    refused_before: frozenset[str] = frozenset()
     # What a person was asked before a restart, by operation, and which questions have been told of since.
     asked_before: dict[int, list[translate.Why]] = {}
     told: set[str] = set()
-    # Operations that were taken on before a restart.
-    taken_on_before: frozenset[int] = frozenset()
+    # What was taken on before a restart, by reference.
+    taken_on_before: frozenset[str] = frozenset()
+
+    @property
+    def ref(self) -> str:
+        """What the call of its present operation is known by in this run."""
+        return f"{self.index}{AGAIN}" if self.is_again else str(self.index)
 
     @property
     def is_open(self) -> bool:
@@ -187,6 +197,11 @@ class Reasons(Protocol):
     @property
     def no_shell(self) -> str:
         """Why there is no shell here; empty if there is one."""
+
+
+def index_of(ref: str) -> int:
+    """The operation that a reference is about."""
+    return int(ref.removesuffix(AGAIN))
 
 
 def time_of(operations: list[dict[str, Any]]) -> float:
@@ -262,16 +277,22 @@ class Runs:
         self,
         session: int,
         started: ProcessStep,
-        on_record: Callable[[Run], Mapping[int, list[translate.Why]]],
+        on_record: Callable[[Run], Mapping[str, list[translate.Why]]],
     ) -> list[Output]:
         """After a restart: go on with a run that was open.
 
-        ``on_record`` tells which of its operations became calls, and what a person was asked about each.
+        ``on_record`` tells which of its operations became calls, by reference and in their order, and what a person was
+        asked about each.
         """
         run = self._add(started.subject, session, Submission.read(started.data))
         found = on_record(run)
-        run.refused_before = frozenset(range(max(found, default=0))) - found.keys()
-        run.asked_before = {index: questions for index, questions in found.items() if questions}
+        last = max(map(index_of, found), default=0)
+        run.refused_before = (
+            frozenset(f"{index}{again}" for index in range(last) for again in ("", AGAIN)) - found.keys()
+        )
+        for ref, questions in found.items():
+            if questions:
+                run.asked_before.setdefault(index_of(ref), []).extend(questions)
         run.taken_on_before = frozenset(found)
         self._enqueue(run)
         return self._take()
@@ -306,11 +327,11 @@ class Runs:
                 self._enqueue(run)
             case Reply(ref="ended"):
                 self._done(run)
-            case Wait() if effect.ref == str(run.index):
+            case Wait() if effect.ref == run.ref:
                 run.call_id = effect.call_id
                 if effect.approval_id is not None:
                     self._paused(run, effect, now)
-            case Answer() if effect.ref == str(run.index) and run.state in {"active", "paused", "queued"}:
+            case Answer() if effect.ref == run.ref and run.state in {"active", "paused", "queued"}:
                 self._answered(run, effect, now)
             case _:
                 pass
@@ -324,9 +345,9 @@ class Runs:
 
     def run_of(self, delivery: Deliver) -> Run | None:
         """The run whose present operation this is."""
-        run_id, _, index = (delivery.key or "").rpartition("/")
+        run_id, _, ref = (delivery.key or "").rpartition("/")
         run = self.open.get(run_id)
-        return run if run is not None and run.caller == delivery.caller and index == str(run.index) else None
+        return run if run is not None and run.caller == delivery.caller and ref == run.ref else None
 
     def delivered(self, delivery: Deliver) -> list[Output]:
         """An operation arrived at its space: it starts now, unless it is an approved one of a run without the turn."""
@@ -364,19 +385,29 @@ class Runs:
             self._give_turn(run)
             return
         operation = run.operations[run.index]
-        if answer.refused and run.index in run.taken_on_before and problem is not None:
+        if not run.is_again and translate.is_script_changed(problem):
+            # What was approved is not what would run: the question that shows what it is now is another one.
+            run.asked = run.held = run.call_id = None
+            run.is_again = True
+            self._go_on_asking(run, now)
+            return
+        if answer.refused and run.ref in run.taken_on_before and problem is not None:
             event = translate.not_shown(operation, run.index, problem, stamp(now.ms))
         else:
             event = translate.outcome(operation, run.index, answer, self._reasons.no_shell)
         run.asked = run.held = run.call_id = None
-        run.index += 1
+        run.index, run.is_again = run.index + 1, False
         self._tell(run, event)
         gone = (
             answer.refused and problem is not None and problem.code in translate.GONE and operation["type"] != "shell"
         )
         if gone or (run.stop_on_error and translate.failed(event)):
             self._end(run, "error")
-        elif run.state == "active":
+        else:
+            self._go_on_asking(run, now)
+
+    def _go_on_asking(self, run: Run, now: Now) -> None:
+        if run.state == "active":
             self._ask(run, now)
         elif run.state == "paused":
             self._enqueue(run, first=True)
@@ -423,10 +454,10 @@ class Runs:
         return self._take()
 
     def _ask(self, run: Run, now: Now) -> None:
-        while run.index in run.refused_before:
+        while run.ref in run.refused_before:
             operation = run.operations[run.index]
             event = translate.refused_before(operation, self._reasons.why_refused(run, operation), stamp(now.ms))
-            run.index += 1
+            run.index, run.is_again = run.index + 1, False
             self._tell(run, event)
             if run.stop_on_error:
                 self._end(run, "error")
@@ -441,11 +472,11 @@ class Runs:
         self._out.append(
             CallRequested(
                 session=run.session,
-                ref=str(run.index),
+                ref=run.ref,
                 caller=Principal(run.caller),
                 tool_id=translate.tool_id(run.space, operation["type"]),
                 input=translate.tool_input(operation),
-                key=f"{run.run_id}/{run.index}",
+                key=f"{run.run_id}/{run.ref}",
                 correlation_id=run.run_id,
                 # Its id is needed if the run has to be ended.
                 announce=True,
@@ -496,7 +527,7 @@ class Runs:
         """Somebody wants this run to end now, whatever it does or waits for."""
         if run.state != "ending" and (run.is_open or run.state == "paused"):
             # Under its reference: a call that has just been asked for may have no id yet.
-            self._out.append(CancelRequested(run.session, "cancel", by, target=str(run.index), reason="run ended"))
+            self._out.append(CancelRequested(run.session, "cancel", by, target=run.ref, reason="run ended"))
             details = {"index": run.index, "endedBy": by.identity}
             self._tell(run, translate.error_event("system", ENDED, stamp(now.ms), details))
             self._end(run, "error")
@@ -514,7 +545,7 @@ class Runs:
 
     def time_over(self, run: Run, now: Now) -> list[Output]:
         """End a run whose time is over."""
-        operation, ref = run.operations[run.index], str(run.index)
+        operation, ref = run.operations[run.index], run.ref
         details = {"index": run.index, "operationType": operation["type"]}
         text = "The run took longer than its operations may take together"
         by = Principal(run.caller)

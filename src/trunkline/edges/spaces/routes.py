@@ -137,7 +137,7 @@ class SpacesApi:
         if by.is_operator:
             shape["folder"] = str(space.workspace.root)
         if not has_shell:
-            shape["note"] = self._spaces.no_shell
+            shape["note"] = self._spaces.reasons.no_shell
         return shape
 
     def _agent(self, request: Request) -> SpaceAgent:
@@ -276,8 +276,8 @@ class SpacesApi:
             if own is not None and own.rule == verdict.rule and own.suggestion is not None:
                 shape["suggestion"] = own.suggestion
         reason = verdict.reason
-        if operation["type"] == "shell" and self._spaces.no_shell:
-            reason = self._spaces.no_shell
+        if operation["type"] == "shell" and self._spaces.reasons.no_shell:
+            reason = self._spaces.reasons.no_shell
         if reason:
             shape["reason"] = reason
         return shape

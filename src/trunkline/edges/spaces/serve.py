@@ -1,7 +1,8 @@
 """All spaces of an exchange and their runs: the rim between ``process`` and the world.
 
 Owns the conversation of each run, the alarm for their time, and who is told when a run has something to show. Does not
-own the folders that spaces are on disk (``store``), nor how people ask for all this (``routes``, ``sockets``).
+own the folders that spaces are on disk (``store``), why something is so (``reasons``), nor how people ask for all this
+(``routes``, ``sockets``).
 
 Invariants: a defect met in one run ends this run with an error event, and no other. What is held for a run is bounded
 by one message in each direction; a finished run is dropped from memory first, and then comes from the record.
@@ -15,22 +16,31 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, ParamSpec
 
-import msgspec
-from msgspec import Raw
-
 from trunkline.edges.alarm import Alarm
 from trunkline.edges.answers import Refused
 from trunkline.edges.exchange import BaseSink, Feed, Views
 from trunkline.edges.spaces import translate, undo
 from trunkline.edges.spaces.agent import SpaceAgent
 from trunkline.edges.spaces.messages import read_operations_message
-from trunkline.edges.spaces.process import PROCESS, Changed, Drop, Ended, Output, Run, Runs, Start, Submission, Turn
+from trunkline.edges.spaces.process import (
+    PROCESS,
+    Changed,
+    Drop,
+    Ended,
+    Output,
+    Run,
+    Runs,
+    Start,
+    Submission,
+    Turn,
+)
+from trunkline.edges.spaces.reasons import Reasons
 from trunkline.edges.spaces.store import Space, SpacesFolder
 from trunkline.edges.waiting import Requests, Waiting
-from trunkline.effects import Deliver, ToSession, Wait
+from trunkline.effects import Deliver, ToSession
 from trunkline.errors import WorkspaceError
 from trunkline.events import AgentRemoved, CallFinished, Event
-from trunkline.model import Decision, Fault, Now, Principal, ProcessIdentity, Status, Verdict, fault, stamp
+from trunkline.model import Now, Principal, ProcessIdentity, Status, fault, stamp
 from trunkline.workspace.sandbox import Sandbox, probe
 
 log = logging.getLogger("trunkline")
@@ -38,8 +48,6 @@ log = logging.getLogger("trunkline")
 # Finished runs kept as they were: for whoever asks again soon, before the record's masked form has to do.
 KEPT_RUNS: Final = 256
 KEPT_BYTES: Final = 67_108_864
-# Entries that say that a call waits for a person.
-QUESTIONS: Final = frozenset({"question.opened", "question.joined"})
 # What those who follow a run are told: look at it.
 NEWS: Final = b""
 
@@ -75,11 +83,11 @@ class Spaces:
         self._entropy = entropy
         self._sandbox: Sandbox | None = None
         self._is_probed = False
-        self.no_shell = ""
         self.agents: dict[str, SpaceAgent] = {}
         # One space is made or removed at a time: it may be the same one.
         self._changing = asyncio.Lock()
-        self.runs = Runs(self)
+        self.reasons = Reasons(feed, views, self.agents)
+        self.runs = Runs(self.reasons)
         self._alarm = Alarm(feed, self.runs.wake_at, self._wake)
         self._requests = Requests(feed)
         self._followers: dict[str, list[Waiting]] = {}
@@ -95,7 +103,7 @@ class Spaces:
 
     def _put(self, space: Space) -> SpaceAgent:
         agent = self.new_agent(space)
-        agent.run_of, agent.shown_before = self._run_of, self._shown_before
+        agent.run_of, agent.shown_before = self._run_of, self.reasons.shown_before
         self.agents[space.name] = agent
         self._feed.guard(agent.agent_id, agent.guard)
         return agent
@@ -113,7 +121,7 @@ class Spaces:
         recorded = self._views.open_steps(PROCESS).values()
         for started in sorted((steps[0] for steps in recorded), key=lambda step: step.n):
             session = self._converse(started.subject)
-            self._guarded(session, self.runs.take_up, session, started, self._on_record_of)
+            self._guarded(session, self.runs.take_up, session, started, self.reasons.on_record)
 
     async def _attach(self, agent: SpaceAgent) -> None:
         """Let a space in. A sandbox is looked for once, when the first one needs it."""
@@ -124,11 +132,11 @@ class Spaces:
         await agent.attach()
 
     async def find_sandbox(self) -> Sandbox | None:
-        """Where commands run; None if nothing holds them here, and then ``no_shell`` says why."""
+        """Where commands run; None if nothing holds them here, and then ``reasons.no_shell`` says why."""
         try:
             return await probe()
         except WorkspaceError as error:
-            self.no_shell = error.message
+            self.reasons.no_shell = error.message
             log.warning("spaces have no shell: %s", error.message)
             return None
 
@@ -188,11 +196,6 @@ class Spaces:
         """The run that a delivery is of; of a call that is of none, the call."""
         run = self.runs.run_of(delivery)
         return delivery.call_id if run is None else run.run_id
-
-    def _shown_before(self, delivery: Deliver) -> list[str]:
-        """With which reasons a person was asked about this call, by what is on record."""
-        recorded = [_read_recorded(line) for line in self._views.entries(call_id=delivery.call_id)]
-        return [entry.reason for entry in recorded if entry.kind == "question.opened"]
 
     async def stop(self) -> None:
         """End what still runs, and tell whoever follows a run that it goes on after the next start."""
@@ -348,77 +351,6 @@ class Spaces:
             oldest = self._finished.pop(next(iter(self._finished)))
             self._finished_bytes -= oldest.size
 
-    # -- why something is so -------------------------------------------------------------------------------------------
-
-    def why_asked(self, run: Run, operation: Mapping[str, Any], wait: Wait) -> translate.Why:
-        """Why a person is asked: by the space's rules, or else by those of the exchange."""
-        question = self._views.question(wait.approval_id or "")
-        return self._why(
-            run,
-            operation,
-            wait.approval_id or "",
-            "" if question is None else question.reason,
-            stamp(self._feed.now().ms) if question is None else question.asked_at,
-            wait.expires_ms,
-            "" if question is None else question.rule,
-        )
-
-    def _why(
-        self,
-        run: Run,
-        operation: Mapping[str, Any],
-        approval_id: str,
-        reason: str,
-        asked_at: str,
-        expires_ms: int | None,
-        asked_by_rule: str = "",
-    ) -> translate.Why:
-        tool_id, body = translate.tool_id(run.space, operation["type"]), translate.tool_input(operation)
-        agent = self.agents.get(run.space)
-        own = None if agent is None else agent.judge(tool_id, body)
-        if own is not None and own.decision is Decision.ASK:
-            # As it was asked, if by this rule: there the hashes of scripts are in it.
-            reason = reason if reason.startswith(own.reason) else own.reason
-            rule, suggestion = own.rule, own.suggestion
-        else:
-            rule, suggestion = asked_by_rule or self._check(run, tool_id, None).rule, None
-        expires_at = None if expires_ms is None else stamp(expires_ms)
-        return translate.Why(rule, reason, asked_at, approval_id, expires_at, suggestion)
-
-    def why_refused(self, run: Run, operation: Mapping[str, Any]) -> Fault | None:
-        """Why such an operation would be refused now, if it would."""
-        tool_id = translate.tool_id(run.space, operation["type"])
-        return self._check(run, tool_id, translate.tool_input(operation)).fault
-
-    def _check(self, run: Run, tool_id: str, body: Raw | None) -> Verdict:
-        return self._views.check(run.caller, tool_id, body, run.on_behalf_of)
-
-    def why_denied(self, delivery: Deliver) -> Fault | None:
-        """Why a delivery that waited for its turn must not be carried out any more, if it must not."""
-        return self._views.denied(delivery.call_id)
-
-    def _on_record_of(self, run: Run) -> dict[int, list[translate.Why]]:
-        """Which operations of a run became calls, and what a person was asked about each, by what is on record."""
-        found: dict[int, list[translate.Why]] = {}
-        calls: dict[int, int] = {}
-        recorded = [_read_recorded(line) for line in self._views.entries(correlation_id=run.run_id)]
-        # Changed rules may say yes to a call that waits: nobody was asked that.
-        by_rules = {entry.approval_id for entry in recorded if entry.how == "approved" and entry.by == "policy"}
-        for entry in recorded:
-            owner, _, index = (entry.key or "").rpartition("/")
-            # Correlations and keys are the callers' to choose: somebody else's say nothing about this run.
-            if owner == run.run_id and entry.caller == run.caller and index.isdecimal():
-                calls[entry.n] = int(index)
-                found[int(index)] = []
-            elif entry.kind in QUESTIONS and entry.call in calls and entry.approval_id not in by_rules:
-                place = calls[entry.call]
-                operation = run.operations[place]
-                # Of a question that another call opened, only that one's entry says until when it is open.
-                found[place].append(
-                    self._why(run, operation, entry.approval_id, entry.reason, stamp(entry.at), entry.expires_ms)
-                )
-        return found
-
 
 class _RunSink(BaseSink):
     """The conversation of one run."""
@@ -436,22 +368,3 @@ class _RunSink(BaseSink):
     def abort(self) -> None:
         """A defect was met here."""
         self._spaces.fail(self._run_id)
-
-
-class _Recorded(msgspec.Struct):
-    """Of an entry, the key of a call and whose it is, or the question that a call waited for."""
-
-    kind: str
-    n: int
-    at: int
-    key: str | None = None
-    caller: str = ""
-    call: int | None = None
-    approval_id: str = ""
-    reason: str = ""
-    expires_ms: int | None = None
-    how: str = ""
-    by: str = ""
-
-
-_read_recorded: Final = msgspec.json.Decoder(_Recorded).decode

@@ -22,7 +22,7 @@ from trunkline.edges.spaces.messages import (
     PROTOCOL_VERSION,
 )
 from trunkline.effects import Answer
-from trunkline.errors import WorkspaceError
+from trunkline.errors import ScriptChanged, WorkspaceError
 from trunkline.model import Decision, Fault, Status, ToolDefinition, Verdict, fault, stamp
 from trunkline.workspace import policy
 
@@ -45,6 +45,8 @@ DENIED: Final = frozenset(
 # What the exchange says when it cannot take a call on at all.
 STOPPING: Final = "hub.unavailable"
 GONE: Final = frozenset({"tool.not_found", "tool.unavailable"})
+# In the details of a fault: ``errors.ScriptChanged``.
+SCRIPT_CHANGED: Final = "scriptChanged"
 NOT_KNOWN: Final = "whether the operation took effect is not known"
 # The place of a defect of ours is on record, for the operator.
 DEFECT: Final = "A defect of the exchange ended this; the operator's record says where"
@@ -387,4 +389,12 @@ def failed(event: Mapping[str, Any]) -> bool:
 def failure(error: WorkspaceError) -> Fault:
     """What a tool of a space says when it could not do its work."""
     text = f"{error.message}; {NOT_KNOWN}" if error.in_doubt else error.message
-    return Fault("tool.failed", text, details={"category": error.kind})
+    details: dict[str, object] = {"category": error.kind}
+    if isinstance(error, ScriptChanged):
+        details[SCRIPT_CHANGED] = True
+    return Fault("tool.failed", text, details=details)
+
+
+def is_script_changed(problem: Fault | None) -> bool:
+    """Whether a command was not begun because a script that it reads is another than the one that was approved."""
+    return problem is not None and bool((problem.details or {}).get(SCRIPT_CHANGED))

@@ -39,6 +39,18 @@ async def test_who_has_registered_can_be_called_by_its_type() -> None:
     assert kit.call("chiffon.infra/run").answer is None
 
 
+async def test_a_type_offers_what_is_new_and_not_its_whole_list_each_time() -> None:
+    kit = Kit()
+    agent = await kit.agent("infra-1", work=["w0"])
+    for number in range(1, 20):
+        await kit.register_again(agent, [f"w{number}"])
+    await kit.agent("infra-2", work=["w3", "v"])
+    offered = [entry for entry in kit.exchange.recorded(entries.ToolsOffered) if entry.agent_id == "chiffon.infra"]
+    assert [len(entry.tool_ids) for entry in offered] == [1] * 21
+    assert len(kit.exchange.hub.registry.agents["chiffon.infra"].tools) == 21
+    assert kit.call("chiffon.infra/w3").answer is None
+
+
 async def test_an_agent_that_does_nothing_is_registered_all_the_same() -> None:
     kit = Kit()
     assert (await kit.agent("infra-1", work=())).answer["registered"] is True

@@ -55,6 +55,64 @@ async def test_an_agent_that_comes_back_goes_on_with_its_session_and_hears_of_it
     assert kit.notes() == [], "that was no failed attempt"
 
 
+async def test_who_registers_again_and_again_is_not_looked_at_and_keeps_what_it_has() -> None:
+    kit = Kit()
+    agent = await kit.agent(work=[f"w{n}" for n in range(900)])
+    kit.call("infra-1/w1", {"x": 1})
+    assert len(agent.fetch()) == 1
+    told = await kit.register_again(agent, [f"w{n}" for n in range(900)])
+    assert (told["rejected"], len(agent.fetch())) == ({}, 1)
+    before = len(kit.exchange.log)
+    for _ in range(50):
+        told = await kit.register_again(agent, [f"v{n}" for n in range(900)])
+        assert set(told["rejected"].values()) == {"limit.rate"}
+    assert (len(told["rejected"]), told["work_types"]) == (900, [])
+    assert agent.fetch() == [], "what it works on is sent again to who is taken at its word"
+    assert len(kit.exchange.log) == before
+    assert kit.call("infra-1/w2").answer is None
+    kit.advance(100.0, agent)
+    assert (await kit.register_again(agent, ["v1"]))["work_types"] == ["v1"]
+
+
+async def test_who_says_nothing_new_again_and_again_is_not_sent_its_work_each_time() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    kit.call("infra-1/run", {"x": 1})
+    while True:
+        agent.fetch()
+        await kit.register_again(agent, ())
+        if not len(agent.session.outbox):
+            break
+    kit.advance(1.0, agent)
+    await kit.register_again(agent, ())
+    assert len(agent.fetch()) == 1
+
+
+async def test_work_that_was_not_fetched_yet_is_not_written_anew_by_a_registration() -> None:
+    kit = Kit()
+    agent = await kit.agent()
+    kit.call("infra-1/run", {"x": 1})
+    (first,) = agent.session.outbox.take()
+    agent.session.outbox.put_back(first)
+    await kit.register_again(agent, ["run"])
+    assert [one.message_id for one in agent.session.outbox.take()] == [first.message_id]
+
+
+async def test_registrations_before_the_first_is_admitted_are_bounded() -> None:
+    kit = Kit()
+    kit.exchange.disk_rests = True
+    names = [f"w{n}" for n in range(900)]
+    asked = [asyncio.create_task(kit.agent(work=names)) for _ in range(40)]
+    async with asyncio.timeout(10):
+        refused = await asyncio.gather(*asked[20:], return_exceptions=True)
+    assert [one.error.error_code for one in refused if isinstance(one, Refused)] == [5002] * 20
+    kit.exchange.disk_rests = False
+    kit.exchange.store()
+    async with asyncio.timeout(10):
+        assert (await asked[0]).answer["work_types"] == names
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
 async def test_another_token_for_the_same_agent_begins_anew() -> None:
     kit = Kit()
     agent = await kit.agent()

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from msgspec import Raw
 
 from tests.inhabited import LARGE_BYTES, MAIL, SLOW, Inhabited, answered, refused
-from tests.unit.edges.http.conftest import BOUND_S, Server
+from tests.unit.edges.http.conftest import BOUND_S, Server, wait_until
 from tests.unit.edges.http.test_routes import A_CALL, is_error
 from trunkline import entries
-from trunkline.edges.http import translate
-from trunkline.edges.http.calls import NewCall
+from trunkline.edges.http import gate, translate
+from trunkline.edges.http.calls import NewCall, Unattended
 from trunkline.edges.http.messages import MAX_BODY_BYTES
 from trunkline.edges.listener import LOST
 from trunkline.edges.waiting import Requests
 from trunkline.effects import Deliver
-from trunkline.events import CallRequested
+from trunkline.events import CallerLeft, CallRequested
 from trunkline.model import FAULTS, MAX_INPUT_BYTES, LargeOutput, Status, fault
-from trunkline.testing.memory import BOSS, AttachedAgent
+from trunkline.testing.memory import BOSS, OPERATOR_TOKEN, AttachedAgent
 
 JSON = {"content-type": "application/json"}
 
@@ -227,3 +228,136 @@ async def test_a_large_output_is_not_held_while_its_reader_is_slow() -> None:
         may_go_on.set()
         await request
     assert sum(map(len, said)) < 10_000
+
+
+# --- requests that come whole, which need no task ---------------------------------------------------------------------
+
+
+class Whole:
+    """A connection on which requests are written as a whole, several at once if wanted."""
+
+    def __init__(self, server: Server, token: str = OPERATOR_TOKEN) -> None:
+        self._server = server
+        self._token = token
+
+    async def __aenter__(self) -> Self:
+        self._reader, self.writer = await asyncio.open_connection("127.0.0.1", self._server.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+    def ask(self, *bodies: dict[str, Any]) -> None:
+        requests = []
+        for body in bodies:
+            data = json.dumps(body).encode()
+            lines = (
+                "POST /v1/calls HTTP/1.1",
+                f"Host: 127.0.0.1:{self._server.port}",
+                f"Authorization: Bearer {self._token}",
+                "Content-Type: application/json",
+                f"Content-Length: {len(data)}",
+            )
+            requests.append("\r\n".join((*lines, "\r\n")).encode() + data)
+        self.writer.write(b"".join(requests))
+
+    async def heard(self) -> tuple[int, dict[str, Any]]:
+        async with asyncio.timeout(BOUND_S):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
+            size = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+            return int(head.split()[1]), json.loads(await self._reader.readexactly(size))
+
+
+async def test_a_call_that_came_whole_waits_without_a_task_and_gives_everything_back(server: Server) -> None:
+    exchange = server.exchange
+    async with Whole(server, exchange.alice) as alice:
+        for _ in range(2):
+            exchange.slow.delivered.clear()
+            alice.ask({"tool_id": SLOW, "input": {}})
+            await wait_until(lambda: bool(exchange.slow.delivered))
+            assert not server.connections.tasks
+            exchange.slow.finish({"done": True})
+            status, shape = await alice.heard()
+            assert (status, shape["status"], shape["output"]) == (200, "succeeded", {"done": True})
+            assert shape["caller"] == "http:alice"
+    assert [type(event) for event in exchange.answering.fed] == [CallRequested, CallRequested]
+
+
+async def test_calls_that_came_at_once_are_answered_in_their_order(server: Server) -> None:
+    async with Whole(server) as caller:
+        caller.ask(*({"tool_id": A_CALL["tool_id"], "input": {"n": n}} for n in range(20)))
+        assert [(await caller.heard())[1]["output"] for _ in range(20)] == [{"n": n} for n in range(20)]
+
+
+async def test_what_is_no_ordinary_answer_is_said_as_to_any_other_request(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = server.exchange
+    async with Whole(server, exchange.alice) as alice:
+        alice.ask({"tool_id": MAIL, "input": {"to": "carol"}})
+        assert (await alice.heard())[1]["status"] == "waiting_approval"
+        alice.ask({"tool_id": "com.example.echo/nothing", "input": {}})
+        status, shape = await alice.heard()
+        assert (status, shape["error"]["code"]) == (404, "tool.not_found")
+        alice.ask({"tool_id": 5, "input": {}}, {**A_CALL, "wait": False})
+        assert (await alice.heard())[0] == 400
+        assert (await alice.heard())[0] == 202
+        with monkeypatch.context() as patch:
+            patch.setattr(translate, "outcome", _broken)
+            alice.ask(A_CALL)
+            status, shape = await alice.heard()
+        assert (status, shape["error"]["retryable"]) == (500, False)
+        large = {"text": "x" * 100_000}
+        exchange.echo._deliver = lambda agent, _: agent.finish(large)
+        alice.ask(A_CALL)
+        assert (await alice.heard())[1]["output"] == large
+        alice.ask(A_CALL)
+        assert (await alice.heard())[0] == 200
+
+
+async def test_who_leaves_a_call_that_came_whole_is_told_to_the_exchange(server: Server) -> None:
+    async with Whole(server) as caller:
+        caller.ask({"tool_id": SLOW, "input": {}})
+        asked = await server.wait_fed(CallRequested)
+        caller.writer.transport.abort()
+    left = await server.wait_fed(CallerLeft)
+    assert left.session == asked.session
+
+
+async def test_a_call_that_came_whole_is_told_when_the_edge_closes(server: Server) -> None:
+    async with Whole(server) as caller:
+        caller.ask({"tool_id": SLOW, "input": {}})
+        await server.wait_fed(CallRequested)
+        server.edge._requests.close()
+        status, shape = await caller.heard()
+        assert (status, shape["status"]) == (202, "running")
+        caller.ask({"tool_id": SLOW, "input": {}})
+        assert (await caller.heard())[0] == 503
+
+
+async def test_calls_that_came_whole_count_for_their_caller(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "MAX_REQUESTS", 1)
+    exchange = server.exchange
+    async with Whole(server, exchange.alice) as first, Whole(server, exchange.alice) as second:
+        first.ask({"tool_id": SLOW, "input": {}})
+        await server.wait_fed(CallRequested)
+        second.ask(A_CALL)
+        assert (await second.heard())[0] == 429
+        exchange.slow.finish({})
+        assert (await first.heard())[0] == 200
+        second.ask(A_CALL)
+        assert (await second.heard())[0] == 200
+
+
+async def test_a_call_that_ended_with_its_answer_is_told_nothing_more(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Unattended, "flush", _broken)
+    async with Whole(server) as caller:
+        caller.ask(A_CALL)
+        assert (await caller.heard())[0] == 200
+    assert not server.exchange.recorded(entries.Noticed)
+
+
+def _broken(*_: object) -> None:
+    raise RuntimeError

@@ -14,7 +14,7 @@ from trunkline.edges import bearer, listener
 from trunkline.edges.doors import Door
 from trunkline.edges.http import gate
 from trunkline.edges.http.gate import Counted, is_our_host
-from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, Shares
+from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, Share, Shares
 from trunkline.entries import Noticed
 from trunkline.testing.memory import OPERATOR_TOKEN
 
@@ -87,7 +87,7 @@ async def test_every_bad_credential_gets_equal_bytes(server: Server, authorizati
     headers = {} if authorization is None else {"authorization": authorization.encode("latin-1")}
     answer = await server.client.get("/v1/agents", headers=headers)
     assert answer.status_code == 401
-    assert answer.content == gate.UNAUTHORIZED
+    assert answer.content == gate.UNAUTHORIZED.body
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
@@ -239,7 +239,9 @@ async def test_answers_that_one_caller_does_not_read_are_counted_and_more_are_re
             if len(message.get("body", b"")) > 1000:
                 await may_read.wait()
 
-        await Counted(unread, who, send).run(app, {"type": "http", "method": method}, receive=_nothing)
+        share = Share(unread, who)
+        await app({"type": "http"}, _nothing, Counted(share, send, may_refuse=method == "GET").send)
+        share.end()
         assert max(len(message.get("body", b"")) for message in told) <= FREE_BYTES
         return told[0]["status"], sum(len(message.get("body", b"")) for message in told)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from trunkline.edges.offers import JudgingBudget
 from trunkline.edges.opensentience.session import CoreSession, Settings
 from trunkline.effects import Admit, ConfirmTools, Deliver, ToSession
 from trunkline.events import AgentArrived, Event, Noticed
@@ -89,9 +90,9 @@ def deliver(call_id: str = CALL, **fields: Any) -> Deliver:
 class Talk:
     """One session, what happened and what it said."""
 
-    def __init__(self, *, seed: bytes = bytes(10), **settings: Any) -> None:
+    def __init__(self, *, seed: bytes = bytes(10), judging: JudgingBudget | None = None, **settings: Any) -> None:
         chosen = Settings("0.1.0", "i-1", **settings)
-        self.session = CoreSession(SESSION, chosen, Peer("pid:42"), seed=seed, now=NOW)
+        self.session = CoreSession(SESSION, chosen, Peer("pid:42"), seed=seed, now=NOW, judging=judging)
         self.events: list[Event] = []
         self.now = NOW
 

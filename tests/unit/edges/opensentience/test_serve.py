@@ -201,7 +201,8 @@ def test_only_loopback_addresses_are_listened_on(host: str, short_path: Path) ->
 @requirement("OS-004")
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_addresses_are_taken(host: str, short_path: Path) -> None:
-    OpenSentienceListener(None, Settings("0", "i"), path=short_path / "s", entropy=os.urandom, tcp=(host, 0))  # type: ignore[arg-type]
+    feed = MemoryExchange().feed
+    OpenSentienceListener(feed, Settings("0", "i"), path=short_path / "s", entropy=os.urandom, tcp=(host, 0))
 
 
 async def test_a_port_that_is_taken_is_named_with_its_key_and_leaves_no_socket_behind(short_path: Path) -> None:
@@ -467,3 +468,20 @@ async def test_connections_leave_nothing_behind(rig: Rig) -> None:
     assert rig.listener.connections.open == set()
     assert open_files() <= before
     assert len(asyncio.all_tasks()) == 1
+
+
+# --- tools again and again --------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_whose_changes_are_used_up_has_no_schema_judged(rig: Rig) -> None:
+    client = await rig.provider()
+    rejected: list[str] = []
+    while not rejected:
+        client.tell("agent.tools.register", {"tools": [tool(f"t{n}") for n in range(500)]})
+        rejected = [one["error"]["code"] for one in (await client.read())["payload"].get("rejected", ())]
+    assert set(rejected) == {"protocol.throttled"}
+    # Judged, these would be called invalid. A hundred more entries than there were just now take ten seconds.
+    client.tell("agent.tools.register", {"tools": [tool(f"b{n}", input_schema={"type": 5}) for n in range(600)]})
+    told = (await client.read())["payload"]["rejected"]
+    assert {one["error"]["code"] for one in told} == {"protocol.throttled"}
+    assert rig.feed.count(ToolsOffered) < 6

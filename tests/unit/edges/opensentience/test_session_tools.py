@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.requirement import requirement
-from tests.unit.edges.opensentience.core_side import AGENT, SCHEMA, SESSION, Talk, ready, tool
-from trunkline.edges.opensentience.tools import JUDGED_BYTES
+from tests.unit.edges.opensentience.core_side import AGENT, SCHEMA, SESSION, Talk, envelope, frame, ready, tool
+from trunkline.edges.offers import JUDGED_BYTES, JudgingBudget
 from trunkline.effects import ConfirmTools, ConfirmWithdrawal
 from trunkline.events import Noticed, ToolsOffered, ToolsWithdrawn
 from trunkline.model import Fault, Now, ToolDefinition, fault
@@ -175,6 +175,44 @@ def test_who_has_had_too_much_judged_is_refused_before_a_schema_is_looked_at_and
     assert isinstance(wait_ms, int)
     talk.now = Now(talk.now.mono + wait_ms / 1000, talk.now.wall)
     assert not offer(tool(input_schema={**SCHEMA, "title": "x" * 60_000}), talk=talk).rejected
+
+
+BAD = tool("bad", input_schema={"type": "strng"})
+
+
+def test_of_who_has_changed_too_much_nothing_is_judged_and_nothing_changes() -> None:
+    no_more = fault("limit.rate", "too many changes", details={"retry_after_ms": 100})
+    asked: list[tuple[str, int]] = []
+
+    def refused(agent: str, tools: int) -> Fault | None:
+        asked.append((agent, tools))
+        return no_more if tools > 2 else None
+
+    talk = ready(judging=JudgingBudget("opensentience", refused))
+    assert talk.tell("agent.tools.register", {"tools": [BAD, tool(), {}], "replace": True}) == []
+    (said,) = talk.said()
+    assert (said["type"], said["in_reply_to"]) == ("core.tools.registered", "id-of-agent.tools.register")
+    assert said["payload"]["registered"] == []
+    rejected = said["payload"]["rejected"]
+    assert [entry["tool_id"] for entry in rejected] == [f"{AGENT}/bad", f"{AGENT}/echo", ""]
+    assert {entry["error"]["code"] for entry in rejected} == {"protocol.throttled"}
+    assert asked == [(f"opensentience:{AGENT}", 3)]
+    assert len(offer(tool(), talk=talk).tools) == 1
+
+
+def test_lists_that_the_exchange_has_not_heard_of_yet_count_with_the_next() -> None:
+    asked: list[int] = []
+    talk = ready(judging=JudgingBudget("opensentience", lambda _, tools: asked.append(tools)))
+    one = frame(envelope("agent.tools.register", {"tools": [tool()]}))
+    first, second = talk.receive(one + one)
+    assert isinstance(first, ToolsOffered)
+    # The second list has one tool, and the first is an entry for itself and one for its tool.
+    assert asked == [1, 3]
+    for event in (first, second):
+        assert isinstance(event, ToolsOffered)
+        talk.send(ConfirmTools(SESSION, 0, event.ref, (f"{AGENT}/echo",)))
+    talk.receive(one)
+    assert asked == [1, 3, 1]
 
 
 @requirement("OS-093", "OS-094")

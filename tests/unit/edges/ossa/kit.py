@@ -27,8 +27,9 @@ from trunkline.config import Config, Ossa
 from trunkline.edges.edge import KeyTerms, Surroundings
 from trunkline.edges.ossa import keys, messages, sealing, signing
 from trunkline.edges.ossa.edge import OSSA, OssaEdge
+from trunkline.edges.ossa.identity import Known
 from trunkline.edges.ossa.messages import Refused
-from trunkline.edges.ossa.peers import DISCONNECTED, Known, Peer
+from trunkline.edges.ossa.peer import DISCONNECTED, Peer
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.topics.edge import TOPICS
 from trunkline.events import TokenIssued
@@ -224,7 +225,7 @@ class Agent:
     def send(self, data: bytes | dict[str, Any]) -> list[dict[str, Any]]:
         """Say this; the replies, which fill up while time passes. ``Refused`` if it is not taken."""
         peers, got = self.kit.peers, Replies()
-        known: Known = finished(peers.read(data if isinstance(data, bytes) else self.signed(data)))
+        known: Known = finished(peers.identities.read(data if isinstance(data, bytes) else self.signed(data)))
         got.ticket = peers.receive(known, lambda told: got.extend(json.loads(reply) for _, reply in told))
         self.kit.check()
         return got
@@ -250,7 +251,7 @@ class Agent:
         """What the exchange has of it."""
         if data is None:
             return self.kit.peers.by_agent[self.name]
-        return self.kit.peers.peer(finished(self.kit.peers.read(data)))
+        return self.kit.peers.peer(finished(self.kit.peers.identities.read(data)))
 
     def subscribe(self, topic: str, qos: int = 1, *, durable: bool = False) -> str:
         """Be told of a topic."""

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.unit.edges.ossa.kit import Kit, Line, refusal
-from trunkline.edges.ossa import asking
+from trunkline.edges.ossa import asking, replies
 from trunkline.entries import CallAccepted
 from trunkline.model import Decision, Policy, Rule
 
@@ -220,16 +220,16 @@ def test_a_result_that_is_owed_is_told_after_a_restart(kit: Kit, ended_before: b
 def test_results_that_nobody_comes_for_are_let_go_of_after_a_day_and_beyond_a_bound(kit: Kit) -> None:
     kit = Kit(rate={"worker": 100_000})
     line, alice = bob(kit), kit.agent("alice")
-    with patch.object(asking, "MAX_OWED", 5):
+    with patch.object(replies, "MAX_OWED", 5):
         for n in range(8):
             alice.ask("command", "bob", "echo", {"n": n})
             line.answer(line.got[-1], {"n": n})
-    assert len(alice.peer().asker.owed()) == 5
+    assert len(alice.peer().asker.owed) == 5
     assert len(kit.exchange.views.open_steps("ossa.commands")) == 5
     assert kit.exchange.notices().count("result.dropped") == 3
     for _ in range(24):
         kit.advance(3601)
-    assert alice.peer().asker.owed() == []
+    assert list(alice.peer().asker.owed) == []
     assert kit.exchange.views.open_steps("ossa.commands") == {}
 
 

@@ -179,3 +179,45 @@ def test_early_answers_are_kept_within_bounds(kit: Kit) -> None:
     assert attachment is not None
     assert attachment.provider._early_bytes <= 4_194_304
     assert attachment.provider._early_bytes == sum(len(one.payload) for one in attachment.provider._early.values())
+
+
+def code(reply: dict[str, Any]) -> int | None:
+    """The code of a reply that is an error."""
+    found: int | None = reply["body"].get("error", {}).get("code")
+    return found
+
+
+def test_an_agent_that_offers_actions_again_and_again_is_told_to_wait(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    bob.connect()
+    actions = [{"name": f"a{n}"} for n in range(200)]
+    codes = [code(bob.ask("request", "trunkline", "register", {"actions": actions})[0]) for _ in range(20)]
+    assert codes[0] is None
+    assert codes[-1] == 429
+    kit.advance(60)
+    assert code(bob.ask("request", "trunkline", "register", {"actions": actions})[0]) is None
+
+
+def test_an_offer_whose_socket_ends_before_it_is_on_disk_is_answered_all_the_same(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    line = bob.connect()
+    kit.exchange.disk_rests = True
+    replies = bob.ask("request", "trunkline", "register", {"actions": [{"name": "echo"}]}, correlationId="c")
+    line.leave()
+    kit.exchange.disk_rests = False
+    kit.exchange.store()
+    kit.advance(1)
+    assert len(replies) == 1
+    assert len(bob.peer().asker) == 0
+
+
+def test_an_offer_that_is_refused_leaves_the_one_before_it(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    line = bob.connect("echo")
+    again = {"name": "echo", "description": "another", "input_schema": {"type": "array"}}
+    [reply] = bob.ask("request", "trunkline", "register", {"actions": [again]})
+    assert reply["body"]["payload"]["rejected"].keys() == {"echo"}
+    line.leave()
+    line = bob.connect()
+    kit.call("bob/echo")
+    assert len(line.of("request")) == 1

@@ -142,6 +142,18 @@ def test_a_correlation_goes_on_after_a_call_of_it_was_never_answered(kit: Kit) -
     assert line.got[-1]["body"]["payload"] == {"n": 2}
 
 
+def test_a_late_answer_is_not_taken_for_that_of_one_which_waited_behind_it(kit: Kit) -> None:
+    line = kit.agent("bob").connect("echo")
+    kit.call("bob/echo", {"n": 1}, correlation_id="c", timeout_ms=1000)
+    waited = kit.call("bob/echo", {"n": 2}, correlation_id="c", timeout_ms=60_000)
+    kit.advance(10)
+    first, second = line.of("request")
+    line.answer(first, {"n": 1})
+    assert waited.answer is None
+    line.answer(second, {"n": 2})
+    assert waited.output == {"n": 2}
+
+
 def test_events_and_results_reach_an_agent_that_works_on_as_much_as_it_may(kit: Kit) -> None:
     bob = kit.agent("bob")
     line = bob.connect("echo")

@@ -28,6 +28,7 @@ from trunkline.edges.spaces.process import (
 )
 from trunkline.effects import Answer, Deliver, Reply, ToSession, Wait
 from trunkline.entries import ProcessStep
+from trunkline.errors import ScriptChanged
 from trunkline.events import CallRequested, CancelRequested, ProcessStepped
 from trunkline.model import NOBODY, Fault, Now, Principal, Status, fault
 
@@ -497,7 +498,7 @@ def test_open_runs_are_taken_up_from_their_first_operation_one_after_the_other(w
 def test_what_was_refused_before_a_restart_stays_refused(world: World) -> None:
     world.denied = fault("policy.denied", "Command 'sudo' is blocked", details={"policy": "shell.denied"})
     found = recorded("run_1", SHELL, MESSAGE, SHELL, MESSAGE)
-    world.take(world.runs.take_up(4, found, lambda _: {1: [], 3: []}))
+    world.take(world.runs.take_up(4, found, lambda _: {"1": [], "3": []}))
     assert world.refs == ["run_1/1"]
     world.denied = None
     world.answer("run_1/1", {})
@@ -507,11 +508,66 @@ def test_what_was_refused_before_a_restart_stays_refused(world: World) -> None:
     assert "before the exchange was restarted" in third["reason"]
 
 
+CHANGED = translate.failure(ScriptChanged())
+
+
+def test_a_command_whose_script_changed_is_asked_for_once_more_in_its_place(world: World) -> None:
+    run = world.submit("run_1", SHELL, MESSAGE)
+    world.wait("run_1/0", "a1")
+    world.deliver("run_1/0")
+    world.answer("run_1/0", status=Status.FAILED, problem=CHANGED)
+    assert world.refs == ["run_1/0", "run_1/0.2"]
+    world.wait("run_1/0.2", "a2")
+    assert (run.state, [event["type"] for event in run.events]) == ("paused", ["approvalRequired"] * 2)
+    assert run.asked is not None
+    assert (run.asked.approval_id, run.asked.operation_id) == ("a2", translate.operation_id(run.operations[0], 0))
+    world.answer("run_1/0", {"success": True})
+    assert len(run.events) == 2, "the first call has ended"
+    world.deliver("run_1/0.2")
+    assert world.started == ["call-run_1/0", "call-run_1/0.2"]
+    world.answer("run_1/0.2", {"success": True, "exitCode": 0})
+    assert (world.refs[-1], run.events[-1]["type"]) == ("run_1/1", "shell")
+
+
+def test_a_command_whose_script_changes_again_is_not_asked_for_a_third_time(world: World) -> None:
+    run = world.submit("run_1", SHELL, SHELL)
+    for ref in ("run_1/0", "run_1/0.2"):
+        world.wait(ref, f"question of {ref}")
+        world.deliver(ref)
+        world.answer(ref, status=Status.FAILED, problem=CHANGED)
+    assert (world.refs[-1], run.events[-1]["type"], run.events[-1]["category"]) == ("run_1/1", "error", "policy")
+    world.wait("run_1/1", "a3")
+    world.deliver("run_1/1")
+    world.answer("run_1/1", status=Status.FAILED, problem=CHANGED)
+    assert world.refs[-1] == "run_1/1.2", "the next command has a second time of its own"
+
+
+def test_what_was_asked_for_once_more_before_a_restart_goes_on_there(world: World) -> None:
+    first, second = (translate.Why("rule", "why", "2027-01-15T08:00:00.000Z", f"a{number}") for number in (1, 2))
+    found = recorded("run_1", SHELL, MESSAGE)
+    world.take(world.runs.take_up(4, found, lambda _: {"0": [first], "0.2": [second]}))
+    run = world.runs.open["run_1"]
+    world.answer("run_1/0", status=Status.FAILED, problem=CHANGED)
+    world.wait("run_1/0.2", "a2")
+    assert world.refs == ["run_1/0", "run_1/0.2"]
+    assert [event["details"]["approvalId"] for event in run.events] == ["a1", "a2"], "each question is told once"
+    world.refuse("run_1/0.2", fault("policy.denied", "no"))
+    assert world.refs[-1] == "run_1/1"
+
+
+def test_what_was_refused_the_second_time_before_a_restart_stays_refused(world: World) -> None:
+    found = recorded("run_1", SHELL, MESSAGE)
+    world.take(world.runs.take_up(4, found, lambda _: {"0": [], "1": []}))
+    world.answer("run_1/0", status=Status.FAILED, problem=CHANGED)
+    assert world.refs == ["run_1/0", "run_1/1"]
+    assert "before the exchange was restarted" in world.runs.open["run_1"].events[0]["reason"]
+
+
 def test_what_a_person_was_asked_before_a_restart_is_told_again_in_its_place(world: World) -> None:
     """Found by the simulation: whoever had seen the question missed the event that came after it."""
     asked = [translate.Why("rule", "why", "2027-01-15T08:00:00.000Z", f"a{number}") for number in (1, 2)]
     found = recorded("run_1", MESSAGE, SHELL, MESSAGE)
-    world.take(world.runs.take_up(4, found, lambda _: {0: [], 1: asked}))
+    world.take(world.runs.take_up(4, found, lambda _: {"0": [], "1": asked}))
     world.answer("run_1/0", {})
     kinds = [(event["type"], event.get("details", {}).get("approvalId")) for event in world.runs.open["run_1"].events]
     assert kinds == [("message", None), ("approvalRequired", "a1"), ("approvalRequired", "a2")]

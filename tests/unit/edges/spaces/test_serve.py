@@ -42,7 +42,7 @@ async def test_without_a_sandbox_no_shell_is_offered_and_the_error_says_what_to_
     run = await case.run({"type": "shell", "command": "ls"}, MESSAGE)
     assert (run.events[0]["category"], "install bubblewrap" in run.events[0]["message"]) == ("execution", True)
     assert kinds(run) == ["error", "message"]
-    assert case.edge.status() == {"spaces": 1, "open_runs": 0, "note": f"no shell: {case.spaces.no_shell}"}
+    assert case.edge.status() == {"spaces": 1, "open_runs": 0, "note": f"no shell: {case.spaces.reasons.no_shell}"}
 
 
 async def test_a_space_is_guarded_by_its_own_rules_as_long_as_it_is_there(case: Case) -> None:

@@ -154,12 +154,36 @@ async def test_a_script_that_was_approved_runs_as_it_was_shown(served: Served) -
     assert run.events[-1]["success"]
 
 
-async def test_a_script_that_changed_after_it_was_shown_is_not_run(served: Served) -> None:
+async def test_a_script_that_changed_after_it_was_shown_is_asked_about_again_with_its_new_hash(served: Served) -> None:
     run = await asked_to_build(served)
-    await served.run(create("build.sh", "rm -rf /", overwrite=True))
+    await served.run(create("build.sh", "make twice", overwrite=True))
     await (await approve(served, run))
+    await served.until(run, lambda: run.state == "paused" and len(run.events) == 2)
+    digest = hashlib.sha256(b"make twice").hexdigest()
+    assert run.events[-1]["type"] == "approvalRequired"
+    assert run.events[-1]["reason"].endswith(f"it reads build.sh (sha256 {digest})")
+    assert served.commands.begun == []
+    answering = await approve(served, run)
+    await served.commands.wait_begun(BUILD["command"])
+    served.commands.end(BUILD["command"])
+    await answering
     await served.end_of(run)
-    assert (run.events[-1]["type"], run.events[-1]["category"]) == ("error", "policy")
+    assert ([event["type"] for event in run.events], run.events[-1]["success"]) == (
+        ["approvalRequired", "approvalRequired", "shell"],
+        True,
+    )
+
+
+async def test_a_script_that_changes_each_time_is_asked_about_twice_and_not_run(served: Served) -> None:
+    run = await asked_to_build(served)
+    for number in (1, 2):
+        await served.run(create("build.sh", f"rm -rf /{number}", overwrite=True))
+        await (await approve(served, run))
+        if number == 1:
+            await served.until(run, lambda: run.state == "paused" and len(run.events) == 2)
+    await served.end_of(run)
+    assert [event["type"] for event in run.events] == ["approvalRequired", "approvalRequired", "error"]
+    assert run.events[-1]["category"] == "policy"
     assert "is another than was shown" in run.events[-1]["message"]
     assert served.commands.begun == []
 

@@ -1,0 +1,1 @@
+"""The suite for OSSA: an endpoint is reached over HTTPS and WebSocket as any agent would reach it."""

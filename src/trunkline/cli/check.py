@@ -1,0 +1,305 @@
+"""``trunkline check``: a conformance suite against anybody's implementation of a protocol.
+
+Owns where the identities come from and how the report is shown; what is checked is in ``trunkline.check``. Identities
+that the check made for itself are revoked when it ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from trunkline.check.ossa.bench import BOOK, MAX_IDENTITIES, MIN_IDENTITIES, RATE, REQUEST_TIMEOUT_S
+from trunkline.check.ossa.checking import check_endpoint
+from trunkline.check.ossa.endpoint import Endpoint, Unreachable
+from trunkline.check.ossa.wire import Identity, read_identity
+from trunkline.check.report import Report, Tally
+from trunkline.check.suite import FAILED, LEVELS, Result
+from trunkline.cli.client import ExchangeClient, at
+from trunkline.cli.options import CommandSettings, shared
+from trunkline.cli.terminal import (
+    CommandFailed,
+    did_you_mean,
+    duration,
+    heading,
+    near,
+    note,
+    printable,
+    say,
+    width,
+)
+from trunkline.errors import ExchangeUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# How wide explanations are, on terminals that would have more.
+_TEXT_CHARS: Final = 100
+_BAR_CHARS: Final = 20
+
+
+@click.group()
+def check() -> None:
+    """Whether an implementation of a protocol does what the protocol asks for."""
+
+
+@check.command("ossa", short_help="An endpoint of the OSSA Agent Communication Protocol.")
+@click.argument("url", required=False)
+@click.option("--level", type=click.Choice(LEVELS), default=LEVELS[-1], show_default=True, help="Up to which level.")
+@click.option(
+    "--only", metavar="NAME", multiple=True, help="A case or a category, whatever its level; may be repeated."
+)
+@click.option(
+    "--identity",
+    "files",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"An agent to speak as: what `trunkline token new ossa --json` prints. Give {MAX_IDENTITIES}; "
+    "without any they are made, and revoked, through the exchange of --home.",
+)
+@click.option("--report", "report_file", metavar="FILE", type=click.Path(path_type=Path), help="The report as JSON.")
+@click.option("--page", "page_file", metavar="FILE", type=click.Path(path_type=Path), help="The report as HTML.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="S",
+    type=click.FloatRange(0.1, 31),
+    default=REQUEST_TIMEOUT_S,
+    show_default=True,
+    help="After how long the endpoint gives a request up.",
+)
+@click.option(
+    "--rate",
+    metavar="N",
+    type=click.IntRange(1, 10_000),
+    default=RATE,
+    show_default=True,
+    help="Requests that it allows an agent in a minute.",
+)
+@click.option("--denied", metavar="AGENT/ACTION", help="An action that its policy denies.")
+@click.option("--list", "is_list", is_flag=True, help="Show what would be checked, and check nothing.")
+@shared
+def ossa(
+    settings: CommandSettings,
+    url: str | None,
+    level: str,
+    only: tuple[str, ...],
+    files: tuple[Path, ...],
+    report_file: Path | None,
+    page_file: Path | None,
+    timeout_s: float,
+    rate: int,
+    denied: str | None,
+    is_list: bool,
+) -> None:
+    """Check the OSSA endpoint at URL, by default that of the exchange of --home.
+
+    Exits with 0 if all passed, 1 if anything failed, 2 if there is nobody to check.
+
+    \b
+    trunkline check ossa https://127.0.0.1:7413
+    trunkline check ossa https://127.0.0.1:7413 --level core --page report.html
+    trunkline check ossa https://127.0.0.1:7413 --only security --only streams.gap
+    """  # noqa: D301 - Click wants the character itself: with it the lines below stay lines
+    _check_names(only)
+    if is_list:
+        _list(settings, level, only)
+        return
+    forbidden = _denied(denied)
+    with _identities(settings, files) as (identities, found_url):
+        endpoint = _endpoint(url or found_url)
+        progress = _Progress(len(BOOK.selected(level, only)))
+        try:
+            report = asyncio.run(
+                check_endpoint(
+                    endpoint,
+                    identities,
+                    level=level,
+                    only=only,
+                    request_timeout_s=timeout_s,
+                    rate=rate,
+                    denied=forbidden,
+                    told=progress.told,
+                )
+            )
+        except Unreachable as error:
+            raise CommandFailed("endpoint.unreachable", str(error), exit_code=2) from None
+        finally:
+            progress.end()
+    _write(report_file, json.dumps(report.as_json(), indent=2) + "\n")
+    if page_file is not None:
+        from trunkline.check.page import page
+
+        _write(page_file, page(report))
+    if not settings.shown_as_json(report.as_json()):
+        _show(report)
+    sys.exit(0 if report.is_passed else 1)
+
+
+# --- what is given ----------------------------------------------------------------------------------------------------
+
+
+def _check_names(only: Sequence[str]) -> None:
+    known = {name for case in BOOK.cases for name in (case.id, case.category)}
+    for name in only:
+        if name not in known:
+            raise click.UsageError(f"no case or category {printable(name)!r}{did_you_mean(near(name, known))}")
+
+
+def _endpoint(url: str | None) -> Endpoint:
+    if url is None:
+        raise click.UsageError("URL is missing: which endpoint? e.g. https://127.0.0.1:7413")
+    try:
+        return Endpoint(url)
+    except ValueError as error:
+        raise click.UsageError(f"{printable(url)}: {error}") from None
+
+
+def _denied(text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    agent, slash, action = text.partition("/")
+    if not agent or not slash or not action:
+        raise click.UsageError("--denied: expected AGENT/ACTION")
+    return agent, action
+
+
+@contextmanager
+def _identities(settings: CommandSettings, files: Sequence[Path]) -> Iterator[tuple[list[Identity], str | None]]:
+    """The agents to speak as, and the endpoint of the exchange that made them, if one did."""
+    if files:
+        if len(files) < MIN_IDENTITIES:
+            raise click.UsageError(f"--identity: at least {MIN_IDENTITIES}, a caller and a provider; all cases need 6")
+        yield [_read(file) for file in files[:MAX_IDENTITIES]], None
+        return
+    exchange: ExchangeClient = settings.connect()
+    made: list[dict[str, Any]] = []
+    run = secrets.token_hex(3)
+    try:
+        for number in range(1, MAX_IDENTITIES + 1):
+            asked: dict[str, object] = {"edge": "ossa", "agent": f"check-{run}-{number}", "type": "worker"}
+            made.append({**asked, **exchange.post(at("tokens"), asked)})
+        found = exchange.ready.get("ossa")
+        yield [read_identity(one) for one in made], found if isinstance(found, str) else None
+    finally:
+        for one in made:
+            try:
+                status, _ = exchange.answer("DELETE", at("tokens", str(one.get("id"))))
+            except ExchangeUnreachable:
+                status = 0
+            if status != 200:
+                note(f"not revoked: trunkline token revoke {printable(str(one.get('id')))}")
+
+
+def _read(file: Path) -> Identity:
+    try:
+        return read_identity(json.loads(file.read_bytes()))
+    except OSError as error:
+        raise click.UsageError(f"{printable(str(file))}: {error.strerror}") from None
+    except ValueError as error:
+        raise click.UsageError(f"{printable(str(file))}: {error}") from None
+
+
+def _write(file: Path | None, text: str) -> None:
+    if file is None:
+        return
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{printable(str(file))}: {error.strerror}") from None
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+class _Progress:
+    """How far it is, on one line of a terminal that is taken away in the end; elsewhere nothing."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._ended = self._failed = 0
+        self._is_shown = sys.stderr.isatty()
+
+    def told(self, result: Result) -> None:
+        self._ended += 1
+        self._failed += result.status == FAILED
+        if self._is_shown:
+            failed = f", {self._failed} failed" if self._failed else ""
+            click.echo(f"\r\033[K{self._ended} of {self._total} checked{failed}", nl=False, err=True)
+
+    def end(self) -> None:
+        if self._is_shown:
+            click.echo("\r\033[K", nl=False, err=True)
+
+
+def _list(settings: CommandSettings, level: str, only: Sequence[str]) -> None:
+    cases = BOOK.selected(level, only)
+    told = [
+        {"id": case.id, "level": case.level, "requirements": list(case.rows), "description": case.must}
+        for case in cases
+    ]
+    if settings.shown_as_json({"tests": told}):
+        return
+    size = max(len(case.id) for case in cases)
+    for case in cases:
+        say(f"{case.id.ljust(size)}  {case.level.ljust(8)}  {case.must}")
+
+
+def _show(report: Report) -> None:
+    say(heading(f"{report.protocol} at {report.endpoint}, level {report.level}"))
+    say(f"certificate, trusted because it was shown: sha256 {report.fingerprint}")
+    say()
+    size = max(len(category) for category in report.categories)
+    for category, results in report.categories.items():
+        say(_row(category.ljust(size), Tally.of(results)))
+    for one in report.failures:
+        say()
+        say(f"{click.style('FAILED', fg='red', bold=True)} {heading(one.id)}  {one.level}, {', '.join(one.rows)}")
+        _paragraph("must", one.must)
+        _paragraph("seen", one.seen)
+        _paragraph("mend", one.mend)
+    if report.skipped:
+        say()
+        for one in report.skipped:
+            _paragraph(f"{click.style('skipped', fg='yellow')} {one.id}", one.seen)
+    say()
+    tally = report.tally
+    say(
+        heading(f"{tally.passed} of {tally.passed + tally.failed} passed")
+        + (f", {tally.skipped} could not be tried" if tally.skipped else "")
+        + f"; score {tally.rate:g}, {report.messages} messages looked at in {duration(report.duration_s)}"
+    )
+
+
+def _row(category: str, tally: Tally) -> str:
+    tried = tally.passed + tally.failed
+    filled = round(_BAR_CHARS * tally.passed / tried) if tried else 0
+    if tally.failed:
+        filled = min(filled, _BAR_CHARS - 1)
+    bar = click.style("━" * filled, fg="green") + click.style("┄" * (_BAR_CHARS - filled), fg="red" if tried else None)
+    row = f"  {category}  {bar}  {tally.passed:3} of {tried}"
+    if tally.failed:
+        row += "  " + click.style(f"{tally.failed} failed", fg="red")
+    if tally.skipped:
+        row += "  " + click.style(f"{tally.skipped} skipped", fg="yellow")
+    return row
+
+
+def _paragraph(name: str, text: str) -> None:
+    """A name and the text about it, indented below the name."""
+    first = f"  {name}  "
+    below = " " * width(click.unstyle(first))
+    for number, line in enumerate(text.splitlines() or [""]):
+        lines = textwrap.wrap(printable(line), _TEXT_CHARS - len(below), break_on_hyphens=False) or [""]
+        for inner, part in enumerate(lines):
+            say((first if number == inner == 0 else below) + part)

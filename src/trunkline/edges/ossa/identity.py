@@ -1,0 +1,138 @@
+"""Whose message this is: its signature, its time, and what of it is encrypted for us.
+
+Owns the order of the checks: size, JSON, shape, version (``messages``), signature and whose key it is, time, secrecy.
+Does not own what the message leads to (``peers``), nor which keys there are (the exchange).
+
+Invariant: what is read here was signed by a key of its sender, unless the configuration does without signatures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.config import Ossa
+from trunkline.edges.exchange import Feed, Views
+from trunkline.edges.ossa import messages, sealing, signing
+from trunkline.edges.ossa.keys import AgentKeys, OwnKeys, agent_keys
+from trunkline.edges.ossa.messages import (
+    BAD_REQUEST,
+    ERROR,
+    HEARTBEAT,
+    UNAUTHORIZED,
+    Message,
+    Refused,
+)
+from trunkline.edges.ossa.translate import EDGE, US
+from trunkline.model import (
+    Principal,
+    reserved_prefix,
+)
+
+# Silent point 16.
+MAX_AHEAD_MS: Final = 300_000
+MAX_AGE_MS: Final = 86_400_000
+# A signature over more than this is checked beside the loop.
+HEAVY_BYTES: Final = 65_536
+NOT_YOURS: Final = "the signature's key is not a key of this sender"
+
+
+class Known(Struct, frozen=True):
+    """A message whose sender is who he says."""
+
+    message: Message
+    principal: Principal
+    token_sha256: str
+    keys: AgentKeys | None
+    is_sealed: bool = False
+
+
+class Identities:
+    """Reads messages. ``own`` opens what is encrypted for us."""
+
+    def __init__(self, feed: Feed, views: Views, config: Ossa, own: OwnKeys) -> None:
+        self._feed = feed
+        self._views = views
+        self._config = config
+        self._own = own
+
+    async def read(self, data: bytes) -> Known:
+        """A message whose sender proved who he is; ``Refused`` if it is not one."""
+        message = messages.read(data, any_uuid=self._config.any_uuid)
+        try:
+            if message.signature is None:
+                return self._unsigned(message)
+            claim = signing.read_claim(message.signature)
+            keys = self._claimed(message, claim.kid)
+            if len(data) > HEAVY_BYTES:
+                # The canonical form of a megabyte of numbers takes a tenth of a second: others have their turns.
+                await asyncio.to_thread(signing.check, data, claim, keys.checks)
+            else:
+                signing.check(data, claim, keys.checks)
+            return self._known(message, keys)
+        except Refused as refused:
+            refused.to, refused.thread_id = message.sender, message.thread_id
+            refused.is_of_error = message.type == ERROR
+            raise
+
+    def _claimed(self, message: Message, kid: str) -> AgentKeys:
+        """The keys of the credential that a signature names, if it is this sender's."""
+        view = self._views.credential(EDGE, _digest(kid))
+        agent_id = message.sender.agent_id
+        if view is None or view.public is None or view.agent != agent_id or reserved_prefix(agent_id):
+            raise Refused(UNAUTHORIZED, NOT_YOURS)
+        return agent_keys(view.public)
+
+    def _unsigned(self, message: Message) -> Known:
+        """Where signatures are not required, an agent is whom it says, if a key was made for one of that id."""
+        if self._config.require_signature:
+            raise Refused(UNAUTHORIZED, "the message is not signed")
+        for view in self._views.credentials(EDGE, message.sender.agent_id):
+            if view.public is not None:
+                return self._known(message, agent_keys(view.public))
+        raise Refused(UNAUTHORIZED, "no agent of this id has a key here")
+
+    def _known(self, message: Message, keys: AgentKeys) -> Known:
+        digest = _digest(keys.kid)
+        principal = self._feed.identify(EDGE, digest)
+        if principal is None:
+            raise Refused(UNAUTHORIZED, NOT_YOURS)
+        self._check_time(message)
+        return self._opened(Known(message, principal, digest, keys))
+
+    def _check_time(self, message: Message) -> None:
+        age_ms = self._feed.now().ms - message.sent_ms
+        if not -MAX_AHEAD_MS <= age_ms <= MAX_AGE_MS:
+            raise Refused(UNAUTHORIZED, "timestamp: too old, or in the future; whether it is a replay cannot be told")
+
+    def _opened(self, known: Known) -> Known:
+        message = known.message
+        if sealing.is_sealed(message.payload):
+            payload = sealing.open_sealed(message, self._own.opens)
+            opened = msgspec.structs.replace(message, payload=payload, sensitive=True)
+            return msgspec.structs.replace(known, message=opened, is_sealed=True)
+        if message.sensitive:  # silent point 6
+            raise Refused(BAD_REQUEST, "sensitive: the payload has to be encrypted")
+        return known
+
+    def of_agent(self, agent_id: str) -> Known | None:
+        """The agent of this id, if it still has a key; without a message of its."""
+        for view in self._views.credentials(EDGE, agent_id):
+            if view.public is not None:
+                keys = agent_keys(view.public)
+                digest = _digest(keys.kid)
+                principal = self._feed.identify(EDGE, digest)
+                if principal is not None:
+                    return Known(_NOTHING, principal, digest, keys)
+        return None
+
+
+def _digest(kid: str) -> str:
+    return hashlib.sha256(kid.encode()).hexdigest()
+
+
+_NOTHING: Final = Message("", HEARTBEAT, US, (US,), "", "")
