@@ -424,6 +424,10 @@ def identity_of(caller: str) -> str:
     return f"opensentience:{caller.removeprefix('agent:')}" if caller.startswith("agent:") else caller
 
 
+# The last moment that can be written down: the end of the year 9999.
+LATEST_MS: Final = 253_402_300_799_999
+
+
 # What happens in one turn happens at one time: 70 ns remembered, 400 made.
 @functools.lru_cache(maxsize=256)
 def stamp(ms: int) -> str:

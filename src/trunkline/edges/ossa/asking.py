@@ -232,7 +232,7 @@ class Asker:
 
     def _start(self, asking: Asking, now: Now) -> list[Event]:
         message = asking.message
-        if message.expires_ms is not None and message.expires_ms <= now.ms:  # silent point 16
+        if message.is_expired(now.ms):
             return self._expired(asking, now)
         if not asking.tool_id:
             return self._offer(asking, now)

@@ -24,7 +24,7 @@ from msgspec import Raw, Struct
 
 from trunkline import strictjson
 from trunkline.errors import RemoteProtocolError
-from trunkline.model import EMPTY_OBJECT, MAX_NAME_CHARS, stamp
+from trunkline.model import EMPTY_OBJECT, LATEST_MS, MAX_NAME_CHARS, stamp
 
 VERSION: Final = "1.0.0"
 MAJOR: Final = "1"
@@ -165,6 +165,11 @@ class Message(Struct, frozen=True):
     def expires_ms(self) -> int | None:
         """When it is not to be delivered any more."""
         return None if self.expires_at is None else moment(self.expires_at)
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether it is not to be handled any more (silent point 16)."""
+        expires_ms = self.expires_ms
+        return expires_ms is not None and expires_ms <= now_ms
 
     @property
     def thread_id(self) -> str:
@@ -377,7 +382,8 @@ def _time(given: object, place: str) -> str:
     try:
         if type(given) is not str or _TIME.fullmatch(given) is None:
             raise ValueError
-        moment(given)
+        if moment(given) > LATEST_MS:
+            raise ValueError
     except (ValueError, OverflowError):
         raise Refused(BAD_REQUEST, f"{place}: expected a time like 2026-01-16T12:00:00Z") from None
     return given

@@ -44,9 +44,9 @@ from trunkline.edges.ossa.providing import NOT_ADMITTED, Provider, Sending
 from trunkline.edges.ossa.rates import Rate
 from trunkline.edges.ossa.replies import Saying
 from trunkline.edges.ossa.streams import Streams
-from trunkline.edges.ossa.translate import US, derived_id
+from trunkline.edges.ossa.translate import EDGE, US, derived_id
 from trunkline.effects import ConfirmTools, ToSession
-from trunkline.events import Event, ProcessStepped
+from trunkline.events import Event, Noticed, ProcessStepped
 from trunkline.model import (
     AGENT_ID,
     EMPTY_OBJECT,
@@ -141,12 +141,18 @@ class Peer(BaseSink):
             events += self.asker.receive(message, ticket, now, is_sealed=known.is_sealed)
             self.step(events)
             return True
-        if message.type in STREAM_TYPES:
+        if message.is_expired(now.ms):
+            events.append(self._expired(message))
+        elif message.type in STREAM_TYPES:
             events += self._stream(message, now)
         elif message.type != HEARTBEAT:
             events += self._answer(message, provider)
         self.step(events)
         return False
+
+    def _expired(self, message: Message) -> Event:
+        what = f"{message.type} {message.message_id}"
+        return Noticed("message.expired", EDGE, self.principal.identity, what)
 
     def _answer(self, message: Message, provider: Provider | None) -> list[Event]:
         events = [] if provider is None else provider.receive(message)
@@ -160,7 +166,11 @@ class Peer(BaseSink):
         attachment = self.attachment
         provider = None if attachment is None else attachment.provider
         events = [] if provider is None else provider.heard(now)
-        self.step(events + self._answer(known.message, provider))
+        message = known.message
+        if message.is_expired(now.ms):
+            self.step([*events, self._expired(message)])
+        else:
+            self.step(events + self._answer(message, provider))
 
     def took(self, sending: Sending) -> None:
         """The agent took an event or a result, says the way it was sent by."""

@@ -57,7 +57,7 @@ from trunkline.events import (
     SubscriberLeft,
     ToolsOffered,
 )
-from trunkline.model import Health, Now, Peer, Principal, Status, ToolDefinition, fault, stamp
+from trunkline.model import LATEST_MS, Health, Now, Peer, Principal, Status, ToolDefinition, fault, stamp
 
 # Requests that the agent works on, and events that it has not acknowledged, at once; the rest waits in its order.
 MAX_REQUESTS: Final = 16
@@ -303,7 +303,7 @@ class Provider:
             effect.body,
             correlation_id=effect.correlation_id,
             priority=extras.priority if extras.priority != messages.DEFAULT_PRIORITY else None,
-            expires_at=None if effect.expires_ms is None else stamp(effect.expires_ms),
+            expires_at=None if effect.expires_ms is None else stamp(min(effect.expires_ms, LATEST_MS)),
             topic=effect.topic,
             qos=effect.qos,
             # One event comes once for each subscription that it fits: the subscriber is told for which.

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from trunkline.model import EXCHANGE, MAX_INPUT_BYTES, ToolDefinition
+from trunkline.model import EXCHANGE, LATEST_MS, MAX_INPUT_BYTES, ToolDefinition
 
 PUBLISH: Final = f"{EXCHANGE}/publish"
 SUBSCRIBE: Final = f"{EXCHANGE}/subscribe"
@@ -27,7 +27,7 @@ class Publish(Struct, frozen=True):
     topic: Topic
     payload: Raw
     qos: Qos = 0
-    expires_ms: Annotated[int, Meta(ge=0)] | None = None
+    expires_ms: Annotated[int, Meta(ge=0, le=LATEST_MS)] | None = None
 
 
 class Subscribe(Struct, frozen=True):
@@ -77,6 +77,7 @@ def definitions() -> tuple[ToolDefinition, ...]:
                 expires_ms={
                     "type": ["integer", "null"],
                     "minimum": 0,
+                    "maximum": LATEST_MS,
                     "description": "when nobody wants it any more, in milliseconds since 1970",
                 },
             ),

@@ -29,12 +29,11 @@ from trunkline.edges.topics.streams import IdentityReaders, Reader, Readers
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Dropped, Item, Requests, Waiting
 from trunkline.effects import Answer, Notify, Wait
 from trunkline.events import CallRequested
-from trunkline.model import MAX_INPUT_BYTES, MAX_NAME_CHARS, Fault, Principal, fault, stamp
+from trunkline.model import LATEST_MS, MAX_INPUT_BYTES, MAX_NAME_CHARS, Fault, Principal, fault, stamp
 
 PREFIXES: Final = ("/v1/topics",)
 PATH: Final = "/v1/topics/{topic:path}"
 # The latest moment that fits into a number of sixteen digits.
-LATEST_MS: Final = 9_999_999_999_999_999
 NAME: Final = re.compile(rf"[^\x00-\x1f\x7f]{{1,{MAX_NAME_CHARS}}}")
 
 

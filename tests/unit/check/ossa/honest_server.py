@@ -595,7 +595,7 @@ class HonestServer:
         try:
             if kind in {"request", "command"} or self.has("counts_everything"):
                 self.count(agent, header["sender"])
-            is_late = "expiresAt" in header and seconds(header["expiresAt"]) < time.time() - 30
+            is_late = "expiresAt" in header and seconds(header["expiresAt"]) < time.time()
             if "expiresAt" in header and self.has("compares_times_as_texts"):
                 is_late = header["expiresAt"].replace("Z", "") < now()
             if is_late and not self.has("ignores_expiry"):

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.unit.edges.ossa.kit import Agent, Kit, refusal
+from trunkline import entries
 from trunkline.edges.ossa.peers import FORGET_S
-from trunkline.model import Decision, Policy, Rule
+from trunkline.model import LATEST_MS, Decision, Policy, Rule
 
 
 @pytest.fixture
@@ -221,3 +222,28 @@ def test_an_offer_that_is_refused_leaves_the_one_before_it(kit: Kit) -> None:
     line = bob.connect()
     kit.call("bob/echo")
     assert len(line.of("request")) == 1
+
+
+@pytest.mark.parametrize("when", ["9999-12-31T23:59:59-23:59", "10000-01-01T00:00:00Z"])
+def test_a_time_that_cannot_be_written_down_is_400(kit: Kit, when: str) -> None:
+    alice = kit.agent("alice")
+    refused = refusal(alice.ask, "event", "trunkline", "e", {}, topic="news", qos=1, expiresAt=when)
+    assert refused.error_code == 400
+
+
+def test_an_event_that_expires_at_the_end_of_time_is_told_and_ends_nobody(kit: Kit) -> None:
+    line = kit.agent("bob").connect()
+    line.agent.ask("request", "trunkline", "subscribe", {"topic": "news", "qos": 1})
+    for expires_ms in (LATEST_MS, LATEST_MS + 1, 10**15):
+        kit.call("trunkline/publish", {"topic": "news", "payload": 1, "qos": 1, "expires_ms": expires_ms})
+    assert [one["header"]["expiresAt"] for one in line.of("event")] == ["9999-12-31T23:59:59.999Z"]
+    kit.check()
+
+
+@pytest.mark.parametrize("kind", ["stream_start", "response", "heartbeat", "acknowledgment"])
+def test_what_expired_and_gets_no_reply_is_dropped_and_recorded(kit: Kit, kind: str) -> None:
+    line = kit.agent("bob").connect()
+    more = {"streamId": "s"} if kind == "stream_start" else {}
+    line.agent.ask(kind, "trunkline", kind, {}, expiresAt=kit.stamp(-1), **more)
+    assert [entry.code for entry in kit.exchange.recorded(entries.Noticed)] == ["message.expired"]
+    assert len(line.agent.peer().streams) == 0
