@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -181,6 +182,21 @@ def test_a_command_is_acknowledged_at_once_and_its_result_is_told_until_it_is_ac
     kit.advance(100)
     assert len(own.of("command_result")) == 3
     assert kit.exchange.views.open_steps("ossa.commands") == {}
+
+
+def test_the_result_of_a_command_and_a_reply_leave_when_what_they_tell_is_on_disk(kit: Kit) -> None:
+    line, alice = bob(kit), kit.agent("alice")
+    own = alice.connect()
+    alice.ask("command", "bob", "echo", {"x": 1})
+    reply = alice.ask("request", "bob", "echo", {"x": 2})
+    stored: list[Callable[[], None]] = []
+    with patch.object(kit.peers.feed, "when_stored", stored.append):
+        for request in line.of("request"):
+            line.answer(request, {"y": 2})
+        assert (own.of("command_result"), reply) == ([], [])
+    for told in stored:
+        told()
+    assert (len(own.of("command_result")), len(reply)) == (1, 1)
 
 
 def test_a_result_that_is_owed_is_told_after_the_agent_came_back(kit: Kit) -> None:

@@ -247,3 +247,13 @@ def test_what_expired_and_gets_no_reply_is_dropped_and_recorded(kit: Kit, kind: 
     line.agent.ask(kind, "trunkline", kind, {}, expiresAt=kit.stamp(-1), **more)
     assert [entry.code for entry in kit.exchange.recorded(entries.Noticed)] == ["message.expired"]
     assert len(line.agent.peer().streams) == 0
+
+
+def test_who_was_told_an_event_and_whose_key_was_revoked_is_not_told_it_again(kit: Kit) -> None:
+    line = kit.agent("bob").connect()
+    line.agent.subscribe("news", durable=True)
+    kit.call("trunkline/publish", {"topic": "news", "payload": 1, "qos": 1})
+    assert len(line.of("event")) == 1
+    kit.exchange.revoke("ossa", "bob")
+    kit.advance(60)
+    assert len(line.of("event")) == 1
