@@ -381,7 +381,7 @@ class Asker:
         if asking.message.type == COMMAND and not effect.refused:
             return self._command_ended(asking, effect.call_id, made, now)
         code = None if made is None or made.error is None else made.error.code
-        is_kept = effect.refused and code is not None and code not in translate.PASSING
+        is_kept = effect.refused and code is not None and code not in translate.RETRYABLE
         return self._end(asking, made, now, is_kept=is_kept)
 
     def _outcome(

@@ -77,7 +77,7 @@ class Attachment(BaseSink):
             self._feed.feed(events)
         if self.provider.is_over:
             self._peer.detach(self.way, "sent away")
-            self._peers.sent_away(self._peer, self.way)
+            self._peers.sent_away(self.way)
 
     def flush(self) -> None:
         """Something may be different, also for what the agent asked for."""
@@ -90,7 +90,7 @@ class Attachment(BaseSink):
         if len(self.provider) and self._feed.identify(EDGE, self._peer.token_sha256) is None:
             # Its key was revoked, and nothing more is for it.
             self._peer.detach(self.way, "sent away")
-            self._peers.sent_away(self._peer, self.way)
+            self._peers.sent_away(self.way)
             return
         now = self._feed.now()
         while self.way.has_room:
@@ -131,4 +131,4 @@ class Attachment(BaseSink):
         self.provider.is_over = True
         if self._peer.attachment is self:
             self._peer.attachment = None
-        self._peers.sent_away(self._peer, self.way)
+        self._peers.sent_away(self.way)

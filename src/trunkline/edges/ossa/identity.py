@@ -47,7 +47,7 @@ class Known(Struct, frozen=True):
     message: Message
     principal: Principal
     token_sha256: str
-    keys: AgentKeys | None
+    keys: AgentKeys
     is_sealed: bool = False
 
 

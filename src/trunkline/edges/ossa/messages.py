@@ -485,9 +485,7 @@ def reply(
     )
 
 
-def error_reply(
-    refused: Refused, sender: Identity, message_id: str, now_ms: int, trace_id: str | None = None
-) -> Message:
+def error_reply(refused: Refused, sender: Identity, message_id: str, now_ms: int) -> Message:
     """What the sender of a message that was not taken is told (OSSA-101, OSSA-102)."""
     return Message(
         message_id,
@@ -502,7 +500,6 @@ def error_reply(
             refused.text,
             stamp(now_ms),
             Raw(msgspec.json.encode(refused.details)) if refused.details else msgspec.UNSET,
-            trace_id,
         ),
         correlation_id=refused.thread_id,
     )

@@ -132,7 +132,7 @@ class Peer(BaseSink):
         """A message; whether a reply to ``ticket`` follows. ``Refused`` if it is not taken."""
         message = known.message
         self.principal = self.asker.principal = known.principal
-        self.token_sha256, self.keys = known.token_sha256, known.keys or self.keys
+        self.token_sha256, self.keys = known.token_sha256, known.keys
         self.heard_at = now.mono
         provider = None if self.attachment is None else self.attachment.provider
         events = [] if provider is None else provider.heard(now)
@@ -310,7 +310,7 @@ class Peer(BaseSink):
 
     def _keep_offers(self, now: Now) -> list[Event]:
         """What an agent that is reached by a URL offers stays on record, until it offers something else."""
-        if self.keys is None or not self.keys.url:
+        if not self.keys.url:
             return []
         earlier, self._offers_subject = self._offers_subject, f"{self.agent_id}/{now.ms}"
         data = Raw(msgspec.json.encode(Offers(tuple(self.tools.values()), self.token_sha256)))

@@ -110,28 +110,25 @@ class Peers:
             if peer is not None:
                 peer.take_up_offers(subject, msgspec.json.decode(steps[-1].data, type=Offers))
         for peer in self.by_agent.values():
-            if peer.keys is not None and peer.keys.url:
+            if peer.keys.url:
                 self.on_url(peer, peer.keys)
             peer.flush()
 
     def _peer_of(self, agent_id: str) -> Peer | None:
         """The peer that has this id, if it still has a key."""
         known = self.identities.of_agent(agent_id)
-        return None if known is None else self._peer(known)
+        return None if known is None else self.peer(known)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def peer(self, known: Known) -> Peer:
         """The sender of a message, who may be new."""
-        return self._peer(known)
-
-    def _peer(self, known: Known) -> Peer:
         agent_id = known.principal.identity.partition(":")[2]
         found = self.by_agent.get(agent_id)
         if found is None:
             self._forget_idle()
             found = self.by_agent[agent_id] = Peer(self, known)
-        if known.keys is not None and known.keys.url and found.attachment is None:
+        if known.keys.url and found.attachment is None:
             found.keys = known.keys
             self.on_url(found, known.keys)
         return found
@@ -156,7 +153,7 @@ class Peers:
     def detached(self, peer: Peer, reason: str) -> None:
         """A way ended. Who went and has a URL is reached by that from here on, if his key still counts."""
         keys = peer.keys
-        if keys is None or not keys.url or peer.is_over or self.is_over or reason != DISCONNECTED:
+        if not keys.url or peer.is_over or self.is_over or reason != DISCONNECTED:
             return
         if self.feed.identify(EDGE, peer.token_sha256) is not None:
             self.on_url(peer, keys)
@@ -183,7 +180,7 @@ class Peers:
 
         ``Refused`` if the message is not taken, and then nothing happened.
         """
-        peer = self._peer(known)
+        peer = self.peer(known)
         ticket = next(self._numbers)
         self._tickets[ticket] = Ticket(known.message, len(known.message.recipients), told)
         try:
@@ -265,7 +262,7 @@ class Peers:
         self.refused[refused.error_code] = self.refused.get(refused.error_code, 0) + 1
         return self.encode(messages.error_reply(refused, US, self.new_id(), self.feed.now().ms), None)
 
-    def sent_away(self, _peer: Peer, way: Way) -> None:
+    def sent_away(self, way: Way) -> None:
         """An agent's key was revoked, or a defect ended its conversation."""
         self.on_sent_away(way)
 

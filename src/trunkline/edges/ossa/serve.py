@@ -180,7 +180,6 @@ class OssaServer:
             peer = self._peers.peer(known)
             if way.peer is None:
                 way.peer = peer
-                peer.keys = known.keys or peer.keys
                 peer.attach(way, way.origin)
             elif way.peer is not peer:
                 if way.agent_id != known.message.sender.agent_id:

@@ -43,10 +43,9 @@ REGISTER: Final = "register"
 OWN_ACTIONS: Final = {"subscribe": SUBSCRIBE, "unsubscribe": UNSUBSCRIBE, "publish": PUBLISH}
 # Decision 64: three attempts in all, after 0, 1 and 2 s.
 RETRY: Final = RetryPolicy((0.0, 1.0, 2.0))
-# A provider that answers with one of these did nothing yet (OSSA-067).
+# A provider that answers with one of these did nothing yet (OSSA-067); replies of ours with them are not kept, since
+# what was asked may succeed later (silent point 17).
 RETRYABLE: Final = frozenset({UNAVAILABLE, TIMEOUT, RATE_LIMITED})
-# Replies with these are not kept: what was asked may succeed later (silent point 17).
-PASSING: Final = RETRYABLE
 # Of our identities an OSSA agent is shown the id; what has no type of its own is an integrator.
 OTHER_TYPE: Final = "integrator"
 

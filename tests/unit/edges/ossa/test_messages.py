@@ -195,9 +195,7 @@ def test_a_reply_to_a_message_without_a_correlation_has_its_id_as_one() -> None:
     message = messages.read(changed("header.correlationId", MISSING))
     reply = messages.reply(message, "response", Identity("b", "worker"), message.message_id, 0, Raw(b"5"))
     assert (reply.correlation_id, reply.recipients) == (message.message_id, (SENDER,))
-    assert (
-        messages.read(messages.encode(reply)) == reply or bytes(messages.read(messages.encode(reply)).payload) == b"5"
-    )
+    assert messages.encode(messages.read(messages.encode(reply))) == messages.encode(reply)
 
 
 leaf = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
