@@ -65,6 +65,8 @@ from trunkline.model import (
 # place for it any more.
 MAX_OPEN: Final = 512
 MAX_OPEN_BYTES: Final = 33_554_432
+# Of one message to several, all copies together: each is read and compared by itself.
+MAX_COPIES_BYTES: Final = 1_048_576
 # Refusals that are kept for repeats.
 MAX_KEPT: Final = 1000
 # How often a tool that only reads is run again for the same message (decision 64).
@@ -179,6 +181,11 @@ class Asker:
         """
         if message.type == EVENT and [one.agent_id for one in message.recipients] != [EXCHANGE]:
             raise Refused(BAD_REQUEST, f"an event goes to the recipient {EXCHANGE}, and to all who subscribed")
+        copies = len(message.payload) * len(message.recipients)
+        if len(message.recipients) > 1 and copies > MAX_COPIES_BYTES:
+            raise Refused(
+                INSUFFICIENT, f"the copies for all recipients have {copies} bytes, and {MAX_COPIES_BYTES} at most"
+            )
         made = [self._asking(message, one, is_sealed, now) for one in message.recipients]
         new = [asking for asking in made if asking.ref not in self._open and asking.ref not in self._kept]
         size = sum(asking.size for asking in new)
@@ -197,7 +204,9 @@ class Asker:
             tool_id = translate.PUBLISH
         elif (recipient.agent_id, message.action) != (EXCHANGE, REGISTER):
             tool_id = translate.tool_of(recipient.agent_id, message.action, self._aliases)
-        ref = f"{message.message_id}@{recipient.agent_id}" if message.is_to_list else message.message_id
+        # The first of a list has the message's own id, as one alone has: to write him in a list is no other message.
+        is_first = recipient.agent_id == message.recipients[0].agent_id
+        ref = message.message_id if is_first else f"{message.message_id}@{recipient.agent_id}"
         return Asking(ref, message, recipient, tool_id, is_sealed, now.ms)
 
     def _check_same(self, asking: Asking) -> None:
@@ -249,7 +258,7 @@ class Asker:
             _published(message) if is_event else translate.input_of(message.payload),
             key=asking.ref if asking.runs == 1 else f"{asking.ref}#{asking.runs}",
             correlation_id=message.thread_id,
-            context=context_of(message, is_sealed=asking.is_sealed),
+            context=context_of(message, self.principal.type, is_sealed=asking.is_sealed),
             expires_ms=message.expires_ms,
             announce=message.type == COMMAND,
             sensitive=message.sensitive,

@@ -97,6 +97,9 @@ class Attachment(BaseSink):
             sending = self.provider.next(now)
             if sending is None:
                 return
+            if sending.expires_ms is not None and sending.expires_ms <= now.ms:
+                self._feed.feed(self.provider.expired(sending))
+                continue
             self._send(sending)
 
     def _send(self, sending: Sending) -> None:

@@ -37,7 +37,7 @@ from trunkline.model import (
 MAX_AHEAD_MS: Final = 300_000
 MAX_AGE_MS: Final = 86_400_000
 # A signature over more than this is checked beside the loop.
-HEAVY_BYTES: Final = 65_536
+HEAVY_BYTES: Final = 16_384
 NOT_YOURS: Final = "the signature's key is not a key of this sender"
 
 

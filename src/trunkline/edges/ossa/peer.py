@@ -41,7 +41,7 @@ from trunkline.edges.ossa.messages import (
     Refused,
 )
 from trunkline.edges.ossa.providing import NOT_ADMITTED, Provider, Sending
-from trunkline.edges.ossa.rates import Rate
+from trunkline.edges.ossa.rates import Pace, Rate
 from trunkline.edges.ossa.replies import Saying
 from trunkline.edges.ossa.streams import Streams
 from trunkline.edges.ossa.translate import EDGE, US, derived_id
@@ -86,6 +86,7 @@ class Peer(BaseSink):
         self.keys = known.keys
         self.heard_at = peers.feed.now().mono
         self.rate = Rate(peers.config.rate)
+        self.pace = Pace()
         self.streams = Streams()
         self.asker = Asker(
             self.number,
@@ -218,7 +219,12 @@ class Peer(BaseSink):
             if target is not None and target.attachment is not None:
                 message_id = derived_id(self._peers.key, piece.type, recipient.agent_id, piece.message_id)
                 made = msgspec.structs.replace(
-                    piece, message_id=message_id, recipients=(recipient,), is_to_list=False, signature=None
+                    piece,
+                    message_id=message_id,
+                    sender=translate.of_class(piece.sender, self.principal.type),
+                    recipients=(recipient,),
+                    is_to_list=False,
+                    signature=None,
                 )
                 # What came encrypted goes on encrypted: nothing else is taken as sensitive.
                 target.attachment.provider.say(made, is_sealed=made.sensitive)
@@ -230,9 +236,10 @@ class Peer(BaseSink):
     def _check_stream(self, piece: Message, agent_id: str) -> None:
         """What policy says to the action that the stream names; an action that nobody registered is nobody's tool."""
         tool_id = f"{agent_id}/{piece.action}"
-        if self._peers.views.tool(tool_id) is None:
+        views, identity = self._peers.views, self.principal.identity
+        if views.tool(tool_id) is None:
             return
-        verdict = self._peers.views.check(self.principal.identity, tool_id, None)
+        verdict = views.check(identity, tool_id, None, views.behalf(identity))
         if verdict.decision is not Decision.ALLOW:
             self.streams.forget(str(piece.stream_id))
             raise Refused(FORBIDDEN, verdict.reason or "policy does not allow this stream")

@@ -57,7 +57,7 @@ from trunkline.events import (
     SubscriberLeft,
     ToolsOffered,
 )
-from trunkline.model import LATEST_MS, Health, Now, Peer, Principal, Status, ToolDefinition, fault, stamp
+from trunkline.model import LATEST_MS, Fault, Health, Now, Peer, Principal, Status, ToolDefinition, fault, stamp
 
 # Requests that the agent works on, and events that it has not acknowledged, at once; the rest waits in its order.
 MAX_REQUESTS: Final = 16
@@ -265,7 +265,11 @@ class Provider:
             problem = fault("tool.invalid_input", f"larger than a message of {messages.MAX_MESSAGE_BYTES} bytes")
             return [CallFinished(self.number, effect.call_id, Status.FAILED, fault=problem)]
         sending = Sending(
-            message, call_id=effect.call_id, thread=thread, is_sealed=extras.is_sealed or effect.sensitive
+            message,
+            call_id=effect.call_id,
+            thread=thread,
+            is_sealed=extras.is_sealed or effect.sensitive,
+            expires_ms=extras.expires_ms,
         )
         self._by_call[effect.call_id] = sending
         self._calls.put(sending, thread, extras.priority, now.mono)
@@ -394,15 +398,21 @@ class Provider:
 
     def unfit(self, sending: Sending, why: str) -> list[Event]:
         """What cannot be said on this wire at all is not tried again."""
+        return self._not_to_be_sent(sending, fault("tool.invalid_input", why), "unfit")
+
+    def expired(self, sending: Sending) -> list[Event]:
+        """Nobody wants it any more: its time was over before it was its turn (OSSA-015)."""
+        return self._not_to_be_sent(sending, fault("call.expired"), "expired")
+
+    def _not_to_be_sent(self, sending: Sending, problem: Fault, reason: str) -> list[Event]:
         message_id = sending.message.message_id
         if self._requests.pop(message_id, None) is not None:
             self._forget(sending)
-            problem = fault("tool.invalid_input", why)
             return [CallFinished(self.number, sending.call_id, Status.FAILED, fault=problem)]
         if self._events.pop(message_id, None) is None or sending.is_owed:
             return []
         self._told.done(sending.thread)
-        return [EventGivenUp(self.number, sending.subscription_id, sending.event, "unfit")]
+        return [EventGivenUp(self.number, sending.subscription_id, sending.event, reason)]
 
     # -- what it says --------------------------------------------------------------------------------------------------
 

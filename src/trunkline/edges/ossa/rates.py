@@ -1,4 +1,4 @@
-"""How many messages one agent may send in a minute (section 5.3). Pure.
+"""How much one agent may send in a minute (section 5.3). Pure.
 
 A sliding window of 60 s for each agent: requests and commands together, events for themselves; nothing else is counted
 (silent point 18). The limit is that of the class its key was made for, whatever a message says.
@@ -15,6 +15,29 @@ from trunkline.edges.ossa.messages import COMMAND, EVENT, RATE_LIMITED, REQUEST,
 WINDOW_S: Final = 60.0
 # OSSA-077.
 DEFAULT_LIMIT: Final = 100
+
+
+# Of everything, whatever its type: to check a signature over a megabyte takes up to a tenth of a second. Who sends more
+# on a socket is read more slowly.
+BYTES_PER_S: Final = 2_097_152
+# What a message costs however short it is.
+LEAST_BYTES: Final = 512
+# What may come at once before that counts.
+BURST_BYTES: Final = 16_777_216
+
+
+class Pace:
+    """What one agent had checked lately."""
+
+    def __init__(self) -> None:
+        self._used = 0.0
+        self._at = 0.0
+
+    def wait_s(self, size: int, now_mono: float) -> float:
+        """Count so many bytes; how long until the next may come."""
+        self._used = max(0.0, self._used - (now_mono - self._at) * BYTES_PER_S) + max(size, LEAST_BYTES)
+        self._at = now_mono
+        return max(0.0, (self._used - BURST_BYTES) / BYTES_PER_S)
 
 
 class Rate:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -56,6 +57,12 @@ ROOM_BYTES: Final = 1_048_576
 MAX_WAITING_BYTES: Final = 16_777_216
 # Requests of one agent that wait for their replies at once.
 MAX_POSTS: Final = 256
+# Sockets of one agent, and of all who have said nothing good yet; and how long one may say nothing good.
+MAX_SOCKETS: Final = 4
+MAX_UNKNOWN: Final = 128
+KNOWN_WITHIN_S: Final = 10.0
+# How long a socket whose agent sends too much is not read at a time.
+MAX_PAUSE_S: Final = 5.0
 
 Told = list[tuple[Message, bytes]]
 
@@ -69,6 +76,7 @@ class OssaServer:
         self._incoming = Shares()
         self._throttle = Throttle(peers.feed, EDGE)
         self._posts: dict[str, int] = {}
+        self._numbers = itertools.count(1)
         self._sockets: set[SocketWay] = set()
         peers.on_sent_away = self._sent_away
         routes = [
@@ -104,6 +112,10 @@ class OssaServer:
         agent_id = known.message.sender.agent_id
         if self._posts.get(agent_id, 0) >= MAX_POSTS:
             raise _about(known, Refused(INSUFFICIENT, f"{MAX_POSTS} requests of yours wait for replies"))
+        wait_s = self._peers.peer(known).pace.wait_s(len(data), self._peers.feed.now().mono)
+        if wait_s:
+            text = "more than is checked for one agent; send less at a time"
+            raise _about(known, Refused(RATE_LIMITED, text, retryAfterMs=int(wait_s * 1000) + 1))
         self._posts[agent_id] = self._posts.get(agent_id, 0) + 1
         try:
             told = await self._told(request, known)
@@ -151,18 +163,22 @@ class OssaServer:
     async def connection(self, socket: WebSocket) -> None:
         """``/ossa/v1/ws``: one message in each text frame, both ways."""
         socket.scope[SHARE] = Share(self._incoming, _address(socket))
+        if sum(way.peer is None for way in self._sockets) >= MAX_UNKNOWN:
+            oldest = min((way for way in self._sockets if way.peer is None), key=lambda one: one.number)
+            self._background.spawn(oldest.finish(CloseCode.TRY_AGAIN_LATER))
         await socket.accept()
-        way = SocketWay(socket)
+        way = SocketWay(socket, next(self._numbers), asyncio.get_running_loop().time() + KNOWN_WITHIN_S)
         way.on_unread = lambda: self._sent_away(way)
         self._sockets.add(way)
         sender = self._background.spawn(way.run())
         bad = 0
         try:
-            while (data := await _text(way)) is not None:
+            while (data := await self._text(way)) is not None:
                 bad = 0 if await self._take(way, data) else bad + 1
                 if bad >= MAX_BAD:
                     await way.finish(CloseCode.POLICY_VIOLATION)
                     return
+                await self._slow_down(way, len(data))
         except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
             self._peers.feed.failed(0 if way.peer is None else way.peer.number, error)
             await way.finish(CloseCode.INTERNAL_ERROR)
@@ -173,6 +189,32 @@ class OssaServer:
             if way.peer is not None:
                 way.peer.detach(way, DISCONNECTED)
 
+    async def _text(self, way: SocketWay) -> bytes | None:
+        """The next message; whoever says nothing good for so long has no place to keep."""
+        if way.peer is not None:
+            return await _text(way)
+        try:
+            async with asyncio.timeout_at(way.known_by):
+                return await _text(way)
+        except TimeoutError:
+            await way.finish(CloseCode.POLICY_VIOLATION)
+            return None
+
+    async def _slow_down(self, way: SocketWay, size: int) -> None:
+        """Who sends more than is checked for one agent is read more slowly, on all of its sockets together."""
+        if way.peer is None:
+            await asyncio.sleep(0)
+            return
+        wait_s = way.peer.pace.wait_s(size, self._peers.feed.now().mono)
+        if wait_s:
+            await asyncio.sleep(min(wait_s, MAX_PAUSE_S))
+
+    def _close_oldest(self, peer: Peer) -> None:
+        """An agent has a few sockets: the newest is used, and one that it lost may not be known to be."""
+        own = [way for way in self._sockets if way.peer is peer]
+        for way in sorted(own, key=lambda one: one.number)[:-MAX_SOCKETS]:
+            self._background.spawn(way.finish(CloseCode.POLICY_VIOLATION))
+
     async def _take(self, way: SocketWay, data: bytes) -> bool:
         """One frame; whether it was a message of the agent that this socket belongs to."""
         try:
@@ -181,6 +223,7 @@ class OssaServer:
             if way.peer is None:
                 way.peer = peer
                 peer.attach(way, way.origin)
+                self._close_oldest(peer)
             elif way.peer is not peer:
                 if way.agent_id != known.message.sender.agent_id:
                     raise _about(known, Refused(UNAUTHORIZED, f"this connection belongs to {way.agent_id}"))
@@ -217,8 +260,11 @@ class OssaServer:
 class SocketWay:
     """One socket, as the way to an agent."""
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: WebSocket, number: int, known_by: float) -> None:
         self.socket = socket
+        self.number = number
+        # Until when it may be nobody's, by the loop's clock.
+        self.known_by = known_by
         self.peer: Peer | None = None
         self.is_open = True
         # Told when more waits than an agent may leave unread.

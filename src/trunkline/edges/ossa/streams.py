@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from trunkline.edges.ossa.messages import BAD_REQUEST, INSUFFICIENT, STREAM_DATA, STREAM_START, Message, Refused
@@ -49,6 +50,10 @@ class Streams:
         stream = self._open.get(message.stream_id)
         if stream is None:
             raise Refused(BAD_REQUEST, "no such stream: it has not begun, or it has ended")
+        if {one.agent_id for one in message.recipients} != {one.agent_id for one in stream.start.recipients}:
+            raise Refused(BAD_REQUEST, "recipient: a stream goes to those that its start names")
+        # What it is for was judged when it began.
+        message = msgspec.structs.replace(message, recipients=stream.start.recipients, action=stream.start.action)
         stream.heard_at = now_mono
         number = stream.next if message.sequence is None else message.sequence
         if number < stream.next and message.type == STREAM_DATA:

@@ -101,16 +101,23 @@ class Extras(Struct, frozen=True, omit_defaults=True):
     sender: dict[str, Any] = {}
     # It came encrypted, and goes on encrypted.
     is_sealed: bool = False
+    # When it is not to be delivered any more.
+    expires_ms: int | None = None
 
 
 _extras: Final = msgspec.json.Decoder(dict[str, Extras])
 
 
-def context_of(message: Message, *, is_sealed: bool) -> Raw:
-    """What is handed on beside the payload."""
-    sender = messages.written(message.sender)
-    extras = Extras(dict(message.others), message.action, message.urgency, sender, is_sealed)
+def context_of(message: Message, agent_type: str, *, is_sealed: bool) -> Raw:
+    """What is handed on beside the payload; ``agent_type`` is the sender's by his key, whatever he says."""
+    sender = messages.written(of_class(message.sender, agent_type))
+    extras = Extras(dict(message.others), message.action, message.urgency, sender, is_sealed, message.expires_ms)
     return Raw(msgspec.json.encode({EDGE: extras}))
+
+
+def of_class(sender: Identity, agent_type: str) -> Identity:
+    """An identity with the class that its key was made for, if it was made for one."""
+    return msgspec.structs.replace(sender, agent_type=agent_type) if agent_type else sender
 
 
 def extras_of(context: Raw | None) -> Extras:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.edges.ossa.kit import Kit, Line, refusal
 from trunkline.edges.ossa import asking, replies
-from trunkline.entries import CallAccepted
+from trunkline.entries import CallAccepted, EventDropped
 from trunkline.model import Decision, Policy, Rule
 
 
@@ -310,3 +310,45 @@ def test_what_a_call_shows_reaches_its_caller_as_a_stream(kit: Kit) -> None:
     assert [one["body"]["payload"] for one in own.of("stream_data")] == ["one", {"n": 2}]
     assert own.of("stream_end")[0]["header"]["sequence"] == 2
     assert json.loads(json.dumps(replies))[0]["body"]["payload"] == {"done": True}
+
+
+def test_a_message_whose_recipient_stands_in_a_list_is_the_same_message(kit: Kit) -> None:
+    line, alice = bob(kit), kit.agent("alice")
+    message = alice.message("request", "bob", "echo", {"x": 1})
+    [first] = [alice.send(message)]
+    line.answer(line.got[-1], {"y": 2})
+    message["header"]["recipient"] = [message["header"]["recipient"]]
+    again = alice.send(message)
+    assert [one["header"]["messageId"] for one in again] == [one["header"]["messageId"] for one in first]
+    assert len(line.of("request")) == 1
+
+
+def test_the_copies_of_a_message_to_many_have_a_bound(kit: Kit) -> None:
+    alice = kit.agent("alice")
+    many = [f"agent-{n}" for n in range(100)]
+    refused = refusal(alice.ask, "request", many, "echo", {"x": "y" * 11_000})
+    assert refused.error_code == 507
+    assert len(alice.ask("request", many, "echo", {"x": "y" * 10_000})) == 100
+
+
+def test_a_request_whose_time_is_over_when_it_is_its_turn_is_408_and_not_sent(kit: Kit) -> None:
+    kit = Kit(rate={"worker": 1000})
+    line, alice = bob(kit), kit.agent("alice")
+    for n in range(16):
+        alice.ask("request", "bob", "echo", {"n": n})
+    late = alice.ask("request", "bob", "echo", expiresAt=kit.stamp(5))
+    kit.advance(6)
+    line.answer(line.of("request")[0], {})
+    assert code(late[0]) == 408
+    assert len(line.of("request")) == 16
+
+
+def test_an_event_whose_time_is_over_when_it_is_its_turn_is_not_told(kit: Kit) -> None:
+    own, alice = kit.agent("bob").connect(), kit.agent("alice")
+    own.agent.subscribe("news", durable=True)
+    alice.ask("event", "trunkline", "e", {"n": 1}, topic="news", qos=1, correlationId="c")
+    alice.ask("event", "trunkline", "e", {"n": 2}, topic="news", qos=1, correlationId="c", expiresAt=kit.stamp(2))
+    kit.advance(3)
+    own.acknowledge(own.of("event")[0])
+    assert {one["body"]["payload"]["n"] for one in own.of("event")} == {1}
+    assert [entry.reason for entry in kit.exchange.recorded(EventDropped)] == ["expired"]

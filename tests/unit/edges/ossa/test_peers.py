@@ -174,8 +174,8 @@ def test_answers_acks_and_events_that_nobody_asked_for_leave_nothing_behind(kit:
 def test_early_answers_are_kept_within_bounds(kit: Kit) -> None:
     alice = kit.agent("alice")
     alice.connect()
-    for n in range(300):
-        alice.ask("response", payload={"x": "y" * 50_000}, correlationId=f"x-{n}")
+    for n in range(400):
+        alice.ask("response", payload={"x": "y" * 15_000}, correlationId=f"x-{n}")
     attachment = alice.peer().attachment
     assert attachment is not None
     assert attachment.provider._early_bytes <= 4_194_304

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.edges.ossa.kit import refusal
 from trunkline.edges.ossa.messages import TYPES
-from trunkline.edges.ossa.rates import DEFAULT_LIMIT, WINDOW_S, Rate
+from trunkline.edges.ossa.rates import BURST_BYTES, BYTES_PER_S, DEFAULT_LIMIT, LEAST_BYTES, WINDOW_S, Pace, Rate
 
 
 def test_a_hundred_pass_and_the_next_is_429_until_the_first_is_a_minute_old() -> None:
@@ -44,3 +44,11 @@ def test_each_class_has_its_own_limit(kind: str, limit: int) -> None:
     for _ in range(limit):
         rate.count("request", kind, 0.0)
     assert refusal(rate.count, "request", kind, 0.0).error_code == 429
+
+
+def test_who_sends_more_than_is_checked_for_one_waits_until_it_is() -> None:
+    pace = Pace()
+    assert pace.wait_s(BURST_BYTES, 10.0) == 0
+    assert pace.wait_s(2 * BYTES_PER_S, 10.0) == 2.0
+    assert pace.wait_s(0, 12.0) == pytest.approx(LEAST_BYTES / BYTES_PER_S)
+    assert pace.wait_s(BURST_BYTES - LEAST_BYTES, 1000.0) == 0

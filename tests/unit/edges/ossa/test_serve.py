@@ -12,7 +12,7 @@ import pytest
 
 from tests.fuzz.asgi import Socket
 from tests.unit.edges.ossa.kit import OBJECT, Agent, Kit
-from trunkline.edges.ossa import serve
+from trunkline.edges.ossa import rates, serve
 
 
 @pytest.fixture
@@ -213,3 +213,34 @@ def test_who_waits_in_a_conversation_that_a_defect_ended_is_told(kit: Kit) -> No
     assert asked.status == 500
     assert "KeyError" not in asked.content.decode()
     assert kit.edge._server._posts == {}
+
+
+def test_a_socket_on_which_nothing_good_is_said_is_closed(kit: Kit) -> None:
+    silent, agent = kit.socket(), kit.agent("alice")
+    own = connected(kit, agent)
+    kit.advance(serve.KNOWN_WITHIN_S + 1)
+    assert silent.closed
+    assert not own.closed
+
+
+def test_an_agent_has_a_few_sockets_and_the_oldest_goes(kit: Kit) -> None:
+    agent = kit.agent("alice")
+    sockets = [connected(kit, agent) for _ in range(serve.MAX_SOCKETS + 2)]
+    kit.advance(3)
+    assert [bool(one.closed) for one in sockets] == [True, True, False, False, False, False]
+
+
+def test_strangers_have_so_many_sockets_and_the_oldest_goes(kit: Kit) -> None:
+    with patch.object(serve, "MAX_UNKNOWN", 3):
+        sockets = [kit.socket() for _ in range(5)]
+        kit.advance(3)
+    assert [bool(one.closed) for one in sockets] == [True, True, False, False, False]
+
+
+def test_a_flood_of_what_has_no_rate_is_read_more_slowly(kit: Kit) -> None:
+    agent = kit.agent("alice")
+    own = connected(kit, agent)
+    with patch.object(rates, "BURST_BYTES", 2000), patch.object(rates, "BYTES_PER_S", 1000):
+        for _ in range(10):
+            kit.say(own, agent.signed(agent.message("heartbeat")))
+        assert kit.post(agent.signed(agent.message("heartbeat"))).status == 429

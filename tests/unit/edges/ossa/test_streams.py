@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from unittest.mock import patch
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -131,3 +132,12 @@ class Machine(RuleBasedStateMachine):
 
 Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestStreams = Machine.TestCase
+
+
+def test_a_piece_goes_where_its_start_said_and_is_what_its_start_said() -> None:
+    streams = Streams()
+    streams.receive(piece(STREAM_START), 0.0)
+    other = msgspec.structs.replace(piece(STREAM_DATA, sequence=0), recipients=(Identity("eve", "worker"),))
+    assert refusal(streams.receive, other, 0.0).error_code == 400
+    going, _ = streams.receive(msgspec.structs.replace(piece(STREAM_DATA, sequence=0), action="wipe"), 0.0)
+    assert [one.action for one in going] == [piece(STREAM_START).action]

@@ -60,7 +60,7 @@ def test_what_a_sender_says_beside_his_payload_is_handed_on() -> None:
     message = Message(
         "m", "request", ALICE, (ALICE,), "2026-01-16T12:00:00Z", "echo", priority=2, others={"trace": Raw(b'{"a":1.0}')}
     )
-    extras = extras_of(translate.context_of(message, is_sealed=True))
+    extras = extras_of(translate.context_of(message, "", is_sealed=True))
     assert (extras.priority, extras.action, extras.is_sealed, bytes(extras.header["trace"])) == (
         2, "echo", True, b'{"a":1.0}',
     )  # fmt: skip
