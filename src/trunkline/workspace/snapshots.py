@@ -1,8 +1,8 @@
 """How a workspace was before something changed it, and bringing that back.
 
-Owns the folder of snapshots beside the workspace, where no command reaches: taking one, keeping the newest, telling
-what bringing one back would change, and doing it. It does not own when one is taken, nor who may bring one back.
-Functions block; call them in a thread, and only while no command runs in the workspace.
+Owns the folder of snapshots beside the workspace, where no command reaches: taking one, choosing which stay,
+telling what bringing one back would change, and doing it. It does not own when one is taken, nor who may bring one
+back. Functions block; call them in a thread, and only while no command runs in the workspace.
 
 A snapshot is one file: a line of JSON about it, then the list of everything in the workspace. Contents are in
 ``objects/``, each a copy (sharing blocks where the file system can). A file whose inode, size and times are those of
@@ -16,6 +16,7 @@ interrupted goes on at the next start, from the same snapshot, to the same end.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import secrets
@@ -148,7 +149,7 @@ class Snapshots:
     def take(self, run: str, now_ms: int, spared: int = 0) -> About | Skipped:
         """Keep the workspace as it is now. Whatever keeps us from it is told, and is no failure of what comes next.
 
-        Older ones go, but not the snapshot ``spared``, nor those after it.
+        Others go if there are too many, but not the snapshot ``spared``.
         """
         try:
             taken = self._take(run, now_ms, spared)
@@ -187,7 +188,7 @@ class Snapshots:
                     self._size = None
                     for name in copied:
                         (self._objects / name).unlink(missing_ok=True)
-            self._remove_oldest(spared)
+            self._remove_surplus(spared)
             return about
 
     def _prepare(self) -> None:
@@ -332,23 +333,34 @@ class Snapshots:
             return False
         return True
 
-    def _remove_oldest(self, spared: int) -> None:
-        numbers = sorted(self._numbers())
-        while len(numbers) > 1 and (len(numbers) > self._limits.kept or self.size() > self._limits.max_bytes):
-            oldest, following = numbers[0], numbers[1]
-            if oldest == spared:
-                break
-            # A copy goes from one snapshot to the next only, so what the next one has not, none has.
-            gone = {entry.content for entry in self._read(oldest)} - {entry.content for entry in self._read(following)}
+    def _remove_surplus(self, spared: int) -> None:
+        abouts = [self._about(number) for number in sorted(self._numbers())]
+        always_kept = (self._limits.kept + 1) // 2
+        while True:
+            if len(abouts) > self._limits.kept:
+                removable = abouts[:-always_kept]
+            elif self.size() > self._limits.max_bytes:
+                removable = abouts[:-1]
+            else:
+                return
+            # With one kept and one spared there may be none to remove.
+            index = _least_missed(abouts, [about for about in removable if about.number != spared])
+            if index is None:
+                return
+            # A copy goes from one snapshot to the next only, so what neither neighbour has, none has.
+            neighbours = [*abouts[max(index - 1, 0) : index], abouts[index + 1]]
+            about = abouts.pop(index)
+            gone = {entry.content for entry in self._read(about.number)}
+            for neighbour in neighbours:
+                gone -= {entry.content for entry in self._read(neighbour.number)}
             self._step("remove")
-            freed = _size(self._file(oldest))
-            self._file(oldest).unlink()
+            freed = _size(self._file(about.number))
+            self._file(about.number).unlink()
             for name in gone - {""}:
                 with contextlib.suppress(FileNotFoundError):
                     freed += _size(self._objects / name)
                     (self._objects / name).unlink()
             self._size = self.size() - freed
-            numbers.pop(0)
 
     def _remove_unused(self) -> None:
         """What a crash left: copies that no snapshot has."""
@@ -562,6 +574,27 @@ class Snapshots:
             yield current, last
         finally:
             os.close(current)
+
+
+def _least_missed(abouts: list[About], removable: list[About]) -> int | None:
+    """Which of all (the oldest first) may go with the least loss: the place of one of the removable, None without any.
+
+    It is the one that is closest in time to the one before it, for its age. Without it, what it kept is there as it
+    was that much earlier: a minute more is much for what was lost just now, and little for what was lost last week.
+    So snapshots in quick succession go before one with a pause before it, and the older they are the sparser they
+    become. Not by distance alone: where the older ones are days apart, all of today's would go before any of them.
+    The first of all has none before it and goes last. Of equal ones the oldest goes.
+    """
+    now_ms = abouts[-1].at_ms
+
+    def loss(index: int) -> float:
+        if index == 0:
+            return math.inf
+        at_ms = abouts[index].at_ms
+        return max(at_ms - abouts[index - 1].at_ms, 0) / max(now_ms - at_ms, 1)
+
+    numbers = {about.number for about in removable}
+    return min((index for index, about in enumerate(abouts) if about.number in numbers), key=loss, default=None)
 
 
 def _size(place: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import shutil
 import signal
@@ -74,8 +75,8 @@ def copies_in(folder: Path) -> int:
     return len(list((folder / "snapshots" / "objects").iterdir()))
 
 
-def taken(kept: Snapshots, run: str = "run_1") -> int:
-    about = kept.take(run, 1)
+def taken(kept: Snapshots, run: str = "run_1", at_ms: int = 1) -> int:
+    about = kept.take(run, at_ms)
     assert isinstance(about, About)
     return about.number
 
@@ -173,18 +174,127 @@ def test_what_did_not_change_is_not_copied_again(
     assert copies_in(tmp_path) == copies + 1 + closed
 
 
-def test_only_the_newest_are_kept_within_number_and_bytes(workspace: Workspace, tmp_path: Path) -> None:
-    kept = Snapshots(workspace, tmp_path / "snapshots", SnapshotLimits(kept=3))
-    for turn in range(6):
-        (workspace.root / "file").write_text(str(turn))
-        taken(kept, f"run_{turn}")
-    assert [about.run for about in kept.all()] == ["run_5", "run_4", "run_3"]
-    assert copies_in(tmp_path) == 3
-    kept.restore(kept.find("run_3"))
-    assert (workspace.root / "file").read_text() == "3"
+DAY_MS = 86_400_000
+
+
+def changed_and_taken(kept: Snapshots, workspace: Workspace, run: str, at_ms: int, size: int = 0) -> None:
+    """The file says which snapshot it is in, and is as large as was asked for."""
+    (workspace.root / "file").write_bytes(run.encode() + b"\n" + os.urandom(size))
+    taken(kept, run, at_ms)
+
+
+def said_by_file(workspace: Workspace) -> str:
+    return (workspace.root / "file").read_bytes().partition(b"\n")[0].decode()
+
+
+@pytest.mark.parametrize("earlier", [0, 1, 40])
+def test_a_burst_does_not_push_out_the_snapshot_from_before_it(
+    workspace: Workspace, tmp_path: Path, earlier: int
+) -> None:
+    kept = Snapshots(workspace, tmp_path / "snapshots", SnapshotLimits())
+    for day in range(earlier):
+        changed_and_taken(kept, workspace, f"day_{day}", day * DAY_MS)
+    # Shortly after the last of the earlier ones, so that it is not the distance between days that saves it.
+    good_ms = max(earlier - 1, 0) * DAY_MS + 60_000
+    changed_and_taken(kept, workspace, "good", good_ms)
+    for turn in range(100):
+        changed_and_taken(kept, workspace, f"burst_{turn}", good_ms + 170 * (turn + 1))
+        runs = [about.run for about in kept.all()]
+        assert "good" in runs, turn
+        assert len(runs) <= 20
+    kept.restore(kept.find("good"))
+    assert said_by_file(workspace) == "good"
+
+
+def test_a_burst_before_the_loss_leaves_a_snapshot_that_is_no_older_than_the_burst(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    kept = Snapshots(workspace, tmp_path / "snapshots", SnapshotLimits())
+    for day in range(20):
+        changed_and_taken(kept, workspace, f"day_{day}", day * DAY_MS)
+    began_ms = 19 * DAY_MS + 60_000
+    for turn in range(200):
+        changed_and_taken(kept, workspace, f"burst_{turn}", began_ms + 100 * turn)
+    # Whatever was lost between the 100th and the 101st is there as it was at most these 10 s before.
+    assert any(began_ms <= about.at_ms < began_ms + 10_000 for about in kept.all())
+
+
+def test_a_burst_of_large_changes_does_not_push_it_out_by_bytes(workspace: Workspace, tmp_path: Path) -> None:
+    limit = 200_000
+    kept = Snapshots(workspace, tmp_path / "snapshots", SnapshotLimits(max_bytes=limit))
+    changed_and_taken(kept, workspace, "first", 0)
+    changed_and_taken(kept, workspace, "good", 3_600_000, 40_000)
+    for turn in range(30):
+        changed_and_taken(kept, workspace, f"burst_{turn}", 3_600_000 + 170 * (turn + 1), 40_000)
+        assert kept.size() <= limit
+    assert {"good", "burst_29"} <= {about.run for about in kept.all()}
+    kept.restore(kept.find("good"))
+    assert said_by_file(workspace) == "good"
+
+
+def test_of_even_distances_the_newest_half_and_the_first_stay_and_the_rest_is_sparser_the_older_it_is(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    kept = Snapshots(workspace, tmp_path / "snapshots", SnapshotLimits(kept=8))
+    for hour in range(100):
+        changed_and_taken(kept, workspace, str(hour), hour * 3_600_000)
+    hours = [int(about.run) for about in kept.all()]
+    assert hours[:4] == [99, 98, 97, 96]
+    assert hours[-1] == 0
+    assert len(hours) == 8
+    ages = [99 - hour for hour in hours[3:]]
+    assert all(older <= 4 * younger for younger, older in itertools.pairwise(ages)), ages
+    # Each has the copies that are its own, and no others are left.
+    assert copies_in(tmp_path) == 8
+    for hour in hours:
+        kept.restore(kept.find(str(hour)))
+        assert said_by_file(workspace) == str(hour)
+
+
+def test_a_copy_that_older_and_newer_snapshots_share_stays_when_one_between_them_goes(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "UNSETTLED_NS", -(10**9))
+    (workspace.root / "steady").write_text("the same all the time")
+    kept = Snapshots(workspace, tmp_path / "snapshots", SnapshotLimits(kept=4))
+    for turn in range(12):
+        if turn == 8:
+            (workspace.root / "steady").unlink()
+        changed_and_taken(kept, workspace, str(turn), turn * 1_000)
+    with_it = [about.number for about in kept.all() if int(about.run) < 8]
+    assert with_it
+    for number in with_it:
+        kept.restore(number)
+        assert (workspace.root / "steady").read_text() == "the same all the time"
+
+
+def test_the_newest_alone_stays_if_no_more_is_kept_or_fits(workspace: Workspace, tmp_path: Path) -> None:
+    one = Snapshots(workspace, tmp_path / "snapshots", SnapshotLimits(kept=1))
+    for turn in range(3):
+        changed_and_taken(one, workspace, str(turn), turn)
+    assert [about.run for about in one.all()] == ["2"]
     small = Snapshots(workspace, tmp_path / "snapshots", SnapshotLimits(max_bytes=1))
-    taken(small)
-    assert len(small.all()) == 1
+    changed_and_taken(small, workspace, "last", 3)
+    assert [about.run for about in small.all()] == ["last"]
+    assert copies_in(tmp_path) == 1
+
+
+@pytest.mark.parametrize("limits", [SnapshotLimits(kept=1), SnapshotLimits(kept=4), SnapshotLimits(max_bytes=1)])
+@pytest.mark.parametrize("nth", range(6))
+def test_the_one_that_an_undo_is_about_to_use_never_goes(
+    workspace: Workspace, tmp_path: Path, limits: SnapshotLimits, nth: int
+) -> None:
+    kept = Snapshots(workspace, tmp_path / "snapshots", SnapshotLimits())
+    for turn in range(6):
+        changed_and_taken(kept, workspace, str(turn), turn * 100)
+    number = kept.find(str(nth))
+    strict = Snapshots(workspace, tmp_path / "snapshots", limits)
+    about = strict.take("undo", 501, number)
+    assert isinstance(about, About)
+    assert {number, about.number} <= {one.number for one in strict.all()}
+    assert len(strict.all()) <= max(limits.kept, 2)
+    strict.restore(number)
+    assert said_by_file(workspace) == str(nth)
 
 
 def test_a_space_that_is_too_large_is_skipped_and_says_so_until_it_is_smaller(
