@@ -10,8 +10,8 @@ that conversation ends.
 
 Owns subscriptions and what is owed. Does not own who may publish or subscribe: both are calls of the exchange's own
 tools, judged as any call. But whoever is denied the tool ``topic/<topic>``, himself or through those he subscribed for,
-is not told of its events, whatever he has subscribed to, and does not publish there. Does not own how often somebody is
-told until he answers (an edge), nor what the body means.
+is not told of its events, whatever he has subscribed to, and does not publish there; nor on the
+topic of its dead letters. Does not own how often somebody is told until he answers (an edge), nor what the body means.
 
 Who is told of an untrusted event (decision 14) is labelled as who receives an untrusted result is, on record before he
 is told.
@@ -525,6 +525,15 @@ class Topics:
         return self._verdict(topic, (*found.entry.chain, found.entry.subscriber)).decision is Decision.DENY
 
     def _verdict(self, topic: str, callers: tuple[str, ...]) -> Verdict:
+        """What policy says to a topic; to one of dead letters, what it says to where they come from if that is no."""
+        origin, _, last = topic.rpartition(".")
+        if origin and last == DEAD_LETTERS:
+            verdict = self._own_verdict(origin, callers)
+            if verdict.decision is Decision.DENY:
+                return verdict
+        return self._own_verdict(topic, callers)
+
+    def _own_verdict(self, topic: str, callers: tuple[str, ...]) -> Verdict:
         epoch, verdict = self._verdicts.get((topic, callers), (-1, None))
         if verdict is None or epoch != self._judge.epoch:
             if len(self._verdicts) >= MAX_REMEMBERED:

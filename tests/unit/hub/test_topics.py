@@ -184,8 +184,21 @@ def test_what_was_owed_before_a_rule_denied_it_is_dropped_with_an_entry() -> Non
     board.subscribe(ALICE, "#", qos=1, durable=True)
     board.publish("a", qos=1)
     board.in_force(rules(("ossa:alice", "topic/a", "deny"), ("*", "*", "allow"), version="v2"))
-    assert [told.topic for told in board.back(ALICE, 6)] == ["a.dlq"]
+    assert board.back(ALICE, 6) == []
     assert [entry.reason for entry in board.log_of(entries.EventDropped)] == ["denied"]
+
+
+@pytest.mark.parametrize("denied", ["topic/payroll", "topic/payroll.dlq"])
+def test_who_is_denied_a_topic_is_not_told_of_its_dead_letters_and_sends_none(denied: str) -> None:
+    board = Board(rules(("ossa:bob", denied, "deny"), ("*", "*", "allow")))
+    board.subscribe(ALICE, "payroll", qos=1)
+    board.subscribe(BOB, "*.dlq", session=6)
+    board.subscribe(Principal("ossa:dave"), "*.dlq", session=7)
+    (told,) = board.publish("payroll", qos=1)
+    said = board.feed(events.EventGivenUp(5, told.subscription_id, told.event, "no answer"))
+    assert [effect.session for effect in said if isinstance(effect, Notify)] == [7]
+    forged = board.feed(events.EventPublished(9, "p", BOB.identity, "payroll.dlq", BODY))
+    assert problem_of(forged).code == "policy.denied"
 
 
 def test_what_nobody_took_in_time_is_dropped_and_told_of_among_the_dead_letters() -> None:
