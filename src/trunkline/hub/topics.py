@@ -38,13 +38,11 @@ from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.policy import Judge
 from trunkline.hub.state import body_size
 from trunkline.model import (
-    EMPTY_OBJECT,
     EXCHANGE,
     Circumstance,
     Decision,
     Fault,
     Now,
-    ToolDefinition,
     Verdict,
     agent_of,
     fault,
@@ -538,8 +536,7 @@ class Topics:
         if verdict is None or epoch != self._judge.epoch:
             if len(self._verdicts) >= MAX_REMEMBERED:
                 self._verdicts.clear()
-            definition = ToolDefinition(f"topic/{topic}", "", EMPTY_OBJECT, side_effects=False)
-            verdict = self._judge.judge(definition, callers, frozenset())
+            verdict = self._judge.judge_name(f"topic/{topic}", callers, frozenset())
             self._verdicts[topic, callers] = (self._judge.epoch, verdict)
         return verdict
 
