@@ -390,6 +390,13 @@ class EventDropped(Entry, tag="event.dropped"):
     released: bool = False
 
 
+class AgentsLabelled(Entry, tag="agents.labelled"):
+    """These agents are told of untrusted events from here on, and count as who received an untrusted result."""
+
+    # By the agent's id: the correlations that the events become part of, as in ``CallSettled.taints``.
+    agents: dict[str, tuple[str, ...]]
+
+
 class SnapshotTaken(Entry, tag="ledger.snapshot"):
     """The open state at ``through`` was stored; ``sha256`` is the hash of the stored bytes."""
 
@@ -442,6 +449,7 @@ AnyEntry = (
     | EventPublished
     | EventTaken
     | EventDropped
+    | AgentsLabelled
     | SnapshotTaken
     | PartClosed
 )

@@ -42,6 +42,7 @@ def test_every_kind_that_a_fold_reads_is_held_whole_or_has_nothing_in_it_that_co
         entries.CallReturned(n=1, at=AT, call=1, provider=f"{SECRET}/x", code="limit.resource"),
         entries.TokenIssued(n=1, at=AT, token_id="t1", edge="http", agent=SECRET, sha256="ab" * 32),
         entries.PermissionsGranted(n=1, at=AT, agent_id="a", manifest_sha256="ab" * 32, permissions=(f"r:{SECRET}",)),
+        entries.AgentsLabelled(n=1, at=AT, agents={SECRET: (SECRET,)}),
         entries.DirectiveStated(n=1, at=AT, directive_id="d", by="x", tool_id=f"{SECRET}/x", reason="r", expires_ms=AT),
     ],
     ids=lambda entry: entry.__struct_config__.tag,

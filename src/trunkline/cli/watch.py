@@ -76,6 +76,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "event.published": lambda e: f"{e['event_id']}  {e['topic']} by {e['publisher']}",
     "event.taken": lambda e: f"event of entry {e['event']} by {e['subscription_id']}",
     "event.dropped": lambda e: f"event of entry {e['event']} for {e['subscription_id']}: {e['reason']}",
+    "agents.labelled": lambda e: f"told of untrusted events: {', '.join(e['agents'])}",
     "ledger.snapshot": lambda e: f"through entry {e['through']}",
     "ledger.part_closed": lambda e: (
         f"entries {e['first']} to {e['last']} removed, {len(e.get('kept', {}))} of them kept"

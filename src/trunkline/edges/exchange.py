@@ -176,6 +176,11 @@ class Views(Protocol):
         with the work, and says it in each ``CallRequested`` that the work leads to.
         """
 
+    def judged(self, caller: str, name: str) -> Verdict:
+        """What the rules say to a name that is no tool (a stream, a topic), for this caller and those for whom he asks
+        at this moment: the strictest counts, under the circumstances that a call of his would have.
+        """
+
     def denied(self, call_id: str) -> Fault | None:
         """Why an open call may not go on, by the rules and tokens of now; None if it may.
 

@@ -148,6 +148,10 @@ class Reading(Views):
         """For whom this caller asks at this moment."""
         return self._hub.judging.behalf(caller, self._runner.now())
 
+    def judged(self, caller: str, name: str) -> Verdict:
+        """What the rules say to a name that is no tool, for this caller and those for whom he asks."""
+        return self._hub.judging.judged(caller, name, self._runner.now())
+
     def denied(self, call_id: str) -> Fault | None:
         """Why an open call may not go on, if it may not."""
         found = self._hub.state.calls.get(call_id)

@@ -130,7 +130,7 @@ class Hub:
             state, registry, loads, calls, approvals, fingerprints, judge, control, routing, in_force
         )
         self.lanes = Lanes(state, registry, loads, calls, alarms, self.judging, in_force, call_prefix)
-        self.topics = topics = Topics(journal, judge, loads, in_force, new_id)
+        self.topics = topics = Topics(journal, judge, loads, calls, in_force, new_id, self.lanes.close)
         self.exchange = ExchangeEvents(
             journal, registry, loads, calls, interruptions, alarms, control, topics, in_force
         )

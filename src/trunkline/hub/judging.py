@@ -211,10 +211,19 @@ class Judging:
 
     def behalf(self, caller: str, now: Now) -> Behalf:
         """For whom ``caller`` asks at this moment, and under which circumstances: to be kept with what he asks for."""
+        case = self._case_of(caller, now)
+        return Behalf(case.chain.callers, case.chain.depth, tuple(sorted(case.circumstances)))
+
+    def judged(self, caller: str, name: str, now: Now) -> Verdict:
+        """What policy says to a name that is no tool, for ``caller`` and those for whom he asks at this moment."""
+        case = self._case_of(caller, now)
+        return self._judge.judge_name(name, (*case.chain.callers, caller), case.circumstances)
+
+    def _case_of(self, caller: str, now: Now) -> Case:
         case = Case(CallRequested(0, "", Principal(caller), "", EMPTY_OBJECT))
         self.find_chain(case, now)
         self.find_circumstances(case, now)
-        return Behalf(case.chain.callers, case.chain.depth, tuple(sorted(case.circumstances)))
+        return case
 
     def find_circumstances(self, case: Case, now: Now) -> None:
         """Find out under which circumstances the call is made: the one place that does."""

@@ -23,6 +23,7 @@ from trunkline.hub.credentials import Credentials
 from trunkline.hub.in_force import InForce
 from trunkline.hub.registry import Registry, Tool
 from trunkline.model import (
+    EMPTY_OBJECT,
     OPERATOR,
     Circumstances,
     Decision,
@@ -245,6 +246,10 @@ class Judge:
             names=self._credentials.names_of,
             is_revoked=self._credentials.is_revoked,
         )
+
+    def judge_name(self, name: str, callers: tuple[str, ...], circumstances: Circumstances) -> Verdict:
+        """The same about a name that is no tool, such as that of a topic: it is judged as one without side effects."""
+        return self.judge(ToolDefinition(name, "", EMPTY_OBJECT, side_effects=False), callers, circumstances)
 
     def verdict_now(self, tool: Tool | ToolDefinition, entry: CallAccepted) -> Verdict:
         """What policy and the tool's guard say by now to a call that was taken on, if it were sent to this tool."""

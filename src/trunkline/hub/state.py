@@ -191,7 +191,7 @@ class State:
         self.last_at = 0
         # Correlation → the number and time of the entry that tainted it last.
         self.tainted: dict[str, Mark] = {}
-        # The same of agents, by their ids: who received an untrusted result. Each has a token, so they are not many.
+        # The same of agents, by their ids: who received such a result or event. Each has a token: they are not many.
         self.tainted_agents: dict[str, Mark] = {}
         # The correlations by the agent that received the result ("" is the operator), the oldest mark first; and of
         # those agents that received more than are remembered, the last mark that was forgotten.
@@ -217,6 +217,7 @@ class State:
             entries.EventPublished: self._event_published,
             entries.EventTaken: self._event_taken,
             entries.EventDropped: self._event_taken,
+            entries.AgentsLabelled: self._agents_labelled,
         }
 
     def apply(self, entry: Entry) -> None:
@@ -371,7 +372,7 @@ class State:
 
     def _call_settled(self, entry: CallSettled) -> None:
         for correlation_id in entry.taints:
-            self._taint(correlation_id, entry)
+            self._taint(correlation_id, entry.receivers[0] if entry.receivers else "", (entry.n, entry.at))
         for agent_id in entry.receivers:
             self.tainted_agents[agent_id] = (entry.n, entry.at)
         call = self.by_number.get(entry.call)
@@ -384,12 +385,11 @@ class State:
                 question.calls.remove(entry.call)
         self.settle(call, entry)
 
-    def _taint(self, correlation_id: str, entry: CallSettled) -> None:
+    def _taint(self, correlation_id: str, receiver: str, mark: Mark) -> None:
         """Taint a correlation, or do so anew. Who has more than its share has its own oldest mark forgotten."""
-        receiver = entry.receivers[0] if entry.receivers else ""
         marks = self._tainted_by.setdefault(receiver, {})
         marks.pop(correlation_id, None)
-        marks[correlation_id] = self.tainted[correlation_id] = (entry.n, entry.at)
+        marks[correlation_id] = self.tainted[correlation_id] = mark
         if len(marks) > TAINTED:
             oldest = next(iter(marks))
             self._forgotten[receiver] = marks.pop(oldest)
@@ -463,6 +463,13 @@ class State:
         owed = {name: None for name in entry.owed if name in self.subscriptions}
         if owed:
             self.owed[entry.n] = OwedEvent(entry, owed, [])
+
+    def _agents_labelled(self, entry: entries.AgentsLabelled) -> None:
+        mark = (entry.n, entry.at)
+        for agent_id, correlations in entry.agents.items():
+            self.tainted_agents[agent_id] = mark
+            for correlation_id in correlations:
+                self._taint(correlation_id, agent_id, mark)
 
     def _event_taken(self, entry: entries.EventTaken | entries.EventDropped) -> None:
         self._not_owed(entry.event, entry.subscription_id, entry.n)

@@ -10,8 +10,11 @@ that conversation ends.
 
 Owns subscriptions and what is owed. Does not own who may publish or subscribe: both are calls of the exchange's own
 tools, judged as any call. But whoever is denied the tool ``topic/<topic>``, himself or through those he subscribed for,
-is not told of its events, whatever he has subscribed to, and does not publish there. Does not own how often somebody is
-told until he answers (an edge), nor what the body means.
+is not told of its events, whatever he has subscribed to, and does not publish there; nor on the
+topic of its dead letters. Does not own how often somebody is told until he answers (an edge), nor what the body means.
+
+Who is told of an untrusted event (decision 14) is labelled as who receives an untrusted result is, on record before he
+is told.
 
 Invariant: an event of quality 1 or 2 is taken by each durable subscription that it is owed to, or there is an entry
 that says why not.
@@ -20,7 +23,7 @@ that says why not.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Raw, Struct
@@ -28,12 +31,22 @@ from msgspec import Raw, Struct
 from trunkline import entries, events
 from trunkline.effects import Notify
 from trunkline.entries import EventPublished, TopicSubscribed
+from trunkline.hub.calls import Calls
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.policy import Judge
 from trunkline.hub.state import body_size
-from trunkline.model import EMPTY_OBJECT, EXCHANGE, Circumstance, Decision, Fault, Now, ToolDefinition, Verdict, fault
+from trunkline.model import (
+    EXCHANGE,
+    Circumstance,
+    Decision,
+    Fault,
+    Now,
+    Verdict,
+    agent_of,
+    fault,
+)
 
 MAX_TOPIC_CHARS: Final = 255
 # What one identity may have; somebody with more is broken or hostile.
@@ -106,12 +119,22 @@ class Topics:
     """One method for each event about topics."""
 
     def __init__(
-        self, journal: Journal, judge: Judge, loads: Loads, in_force: InForce, new_id: Callable[[], str]
+        self,
+        journal: Journal,
+        judge: Judge,
+        loads: Loads,
+        calls: Calls,
+        in_force: InForce,
+        new_id: Callable[[], str],
+        on_labelled: Callable[[], None],
     ) -> None:
         self._journal = journal
         self._state = journal.state
         self._judge = judge
         self._loads = loads
+        self._calls = calls
+        # Calls of an agent that was just labelled are judged otherwise than the one before.
+        self._on_labelled = on_labelled
         self._in_force = in_force
         self._new_id = new_id
         self._by_id: dict[str, Subscription] = {}
@@ -161,7 +184,7 @@ class Topics:
         same = next((found for found in own.values() if _is_same(found.entry, event, chain)), None)
         if same is not None:
             self._journal.reply(event.session, event.ref, same.entry.n if event.durable else 0, named=same.id)
-            self._tell_owed(same, now)
+            self._tell_owed([same], now)
             return
         problem = self._subscribe_problem(event, known, now)
         if problem is not None:
@@ -217,8 +240,7 @@ class Topics:
         self._by_session.pop(subscriber.session, None)
         subscriber.session = event.session
         self._by_session[event.session] = subscriber
-        for found in list(subscriber.subscriptions.values()):
-            self._tell_owed(found, now)
+        self._tell_owed(list(subscriber.subscriptions.values()), now)
 
     def left(self, session: int, now: Now) -> None:
         """A conversation ended: what is not durable of whoever was told in it ends, too."""
@@ -275,6 +297,9 @@ class Topics:
         if problem is not None:
             self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
+        if agent_of(event.publisher) in self._in_force.settings.untrusted_agents:
+            # Its events may hold what strangers wrote, as its results may.
+            circumstances = tuple(sorted({*circumstances, Circumstance.UNTRUSTED}))
         entry = self._publish(event, circumstances, event.publisher, now)
         # The outcome of the call by which it was published comes behind it on the disk, and waits for that.
         is_awaited = event.qos > 0 and event.call_id is None
@@ -322,9 +347,7 @@ class Topics:
             if not found.entry.durable:
                 _, count = self._passing.get(entry.n, (entry, 0))
                 self._passing[entry.n] = (entry, count + 1)
-        for found in told:
-            if found.subscriber.session and found not in full:
-                self._notify(found, entry)
+        self._tell([(found, entry) for found in told if found.subscriber.session and found not in full], paid_by, now)
         for found in full:
             self._drop(found, entry, "full", paid_by, now)
         return entry
@@ -414,9 +437,10 @@ class Topics:
             if count > 1:
                 self._passing[number] = (entry, count - 1)
 
-    def _tell_owed(self, found: Subscription, now: Now) -> None:
-        """All that is owed, oldest first; what is too old or of no use any more is dropped."""
-        for number in list(found.owed):
+    def _tell_owed(self, subscriptions: Sequence[Subscription], now: Now) -> None:
+        """All that is owed to these of one subscriber, oldest first; what is too old or of no use is dropped."""
+        owed: list[tuple[Subscription, EventPublished]] = []
+        for found, number in [(one, number) for one in subscriptions for number in one.owed]:
             entry = self._entry(number)
             is_late = entry.expires_ms is not None and entry.expires_ms <= now.ms
             if is_late or self._state.age_ms(entry.at, now.ms) >= OWED_MS:
@@ -426,15 +450,45 @@ class Topics:
             elif entry.hashed:  # its original is not part of this copy of the record
                 self._drop(found, entry, "gone", entry.publisher, now)
             elif found.subscriber.session:
-                self._notify(found, entry)
+                owed.append((found, entry))
+        if owed:
+            self._tell(owed, owed[0][0].subscriber.identity, now)
 
-    def _notify(self, found: Subscription, entry: EventPublished) -> None:
+    def _tell(self, told: Sequence[tuple[Subscription, EventPublished]], paid_by: str, now: Now) -> None:
+        """Tell each of these now. The agents among them that are told of untrusted events are labelled first."""
+        agents: dict[str, dict[str, None]] = {}
+        for found, entry in told:
+            agent_id = agent_of(found.subscriber.identity)
+            # The operator is a person, who can tell what strangers wrote.
+            if agent_id and Circumstance.UNTRUSTED in entry.circumstances:
+                correlations = agents.get(agent_id)
+                if correlations is None:
+                    # It may use what it is told for any of its work.
+                    working = self._calls.worked_on(found.subscriber.identity, now)
+                    correlations = agents[agent_id] = {call.correlation_id: None for call in working}
+                if entry.correlation_id is not None:
+                    correlations[entry.correlation_id] = None
+        label = 0
+        if agents:
+            label = self._journal.write(
+                entries.AgentsLabelled(
+                    n=self._journal.next, at=now.ms, agents={name: tuple(found) for name, found in agents.items()}
+                )
+            )
+            self._loads.wrote(paid_by, ENTRY_BYTES)
+            self._on_labelled()
+        for found, entry in told:
+            is_labelled = Circumstance.UNTRUSTED in entry.circumstances
+            self._notify(found, entry, label if is_labelled else 0)
+
+    def _notify(self, found: Subscription, entry: EventPublished, label: int) -> None:
+        """``label`` is the entry that has to be on disk before, beside the event's own if that is owed."""
         qos = min(entry.qos, found.entry.qos)
         self._counts["told"] += 1
         self._journal.say(
             Notify(
                 found.subscriber.session,
-                entry.n if qos else 0,
+                max(label, entry.n if qos else 0),
                 found.id,
                 entry.n,
                 entry.event_id,
@@ -469,12 +523,20 @@ class Topics:
         return self._verdict(topic, (*found.entry.chain, found.entry.subscriber)).decision is Decision.DENY
 
     def _verdict(self, topic: str, callers: tuple[str, ...]) -> Verdict:
+        """What policy says to a topic; to one of dead letters, what it says to where they come from if that is no."""
+        origin, _, last = topic.rpartition(".")
+        if origin and last == DEAD_LETTERS:
+            verdict = self._own_verdict(origin, callers)
+            if verdict.decision is Decision.DENY:
+                return verdict
+        return self._own_verdict(topic, callers)
+
+    def _own_verdict(self, topic: str, callers: tuple[str, ...]) -> Verdict:
         epoch, verdict = self._verdicts.get((topic, callers), (-1, None))
         if verdict is None or epoch != self._judge.epoch:
             if len(self._verdicts) >= MAX_REMEMBERED:
                 self._verdicts.clear()
-            definition = ToolDefinition(f"topic/{topic}", "", EMPTY_OBJECT, side_effects=False)
-            verdict = self._judge.judge(definition, callers, frozenset())
+            verdict = self._judge.judge_name(f"topic/{topic}", callers, frozenset())
             self._verdicts[topic, callers] = (self._judge.epoch, verdict)
         return verdict
 

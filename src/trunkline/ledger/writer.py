@@ -64,6 +64,7 @@ FOLDED_KINDS: Final = frozenset(
         "process.step",
         "topic.subscribed",
         "event.published",
+        "agents.labelled",
     }
 )
 # Renamed references are used by the entry that follows; this many never pile up between the two.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.hub.kit import ALL, BOSS, Kit, rules, tool
-from trunkline.model import Behalf, Circumstance, Policy, Principal
+from trunkline.events import SettingsChanged
+from trunkline.model import Behalf, Circumstance, Decision, HubSettings, Policy, Principal, Rule
+from trunkline.testing.memory import MemoryExchange
 
 LOW = Principal("http:low")
 OTHER_TOKENS = (Principal("http:com.a"), Principal("chiffon:com.a"), Principal("spaces:com.a"))
@@ -189,3 +191,35 @@ def test_circumstances_that_were_found_out_before_hold() -> None:
     behalf = Behalf((), 1, (Circumstance.UNTRUSTED,))
     made = kit.call("com.b/x", by=Principal("http:com.a"), on_behalf_of=behalf).accepted
     assert made.circumstances == (Circumstance.UNTRUSTED,)
+
+
+# -- names that are no tools -------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_no_tool_is_judged_for_the_caller_and_those_he_works_for_now() -> None:
+    policy = rules(("http:low", "bob/feed", "deny"), ("http:com.a", "bob/*", "ask"), ("*", "bob/*", "allow"))
+    exchange = MemoryExchange(rules(*policy.rules, ("*", "com.a/*", "allow")))
+    agent, judged = exchange.attach("com.a", "x"), exchange.views.judged
+    assert judged("http:com.a", "bob/feed").decision is Decision.ASK
+    assert judged("http:other", "bob/feed").decision is Decision.ALLOW
+    assert judged("http:other", "topic/none").rule == "default"
+    exchange.call("com.a/x", by=LOW)
+    verdict = judged("http:com.a", "bob/feed")
+    assert (verdict.decision, verdict.caller) == (Decision.DENY, "http:low")
+    assert judged("http:com.a", "bob/other").decision is Decision.ASK
+    agent.finish({})
+    assert judged("http:com.a", "bob/feed").decision is Decision.ASK
+    exchange.close()
+
+
+def test_a_name_that_is_no_tool_is_judged_under_the_circumstances_of_a_call() -> None:
+    untrusted = Rule("untrusted", "*", "bob/feed", Decision.DENY, when=Circumstance.UNTRUSTED)
+    exchange = MemoryExchange(rules(untrusted, ("*", "*", "allow")))
+    settings = HubSettings(exchange.policy, untrusted_agents=frozenset({"com.web"}))
+    exchange.feed.feed([SettingsChanged(settings)])
+    web, reader = exchange.attach("com.web", "read"), Principal("http:com.a")
+    assert exchange.views.judged(reader.identity, "bob/feed").decision is Decision.ALLOW
+    exchange.call("com.web/read", by=reader)
+    web.finish({})
+    assert exchange.views.judged(reader.identity, "bob/feed").decision is Decision.DENY
+    exchange.close()

@@ -14,7 +14,7 @@ from tests.unit.hub.kit import ALL, Kit, rules
 from trunkline import effects, entries, events
 from trunkline.effects import Notify, Reply
 from trunkline.hub import topics
-from trunkline.model import Circumstance, Fault, Limits, Policy, Principal
+from trunkline.model import OPERATOR, Circumstance, Decision, Fault, Limits, Policy, Principal, Rule
 
 ALICE, BOB = Principal("ossa:alice"), Principal("ossa:bob")
 BODY = Raw(b'{"x":1}')
@@ -184,8 +184,21 @@ def test_what_was_owed_before_a_rule_denied_it_is_dropped_with_an_entry() -> Non
     board.subscribe(ALICE, "#", qos=1, durable=True)
     board.publish("a", qos=1)
     board.in_force(rules(("ossa:alice", "topic/a", "deny"), ("*", "*", "allow"), version="v2"))
-    assert [told.topic for told in board.back(ALICE, 6)] == ["a.dlq"]
+    assert board.back(ALICE, 6) == []
     assert [entry.reason for entry in board.log_of(entries.EventDropped)] == ["denied"]
+
+
+@pytest.mark.parametrize("denied", ["topic/payroll", "topic/payroll.dlq"])
+def test_who_is_denied_a_topic_is_not_told_of_its_dead_letters_and_sends_none(denied: str) -> None:
+    board = Board(rules(("ossa:bob", denied, "deny"), ("*", "*", "allow")))
+    board.subscribe(ALICE, "payroll", qos=1)
+    board.subscribe(BOB, "*.dlq", session=6)
+    board.subscribe(Principal("ossa:dave"), "*.dlq", session=7)
+    (told,) = board.publish("payroll", qos=1)
+    said = board.feed(events.EventGivenUp(5, told.subscription_id, told.event, "no answer"))
+    assert [effect.session for effect in said if isinstance(effect, Notify)] == [7]
+    forged = board.feed(events.EventPublished(9, "p", BOB.identity, "payroll.dlq", BODY))
+    assert problem_of(forged).code == "policy.denied"
 
 
 def test_what_nobody_took_in_time_is_dropped_and_told_of_among_the_dead_letters() -> None:
@@ -371,6 +384,105 @@ def test_what_strangers_wrote_is_behind_an_event_as_it_was_behind_its_call() -> 
     board.crash()
     (told,) = board.back(ALICE, 60)
     assert told.circumstances == (Circumstance.UNTRUSTED,)
+
+
+DENIED_IF_UNTRUSTED = Rule("denied", "*", "com.board/*", Decision.DENY, when=Circumstance.UNTRUSTED)
+
+
+def read_by_bot(policy: Policy = ALL) -> tuple[Board, str]:
+    """``com.bot`` has read what strangers wrote, and asks the exchange to publish: that call."""
+    board = Board(policy)
+    board.in_force(policy, untrusted_agents=frozenset({"com.web"}))
+    board.attach("com.web", "read")
+    board.attach("com.bot", "work")
+    board.attach("com.board", "ask")
+    board.attach("com.desk", "ask")
+    board.finish(board.call("com.web/read", by="com.bot"))
+    return board, board.call("com.desk/ask", by="com.bot").call_id
+
+
+def publish_untrusted(board: Board, call_id: str, qos: int = 0, correlation_id: str | None = None) -> list[Notify]:
+    said = board.feed(
+        events.EventPublished(9, "p", BOT.identity, "a", BODY, qos, correlation_id=correlation_id, call_id=call_id)
+    )
+    return [effect for effect in said if isinstance(effect, Notify)]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_who_is_told_of_an_untrusted_event_is_labelled_before_it_and_stays_so_after_a_restart(qos: int) -> None:
+    board, call_id = read_by_bot(rules(DENIED_IF_UNTRUSTED, ("*", "*", "allow")))
+    board.subscribe(ALICE, "a", qos=qos)
+    assert board.call("com.board/ask", by=ALICE).accepted
+    (told,) = publish_untrusted(board, call_id, qos)
+    (label,) = board.log_of(entries.AgentsLabelled)
+    assert label.agents == {"alice": ()}
+    assert told.after == label.n
+    assert board.call("com.board/ask", {"n": 2}, by=ALICE).code == "policy.denied"
+    assert board.call("com.board/ask", by=BOB).accepted
+    board.snapshot()
+    board.crash()
+    board.attach("com.board", "ask")
+    assert board.call("com.board/ask", {"n": 3}, by=ALICE).code == "policy.denied"
+
+
+def test_a_trusted_event_labels_nobody_and_no_event_labels_the_operator() -> None:
+    board, call_id = read_by_bot()
+    board.subscribe(ALICE, "b")
+    board.subscribe(Principal(OPERATOR), "a", session=6)
+    assert len(board.publish("b")) == 1
+    assert len(publish_untrusted(board, call_id)) == 1
+    assert board.log_of(entries.AgentsLabelled) == []
+
+
+def test_who_comes_back_is_labelled_when_he_is_told() -> None:
+    board, call_id = read_by_bot()
+    board.subscribe(ALICE, "a", qos=1, durable=True)
+    board.subscribe(ALICE, "*", qos=1, durable=True)
+    board.feed(events.SubscriberLeft(5))
+    assert publish_untrusted(board, call_id, 1) == []
+    board.crash()
+    assert not board.state.is_tainted_agent("alice", board.now.ms)
+    told = board.back(ALICE, 60)
+    (label,) = board.log_of(entries.AgentsLabelled)
+    assert [one.after for one in told] == [label.n, label.n]
+    for one in told:
+        board.take(one)
+    board.snapshot()
+    board.crash()
+    assert board.state.is_tainted_agent("alice", board.now.ms)
+    assert board.back(ALICE, 61) == []
+
+
+def test_what_an_agent_that_reads_strangers_words_publishes_is_untrusted_itself() -> None:
+    board, _ = read_by_bot()
+    board.subscribe(ALICE, "a")
+    board.feed(events.EventPublished(9, "p", "opensentience:com.web", "a", BODY))
+    assert board.state.is_tainted_agent("alice", board.now.ms)
+
+
+def test_the_dead_letter_of_an_untrusted_event_labels_who_is_told_of_it() -> None:
+    board, call_id = read_by_bot()
+    board.subscribe(ALICE, "a", qos=1)
+    board.subscribe(BOB, "*.dlq", session=6)
+    (told,) = publish_untrusted(board, call_id, 1)
+    board.feed(events.EventGivenUp(5, told.subscription_id, told.event, "no answer"))
+    assert board.state.is_tainted_agent("bob", board.now.ms)
+
+
+def test_the_result_of_what_an_agent_worked_on_when_it_was_told_may_hold_strangers_words() -> None:
+    board, call_id = read_by_bot()
+    worker = Principal("opensentience:com.board")
+    board.subscribe(worker, "a")
+    before = board.call("com.board/ask", by=ALICE)
+    publish_untrusted(board, call_id, correlation_id="k")
+    after = board.call("com.board/ask", {"n": 2}, by=BOB)
+    board.finish(before)
+    board.finish(after)
+    assert board.state.is_tainted("k", board.now.ms)
+    assert board.state.is_tainted_agent("alice", board.now.ms)
+    assert not board.state.is_tainted_agent("bob", board.now.ms)
+    board.snapshot()
+    board.crash()
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
