@@ -234,12 +234,13 @@ class Peer(BaseSink):
         return self._stream_ended(str(piece.stream_id), "ended", piece.sequence) if piece.type == STREAM_END else []
 
     def _check_stream(self, piece: Message, agent_id: str) -> None:
-        """What policy says to the action that the stream names; an action that nobody registered is nobody's tool."""
+        """What policy says to the action that the stream names, whether or not somebody registered it."""
         tool_id = f"{agent_id}/{piece.action}"
         views, identity = self._peers.views, self.principal.identity
         if views.tool(tool_id) is None:
-            return
-        verdict = views.check(identity, tool_id, None, views.behalf(identity))
+            verdict = views.judged(identity, tool_id)
+        else:
+            verdict = views.check(identity, tool_id, None, views.behalf(identity))
         if verdict.decision is not Decision.ALLOW:
             self.streams.forget(str(piece.stream_id))
             raise Refused(FORBIDDEN, verdict.reason or "policy does not allow this stream")

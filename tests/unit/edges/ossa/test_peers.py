@@ -257,3 +257,14 @@ def test_who_was_told_an_event_and_whose_key_was_revoked_is_not_told_it_again(ki
     kit.exchange.revoke("ossa", "bob")
     kit.advance(60)
     assert len(line.of("event")) == 1
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_stream_to_an_agent_is_denied_by_a_rule_whether_or_not_its_action_is_registered(registered: bool) -> None:
+    policy = Policy((Rule("no", "ossa:eve", "bob/*", Decision.DENY), Rule("all", "*", "*", Decision.ALLOW)), "v")
+    kit = Kit(policy)
+    line, eve = kit.agent("bob").connect(*(["feed"] if registered else [])), kit.agent("eve")
+    refused = refusal(eve.ask, "stream_start", "bob", "feed", {}, streamId="s")
+    assert refused.error_code == 403
+    assert line.of("stream_start") == []
+    assert len(eve.peer().streams) == 0
