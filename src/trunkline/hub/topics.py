@@ -59,7 +59,8 @@ def topic_problem(topic: str) -> Fault | None:
     """Why nothing can be published on this."""
     if len(topic) <= MAX_TOPIC_CHARS and TOPIC.fullmatch(topic):
         return None
-    return fault("tool.invalid_input", f"a topic is segments between dots, at most {MAX_TOPIC_CHARS} characters")
+    text = f"a topic is segments between dots, at most {MAX_TOPIC_CHARS} characters, without `*`, `#` and white space"
+    return fault("tool.invalid_input", text)
 
 
 def pattern_problem(pattern: str) -> Fault | None:
