@@ -85,11 +85,11 @@ class TomlFile:
             return msgspec.convert(self.tables, kind)
         except msgspec.ValidationError as error:
             message, _, where = str(error).partition(" - at `$")
-            key = self._full_key(where.removesuffix("`"))
+            key = self._full_key(where.removesuffix("`"), kind)
             self.fail(key, _in_toml_words(message, _type_at(key, kind)))
 
-    def _full_key(self, where: str) -> KeyPath:
-        """The path that msgspec writes ``.agent[0].env[...]``; for ``[...]`` the first key whose value is no text."""
+    def _full_key(self, where: str, kind: type[Struct]) -> KeyPath:
+        """The path that msgspec writes ``.agent[0].env[...]``; for ``[...]`` the first key whose value does not fit."""
         path: KeyPath = ()
         value: Any = self.tables
         for name, index in re.findall(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]", where):
@@ -99,7 +99,8 @@ class TomlFile:
             elif index != "...":
                 step = int(index)
             else:
-                step = next(key for key, item in value.items() if not isinstance(item, str))
+                wanted = _type_at((*path, ""), kind)
+                step = next(key for key, item in value.items() if not _fits(item, wanted))
             path = (*path, step)
             value = value[step]
         return path
@@ -207,8 +208,16 @@ def _type_at(path: KeyPath, kind: Any) -> Any:
         if _is_struct(kind):
             kind = next(item.type for item in structs.fields(kind) if item.encode_name == step)
         else:
-            kind = get_args(kind)[0]
+            kind = get_args(kind)[1 if get_origin(kind) is dict else 0]
     return kind
+
+
+def _fits(value: object, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _is_struct(kind: Any) -> bool:

@@ -93,6 +93,8 @@ class Socket:
         self.said: list[str] = []
         self.closed = False
         self.denied = 0
+        # The code and the reason of a goodbye from the other side.
+        self.goodbye: tuple[int, str] | None = None
         self.scope: dict[str, Any] = {
             "type": "websocket", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "ws", "path": path,
             "raw_path": path.encode(), "root_path": "", "query_string": b"", "headers": list(headers),
@@ -114,6 +116,7 @@ class Socket:
             case "websocket.http.response.start":
                 self.denied = message["status"]
             case "websocket.close":
+                self.goodbye = (message.get("code", 1000), message.get("reason") or "")
                 self.leave()
             case _:
                 pass

@@ -305,6 +305,13 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
         ),
         (ECHO + "\nmanifest = 3", "trunkline.toml:5: agent[0].manifest: expected a string, got an integer"),
         (ECHO + "[agent.env]\nA = 'a'\nB = 1", "trunkline.toml:6: agent[0].env.B: expected a string, got an integer"),
+        ("[ossa.rate]\nworker = 'x'", "trunkline.toml:2: ossa.rate.worker: expected an integer, got a string"),
+        (
+            "[ossa]\nrate = {worker = 100, governor = 'x'}",
+            "trunkline.toml:2: ossa.rate.governor: expected an integer, got a string",
+        ),
+        ("[ossa.rate]\nworker = 1\ngovernor = 0", "trunkline.toml:3: ossa.rate.governor: expected an integer >= 1"),
+        ("[ossa.actions]\na = 'b/c'\nd = 1", "trunkline.toml:3: ossa.actions.d: expected a string, got an integer"),
         (
             ECHO + "env.OPENSENTIENCE_SOCKET = 'x'",
             "trunkline.toml:4: agent[0].env.OPENSENTIENCE_SOCKET: set by the exchange for each run",

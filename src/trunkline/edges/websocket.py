@@ -229,7 +229,7 @@ class Socket(WebSocketsSansIOProtocol):
             self.handshake_complete = True
 
 
-async def close_quietly(socket: WebSocket, code: CloseCode) -> None:
+async def close_quietly(socket: WebSocket, code: CloseCode, reason: str = "") -> None:
     """Say goodbye from an application; a peer that is gone, or to whom it was said before, is no reason to complain."""
     with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-        await socket.close(code)
+        await socket.close(code, reason or None)

@@ -37,6 +37,8 @@ from trunkline.model import (
 )
 
 _STRICTNESS: Final = {Decision.ALLOW: 0, Decision.ASK: 1, Decision.DENY: 2}
+# What stands for a rule in the verdict about somebody whose last token was revoked.
+REVOKED: Final = "token"
 # Verdicts remembered for one tool. Callers are few, but the chains that agents make of them are not.
 MAX_VERDICTS: Final = 1024
 
@@ -148,7 +150,7 @@ def judge_one(
     """What policy says to one caller."""
     if is_revoked(caller):
         reason = f"the token of {caller} was revoked"
-        return Verdict(Decision.DENY, "token", reason, caller, fault("policy.denied", reason))
+        return Verdict(Decision.DENY, REVOKED, reason, caller, fault("policy.denied", reason))
     lacking = None if caller == OPERATOR else missing_permission(definition.required_permissions, permissions(caller))
     if lacking is not None:
         reason = f"{caller} does not hold the permission {lacking}"

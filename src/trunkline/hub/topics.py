@@ -11,7 +11,8 @@ that conversation ends.
 Owns subscriptions and what is owed. Does not own who may publish or subscribe: both are calls of the exchange's own
 tools, judged as any call. But whoever is denied the tool ``topic/<topic>``, himself or through those he subscribed for,
 is not told of its events, whatever he has subscribed to, and does not publish there; nor on the
-topic of its dead letters. Does not own how often somebody is told until he answers (an edge), nor what the body means.
+topic of its dead letters. Who has no key at the moment, since his last one was revoked, is owed what his durable
+subscriptions fit. Does not own how often somebody is told until he answers (an edge), nor what the body means.
 
 Who is told of an untrusted event (decision 14) is labelled as who receives an untrusted result is, on record before he
 is told.
@@ -35,7 +36,7 @@ from trunkline.hub.calls import Calls
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.limits import ENTRY_BYTES, Loads
-from trunkline.hub.policy import Judge
+from trunkline.hub.policy import REVOKED, Judge
 from trunkline.hub.state import body_size
 from trunkline.model import (
     EXCHANGE,
@@ -71,7 +72,8 @@ def topic_problem(topic: str) -> Fault | None:
     """Why nothing can be published on this."""
     if len(topic) <= MAX_TOPIC_CHARS and TOPIC.fullmatch(topic):
         return None
-    return fault("tool.invalid_input", f"a topic is segments between dots, at most {MAX_TOPIC_CHARS} characters")
+    text = f"a topic is segments between dots, at most {MAX_TOPIC_CHARS} characters, without `*`, `#` and white space"
+    return fault("tool.invalid_input", text)
 
 
 def pattern_problem(pattern: str) -> Fault | None:
@@ -142,8 +144,9 @@ class Topics:
         self._by_session: dict[int, Subscriber] = {}
         # Events that are owed to subscriptions that are not durable, by number, with how many they are.
         self._passing: dict[int, tuple[EventPublished, int]] = {}
-        # By topic: who is told of it, and when that was found out (``Judge.epoch``).
-        self._told: dict[str, tuple[int, list[Subscription]]] = {}
+        # By topic: who is told of it, who is owed it until he has a key again, and when that was found out
+        # (``Judge.epoch``).
+        self._told: dict[str, tuple[int, list[Subscription], list[Subscription]]] = {}
         # By topic and those who ask, under the same rules: what policy says.
         self._verdicts: dict[tuple[str, tuple[str, ...]], tuple[int, Verdict]] = {}
         self._counts = {"published": 0, "told": 0, "taken": 0, "dropped": 0}
@@ -316,8 +319,8 @@ class Topics:
         self, event: events.EventPublished, circumstances: tuple[Circumstance, ...], paid_by: str, now: Now
     ) -> EventPublished:
         """``paid_by`` is for whom it is written, and all that follows from it."""
-        told = self._told_of(event.topic)
-        owing = [found for found in told if found.entry.qos] if event.qos else []
+        told, keyless = self._told_of(event.topic)
+        owing = [found for found in (*told, *keyless) if found.entry.qos] if event.qos else []
         size = _size(event.body, event.context)
         entry = EventPublished(
             n=self._journal.next,
@@ -505,19 +508,25 @@ class Topics:
             )
         )
 
-    def _told_of(self, topic: str) -> list[Subscription]:
-        """Whose pattern matches and who is not denied the topic; remembered until either may be otherwise."""
-        epoch, told = self._told.get(topic, (-1, []))
+    def _told_of(self, topic: str) -> tuple[list[Subscription], list[Subscription]]:
+        """Whose pattern matches and who is not denied the topic; and durable ones that only wait for a new key.
+
+        Remembered until either may be otherwise.
+        """
+        epoch, told, keyless = self._told.get(topic, (-1, [], []))
         if epoch != self._judge.epoch:
             if len(self._told) >= MAX_REMEMBERED:
                 self._told.clear()
-            told = [
-                one
-                for one in self._by_id.values()
-                if matches(one.entry.pattern, topic) and not self._is_denied(one, topic)
-            ]
-            self._told[topic] = (self._judge.epoch, told)
-        return told
+            told, keyless = [], []
+            for one in self._by_id.values():
+                if matches(one.entry.pattern, topic):
+                    verdict = self._verdict(topic, (*one.entry.chain, one.entry.subscriber))
+                    if verdict.decision is not Decision.DENY:
+                        told.append(one)
+                    elif verdict.rule == REVOKED and one.entry.durable:
+                        keyless.append(one)
+            self._told[topic] = (self._judge.epoch, told, keyless)
+        return told, keyless
 
     def _is_denied(self, found: Subscription, topic: str) -> bool:
         return self._verdict(topic, (*found.entry.chain, found.entry.subscriber)).decision is Decision.DENY

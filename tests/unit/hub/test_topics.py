@@ -201,6 +201,28 @@ def test_who_is_denied_a_topic_is_not_told_of_its_dead_letters_and_sends_none(de
     assert problem_of(forged).code == "policy.denied"
 
 
+def test_what_is_published_while_a_subscriber_has_no_key_is_owed_until_he_has_one() -> None:
+    board = Board()
+    key = board.token("ossa", "alice", "first")
+    board.subscribe(ALICE, "a", qos=1, durable=True)
+    board.revoke(key)
+    assert board.publish("a", qos=1) == []
+    board.crash()
+    board.token("ossa", "alice", "second")
+    assert [told.topic for told in board.back(ALICE, 6)] == ["a"]
+
+
+def test_what_a_rule_denies_by_the_time_a_subscriber_has_a_key_again_is_dropped_with_an_entry() -> None:
+    board = Board(rules(("ossa:alice", "topic/a", "deny"), ("*", "*", "allow")))
+    key = board.token("ossa", "alice", "first")
+    board.subscribe(ALICE, "a", qos=1, durable=True)
+    board.revoke(key)
+    board.publish("a", qos=1)
+    board.token("ossa", "alice", "second")
+    assert board.back(ALICE, 6) == []
+    assert [entry.reason for entry in board.log_of(entries.EventDropped)] == ["denied"]
+
+
 def test_what_nobody_took_in_time_is_dropped_and_told_of_among_the_dead_letters() -> None:
     board = Board()
     board.subscribe(ALICE, "a", qos=1, durable=True)

@@ -212,7 +212,9 @@ class Asker:
     def _check_same(self, asking: Asking) -> None:
         found, kept = self._open.get(asking.ref), self._kept.get(asking.ref)
         if (found is not None and not found.is_same(asking)) or (kept is not None and kept[0] != asking.digest):
-            raise Refused(BAD_REQUEST, "this messageId was used before with another content")
+            raise Refused(
+                BAD_REQUEST, "this messageId was used before with other content; a new message needs a new one"
+            )
 
     def _take(self, asking: Asking, ticket: int, now: Now) -> list[Event]:
         kept = self._kept.get(asking.ref)

@@ -85,6 +85,11 @@ def _is_uuid(text: str) -> bool:
 
 # Draft 7 does not know the format `uuid`, which the schema names.
 _schema: Final = jsonschema_rs.Draft7Validator(SCHEMA, formats={"uuid": _is_uuid}, validate_formats=True)
+# By place and the schema's rule: what somebody has to write there.
+_EXPECTED: Final = {
+    ("header.version", "pattern"): "three numbers, as in 1.0.0",
+    ("header.timestamp", "format"): "a time with an offset, as in 2026-01-16T12:00:00Z",
+}
 AGENT_TYPE: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 _TOPIC: Final = re.compile(r"[^\s.*#\x00-\x1f]+(?:\.[^\s.*#\x00-\x1f]+)*")
@@ -308,7 +313,10 @@ def _what(problem: jsonschema_rs.ValidationError) -> str:
         return f"{kind.property} is missing"
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.Enum):
         return f"expected one of {', '.join(TYPES)}"
-    return f"does not match `{problem.schema_path[-1]}` of the message schema"
+    place, rule = ".".join(str(part) for part in problem.instance_path), str(problem.schema_path[-1])
+    if (place, rule) in _EXPECTED:
+        return f"expected {_EXPECTED[place, rule]}"
+    return f"does not match `{rule}` of the message schema"
 
 
 def _check_version(version: str) -> None:

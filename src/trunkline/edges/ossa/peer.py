@@ -129,11 +129,15 @@ class Peer(BaseSink):
 
     # -- what it says --------------------------------------------------------------------------------------------------
 
+    def recognize(self, known: Known) -> None:
+        """The key of its newest message is the one it is known by: the one before may be revoked."""
+        self.principal = self.asker.principal = known.principal
+        self.token_sha256, self.keys = known.token_sha256, known.keys
+
     def receive(self, known: Known, ticket: int, now: Now) -> bool:
         """A message; whether a reply to ``ticket`` follows. ``Refused`` if it is not taken."""
         message = known.message
-        self.principal = self.asker.principal = known.principal
-        self.token_sha256, self.keys = known.token_sha256, known.keys
+        self.recognize(known)
         self.heard_at = now.mono
         provider = None if self.attachment is None else self.attachment.provider
         events = [] if provider is None else provider.heard(now)

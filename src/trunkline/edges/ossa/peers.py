@@ -128,8 +128,9 @@ class Peers:
         if found is None:
             self._forget_idle()
             found = self.by_agent[agent_id] = Peer(self, known)
+        else:
+            found.recognize(known)  # before anything is attached by what it was known by
         if known.keys.url and found.attachment is None:
-            found.keys = known.keys
             self.on_url(found, known.keys)
         return found
 

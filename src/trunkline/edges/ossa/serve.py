@@ -148,7 +148,10 @@ class OssaServer:
 
     async def _on_http(self, request: HTTPConnection, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        code, text = (NOT_FOUND, "no such route") if error.status_code == 404 else (BAD_REQUEST, "another method")
+        if error.status_code == 404:
+            code, text = NOT_FOUND, "no such route"
+        else:
+            code, text = BAD_REQUEST, "use GET" if request.url.path == f"{PREFIX}/keys" else "use POST"
         answer = await self._on_refused(request, Refused(code, text))
         answer.status_code = error.status_code
         answer.headers.update(error.headers or {})
@@ -176,9 +179,11 @@ class OssaServer:
             while (data := await self._text(way)) is not None:
                 bad = 0 if await self._take(way, data) else bad + 1
                 if bad >= MAX_BAD:
-                    await way.finish(CloseCode.POLICY_VIOLATION)
+                    await way.finish(CloseCode.POLICY_VIOLATION, f"{MAX_BAD} frames in a row that were no messages")
                     return
                 await self._slow_down(way, len(data))
+            if way.is_open and way.sent_bytes:
+                await way.finish(CloseCode.UNSUPPORTED_DATA, "one message in each text frame")
         except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
             self._peers.feed.failed(0 if way.peer is None else way.peer.number, error)
             await way.finish(CloseCode.INTERNAL_ERROR)
@@ -250,7 +255,8 @@ class OssaServer:
     async def _end(self, way: SocketWay) -> None:
         if way.peer is not None:
             way.peer.detach(way, "sent away")
-        await way.finish(CloseCode.POLICY_VIOLATION)
+        is_revoked = way.peer is not None and self._peers.feed.identify(EDGE, way.peer.token_sha256) is None
+        await way.finish(CloseCode.POLICY_VIOLATION, "the key was revoked" if is_revoked else "")
 
     async def stop(self) -> None:
         """Say goodbye to all at the same time."""
@@ -267,6 +273,8 @@ class SocketWay:
         self.known_by = known_by
         self.peer: Peer | None = None
         self.is_open = True
+        # Whether the agent sent a frame that is not text.
+        self.sent_bytes = False
         # Told when more waits than an agent may leave unread.
         self.on_unread: Callable[[], None] = lambda: None
         self._waiting: deque[bytes] = deque()
@@ -332,13 +340,13 @@ class SocketWay:
         self.is_open = False
         self._bell.set()
 
-    async def finish(self, code: CloseCode) -> None:
+    async def finish(self, code: CloseCode, reason: str = "") -> None:
         """Say goodbye, after what was said before if it is read."""
         self.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
                 await self._written.wait()
-        await close_quietly(self.socket, code)
+        await close_quietly(self.socket, code, reason)
 
 
 async def _text(way: SocketWay) -> bytes | None:
@@ -347,7 +355,10 @@ async def _text(way: SocketWay) -> bytes | None:
         return None
     try:
         return (await way.socket.receive_text()).encode("utf-8", "surrogatepass")
-    except (WebSocketDisconnect, KeyError, RuntimeError):
+    except KeyError:
+        way.sent_bytes = True
+        return None
+    except (WebSocketDisconnect, RuntimeError):
         return None
 
 

@@ -154,6 +154,9 @@ def tool_of(recipient: str, action: str, aliases: Mapping[str, str]) -> str:
     agent_id, _, name = tool_id.partition("/")
     if AGENT_ID.fullmatch(agent_id) is None or TOOL_NAME.fullmatch(name) is None:
         # An action of the exchange that it does not have, or an agent that cannot be.
+        if recipient == EXCHANGE:
+            known = ", ".join(sorted({"register", *OWN_ACTIONS, *aliases}))
+            raise Refused(NOT_FOUND, f"no such action; there are {known}, and every tool as agent/tool")
         raise Refused(NOT_FOUND, "no such agent or action")
     return tool_id
 

@@ -149,6 +149,26 @@ def test_a_key_that_is_revoked_ends_what_its_agent_has_and_may(kit: Kit) -> None
     assert refusal(bob.ask, "heartbeat").error_code == 401
 
 
+def test_an_agent_whose_key_was_revoked_is_admitted_at_once_with_a_new_one(kit: Kit) -> None:
+    kit.agent("bob").connect("echo")
+    kit.exchange.revoke("ossa", "bob")
+    bob = kit.agent("bob")
+    bob.connect("echo", "hello")
+    assert kit.call("bob/hello").answer is None
+    assert kit.peers.reached("bob") is bob.peer()
+
+
+def test_what_was_published_while_a_subscriber_had_no_key_is_told_on_its_first_connection_with_a_new_one(
+    kit: Kit,
+) -> None:
+    line = kit.agent("bob").connect()
+    line.agent.subscribe("news", durable=True)
+    line.leave()
+    kit.exchange.revoke("ossa", "bob")
+    kit.call("trunkline/publish", {"topic": "news", "payload": 1, "qos": 1})
+    assert [one["body"]["payload"] for one in kit.agent("bob").connect().of("event")] == [1]
+
+
 # --- who is forgotten -------------------------------------------------------------------------------------------------
 
 

@@ -139,7 +139,7 @@ def test_three_in_a_row_that_are_no_messages_close_a_socket_and_a_good_one_begin
         kit.say(socket, b"{")
     assert not socket.closed
     kit.say(socket, b"{")
-    assert socket.closed
+    assert socket.goodbye == (1008, "3 frames in a row that were no messages")
     assert len(heard(socket)) == 5
     assert kit.peers.reached("alice") is None
 
@@ -169,9 +169,17 @@ def test_a_binary_frame_ends_a_socket_and_is_no_defect(kit: Kit) -> None:
     socket = connected(kit, alice)
     socket.say(b"\x00\x01")
     kit.advance(0)
+    assert socket.goodbye == (1003, "one message in each text frame")
     assert kit.peers.reached("alice") is None
     assert kit.edge._server._sockets == set()
     kit.check()
+
+
+def test_a_socket_whose_key_is_revoked_is_told_so(kit: Kit) -> None:
+    socket = connected(kit, kit.agent("bob"), "echo")
+    kit.exchange.revoke("ossa", "bob")
+    kit.advance(0)
+    assert socket.goodbye == (1008, "the key was revoked")
 
 
 def test_an_agent_that_reads_nothing_is_cut_off_and_can_come_back(kit: Kit) -> None:
