@@ -202,7 +202,7 @@ class OssaServer:
             async with asyncio.timeout_at(way.known_by):
                 return await _text(way)
         except TimeoutError:
-            await way.finish(CloseCode.POLICY_VIOLATION)
+            await way.finish(CloseCode.POLICY_VIOLATION, "no message of a known agent came in time")
             return None
 
     async def _slow_down(self, way: SocketWay, size: int) -> None:
@@ -218,7 +218,7 @@ class OssaServer:
         """An agent has a few sockets: the newest is used, and one that it lost may not be known to be."""
         own = [way for way in self._sockets if way.peer is peer]
         for way in sorted(own, key=lambda one: one.number)[:-MAX_SOCKETS]:
-            self._background.spawn(way.finish(CloseCode.POLICY_VIOLATION))
+            self._background.spawn(way.finish(CloseCode.POLICY_VIOLATION, "replaced by newer connections"))
 
     async def _take(self, way: SocketWay, data: bytes) -> bool:
         """One frame; whether it was a message of the agent that this socket belongs to."""
