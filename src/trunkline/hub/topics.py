@@ -72,7 +72,7 @@ def topic_problem(topic: str) -> Fault | None:
     """Why nothing can be published on this."""
     if len(topic) <= MAX_TOPIC_CHARS and TOPIC.fullmatch(topic):
         return None
-    text = f"a topic is segments between dots, at most {MAX_TOPIC_CHARS} characters, without `*`, `#` and white space"
+    text = f"a topic is segments between dots, at most {MAX_TOPIC_CHARS} characters, without `*`, `#` and blanks"
     return fault("tool.invalid_input", text)
 
 
