@@ -44,6 +44,8 @@ def test_what_the_example_was_told_happens_once_though_it_was_killed(tmp_path: P
         agent = started(exchange, tmp_path)
         try:
             exchange.wait_tool("stock/count")
+            # It subscribes after it has registered: what is published before is not for it.
+            wait_until(lambda: exchange.entries(kind="topic.subscribed"), "it has subscribed")
             deliver(exchange, 5)
             wait_until(lambda: count(exchange) == 5, "it knows of the delivery")
             assert exchange.call("stock/reserve", {"item": "tea", "count": 2})["output"] == {"item": "tea", "left": 3}

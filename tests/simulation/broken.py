@@ -452,8 +452,8 @@ def an_event_is_told_before_it_is_on_record(patch: Patch) -> None:
     everybody_tells(patch)
     notify = Topics._notify
 
-    def hasty(self: Topics, found: Any, entry: Any) -> None:
-        notify(self, found, entry)
+    def hasty(self: Topics, found: Any, entry: Any, label: int) -> None:
+        notify(self, found, entry, label)
         self._journal.effects[-1] = replace(self._journal.effects[-1], after=0)
 
     patch.setattr(Topics, "_notify", hasty)
