@@ -95,7 +95,10 @@ async def test_a_request_in_flight_is_answered_to_whoever_asks_again_after_kill_
             assert len(bob.handled) == 1
 
 
-@pytest.mark.parametrize("loss", [0.0, 0.2, 0.5])
-async def test_what_each_quality_of_service_promises_holds_behind_a_bad_network(short_path: Path, loss: float) -> None:
-    found = await qualities(short_path / "home", seed=int(loss * 10), count=100, loss=loss, kills=3 if loss else 1)
-    assert found.passed > 200
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("loss", "count"), [(0.0, 100), (0.2, 100), (0.5, 30)])
+async def test_what_each_quality_of_service_promises_holds_behind_a_bad_network(
+    short_path: Path, loss: float, count: int
+) -> None:
+    found = await qualities(short_path / "home", seed=int(loss * 10), count=count, loss=loss, kills=3 if loss else 1)
+    assert found.passed > 2 * count
