@@ -23,7 +23,6 @@ that says why not.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -48,8 +47,8 @@ from trunkline.model import (
     agent_of,
     fault,
 )
+from trunkline.topic_names import MAX_TOPIC_CHARS, is_pattern, is_topic, matches
 
-MAX_TOPIC_CHARS: Final = 255
 # What one identity may have; somebody with more is broken or hostile.
 MAX_SUBSCRIPTIONS: Final = 1000
 # What is owed to one subscription at most, and to all of one identity; beyond it events are dropped, on record if the
@@ -63,14 +62,10 @@ DEAD_LETTERS: Final = "dlq"
 # How many topics are remembered with who is told of them.
 MAX_REMEMBERED: Final = 1024
 
-_SEGMENT: Final = r"[^\s.*#\x00-\x1f\x7f]+"
-TOPIC: Final = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
-PATTERN: Final = re.compile(rf"(?:#|(?:{_SEGMENT}|\*)(?:\.(?:{_SEGMENT}|\*))*(?:\.#)?)")
-
 
 def topic_problem(topic: str) -> Fault | None:
     """Why nothing can be published on this."""
-    if len(topic) <= MAX_TOPIC_CHARS and TOPIC.fullmatch(topic):
+    if is_topic(topic):
         return None
     text = f"a topic is segments between dots, at most {MAX_TOPIC_CHARS} characters, without `*`, `#` and blanks"
     return fault("tool.invalid_input", text)
@@ -78,19 +73,10 @@ def topic_problem(topic: str) -> Fault | None:
 
 def pattern_problem(pattern: str) -> Fault | None:
     """Why nobody can subscribe to this."""
-    if len(pattern) <= MAX_TOPIC_CHARS and PATTERN.fullmatch(pattern):
+    if is_pattern(pattern):
         return None
     text = "a pattern is segments between dots; `*` stands for one segment, `#` at the end for all that follow"
     return fault("tool.invalid_input", text)
-
-
-def matches(pattern: str, topic: str) -> bool:
-    """Whether a subscription to a pattern is told of a topic."""
-    wanted, given = pattern.split("."), topic.split(".")
-    if wanted[-1] == "#":
-        wanted = wanted[:-1]
-        given = given[: len(wanted)]
-    return len(wanted) == len(given) and all(one in {"*", other} for one, other in zip(wanted, given, strict=True))
 
 
 class Subscriber(Struct, eq=False):

@@ -387,9 +387,8 @@ class Writer:
                 at = entry["at"]
                 assert isinstance(at, int)
                 self._hold(number, call, at + OUTCOME_KEPT_MS, data)
-        elif kind == "event.published" and not entry.get("owed"):
-            pass  # nobody is told of it after a restart
-        elif kind in FOLDED_KINDS:
+        # An event that is owed to nobody is told to nobody after a restart.
+        elif kind in FOLDED_KINDS and (kind != "event.published" or entry.get("owed")):
             call = number if kind == "call.accepted" else entry.get("call")
             self._hold(number, call if isinstance(call, int) else 0, 0, data)
         return masked[:-1] + b',"masked_mac":"%s"}' % self._keys.mac(data).encode()

@@ -9,10 +9,11 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trunkline.sdk.chiffon import ChiffonAgent, ResourceLimit, WorkFailed
-    from trunkline.sdk.ossa import OssaAgent, Subscription
+    from trunkline.sdk.ossa import OssaAgent
     from trunkline.sdk.ossa_message import OssaError, OssaMessage
     from trunkline.sdk.ossa_retry import DEFAULT_RETRY_POLICY, RetryPolicy
     from trunkline.sdk.ossa_streams import IncomingStream, Stream
+    from trunkline.sdk.ossa_subscription import Subscription
 
 __all__ = [
     "DEFAULT_RETRY_POLICY",
@@ -38,7 +39,7 @@ _MODULES = {
     "ResourceLimit": "chiffon",
     "RetryPolicy": "ossa_retry",
     "Stream": "ossa_streams",
-    "Subscription": "ossa",
+    "Subscription": "ossa_subscription",
     "WorkFailed": "chiffon",
 }
 

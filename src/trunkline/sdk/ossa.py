@@ -26,7 +26,7 @@ import json
 import logging
 import signal
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
@@ -60,6 +60,8 @@ from trunkline.sdk.ossa_inbox import Inbox
 from trunkline.sdk.ossa_message import ConnectionLost, OssaError, OssaMessage
 from trunkline.sdk.ossa_retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from trunkline.sdk.ossa_streams import Stream, StreamHandler, Streams
+from trunkline.sdk.ossa_subscription import Subscription
+from trunkline.topic_names import matches
 
 log = logging.getLogger("trunkline.sdk")
 
@@ -99,37 +101,6 @@ class DeclaredAction(Struct, frozen=True):
 
     handler: Handler
     offer: Mapping[str, Any]
-
-
-class Subscription:
-    """A wish to be told of events. ``await`` it to know that the exchange took it; ``OssaError`` if it did not."""
-
-    def __init__(self, topic: str, handler: Handler, qos: int, *, durable: bool) -> None:
-        self.topic = topic
-        self.handler = handler
-        self.qos = qos
-        self.durable = durable
-        # The exchange's name for it, while it knows it.
-        self.id: str | None = None
-        self._is_settled = asyncio.Event()
-        self._error: OssaError | None = None
-
-    def __repr__(self) -> str:
-        return f"Subscription({self.topic!r}, qos={self.qos}, durable={self.durable})"
-
-    def __await__(self) -> Generator[Any, None, Subscription]:
-        yield from self._is_settled.wait().__await__()
-        if self._error is not None:
-            raise self._error
-        return self
-
-    def settle(self, given: str | OssaError) -> None:
-        """The exchange took it under this name, or did not."""
-        if isinstance(given, str):
-            self.id = given
-        else:
-            self._error = given
-        self._is_settled.set()
 
 
 class OssaAgent:
@@ -649,14 +620,3 @@ def _answer(asked: Asked, outcome: Outcome) -> Any:
     if isinstance(found, OssaError):
         raise found
     return found
-
-
-def matches(pattern: str, topic: str) -> bool:
-    """Whether a topic is one of those that a pattern means: ``*`` is one segment, ``#`` all that follow."""
-    wanted, found = pattern.split("."), topic.split(".")
-    for index, part in enumerate(wanted):
-        if part == "#":
-            return True
-        if index >= len(found) or part not in {"*", found[index]}:
-            return False
-    return len(wanted) == len(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import Raw
@@ -15,6 +15,7 @@ from trunkline import effects, entries, events
 from trunkline.effects import Notify, Reply
 from trunkline.hub import topics
 from trunkline.model import OPERATOR, Circumstance, Decision, Fault, Limits, Policy, Principal, Rule
+from trunkline.topic_names import matches
 
 ALICE, BOB = Principal("ossa:alice"), Principal("ossa:bob")
 BODY = Raw(b'{"x":1}')
@@ -566,20 +567,6 @@ segment = st.sampled_from(["a", "b", "*"])
 pattern = st.lists(segment, min_size=1, max_size=3).map(".".join) | st.just("#") | st.just("a.#")
 
 
-@given(pattern, st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map(".".join))
-def test_matching_is_what_a_plain_reading_of_the_rule_says(pattern: str, topic: str) -> None:
-    wanted, have = pattern.split("."), topic.split(".")
-
-    def is_match(left: list[str], right: list[str]) -> bool:
-        if left[:1] == ["#"]:
-            return True
-        if not left or not right:
-            return left == right
-        return left[0] in {"*", right[0]} and is_match(left[1:], right[1:])
-
-    assert topics.matches(pattern, topic) is is_match(wanted, have)
-
-
 class TopicsMachine(RuleBasedStateMachine):
     """Subscribers come and go, events are published and taken, the exchange is killed: nothing that is owed is lost."""
 
@@ -615,7 +602,7 @@ class TopicsMachine(RuleBasedStateMachine):
     def publish(self, topic: str, qos: int) -> None:
         told = self.board.publish(topic, qos)
         number = self.board.log_of(entries.EventPublished)[-1].n
-        expected = {name for name, (_, pattern, _) in self.mine.items() if topics.matches(pattern, topic)}
+        expected = {name for name, (_, pattern, _) in self.mine.items() if matches(pattern, topic)}
         assert {one.subscription_id for one in told} == expected
         if qos:
             for name in expected:

@@ -12,8 +12,8 @@ import trunkline.sdk
 from tests.unit.sdk.ossa_kit import ScriptedExchange, identity, until, world
 from trunkline.errors import ExchangeUnreachable
 from trunkline.sdk import OssaAgent, OssaError, OssaMessage
-from trunkline.sdk.ossa import matches
 from trunkline.testing.memory import MadeCall
+from trunkline.topic_names import matches
 
 
 def test_everything_that_is_exported_can_be_imported() -> None:

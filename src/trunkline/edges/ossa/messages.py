@@ -25,6 +25,7 @@ from msgspec import Raw, Struct
 from trunkline import strictjson
 from trunkline.errors import RemoteProtocolError
 from trunkline.model import EMPTY_OBJECT, LATEST_MS, MAX_NAME_CHARS, stamp
+from trunkline.topic_names import MAX_TOPIC_CHARS, is_topic
 
 VERSION: Final = "1.0.0"
 MAJOR: Final = "1"
@@ -38,8 +39,6 @@ MAX_RECIPIENTS: Final = 100
 HEADER_ROOM: Final = 16_384
 # Fields of a header and of a sender that mean nothing here: they are handed on, once for each recipient.
 MAX_OTHERS_BYTES: Final = 8192
-# Silent point 11.
-MAX_TOPIC_CHARS: Final = 255
 # Silent point 19: 0 is the highest.
 DEFAULT_PRIORITY: Final = 5
 LOWEST_PRIORITY: Final = 9
@@ -92,7 +91,6 @@ _EXPECTED: Final = {
 }
 AGENT_TYPE: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
-_TOPIC: Final = re.compile(r"[^\s.*#\x00-\x1f]+(?:\.[^\s.*#\x00-\x1f]+)*")
 # The fields of a header that mean something here. All others are the sender's own, and are passed on (OSSA-098).
 KNOWN: Final = frozenset(
     {"messageId", "type", "version", "timestamp", "sender", "recipient", "correlationId", "priority", "expiresAt",
@@ -404,7 +402,7 @@ def moment(text: str) -> int:
 
 def topic_of(given: object) -> str:
     """A topic to publish on: segments between dots (silent point 11)."""
-    if type(given) is not str or len(given) > MAX_TOPIC_CHARS or _TOPIC.fullmatch(given) is None:
+    if type(given) is not str or not is_topic(given):
         raise Refused(BAD_REQUEST, f"topic: expected segments between dots, at most {MAX_TOPIC_CHARS} characters")
     return given
 
