@@ -83,7 +83,7 @@ def call(
     follow: bool,
     no_wait: bool,
 ) -> None:
-    r"""Call TOOL with JSON (`-` for stdin, `@FILE` for a file, nothing for {}) and print its output as JSON.
+    """Call TOOL with JSON (`-` for stdin, `@FILE` for a file, nothing for {}) and print its output as JSON.
 
     Exits with 0 succeeded, 1 failed, 2 refused, 3 canceled or unknown. Ctrl-C asks for cancellation; while a person is
     asked it leaves, and the question stays open.

@@ -110,7 +110,7 @@ def ossa(
     trunkline check ossa https://127.0.0.1:7413
     trunkline check ossa https://127.0.0.1:7413 --level core --page report.html
     trunkline check ossa https://127.0.0.1:7413 --only security --only streams.gap
-    """  # noqa: D301 - Click wants the character itself: with it the lines below stay lines
+    """
     _check_names(only)
     if is_list:
         _list(settings, level, only)

@@ -51,7 +51,7 @@ def _condition(rule: dict[str, Any]) -> str:
 @click.argument("json_input", metavar="[JSON]", required=False)
 @shared
 def check(settings: CommandSettings, caller: str, tool: str, json_input: str | None) -> None:
-    r"""What would happen if CALLER called TOOL, with this JSON if given. Nothing is called or recorded.
+    """What would happen if CALLER called TOOL, with this JSON if given. Nothing is called or recorded.
 
     CALLER is `operator` or an edge and an id: agent:ID, http:NAME, chiffon:ID.
 

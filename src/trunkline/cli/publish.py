@@ -19,7 +19,7 @@ from trunkline.cli.terminal import note, printable, say
 def publish(
     settings: CommandSettings, topic: str, json_payload: str | None, qos: int, key: str | None, correlation: str | None
 ) -> None:
-    r"""Publish JSON (`-` for stdin, `@FILE` for a file, nothing for null) on TOPIC and print the event's id.
+    """Publish JSON (`-` for stdin, `@FILE` for a file, nothing for null) on TOPIC and print the event's id.
 
     \b
     trunkline publish build.done '{"ok": true}'

@@ -89,7 +89,7 @@ def _figure(name: str, value: object) -> str:
 
 
 def _line(name: str, text: str) -> None:
-    say(f"{name:<10} {printable(text)}")
+    say(f"{name:<13} {printable(text)}")
 
 
 def _counts(figure: object, word: str) -> str:

@@ -45,7 +45,7 @@ def new(
     url: str | None,
     pin: str | None,
 ) -> None:
-    r"""Make a credential on an EDGE: http, opensentience, chiffon or ossa. Its secret is shown this once, on stdout.
+    """Make a credential on an EDGE: http, opensentience, chiffon or ossa. Its secret is shown this once, on stdout.
 
     \b
     trunkline token new http --agent dashboard --permission approve

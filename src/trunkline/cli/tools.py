@@ -19,7 +19,7 @@ from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, p
 @click.argument("tool", required=False)
 @shared
 def tools(settings: CommandSettings, tool: str | None) -> None:
-    r"""What can be called; with the name of a TOOL its description, its schemas and a call to try.
+    """What can be called; with the name of a TOOL its description, its schemas and a call to try.
 
     \b
     trunkline tools

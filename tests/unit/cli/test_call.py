@@ -436,4 +436,4 @@ def test_a_tool_whose_agent_does_not_run_is_told_of_with_what_keeps_it_away(
         "tool.not_found: com.example.weather is backoff (exit code 2): "
         "trunkline agents, trunkline logs com.example.weather\n"
     )
-    assert "away       1 of those to launch: com.example.weather: trunkline agents" in running.run("status").out
+    assert "away          1 of those to launch: com.example.weather: trunkline agents" in running.run("status").out

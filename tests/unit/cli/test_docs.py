@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import click
+import pytest
+from click.testing import CliRunner
 
 from trunkline.cli.main import VERBS, cli
 
@@ -29,3 +31,10 @@ def test_every_documented_option_exists() -> None:
             assert command is not None
             known = {option for parameter in command.params for option in parameter.opts}
             assert set(re.findall(r"--\w+", use)) <= known, use
+
+
+@pytest.mark.parametrize("verb", ["call", "tools", "publish", "policy check", "token new", "check ossa"])
+def test_examples_in_a_help_stand_on_lines_of_their_own(verb: str) -> None:
+    text = CliRunner().invoke(cli, [*verb.split(), "--help"]).output
+    assert "\\b" not in text
+    assert sum(line.startswith("  trunkline ") for line in text.splitlines()) >= 1

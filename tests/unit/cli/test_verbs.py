@@ -204,18 +204,18 @@ def test_status_says_why_an_edge_is_off_what_has_no_effect_and_how_often_a_defec
     for _ in range(2):
         running.exchange.feed.failed(0, RuntimeError())
     said = running.run("status").out.splitlines()
-    assert "off        tcp: not configured" in said
-    assert "off        relay, ossa: not part of this release" in said
-    assert "off        pylon: 127.0.0.1:8081: cannot listen here: \\u001b[31min use" in said
-    assert "space      3 open runs; no shell: there is no sandbox here" in said
-    assert "chiffon    2,000 agents, broker connected" in said
+    assert "off           tcp: not configured" in said
+    assert "off           relay, ossa: not part of this release" in said
+    assert "off           pylon: 127.0.0.1:8081: cannot listen here: \\u001b[31min use" in said
+    assert "space         3 open runs; no shell: there is no sandbox here" in said
+    assert "chiffon       2,000 agents, broker connected" in said
     assert len([line for line in said if line.startswith("http")]) == 1, "where it listens; it has no figures"
     assert [line for line in said if line.startswith("warning")] == [
-        "warning    [ossa] has no effect: this release does not have it",
-        "warning    [mcp] too",
+        "warning       [ossa] has no effect: this release does not have it",
+        "warning       [mcp] too",
     ]
     [defects] = [line for line in said if line.startswith("defects")]
-    assert defects == "defects    2 met since the start: trunkline ledger show --last 100"
+    assert defects == "defects       2 met since the start: trunkline ledger show --last 100"
     shape = running.run("status", "--json").json
     assert (shape["defects"], shape["edges"], shape["warnings"]) == (2, edges, more["warnings"])
 
@@ -567,7 +567,7 @@ def test_how_many_calls_were_refused_is_said_with_where_to_look(
     assert running.run("calls").err == "3 refused since the start: trunkline calls --refused\n"
     assert running.run("calls", "--json").err == ""
     assert (
-        "refused    3 since the start (2 policy.denied, 1 tool.not_found): trunkline calls --refused"
+        "refused       3 since the start (2 policy.denied, 1 tool.not_found): trunkline calls --refused"
         in running.run("status").out.splitlines()
     )
 
