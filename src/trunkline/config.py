@@ -442,15 +442,19 @@ def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
         yield ("opensentience", "socket"), problem
 
 
+# The addresses on which the exchange listens, and whether each may be off (empty).
+LISTENERS: Final = {
+    ("http", "listen"): False,
+    ("opensentience", "tcp"): True,
+    ("ossa", "listen"): True,
+    ("nostr", "relay"): True,
+    ("pylon", "listen"): True,
+}
+
+
 def _listen_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
-    listeners: list[tuple[KeyPath, str, bool]] = [
-        (("http", "listen"), config.http.listen, False),
-        (("opensentience", "tcp"), config.opensentience.tcp, True),
-        (("ossa", "listen"), config.ossa.listen, True),
-        (("nostr", "relay"), config.nostr.relay, True),
-        (("pylon", "listen"), config.pylon.listen, True),
-    ]
-    for key, address, may_be_off in listeners:
+    for key, may_be_off in LISTENERS.items():
+        address: str = getattr(getattr(config, key[0]), key[1])
         if not address and may_be_off:
             continue
         try:
