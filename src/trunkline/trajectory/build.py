@@ -282,9 +282,9 @@ class _Writing:
         return "Success" if statuses == {"Success"} else "Cancelled"
 
     def _is_error(self, index: int) -> bool:
-        """Whether a run ended an operation with an error before it became a call."""
+        """Whether an operation of a run was denied, or ended with an error, before it became a call."""
         told = self._survey.told
-        return index < len(told) and member(told[index], "type") == "error"
+        return index < len(told) and member(told[index], "type") in {"error", "policyDenied"}
 
     def _last_lines(self) -> Iterator[AnyLine]:
         planned = range(len(self._survey.plan.steps))
