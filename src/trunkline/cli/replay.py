@@ -31,6 +31,10 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 class _FileOrVerb(click.Group):
     """``replay FILE`` besides ``replay diff A B``: what is no verb is a file to check."""
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb of this name, or the one that checks a file."""
+        return super().get_command(ctx, cmd_name) or self.commands["check"]
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -180,7 +184,8 @@ def _show_difference(found: Difference, place: str | None, *sides: tuple[Path, i
     if place is not None:
         say(f"  at {_cut(place, _VALUE_CHARS)}")
     for mark, (file, number, value) in zip("-+", sides, strict=True):
-        say(f"{mark} {_cut(str(file), 60)}, line {number}")
+        name = printable(str(file))
+        say(f"{mark} {name if len(name) <= 60 else f'…{name[-59:]}'}, line {number}")
         say(f"    {_cut('no call' if found.what == 'call' and value is None else _text(value), _VALUE_CHARS)}")
 
 

@@ -86,7 +86,7 @@ def test_equal_runs_are_equal(tmp_path: Path) -> None:
     [
         ((accepted(1, b'{"x":1}', tool_id="a/" + "b" * 60), settled(2, 1)), "call 1: another call is made", "a/bbb"),
         ((accepted(1, b'{"x":{"y":2}}'), settled(2, 1)), "its input differs", '{"y":2}'),
-        ((accepted(1, b'{"x":1}'), settled(2, 1, b'{"z":"\\u202e' + b"long " * 90 + b'"}')), "its output differs", "\\u202e"),
+        ((accepted(1, b'{"x":1}'), settled(2, 1, b'{"text":"\\u202e' + b"long " * 90 + b'"}')), "its output differs", "\\u202e"),
         ((accepted(1, b'{"x":1}'), failed(2, 1)), "it ends otherwise", "failed"),
     ],
 )  # fmt: skip
