@@ -3,15 +3,18 @@
 import hashlib
 import json
 import sys
+from pathlib import Path
 
 
 def number(text):
+    """An integer, exact; minus zero is a float to serde_json."""
     if not -(2**63) <= int(text) < 2**64:
         raise ValueError("an integer outside 64 bits")
     return -0.0 if text == "-0" else int(text)
 
 
 def real(value):
+    """A float as serde_json writes it."""
     text = repr(value)
     if "e" not in text:
         return text
@@ -22,6 +25,7 @@ def real(value):
 
 
 def canonical(value):
+    """The text that is hashed: keys by code points, no white space."""
     if isinstance(value, dict):
         return "{" + ",".join(canonical(key) + ":" + canonical(value[key]) for key in sorted(value)) + "}"
     if isinstance(value, list):
@@ -30,10 +34,11 @@ def canonical(value):
 
 
 def digest(value):
+    """The hash of a value."""
     return "sha256:" + hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
-with open(sys.argv[1], encoding="utf-8", newline="\n") as file:
+with Path(sys.argv[1]).open(encoding="utf-8", newline="\n") as file:
     events = [json.loads(line, parse_int=number) for line in file]
 pairs = [("plan", "plan_hash"), ("params", "params_hash"), ("output", "output_hash")]
 found = [(event[name], event[of]) for event in events for name, of in pairs if name in event and of in event]

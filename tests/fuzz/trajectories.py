@@ -14,7 +14,7 @@ from tests.unit.ledger.made import accepted, settled
 from tests.unit.trajectory.made import failed, foreign, trajectory, written
 from trunkline.trajectory.build import trajectory_hash
 from trunkline.trajectory.bundle import bundle_of, decode_bundle, encode_bundle, export
-from trunkline.trajectory.check import NotATrajectory, check
+from trunkline.trajectory.check import Checked, NotATrajectory, check
 from trunkline.trajectory.diff import difference, run_of
 from trunkline.trajectory.standin import Recording
 
@@ -29,10 +29,9 @@ def judge(seed: int, cases: int) -> int:
     taken = 0
     for _ in range(cases):
         lines = _changed(rng, mutator, list(rng.choice(good)))
-        try:
-            found = check(lines)
-        except NotATrajectory as wrong:
-            assert 1 <= wrong.line <= len(lines) + 1
+        found = _judged(lines)
+        if isinstance(found, NotATrajectory):
+            assert 1 <= found.line <= len(lines) + 1
             continue
         taken += 1
         assert found.trajectory_hash == trajectory_hash(found.session_id, lines)
@@ -40,6 +39,13 @@ def judge(seed: int, cases: int) -> int:
         assert list(export(decode_bundle(encode_bundle(bundle_of(lines))))) == lines
         Recording.of(lines).answer("com.example.echo/echo", mutator.body())
     return taken
+
+
+def _judged(lines: list[bytes]) -> Checked | NotATrajectory:
+    try:
+        return check(lines)
+    except NotATrajectory as wrong:
+        return wrong
 
 
 def _changed(rng: Random, mutator: Mutator, lines: list[bytes]) -> list[bytes]:

@@ -37,7 +37,7 @@ def exported(exchange: Running, folder: Path) -> Path:
 
 def standing_in(exchange: Running, file: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "trunkline", "replay", str(file), "--serve"]
-    return started(command, env={**os.environ, "TRUNKLINE_HOME": str(exchange.home)}, stdout=subprocess.PIPE)
+    return started(command, env={**os.environ, "TRUNKLINE_HOME": str(exchange.home)}, stdout=subprocess.DEVNULL)
 
 
 def test_a_stand_in_takes_the_name_of_an_agent_that_is_away_and_another_beside_one_that_is_here(

@@ -16,6 +16,8 @@ from tests.unit.ledger.made import accepted, in_process, settled
 from tests.unit.trajectory.made import failed, foreign, trajectory, written
 from trunkline.ledger import export
 
+LONG = b'{"text":"\\u202e' + b"long " * 90 + b'"}'
+ODD_NUMBERS = b'{"x": 1.0, "\xf0\x9f\x98\x80": [-0.0, 1e300, 18446744073709551615]}'
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
@@ -59,7 +61,7 @@ def test_what_is_wrong_is_named_with_its_line_and_ends_with_1(tmp_path: Path, li
     assert said.err.startswith(fault)
     error = trunkline("replay", file, "--json").json["error"]
     assert error["message"].startswith(fault)
-    assert error["details"]["line"] == int(fault.split(":")[0].removeprefix("line "))
+    assert error["details"]["line"] == int(fault.split(":", maxsplit=1)[0].removeprefix("line "))
 
 
 def test_a_file_that_is_not_there_is_bad_usage(tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ def test_equal_runs_are_equal(tmp_path: Path) -> None:
     [
         ((accepted(1, b'{"x":1}', tool_id="a/" + "b" * 60), settled(2, 1)), "call 1: another call is made", "a/bbb"),
         ((accepted(1, b'{"x":{"y":2}}'), settled(2, 1)), "its input differs", '{"y":2}'),
-        ((accepted(1, b'{"x":1}'), settled(2, 1, b'{"text":"\\u202e' + b"long " * 90 + b'"}')), "its output differs", "\\u202e"),
+        ((accepted(1, b'{"x":1}'), settled(2, 1, LONG)), "its output differs", "\\u202e"),
         ((accepted(1, b'{"x":1}'), failed(2, 1)), "it ends otherwise", "failed"),
     ],
 )  # fmt: skip
@@ -122,7 +124,7 @@ def test_only_trajectories_can_be_compared(tmp_path: Path) -> None:
 def home(short_path: Path) -> Path:
     with in_process(short_path) as made:
         made.add(
-            lambda n: accepted(n, b'{"x": 1.0, "\xf0\x9f\x98\x80": [-0.0, 1e300, 18446744073709551615]}', correlation_id="c"),
+            lambda n: accepted(n, ODD_NUMBERS, correlation_id="c"),
             lambda n: settled(n, 1, b'{"\xef\xac\xb3": 1.5e-7, "t": "\\u2028\\u0001\\"", "e": 0.00001}'),
             lambda n: accepted(n, correlation_id="c"),
             lambda n: failed(n, 3),

@@ -28,7 +28,7 @@ async def test_a_stand_in_answers_from_the_recording_and_makes_nothing_up() -> N
     given = tool.signature.read(b'{ "x": 1 }')
     assert isinstance(given, dict)
     assert tool.signature.write(await tool.function(**given)) == b'{"y":1.0}'
-    with pytest.raises(ToolError, match="no call of com.example.echo/echo with this input is recorded") as unknown:
+    with pytest.raises(ToolError, match=r"no call of com\.example\.echo/echo with this input is recorded") as unknown:
         await tool.function(params=b'{"x":3}')
     assert unknown.value.fault.code == NOT_RECORDED
     with pytest.raises(ToolError) as failing:

@@ -1,4 +1,4 @@
-"""Sessions to make trajectories of: entries as some exchange might have recorded them, and files as others write them."""
+"""Sessions to make trajectories of: entries as an exchange might have recorded them, and files as others write them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def raw(value: Any) -> Raw:
 def foreign(**change: Any) -> list[dict[str, Any]]:
     """The eight lines of the specification, by another producer, with its places filled in."""
     params, t = {"path": "src/main.rs"}, "2026-01-16T12:00:00Z"
-    found = [
+    found: list[dict[str, Any]] = [
         {"event": "ReplayHeader", "replay_version": 1, "producer": "adjutant@1.2.3", "created_at": t},
         {"event": "SessionStart", "session_id": "s_1", "issue_number": 42, "policy_bundle_id": "any text", "t": t},
         {"event": "PlanStart", "plan_hash": hash_of("some plan"), "step_count": 3, "t": t},

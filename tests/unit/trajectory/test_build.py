@@ -33,7 +33,9 @@ ALL_EIGHT = ["ReplayHeader", "SessionStart", "PlanStart", "ToolCall", "ToolResul
              "SessionEnd"]  # fmt: skip
 
 
-@requirement("OA-084", "OA-085", "OA-086", "OA-087", "OA-088", "OA-089", "OA-090", "OA-091", "OA-092", "OA-094", "OA-116")
+@requirement(
+    "OA-084", "OA-085", "OA-086", "OA-087", "OA-088", "OA-089", "OA-090", "OA-091", "OA-092", "OA-094", "OA-116"
+)
 def test_one_call_has_all_eight_events_in_their_order() -> None:
     lines = trajectory(accepted(1, b'{"b": 1.0}'), settled(2, 1, b'{"text": "x"}'))
     assert names(lines) == ALL_EIGHT
@@ -256,7 +258,7 @@ def test_the_producer_and_the_rules_are_those_that_were_on_record_before_the_ses
 def test_the_whole_of_a_large_output_is_there_and_hashed(tmp_path: object) -> None:
     large = json.dumps({"text": "x" * 10 * 1_048_576}).encode()
     with in_process(tmp_path) as made:  # type: ignore[arg-type]
-        made.add(lambda n: accepted(n), lambda n: settled(n, 1, large))
+        made.add(accepted, lambda n: settled(n, 1, large))
         lines = list(export.trajectory(made.ledger.reader, call_id(1)))
     (result,) = values(lines, "ToolResult")
     assert result["output"] == json.loads(large)
@@ -268,9 +270,7 @@ def test_a_secret_on_record_in_masked_form_is_in_no_trajectory(tmp_path: object)
     secret = "hunter2hunter2"
     body = json.dumps({"password": secret, "note": "plain"}).encode()
     with in_process(tmp_path) as made:  # type: ignore[arg-type]
-        made.add(
-            lambda n: accepted(n, body, correlation_id="c", key="k", key_id="kk"), lambda n: settled(n, 1, body)
-        )
+        made.add(lambda n: accepted(n, body, correlation_id="c", key="k", key_id="kk"), lambda n: settled(n, 1, body))
         lines = list(export.trajectory(made.ledger.reader, "c"))
     assert secret.encode() not in b"".join(lines)
     call, result = values(lines)[3:5]
