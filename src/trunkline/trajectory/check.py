@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, Final, NoReturn
+from typing import BinaryIO, Final, NoReturn
 
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline.canonical import openagents, openagents_hash
+from trunkline.canonical import openagents
 from trunkline.errors import TrunklineError
 from trunkline.strictjson import NotStrictJson
 from trunkline.trajectory import events
@@ -27,15 +27,9 @@ __all__ = ["Checked", "NotATrajectory", "check", "lines_of"]
 MAX_LINE_BYTES: Final = 2 * 67_108_864
 
 
-class _Names(Struct):
-    """What tells how to read a line."""
-
-    event: Any = None
-    type: Any = None
-    t: Any = None
-
-
-_names: Final = msgspec.json.Decoder(_Names).decode
+Members = dict[str, Raw]
+_members: Final = msgspec.json.Decoder(Members).decode
+_KNOWN: Final = frozenset(msgspec.json.encode(name) for name in events.KNOWN)
 
 
 class NotATrajectory(TrunklineError):
@@ -104,13 +98,15 @@ class _Checking:
         self._number = number
         if self._end is not None:
             self._fail("stands after SessionEnd, which is the last line")
-        found, form = self._read(line)
+        form = self._form(line)
+        members = _members(form)
+        found = self._event(form, members)
         if number == 1 and not isinstance(found, events.ReplayHeader):
             self._fail("the first line has to be a ReplayHeader")
         if found is None:
             self._unknown += 1
         else:
-            self._judge(found)
+            self._judge(found, members)
         self._digest.update(form if number == 1 else b"," + form)
 
     def end(self) -> Checked:
@@ -140,8 +136,8 @@ class _Checking:
     def _fail(self, fault: str) -> NoReturn:
         raise NotATrajectory(self._number, fault)
 
-    def _read(self, line: bytes) -> tuple[events.AnyLine | None, bytes]:
-        """The event of a line, None if it is one that nobody here knows; and the form of the line that is hashed."""
+    def _form(self, line: bytes) -> bytes:
+        """The form of a line that is hashed. All else is read from it: its values are in that form too."""
         if not line.strip():
             self._fail("is empty")
         try:
@@ -150,19 +146,22 @@ class _Checking:
             raise NotATrajectory(self._number, f"not strict JSON: {_lowered(str(refusal))}") from None
         if not form.startswith(b"{"):
             self._fail("is not a JSON object")
-        names = _names(form)
-        name = names.type if names.event is None else names.event
-        if not isinstance(name, str):
-            self._fail("has no `event`")
-        if name not in events.KNOWN:
-            return None, form
-        try:
-            has_later_names = names.event is None or names.t is None
-            return events.decode(events.named_as_written(line) if has_later_names else line), form
-        except msgspec.DecodeError as error:
-            raise NotATrajectory(self._number, f"{name}: {_plain(str(error))}") from None
+        return form
 
-    def _judge(self, found: events.AnyLine) -> None:
+    def _event(self, form: bytes, members: Members) -> events.AnyLine | None:
+        """The event of a line; None if it is one that nobody here knows."""
+        name = bytes(members.get("event") or members.get("type") or b"null")
+        if not name.startswith(b'"'):
+            self._fail("has no `event`")
+        if name not in _KNOWN:
+            return None
+        try:
+            is_as_written = "event" in members and "t" in members
+            return events.decode(form if is_as_written else events.named_as_written(form))
+        except msgspec.DecodeError as error:
+            raise NotATrajectory(self._number, f"{name.decode().strip(chr(34))}: {_plain(str(error))}") from None
+
+    def _judge(self, found: events.AnyLine, members: Members) -> None:
         if self._start is None and not isinstance(found, events.ReplayHeader | events.SessionStart):
             self._fail(f"{type(found).__name__} stands before SessionStart")
         match found:
@@ -175,11 +174,11 @@ class _Checking:
                     self._fail("a second SessionStart")
                 self._start = found
             case events.PlanStart():
-                self._judge_plan(found)
+                self._judge_plan(found, members)
             case events.ToolCall():
-                self._judge_call(found)
+                self._judge_call(found, members)
             case events.ToolResult():
-                self._judge_result(found)
+                self._judge_result(found, members)
             case events.StepComplete():
                 waiting = next((call for call, step in self._open.items() if step == found.step_id), None)
                 if waiting is not None:
@@ -194,9 +193,9 @@ class _Checking:
                     self._fail(f"SessionEnd, and the call {next(iter(self._open))} has no result")
                 self._end = found
 
-    def _judge_plan(self, found: events.PlanStart) -> None:
+    def _judge_plan(self, found: events.PlanStart, members: Members) -> None:
         self._has_plan = True
-        self._compute("plan_hash", found.plan_hash, found.plan)
+        self._compute("plan_hash", found.plan_hash, members.get("plan"))
         if found.plan is None:
             return
         plan = msgspec.json.decode(found.plan)
@@ -204,28 +203,28 @@ class _Checking:
         if isinstance(steps, list) and len(steps) != found.step_count:
             self._fail(f"step_count is {found.step_count}, and the plan has {len(steps)} steps")
 
-    def _judge_call(self, found: events.ToolCall) -> None:
+    def _judge_call(self, found: events.ToolCall, members: Members) -> None:
         if not self._has_plan:
             self._fail("a ToolCall before PlanStart: the plan is made before anything is done")
         if found.id in self._ids:
             self._fail(f"the call {found.id} was there before")
-        self._compute("params_hash", found.params_hash, found.params)
+        self._compute("params_hash", found.params_hash, members.get("params"))
         self._ids.add(found.id)
         self._open[found.id] = found.step_id
 
-    def _judge_result(self, found: events.ToolResult) -> None:
+    def _judge_result(self, found: events.ToolResult, members: Members) -> None:
         if self._open.pop(found.id, None) is None:
             again = "has a result already" if found.id in self._ids else "was not made before"
             self._fail(f"a result of the call {found.id}, which {again}")
-        self._compute("output_hash", found.output_hash, found.output)
+        self._compute("output_hash", found.output_hash, members.get("output"))
 
     def _compute(self, name: str, named: str, value: Raw | None) -> None:
-        """That a hash is the one of the value beside it; one without its value proves nothing here."""
+        """That a hash is the one of the value beside it, which is in its form; without it, it proves nothing here."""
         if value is None:
             self._unproved += 1
             return
         self._hashes += 1
-        computed = openagents_hash(value)
+        computed = f"sha256:{hashlib.sha256(value).hexdigest()}"
         if computed != named:
             self._fail(f"{name} is {named}, and computes to {computed}")
 
