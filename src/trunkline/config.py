@@ -313,6 +313,8 @@ class Config(Sections, frozen=True, kw_only=True):
         """The file's rules in order, then the built-in ones; the version is a hash of them."""
         import hashlib
 
+        from trunkline.canonical import openagents_hash
+
         lines = tuple(
             Rule(
                 f"rule-{number}",
@@ -328,8 +330,8 @@ class Config(Sections, frozen=True, kw_only=True):
         )
         rules = lines + (BUILTIN_RULES if self.policy_table.builtin else ())
         # 64 bits tell apart the handful of policies an exchange ever has, and can be read aloud.
-        version = hashlib.sha256(msgspec.json.encode(rules)).hexdigest()[:16]
-        return Policy(rules, version)
+        encoded = msgspec.json.encode(rules)
+        return Policy(rules, hashlib.sha256(encoded).hexdigest()[:16], openagents_hash(encoded))
 
 
 class Home:
