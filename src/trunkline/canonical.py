@@ -1,4 +1,4 @@
-"""JSON to the byte form that is hashed: equal values give equal bytes (RFC 8785, the profile named ``rfc8785``).
+"""JSON to the byte form that is hashed: equal values give equal bytes. Two profiles, ``rfc8785`` and ``openagents``.
 
 It does not judge JSON: ``strictjson`` refuses duplicate keys, NaN and lone surrogates before anything comes here.
 
@@ -11,6 +11,7 @@ Invariant: ``canonical(canonical(x)) == canonical(x)``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import Final, cast
@@ -19,7 +20,7 @@ import orjson
 import rfc8785
 from msgspec import Raw
 
-__all__ = ["canonical"]
+__all__ = ["canonical", "openagents", "openagents_hash"]
 
 # A float as orjson writes it, outside a string or (then the slow path gives the same bytes) inside one; but not the
 # seconds of a time, which are in many strings: before the colon of a member is a quote. An integer beyond 64 bits is a
@@ -56,3 +57,36 @@ def _written(value: object) -> bytes:
             return text.removesuffix(".0").encode() if value else b"0"
     # Strings, constants, and floats in the ECMAScript form that the RFC asks for.
     return rfc8785.dumps(cast("str | float | bool | None", value))
+
+
+def openagents(raw: bytes | Raw) -> bytes:
+    """The canonical form that hashes of OpenAgents are over: keys by code points, floats as Rust writes them."""
+    return _as_rust_writes(json.loads(bytes(raw)))
+
+
+def openagents_hash(raw: bytes | Raw) -> str:
+    """``sha256:`` and the digest of the canonical form."""
+    return f"sha256:{hashlib.sha256(openagents(raw)).hexdigest()}"
+
+
+def _as_rust_writes(value: object) -> bytes:
+    if type(value) is dict:
+        members = sorted(cast("dict[str, object]", value).items())
+        return b"{" + b",".join(orjson.dumps(name) + b":" + _as_rust_writes(item) for name, item in members) + b"}"
+    if type(value) is list:
+        return b"[" + b",".join(map(_as_rust_writes, cast("list[object]", value))) + b"]"
+    if type(value) is float:
+        return _rust_float(value)
+    return orjson.dumps(value)
+
+
+def _rust_float(value: float) -> bytes:
+    """``1.0``, ``0.00001``, ``1e16``, ``1e-6``: the shortest digits, with an exponent outside 1e-5 to 1e16."""
+    text = repr(value)
+    if "e" not in text:
+        return text.encode()
+    digits, _, exponent = text.partition("e")
+    if int(exponent) == -5:
+        sign, bare = ("-", digits[1:]) if digits.startswith("-") else ("", digits)
+        return f"{sign}0.0000{bare.replace('.', '')}".encode()
+    return f"{digits}e{int(exponent)}".encode()
