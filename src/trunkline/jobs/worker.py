@@ -2,7 +2,7 @@
 
 ``python -m trunkline.jobs.worker PARENT``. It is a process of its own so that parsers and models, which read what
 strangers wrote, are outside the exchange, cost it no time, and can be ended at any moment. Owns its frames (four bytes
-of length, then JSON, in both directions) and its own bounds. Does not own how many there are (``edges/jobs/workers.py``).
+of length, then JSON, in both directions) and its own bounds. Does not own how many there are.
 
 Invariant: one answer for each question, in order; it ends when its standard input does, or with the exchange.
 """

@@ -90,7 +90,7 @@ class Workers:
         # -P: the folder it is started in is no place to import from. Of our environment it gets nothing.
         worker = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "trunkline.jobs.worker", str(os.getpid()),
-            stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL, cwd="/", process_group=0,
+            stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL, cwd="/", start_new_session=True,
             env={
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                 "LANG": "C.UTF-8",
