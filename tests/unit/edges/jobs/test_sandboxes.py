@@ -154,15 +154,16 @@ async def test_a_repository_at_a_url_needs_the_network_and_the_network_needs_the
 
 
 async def test_a_git_reference_is_taken_out_before_the_first_command(world: JobsWorld) -> None:
-    await space(
-        world, make="git init -q . && git add -A && git -c user.name=a -c user.email=a@b commit -qm one && git tag v1"
-    )
-    call = world.exchange.call("space.work/shell", {"command": "sh make; echo two > make"})
+    commit = "git add -A && git -c user.name=a -c user.email=a@b commit -qm x"
+    await space(world, make=f"git init -q . && {commit} && git tag v1 && echo two > b && {commit}")
+    call = world.exchange.call("space.work/shell", {"command": "sh make"})
     await world.until(lambda: call.answer is not None)
-    outputs = await world.run("git describe --tags", repo={"source": "space:work", "git_ref": "v1"})
-    if outputs["status"] == "error":
-        assert "repo: " in outputs["error"]  # the change in the folder is in the way: git says so
-    missing = await world.run("true", repo={"source": "space:work", "git_ref": "v9"})
+    assert call.output["success"], call.output
+    repo = {"source": "space:work", "mount_path": "src"}
+    assert (await world.run("cat b", repo=repo))["status"] == "success"
+    older = await world.run("ls", repo={**repo, "git_ref": "v1"})
+    assert older["runs"][0]["stdout_preview"] == "make\n"
+    missing = await world.run("true", repo={**repo, "git_ref": "v9"})
     assert (missing["status"], missing["runs"]) == ("error", [])
 
 
