@@ -17,12 +17,13 @@ from trunkline.workspace.sandbox import Sandbox
 
 CASES = 60
 TEXTS = (
-    "", " ", "a", "def f(x=[]):\n    return x == None\n", "fn f() { x.unwrap() }", "\x00\x01", "ä\U0001f600\u202e", "(" * 300,
-    "if (a = b) {", "x" * 3000, "<<<<<<< HEAD\n", "\r\n\r", "\ufeff", "'''", "package a\nfunc f(", "../..", "/workspace/..",
-    "space:a", "blob:sha256:" + "0" * 64, "https://a/b", "none", "full", "a" * 300, "TODO",
+    "", " ", "a", "def f(x=[]):\n    return x == None\n", "fn f() { x.unwrap() }", "\x00\x01", "ä\U0001f600\u202e",
+    "(" * 300, "if (a = b) {", "x" * 3000, "<<<<<<< HEAD\n", "\r\n\r", "\ufeff", "'''", "package a\nfunc f(", "../..",
+    "/workspace/..", "space:a", "blob:sha256:" + "0" * 64, "https://a/b", "none", "full", "a" * 300, "TODO",
 )  # fmt: skip
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2**31, 2**53, 2**64, -(2**70), 0.0, 1.5, -1e300, 1e-300, [], {}, [[]], [None], {"a": {}}, *TEXTS,
+    None, True, False, 0, 1, -1, 2**31, 2**53, 2**64, -(2**70), 0.0, 1.5, -1e300, 1e-300, [], {}, [[]], [None],
+    {"a": {}}, *TEXTS,
 )  # fmt: skip
 NAMES = ("a.py", "a.js", "a.ts", "a.tsx", "a.go", "a.rs", "a", "a.txt", "x/../y.py")
 
@@ -80,8 +81,7 @@ def judge(schema_id: str, inputs: Any) -> str:
         assert job.input_problem(filled) == "", "defaults made it wrong"
         problem = consistency.input_problem(schema_id, filled)
     if problem:
-        assert problem.startswith("inputs"), problem
-        return "refused"
+        return _refused(problem)
     job.job_hash(filled)
     try:
         if schema_id == SANDBOX:
@@ -90,9 +90,13 @@ def judge(schema_id: str, inputs: Any) -> str:
         else:
             consistency.seal(schema_id, filled, worker.work(schema_id, filled))
     except JobRefused as error:
-        assert str(error).startswith("inputs."), error
-        return "refused"
+        return _refused(str(error))
     return "done"
+
+
+def _refused(problem: str) -> str:
+    assert problem.startswith("inputs"), problem
+    return "refused"
 
 
 def run(seed: int) -> int:
