@@ -29,6 +29,7 @@ from trunkline.model import (
     Principal,
     Question,
     Router,
+    SubscriptionView,
     TokenView,
     ToolView,
     Verdict,
@@ -217,6 +218,9 @@ class Operator(Protocol):
 
     def tokens(self) -> list[TokenView]:
         """The standing credentials."""
+
+    def subscriptions(self, limit: int, after: int = 0) -> list[SubscriptionView]:
+        """Who is told of which topics: the first so many after the one with this number, oldest first."""
 
     def token_kinds(self) -> Mapping[str, TokenKind]:
         """By edge: which credentials can be made there."""

@@ -42,7 +42,18 @@ from trunkline.edges.ossa.messages import (
 )
 from trunkline.edges.ossa.queue import SendQueue
 from trunkline.edges.ossa.translate import EDGE, RETRY, derived_id, extras_of, fault_of
-from trunkline.effects import Admit, Cancel, CheckHealth, Close, ConfirmTools, Deliver, Notify, Refuse, ToSession
+from trunkline.effects import (
+    Admit,
+    Cancel,
+    CheckHealth,
+    Close,
+    ConfirmTools,
+    Deliver,
+    Notify,
+    Refuse,
+    StopTelling,
+    ToSession,
+)
 from trunkline.events import (
     AgentArrived,
     AgentLeft,
@@ -142,7 +153,7 @@ class Provider:
         self._requests: dict[str, Sending] = {}
         self._events: dict[str, Sending] = {}
         # Events and results that wait to be sent, by the id of the message.
-        self._to_tell: set[str] = set()
+        self._to_tell: dict[str, Sending] = {}
         self._by_thread: dict[str, Sending] = {}
         self._by_call: dict[str, Sending] = {}
         self._late = late
@@ -217,6 +228,8 @@ class Provider:
                 return self._deliver(effect, now)
             case Notify():
                 self._notify(effect, now)
+            case StopTelling():
+                self._stop_telling(effect.subscription_id)
             case Cancel():
                 return self._cancel(effect)
             case CheckHealth():
@@ -326,8 +339,19 @@ class Provider:
         )
         self._tell(sending, extras.priority, now)
 
+    def _stop_telling(self, subscription_id: str) -> None:
+        """A subscription was ended by somebody else: its events are neither sent nor told again."""
+        for message_id, sending in list(self._to_tell.items()):
+            if sending.subscription_id == subscription_id:
+                del self._to_tell[message_id]
+                self._told.remove(sending)
+        for message_id, sending in list(self._events.items()):
+            if sending.subscription_id == subscription_id:
+                del self._events[message_id]
+                self._told.done(sending.thread)
+
     def _tell(self, sending: Sending, priority: int, now: Now) -> None:
-        self._to_tell.add(sending.message.message_id)
+        self._to_tell[sending.message.message_id] = sending
         self._told.put(sending, sending.thread, priority, now.mono)
 
     def say(self, message: Message, *, is_sealed: bool = False) -> None:
@@ -362,7 +386,7 @@ class Provider:
             self._requests[sending.message.message_id] = sending
             self._by_thread[str(sending.message.correlation_id)] = sending
             return sending
-        self._to_tell.discard(sending.message.message_id)
+        self._to_tell.pop(sending.message.message_id, None)
         if sending.is_owed or sending.message.qos:
             self._events[sending.message.message_id] = sending
             self._sent_event(sending, now)

@@ -10,7 +10,9 @@ import pytest
 from tests.unit.edges.ossa.kit import Agent, Kit, refusal
 from trunkline import entries
 from trunkline.edges.ossa.peers import FORGET_S
+from trunkline.events import SubscriptionEnded
 from trunkline.model import LATEST_MS, Decision, Policy, Rule
+from trunkline.testing.memory import BOSS
 
 
 @pytest.fixture
@@ -267,6 +269,20 @@ def test_what_expired_and_gets_no_reply_is_dropped_and_recorded(kit: Kit, kind: 
     line.agent.ask(kind, "trunkline", kind, {}, expiresAt=kit.stamp(-1), **more)
     assert [entry.code for entry in kit.exchange.recorded(entries.Noticed)] == ["message.expired"]
     assert len(line.agent.peer().streams) == 0
+
+
+def test_events_of_a_subscription_that_the_operator_ended_are_neither_sent_nor_told_again(kit: Kit) -> None:
+    alice, bob = kit.agent("alice"), kit.agent("bob")
+    line = bob.connect()
+    name, other = bob.subscribe("news"), bob.subscribe("other")
+    for number in range(2):  # the second waits for the first: they have one correlation
+        alice.ask("event", payload=number, topic="news", qos=1, correlationId="c")
+    assert len(line.of("event")) == 1
+    kit.exchange.feed.feed([SubscriptionEnded(0, "", BOSS, name)])
+    kit.advance(120)
+    assert len(line.of("event")) == 1
+    alice.ask("event", payload=2, topic="other", qos=1, correlationId="c")
+    assert [one["header"]["subscription"] for one in line.of("event")] == [name, other]
 
 
 def test_who_was_told_an_event_and_whose_key_was_revoked_is_not_told_it_again(kit: Kit) -> None:
