@@ -72,6 +72,8 @@ REQUEST_TIMEOUT_S: Final = 30.0
 # Handlers that run at once: as many as the exchange gives one agent.
 CONCURRENCY: Final = 16
 GRACE_S: Final = 5.0
+# How long `connected` tries: a restart of the exchange takes less.
+CONNECT_S: Final = 30.0
 ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 # The exchange says that trying again will not help.
 NOT_LET_IN: Final = frozenset({BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_IMPLEMENTED})
@@ -409,21 +411,34 @@ class OssaAgent:
             self._parts = self._stopping = None
 
     @contextlib.asynccontextmanager
-    async def connected(self, *, grace_s: float = GRACE_S) -> AsyncIterator[OssaAgent]:
-        """``async with agent.connected():`` connected, registered and subscribed, inside the block."""
+    async def connected(
+        self, *, timeout_s: float | None = CONNECT_S, grace_s: float = GRACE_S
+    ) -> AsyncIterator[OssaAgent]:
+        """``async with agent.connected():`` connected, registered and subscribed, inside the block.
+
+        ``ExchangeUnreachable`` says why not: after ``timeout_s`` (None: it is tried for ever), and at once if who
+        answers is not the exchange that was meant.
+        """
         serving = asyncio.create_task(self.serve(grace_s=grace_s))
         # One turn, so that serve() has made its parts.
         await asyncio.sleep(0)
-        waiting = None if self._parts is None else asyncio.create_task(self._parts.connection.is_ready.wait())
+        connection = None if self._parts is None else self._parts.connection
+        waiting: set[asyncio.Task[Any]] = set()
+        if connection is not None:
+            found = (connection.is_ready, connection.is_distrusted)
+            waiting = {asyncio.create_task(event.wait()) for event in found}
         try:
-            await asyncio.wait({serving, waiting} if waiting else {serving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving, *waiting}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 await serving
                 raise ExchangeUnreachable(f"{self.agent_id} was stopped before the exchange answered")
+            if connection is not None and not connection.is_ready.is_set():
+                why = connection.trouble or "what an agent says first was not answered"
+                raise ExchangeUnreachable(f"{self.agent_id} is not connected: {why}")
             yield self
         finally:
-            if waiting is not None:
-                waiting.cancel()
+            for task in waiting:
+                task.cancel()
             self.stop()
             await serving
 
