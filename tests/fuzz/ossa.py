@@ -355,7 +355,7 @@ class World:
             try:
                 peers.receive(finished(peers.identities.read(data)), lambda told: self.hear_all(agent, told, data))
             except Refused as refused:
-                self.refused(json.loads(peers.refusal(refused)), data)
+                self.refused(json.loads(peers.refusal(refused, "memory")), data)
         return data
 
     def by_operator(self) -> object:

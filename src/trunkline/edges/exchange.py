@@ -206,6 +206,15 @@ class Views(Protocol):
     def credentials(self, edge: str, agent: str) -> list[TokenView]:
         """The standing credentials of one agent that are good for this edge, newest first."""
 
+    def revoked(self, edge: str, token_sha256: str) -> TokenView | None:
+        """The credential that was known by this hash on this edge and was revoked.
+
+        For whoever proves that he has its private part: nobody else is told that it existed.
+        """
+
+    def was_offered(self, tool_id: str) -> bool:
+        """Whether a definition of this tool is in force, also if nobody offers the tool now."""
+
     def open_steps(self, process: str) -> dict[str, list[ProcessStep]]:
         """What is on record of the subjects of a process that are not done, each in order, as it was written."""
 

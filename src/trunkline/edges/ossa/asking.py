@@ -77,6 +77,7 @@ COMMANDS: Final = "ossa.commands"
 NOTHING_MORE: Final = b'{"json":{}}'
 # What an OSSA reply can carry besides its payload.
 REPLY_ROOM: Final = 8192
+OTHER_CONTENT: Final = "this messageId was used before with other content; a new message needs a new one"
 
 
 class Asking(Struct, eq=False):
@@ -129,7 +130,7 @@ Registering = Callable[[str, tuple[ToolDefinition, ...], bool, Now], list[Event]
 
 
 class Asker:
-    """One agent as a caller. ``find_…`` and ``is_away`` look things up, ``register`` is told what it offers."""
+    """One agent as a caller. ``find_…`` and ``absence`` look things up, ``register`` is told what it offers."""
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class Asker:
         find_tool: Callable[[str], ToolView | None],
         find_call: Callable[[str], CallView | None],
         find_keyed: Callable[[str, str], CallView | None],
-        is_away: Callable[[str], bool],
+        absence: Callable[[str], Fault | None],
         register: Registering,
     ) -> None:
         self.number = number
@@ -151,7 +152,7 @@ class Asker:
         self._find_tool = find_tool
         self._find_call = find_call
         self._find_keyed = find_keyed
-        self._is_away = is_away
+        self._absence = absence
         self._register = register
         self._open: dict[str, Asking] = {}
         self._open_bytes = 0
@@ -212,9 +213,7 @@ class Asker:
     def _check_same(self, asking: Asking) -> None:
         found, kept = self._open.get(asking.ref), self._kept.get(asking.ref)
         if (found is not None and not found.is_same(asking)) or (kept is not None and kept[0] != asking.digest):
-            raise Refused(
-                BAD_REQUEST, "this messageId was used before with other content; a new message needs a new one"
-            )
+            raise Refused(BAD_REQUEST, OTHER_CONTENT)
 
     def _take(self, asking: Asking, ticket: int, now: Now) -> list[Event]:
         kept = self._kept.get(asking.ref)
@@ -386,8 +385,10 @@ class Asker:
         self._end_stream(asking, effect.call_id, now)
         ms = effect.finished_ms or now.ms
         found = effect.fault
-        if found is not None and found.code == "tool.not_found" and self._is_away(asking.recipient.agent_id):
-            found = fault("tool.unavailable")  # it may well have that action (decision 63)
+        if found is not None and found.code == "tool.not_found":
+            found = self._absence(asking.tool_id) or found  # it may well have that action (decision 63)
+        elif found is not None and found.code == "idempotency.conflict":
+            found = fault(found.code, OTHER_CONTENT)
         made = self._outcome(asking, effect.call_id, effect.output, found, effect.large, ms)
         if asking.message.type == COMMAND and not effect.refused:
             return self._command_ended(asking, effect.call_id, made, now)

@@ -192,6 +192,8 @@ class Refused(RemoteProtocolError):
         self.details = details
         self.to = to
         self.thread_id = thread_id
+        # The identity that proved to have said it; empty if nobody did.
+        self.proven = ""
         # It was an error: an error never gets an error (silent point 15).
         self.is_of_error = False
 

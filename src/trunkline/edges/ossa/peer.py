@@ -96,7 +96,7 @@ class Peer(BaseSink):
             find_tool=peers.views.tool,
             find_call=peers.views.call,
             find_keyed=peers.views.keyed,
-            is_away=peers.is_away,
+            absence=peers.absence,
             register=self._register,
         )
         self.attachment: Attachment | None = None

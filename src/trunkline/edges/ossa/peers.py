@@ -39,18 +39,25 @@ from trunkline.edges.ossa.messages import (
     Refused,
 )
 from trunkline.edges.ossa.peer import DISCONNECTED, OFFERS, STREAMS, Offers, Peer
+from trunkline.edges.ossa.refusals import Refusals
 from trunkline.edges.ossa.replies import Saying
 from trunkline.edges.ossa.translate import EDGE, US
 from trunkline.events import Event, ProcessStepped
 from trunkline.model import (
     EMPTY_OBJECT,
+    Fault,
     Now,
     ToolDefinition,
+    fault,
     stamp,
+    tool_agent,
 )
 
 # Who has said nothing for so long, waits for nothing and is not connected is forgotten.
 FORGET_S: Final = 600.0
+# What an agent that was here before a restart hears of, and how soon it has mostly said again what it does.
+NOT_REGISTERED: Final = "its agent is connected, and has not said again yet what it does"
+REGISTERS_MS: Final = 1000
 DEFECT: Final = "a defect of the exchange; it is on record"
 
 
@@ -85,7 +92,7 @@ class Peers:
         self.on_sent_away: Callable[[Way], None] = lambda _: None
         # Told of an agent that is reached by a URL.
         self.on_url: Callable[[Peer, AgentKeys], None] = lambda _, __: None
-        self.refused: dict[int, int] = {}
+        self.refusals = Refusals(feed)
         self.is_over = False
 
     def new_id(self) -> str:
@@ -172,9 +179,15 @@ class Peers:
             wait_ms = (refused.details or {}).get("retry_after_ms", 1000)
             raise Refused(RATE_LIMITED, refused.message, retryAfterMs=wait_ms)
 
-    def is_away(self, agent_id: str) -> bool:
-        """Whether this is an agent of ours that cannot be reached now."""
-        return self.reached(agent_id) is None and bool(self.views.credentials(EDGE, agent_id))
+    def absence(self, tool_id: str) -> Fault | None:
+        """Why a tool that nobody offers now may be there later: its agent is one of ours, and is away or just back."""
+        agent_id = tool_agent(tool_id)
+        peer = self.reached(agent_id)
+        if peer is None or peer.attachment is None:
+            return fault("tool.unavailable") if self.views.credentials(EDGE, agent_id) else None
+        if peer.attachment.provider.is_ready or not self.views.was_offered(tool_id):
+            return None
+        return fault("tool.unavailable", NOT_REGISTERED, details={"retry_after_ms": REGISTERS_MS})
 
     def receive(self, known: Known, told: Callable[[list[tuple[Message, bytes]]], None]) -> int:
         """Hand a message to its sender's conversation. The ticket whose replies ``told`` will hear; 0 if none come.
@@ -192,6 +205,7 @@ class Peers:
             refused.to = refused.to or known.message.sender
             refused.thread_id = refused.thread_id or known.message.thread_id
             refused.is_of_error = known.message.type == ERROR
+            refused.proven = known.principal.identity
             raise
         except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
             self._tickets.pop(ticket, None)
@@ -258,9 +272,9 @@ class Peers:
             raise Refused(INSUFFICIENT, f"larger than {MAX_MESSAGE_BYTES} bytes")
         return data
 
-    def refusal(self, refused: Refused) -> bytes:
-        """What the sender of a message that was not taken is told."""
-        self.refused[refused.error_code] = self.refused.get(refused.error_code, 0) + 1
+    def refusal(self, refused: Refused, origin: str) -> bytes:
+        """What the sender of a message that was not taken is told; ``origin`` is the address it came from."""
+        self.refusals.note(refused, origin)
         return self.encode(messages.error_reply(refused, US, self.new_id(), self.feed.now().ms), None)
 
     def sent_away(self, way: Way) -> None:
@@ -279,5 +293,5 @@ class Peers:
             "agents": len(self.by_agent),
             "reached": sum(1 for peer in self.by_agent.values() if peer.attachment is not None),
             "open": sum(len(peer.asker) for peer in self.by_agent.values()),
-            "refused": sum(self.refused.values()),
+            **self.refusals.figures(),
         }

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
@@ -139,12 +140,12 @@ class OssaServer:
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 
-    async def _on_refused(self, _: HTTPConnection, refused: Exception) -> Response:
+    async def _on_refused(self, request: HTTPConnection, refused: Exception) -> Response:
         assert isinstance(refused, Refused)
-        data = self._peers.refusal(refused)
+        data = self._peers.refusal(refused, _address(request))
         if refused.is_of_error:
             return Response(None, refused.error_code)
-        return Response(data, refused.error_code, _headers(refused), "application/json")
+        return Response(data, refused.error_code, _headers(refused.details), "application/json")
 
     async def _on_http(self, request: HTTPConnection, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -244,7 +245,7 @@ class OssaServer:
         return True
 
     def _refuse(self, way: SocketWay, refused: Refused) -> None:
-        data = self._peers.refusal(refused)
+        data = self._peers.refusal(refused, way.origin)
         if not refused.is_of_error:
             way.say(data)
 
@@ -369,17 +370,20 @@ def _answer(message: Message, told: Told) -> Response:
     if message.is_to_list:
         return Response(b"[%b]" % b",".join(data for _, data in told), 200, media_type="application/json")
     reply, data = told[0]
-    status = reply.error.code if reply.error is not None else 202 if reply.type == ACK else 200
-    return Response(data, status, media_type="application/json")
+    if reply.error is None:
+        return Response(data, 202 if reply.type == ACK else 200, media_type="application/json")
+    given = {} if isinstance(reply.error.details, msgspec.UnsetType) else msgspec.json.decode(reply.error.details)
+    return Response(data, reply.error.code, _headers(given), "application/json")
 
 
-def _headers(refused: Refused) -> dict[str, str] | None:
-    wait_ms = refused.details.get("retryAfterMs")
+def _headers(details: object) -> dict[str, str] | None:
+    wait_ms = details.get("retryAfterMs") if isinstance(details, dict) else None
     return {"retry-after": str(-(-wait_ms // 1000))} if isinstance(wait_ms, int) else None
 
 
 def _about(known: Known, refused: Refused) -> Refused:
     refused.to, refused.thread_id = known.message.sender, known.message.thread_id
+    refused.proven = known.principal.identity
     return refused
 
 
