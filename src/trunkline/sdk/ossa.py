@@ -245,7 +245,7 @@ class OssaAgent:
         except OssaError:
             self._running().asking.forget(asked)
             raise
-        return asked.message.thread_id
+        return asked.message.correlation
 
     async def await_response(self, correlation_id: str, timeout_s: float | None = None) -> Any:
         """The reply to what was sent under this correlation: an ``OssaMessage``; an error is raised. For several

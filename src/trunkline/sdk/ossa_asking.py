@@ -135,15 +135,15 @@ class Asking:
 
     def forget(self, asked: Asked) -> None:
         """Its outcome was fetched, or nobody wants it."""
-        found = self._outcomes.get(asked.message.thread_id)
+        found = self._outcomes.get(asked.message.correlation)
         if found is not None and asked in found:
             found.remove(asked)
             self._count -= 1
             if not found:
-                del self._outcomes[asked.message.thread_id]
+                del self._outcomes[asked.message.correlation]
 
     def _keep(self, asked: Asked) -> None:
-        self._outcomes.setdefault(asked.message.thread_id, deque()).append(asked)
+        self._outcomes.setdefault(asked.message.correlation, deque()).append(asked)
         self._count += 1
         if self._count > MAX_OUTCOMES:
             self.forget(next(iter(self._outcomes.values()))[0])
@@ -191,7 +191,7 @@ class Asking:
     @contextlib.asynccontextmanager
     async def _turn(self, asked: Asked) -> AsyncIterator[None]:
         """While this is held, nothing else of the same correlation is under way."""
-        thread = asked.message.thread_id
+        thread = asked.message.correlation
         lane = self._lanes.setdefault(thread, deque())
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.append(turn)

@@ -238,7 +238,7 @@ class Handling:
 
     def _reply(self, work: Work, kind: str, action: str, payload: Raw) -> Message:
         to = (work.message.sender,)
-        return self._connection.new(kind, action, to, payload, correlation_id=work.message.thread_id)
+        return self._connection.new(kind, action, to, payload, correlation_id=work.message.correlation)
 
     def _receipt(self, work: Work, kind: str) -> Message:
         body = Raw(msgspec.json.encode({"messageId": work.message.message_id}))

@@ -74,7 +74,7 @@ class Identities:
             await self._check(data, claim, keys)
             return self._known(message, keys)
         except Refused as refused:
-            refused.to, refused.thread_id = message.sender, message.thread_id
+            refused.to, refused.correlation = message.sender, message.correlation
             refused.is_of_error = message.type == ERROR
             raise
 

@@ -175,23 +175,23 @@ class Message(Struct, frozen=True):
         return expires_ms is not None and expires_ms <= now_ms
 
     @property
-    def thread_id(self) -> str:
+    def correlation(self) -> str:
         """The correlation of everything that belongs to this message (silent point 9)."""
         return self.correlation_id or self.message_id
 
 
 class Refused(RemoteProtocolError):
-    """A message that is not taken. ``to`` and ``thread_id`` are whom and what the reply is about, as far as known."""
+    """A message that is not taken. ``to`` and ``correlation`` are whom and what the reply is about, as far as known."""
 
     def __init__(
-        self, code: int, text: str, *, to: Identity | None = None, thread_id: str | None = None, **details: object
+        self, code: int, text: str, *, to: Identity | None = None, correlation: str | None = None, **details: object
     ) -> None:
         super().__init__(f"ossa.{CODES[code].lower()}", text)
         self.error_code = code
         self.text = text
         self.details = details
         self.to = to
-        self.thread_id = thread_id
+        self.correlation = correlation
         # The identity that proved to have said it; empty if nobody did.
         self.proven = ""
         # It was an error: an error never gets an error (silent point 15).
@@ -219,11 +219,11 @@ def read(data: bytes, *, any_uuid: bool = False) -> Message:
         raise Refused(BAD_REQUEST, "not a JSON object")
     header = value.get("header")
     known = header if type(header) is dict else {}
-    to, thread_id = _addressed_by(known)
+    to, correlation = _addressed_by(known)
     try:
         return _read(value, data, any_uuid=any_uuid)
     except Refused as refused:
-        refused.to, refused.thread_id = to, thread_id
+        refused.to, refused.correlation = to, correlation
         refused.is_of_error = known.get("type") == ERROR
         raise
 
@@ -234,10 +234,10 @@ def _addressed_by(header: Mapping[str, Any]) -> tuple[Identity | None, str | Non
         to = read_identity(header.get("sender"), "sender")
     except Refused:
         to = None
-    thread_id = header.get("correlationId", header.get("messageId"))
-    if type(thread_id) is not str or not 0 < len(thread_id) <= MAX_NAME_CHARS or not thread_id.isprintable():
-        thread_id = None
-    return to, thread_id
+    correlation = header.get("correlationId", header.get("messageId"))
+    if type(correlation) is not str or not 0 < len(correlation) <= MAX_NAME_CHARS or not correlation.isprintable():
+        correlation = None
+    return to, correlation
 
 
 def read_own(data: bytes) -> Message:
@@ -489,7 +489,14 @@ def reply(
 ) -> Message:
     """An answer to a message: sender and recipient change places, and the thread stays (OSSA-101)."""
     return Message(
-        message_id, kind, sender, (to.sender,), stamp(now_ms), action or to.action, payload, correlation_id=to.thread_id
+        message_id,
+        kind,
+        sender,
+        (to.sender,),
+        stamp(now_ms),
+        action or to.action,
+        payload,
+        correlation_id=to.correlation,
     )
 
 
@@ -509,5 +516,5 @@ def error_reply(refused: Refused, sender: Identity, message_id: str, now_ms: int
             stamp(now_ms),
             Raw(msgspec.json.encode(refused.details)) if refused.details else msgspec.UNSET,
         ),
-        correlation_id=refused.thread_id,
+        correlation_id=refused.correlation,
     )

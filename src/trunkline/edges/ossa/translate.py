@@ -240,7 +240,7 @@ def failed(to: Message, info: ErrorInfo, message_id: str, sender: Identity) -> M
         "error",
         EMPTY_OBJECT,
         info,
-        correlation_id=to.thread_id,
+        correlation_id=to.correlation,
     )
 
 

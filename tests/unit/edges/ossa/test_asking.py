@@ -169,7 +169,7 @@ def test_as_many_as_may_wait_that_expired_behind_a_slow_one_all_end(kit: Kit) ->
     assert code(slow[0]) is None
     assert {code(one[0]) for one in late} == {408}
     assert len(alice.peer().asker) == 0
-    assert not alice.peer().asker._lanes
+    assert not alice.peer().asker._by_correlation
 
 
 def test_more_than_may_wait_is_refused_with_507_and_nothing_of_it_happens() -> None:

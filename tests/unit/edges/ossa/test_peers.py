@@ -124,7 +124,7 @@ class Urls:
 
 def test_an_agent_with_a_url_is_reached_by_it_again_when_its_socket_ended() -> None:
     kit, urls = Kit(), Urls()
-    kit.peers.on_url = lambda peer, _: peer.attach(urls, "url")
+    kit.edge.reach = lambda peer, _: peer.attach(urls, "url")
     bob = kit.agent("bob", url="https://bob.example/in")
     line = bob.connect("echo")
     kit.call("bob/echo")
