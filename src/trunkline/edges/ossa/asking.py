@@ -556,7 +556,7 @@ class Asker:
         return messages.reply(asking.message, kind, asking.recipient, self._id(asking, kind), ms, payload)
 
     def _receipt(self, asking: OssaAsking, kind: str, at: str) -> Message:
-        body = Raw(msgspec.json.encode({"messageId": asking.message.message_id}))
+        body = messages.receipt(asking.message.message_id)
         sender = US if asking.message.type == EVENT else asking.recipient
         return Message(
             self._id(asking, kind), kind, sender, (asking.message.sender,), at, kind, body,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, Final
 
@@ -91,11 +91,6 @@ _EXPECTED: Final = {
 }
 AGENT_TYPE: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
-# The fields of a header that mean something here. All others are the sender's own, and are passed on (OSSA-098).
-KNOWN: Final = frozenset(
-    {"messageId", "type", "version", "timestamp", "sender", "recipient", "correlationId", "priority", "expiresAt",
-     "topic", "qos", "streamId", "sequence", "sensitive"}
-)  # fmt: skip
 
 
 class Identity(Struct, frozen=True):
@@ -263,14 +258,7 @@ def _read(value: dict[str, Any], data: bytes, *, any_uuid: bool) -> Message:
         text_of(body["action"], "body.action"),
         body_parts["payload"],
         _error(body_parts["error"]) if "error" in body else None,
-        correlation_id=text_of(header["correlationId"], "correlationId") if "correlationId" in header else None,
-        priority=_integer(header["priority"], "priority", 0, LOWEST_PRIORITY) if "priority" in header else None,
-        expires_at=_time(header["expiresAt"], "expiresAt") if "expiresAt" in header else None,
-        topic=topic_of(header["topic"]) if "topic" in header else None,
-        qos=_integer(header["qos"], "qos", 0, 2) if "qos" in header else None,
-        stream_id=text_of(header["streamId"], "streamId") if "streamId" in header else None,
-        sequence=_integer(header["sequence"], "sequence", 0, MAX_INTEGER) if "sequence" in header else None,
-        sensitive=_boolean(header.get("sensitive", False), "sensitive"),
+        **{field: read(header[name], name) for name, (field, read) in OPTIONAL.items() if name in header},
         signature=_signature(value["signature"]) if "signature" in value else None,
         version=header["version"],
         is_to_list=is_list,
@@ -402,11 +390,31 @@ def moment(text: str) -> int:
     return int(dt.datetime.fromisoformat(text).timestamp() * 1000)
 
 
-def topic_of(given: object) -> str:
+def topic_of(given: object, _place: str = "topic") -> str:
     """A topic to publish on: segments between dots (silent point 11)."""
     if type(given) is not str or not is_topic(given):
         raise Refused(BAD_REQUEST, f"topic: expected segments between dots, at most {MAX_TOPIC_CHARS} characters")
     return given
+
+
+def _in_range(low: int, high: int) -> Callable[[object, str], int]:
+    return lambda given, place: _integer(given, place, low, high)
+
+
+# The fields that a header need not have: the one place where they are spelled. By their name on the wire: what
+# ``Message`` calls them, and how they are read. None, and a sensitive that is false, are not written.
+OPTIONAL: Final[Mapping[str, tuple[str, Callable[[object, str], Any]]]] = {
+    "correlationId": ("correlation_id", text_of),
+    "priority": ("priority", _in_range(0, LOWEST_PRIORITY)),
+    "expiresAt": ("expires_at", _time),
+    "topic": ("topic", topic_of),
+    "qos": ("qos", _in_range(0, 2)),
+    "streamId": ("stream_id", text_of),
+    "sequence": ("sequence", _in_range(0, MAX_INTEGER)),
+    "sensitive": ("sensitive", _boolean),
+}
+# The fields of a header that mean something here. All others are the sender's own, and are passed on (OSSA-098).
+KNOWN: Final = frozenset(SCHEMA["properties"]["header"]["required"]) | OPTIONAL.keys()
 
 
 def _error(given: Raw) -> ErrorInfo:
@@ -418,6 +426,11 @@ def _error(given: Raw) -> ErrorInfo:
         raise Refused(BAD_REQUEST, "body.error.code: not a code of this protocol")
     _time(error.timestamp, "body.error.timestamp")
     return error
+
+
+def receipt(message_id: str) -> Raw:
+    """The payload of an acknowledgment of a message, or of its opposite (silent point 13)."""
+    return Raw(msgspec.json.encode({"messageId": message_id}))
 
 
 def about(payload: Raw) -> str:
@@ -444,16 +457,12 @@ def write(message: Message) -> dict[str, object]:
         "recipient": [written(one) for one in message.recipients]
         if message.is_to_list
         else written(message.recipients[0]),
-        "correlationId": message.correlation_id,
-        "priority": message.priority,
-        "expiresAt": message.expires_at,
-        "topic": message.topic,
-        "qos": message.qos,
-        "streamId": message.stream_id,
-        "sequence": message.sequence,
-        "sensitive": message.sensitive or None,
     }
-    header = {**{name: value for name, value in given.items() if value is not None}, **message.others}
+    for name, (field, _) in OPTIONAL.items():
+        value = getattr(message, field)
+        if value is not None and value is not False:
+            given[name] = value
+    header = {**given, **message.others}
     body: dict[str, object] = {"action": message.action, "payload": message.payload}
     if message.error is not None:
         body["error"] = message.error

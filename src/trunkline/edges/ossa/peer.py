@@ -262,7 +262,7 @@ class OssaPeer(BaseSink):
         return [self._peers.stream_step(self, stream_id, step, told, done=True)]
 
     def _nack(self, message: Message, now: Now) -> None:
-        body = Raw(msgspec.json.encode({"messageId": message.message_id}))
+        body = messages.receipt(message.message_id)
         info = ErrorInfo(BAD_REQUEST, "a piece before this one is missing", stamp(now.ms))
         nack = Message(
             derived_id(self._peers.key, NACK, self.agent_id, message.message_id),
