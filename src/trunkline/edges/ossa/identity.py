@@ -89,7 +89,7 @@ class Identities:
         """The keys of the credential that a signature names, if it is this sender's."""
         view = self._views.credential(EDGE, _digest(kid))
         agent_id = message.sender.agent_id
-        if view is None or view.public is None or view.agent != agent_id or reserved_prefix(agent_id):
+        if view is None or view.public is None or view.agent != agent_id:
             return None
         return agent_keys(view.public)
 
@@ -124,7 +124,8 @@ class Identities:
     def _known(self, message: Message, keys: AgentKeys) -> Known:
         digest = _digest(keys.kid)
         principal = self._feed.identify(EDGE, digest)
-        if principal is None:
+        # A record may hold a key for an id that became one of the exchange's own later.
+        if principal is None or reserved_prefix(message.sender.agent_id):
             raise Refused(UNAUTHORIZED, NOT_YOURS)
         try:
             self._check_time(message)

@@ -147,6 +147,17 @@ def test_a_timeout_of_what_only_reads_is_run_again_for_a_repeat_and_what_has_eff
         assert len(line.of("request")) == expected
 
 
+def test_what_only_reads_is_run_16_times_for_the_same_message_and_no_more(kit: Kit) -> None:
+    line, alice = bob(kit), kit.agent("alice")
+    message = alice.message("request", "bob", "echo", {})
+    for _ in range(18):
+        line.agent.ask("heartbeat")
+        replies = alice.send(message)
+        kit.advance(60)
+        assert [code(one) for one in replies] == [408]
+    assert len(line.of("request")) == 16
+
+
 # --- order ------------------------------------------------------------------------------------------------------------
 
 

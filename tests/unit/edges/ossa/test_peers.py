@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.edges.ossa.kit import Agent, Kit, refusal
 from trunkline import entries
@@ -141,6 +142,20 @@ def test_an_agent_with_a_url_offers_the_same_after_a_restart() -> None:
     bob.connect("echo")
     later = kit.restarted()
     assert later.peers.by_agent["bob"].tools.keys() == {"bob/echo"}
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_who_has_a_key_of_an_id_that_is_the_exchanges_own_is_nobody(is_signed: bool) -> None:
+    kit = Kit(require_signature=False)
+    agent = kit.agent("plain")
+    # None is made any more; a record from before that may hold one.
+    state = kit.exchange.hub.state
+    state.tokens = {name: replace(token, agent="space.x") for name, token in state.tokens.items()}
+    kit.exchange.hub.credentials.index()
+    agent.name = "space.x"
+    message = agent.message("request", "bob", "greet")
+    data = agent.signed(message) if is_signed else json.dumps(message).encode()
+    assert refusal(agent.send, data).error_code == 401
 
 
 def test_a_key_that_is_revoked_ends_what_its_agent_has_and_may(kit: Kit) -> None:
