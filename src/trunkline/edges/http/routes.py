@@ -38,6 +38,7 @@ from trunkline.events import (
     ApprovalAnswered,
     CancelRequested,
     DirectiveStated,
+    SubscriptionEnded,
     TokenIssued,
     TokenRevoked,
 )
@@ -48,6 +49,8 @@ PAGE_CALLS: Final = 50
 MAX_PAGE_CALLS: Final = 500
 # One page of tools: as many as one agent may have.
 MAX_PAGE_TOOLS: Final = 1000
+# One page of subscriptions: as many as one identity may have.
+MAX_PAGE_SUBSCRIPTIONS: Final = 1000
 # A page of calls with long faults or outputs is shorter: it ends with the slice that reaches this.
 MAX_PAGE_BYTES: Final = 1_048_576
 # A page is put together in slices of so many calls, or of what is looked through for fewer; after so many slices who
@@ -103,6 +106,8 @@ class Api:
             "/v1/blobs/{sha256}": {"GET": (ANYBODY, self.blob)},
             "/v1/tokens": {"GET": (OPERATOR, self.tokens), "POST": (OPERATOR, self.new_token)},
             "/v1/tokens/{token_id}": {"DELETE": (OPERATOR, self.revoke_token)},
+            "/v1/subscriptions": {"GET": (OPERATOR, self.subscriptions)},
+            "/v1/subscriptions/{subscription_id}": {"DELETE": (OPERATOR, self.end_subscription)},
             "/v1/policy": {"GET": (OPERATOR, self.policy)},
             "/v1/policy/check": {"POST": (OPERATOR, self.check)},
             "/v1/reload": {"POST": (OPERATOR, self.reload)},
@@ -295,6 +300,22 @@ class Api:
         by = principal_of(request)
         reply = await ask(self._feed, lambda session, ref: TokenRevoked(session, ref, by, token_id))
         return refusal(reply.fault) if reply.fault is not None else json_answer({"id": token_id, "revoked": True})
+
+    async def subscriptions(self, request: Request) -> Response:
+        """``GET /v1/subscriptions?limit=&after=``, oldest first. ``next`` is the next page's ``after``."""
+        known_parameters(request, "limit", "after")
+        limit = number_of(request, "limit", 1, MAX_PAGE_SUBSCRIPTIONS) or MAX_PAGE_SUBSCRIPTIONS
+        # One more than the page has: whether there is another.
+        found = self._operator.subscriptions(limit + 1, number_of(request, "after", 0, 2**53) or 0)
+        last = found[limit - 1].number if len(found) > limit else None
+        return json_answer({"subscriptions": found[:limit], "next": last})
+
+    async def end_subscription(self, request: Request) -> Response:
+        """``DELETE /v1/subscriptions/{id}``: whoever has it is told of nothing more, and owed nothing."""
+        name: str = request.path_params["subscription_id"]
+        by = principal_of(request)
+        reply = await ask(self._feed, lambda session, ref: SubscriptionEnded(session, ref, by, name))
+        return refusal(reply.fault) if reply.fault is not None else json_answer({"subscription": name, "ended": True})
 
     async def policy(self, _: Request) -> Response:
         """``GET /v1/policy``: the rules in force, in the order in which they are tried."""
