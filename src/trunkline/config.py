@@ -102,11 +102,48 @@ class Ossa(Section):
     actions: dict[str, str] = {}
 
 
+class NostrKinds(Section):
+    """Numbers of event kinds: the defaults of NIP-90, NIP-89 and the drafts of NIP-SA. A job is known by its schema."""
+
+    # A result has the kind of its request and 1000 (NIP-90), so it has no key.
+    request: Annotated[int, Meta(ge=5000, le=5999)] = 5050
+    feedback: Annotated[int, Meta(ge=1, le=65_535)] = 7000
+    announcement: Annotated[int, Meta(ge=30_000, le=39_999)] = 31_990
+    # Addressable ones: each tick and each event of a trajectory has a name of its own (tag `d`).
+    agent_profile: Annotated[int, Meta(ge=30_000, le=39_999)] = 39_200
+    agent_state: Annotated[int, Meta(ge=30_000, le=39_999)] = 39_201
+    tick_request: Annotated[int, Meta(ge=30_000, le=39_999)] = 39_210
+    tick_result: Annotated[int, Meta(ge=30_000, le=39_999)] = 39_211
+    trajectory_session: Annotated[int, Meta(ge=30_000, le=39_999)] = 39_230
+    trajectory_event: Annotated[int, Meta(ge=30_000, le=39_999)] = 39_231
+
+    @property
+    def result(self) -> int:
+        """The kind of a result."""
+        return self.request + 1000
+
+
+class NostrPricing(Section):
+    """What a job costs, in thousandths of a satoshi, under the announcement's own names. 0 is free."""
+
+    input_tokens_per_1k_msats: Count = 0
+    output_tokens_per_1k_msats: Count = 0
+    sandbox_per_minute_msats: Count = 0
+
+
 class Nostr(Section):
-    """The embedded relay and the outside ones."""
+    """Jobs over Nostr: the embedded relay and the outside ones, and what strangers may ask for."""
 
     relay: str = "127.0.0.1:7414"
     relays: tuple[str, ...] = ()
+    # Schema ids and tool ids that anybody may ask for, without a question. Empty: nothing.
+    offer: tuple[str, ...] = ()
+    # Of all strangers together: jobs that run at once, and requests a minute that are looked at.
+    max_jobs: Annotated[int, Meta(ge=1, le=1000)] = 4
+    requests_per_minute: Annotated[int, Meta(ge=1, le=1_000_000)] = 600
+    max_context_tokens: Positive = 128_000
+    pricing: NostrPricing = NostrPricing()
+    kinds: NostrKinds = NostrKinds()
 
 
 class Pylon(Section):
