@@ -18,6 +18,8 @@
     ├── ToolFailed             a call that an agent made did not succeed; carries the fault
     ├── WorkspaceError         a file or shell tool of ours could not do its work; carries what kind of reason
     │   └── ScriptChanged        a command was approved, and a file that it reads has changed since
+    ├── JobRefused             the inputs of a job cannot be used; names the field
+    ├── JobFailed              a job could not be done; nothing is wrong with its inputs
     └── InvariantBroken        ``hub.check()`` found a contradiction
 
 It does not own the texts that reach a peer: those come from the table of faults in ``model``, never from ``str(exc)``.
@@ -34,6 +36,8 @@ __all__ = [
     "ConfigError",
     "ExchangeUnreachable",
     "InvariantBroken",
+    "JobFailed",
+    "JobRefused",
     "LedgerCorrupt",
     "LedgerError",
     "LedgerFailed",
@@ -168,6 +172,18 @@ class ScriptChanged(WorkspaceError):
     def __init__(self) -> None:
         text = "A file that the command reads is another than was shown to the person who approved: ask again"
         super().__init__("policy", text)
+
+
+class JobRefused(TrunklineError):
+    """The inputs of a job cannot be used. The text begins with the field, quotes no value, and is safe to send."""
+
+
+class JobFailed(TrunklineError):
+    """A job could not be done, though nothing is wrong with its inputs. The text is safe to send."""
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
 
 
 class InvariantBroken(TrunklineError):

@@ -1,0 +1,258 @@
+"""What a sandbox job finds in its folder before the first command: files of a space, of a blob, or a git repository.
+
+Owns the meaning of ``repo.source`` and the ways from a space or a blob into the job's folder. Does not own who may see
+them (the edge asks before), nor fetching a repository: that is done by ``git``, inside the sandbox, as a command.
+Functions block; call them in a thread.
+
+Invariant: nothing is read outside the space and nothing is written outside the job's folder, whatever names, links or
+archives say: every path is walked name by name from a descriptor, and no link is followed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import io
+import os
+import re
+import stat
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.errors import JobRefused, WorkspaceError
+from trunkline.workspace import copies
+from trunkline.workspace.folder import BLOCK_BYTES, Quota, Workspace
+from trunkline.workspace.paths import check_cwd, check_path, failure_of, open_folder, system_calls
+
+# Where a job's folder is inside its sandbox; paths may begin with it.
+ROOT: Final = "/workspace"
+# Of a blob that is no archive.
+BLOB_NAME: Final = "blob"
+# Deeper folders are nobody's source code, and each level is an open descriptor.
+MAX_DEPTH: Final = 100
+_SPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+# A branch, a tag or a commit; never an option.
+_REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]{0,254}")
+_URL: Final = re.compile(r"[!#-&(-;=?-Z\[\]_a-z~]+")
+_EXPECTED: Final = "inputs.repo.source: expected space:NAME, blob:sha256:HEX or https://HOST/PATH"
+
+
+class SpaceSource(Struct, frozen=True):
+    """The files of a space, as they are now."""
+
+    name: str
+
+
+class BlobSource(Struct, frozen=True):
+    """A large output of an earlier call: an archive, or one file."""
+
+    sha256: str
+
+
+class UrlSource(Struct, frozen=True):
+    """A git repository."""
+
+    url: str
+
+
+Source = SpaceSource | BlobSource | UrlSource
+
+
+def read_source(text: str, network_policy: str) -> Source:
+    """What a source means; ``JobRefused`` if it means nothing, or needs a network that was not asked for."""
+    kind, _, rest = text.partition(":")
+    if kind == "space" and _SPACE.fullmatch(rest):
+        return SpaceSource(rest)
+    if kind == "blob" and rest.startswith("sha256:") and _DIGEST.fullmatch(rest.removeprefix("sha256:")):
+        return BlobSource(rest.removeprefix("sha256:"))
+    if kind != "https" or _URL.fullmatch(text) is None:
+        raise JobRefused(_EXPECTED)
+    try:
+        parts = urlsplit(text)
+        is_usable = bool(parts.hostname) and parts.port != 0 and parts.username is None and not parts.fragment
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise JobRefused(f"{_EXPECTED}, without a user or a fragment")
+    if network_policy != "full":
+        raise JobRefused("inputs.repo.source: a URL needs network_policy full")
+    return UrlSource(text)
+
+
+def read_ref(text: str | None) -> str:
+    """A git reference that can be no option; empty if there is none."""
+    if not text:
+        return ""
+    if _REF.fullmatch(text) is None or ".." in text:
+        raise JobRefused("inputs.repo.git_ref: expected a branch, a tag or a commit")
+    return text
+
+
+def folder_names(path: str | None, place: str, base: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The names on the way from the job's folder to one inside it: relative to ``base``, or from ``/workspace``."""
+    if not path:
+        return base
+    if path == ROOT or path.startswith(f"{ROOT}/"):
+        base, path = (), path[len(ROOT) :].strip("/") or "."
+    try:
+        return (*base, *check_cwd(path))
+    except WorkspaceError as error:
+        raise JobRefused(f"{place}: {error.message}") from None
+
+
+# --- files of a space -------------------------------------------------------------------------------------------------
+
+
+def copy_space(space: Workspace, job: Workspace, mount: tuple[str, ...], quota: Quota) -> None:
+    """Everything that is in a space, links as links; each read as the space's owner and written as the job's."""
+    waiting: list[tuple[str, ...]] = [()]
+    while waiting:
+        names = waiting.pop()
+        if len(names) > MAX_DEPTH:
+            raise WorkspaceError("execution", f"The space has folders deeper than {MAX_DEPTH}")
+        with job.acting(), open_folder(job.fd, (*mount, *names), make=True):
+            pass
+        for name, kind in _listed(space, names):
+            if kind == "folder":
+                waiting.append((*names, name))
+            else:
+                _copy_one(space, job, names, (*mount, *names), name, kind, quota)
+
+
+def _listed(workspace: Workspace, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Names in a folder, and whether each is a file, a folder or a link; nothing else is source code."""
+    found = []
+    with system_calls(), workspace.acting(), open_folder(workspace.fd, names) as folder, os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                found.append((entry.name, "link"))
+            elif entry.is_dir(follow_symlinks=False):
+                found.append((entry.name, "folder"))
+            elif entry.is_file(follow_symlinks=False):
+                found.append((entry.name, "file"))
+    return sorted(found)
+
+
+def _copy_one(
+    space: Workspace, job: Workspace, names: tuple[str, ...], to: tuple[str, ...], name: str, kind: str, quota: Quota
+) -> None:
+    with contextlib.ExitStack() as stack:
+        try:
+            with space.acting(), open_folder(space.fd, names) as folder:
+                if kind == "link":
+                    target = os.readlink(name, dir_fd=folder)
+                else:
+                    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+                    stack.callback(os.close, source)
+        except (PermissionError, FileNotFoundError):
+            return  # closed to its owner, or gone meanwhile
+        except OSError as error:
+            raise failure_of(error) from None
+        if kind == "link":
+            with system_calls(), job.acting(), open_folder(job.fd, to) as folder:
+                os.symlink(target, name, dir_fd=folder)
+            return
+        info = os.fstat(source)
+        if not stat.S_ISREG(info.st_mode):
+            return
+        job.check_room(info.st_size, 1, quota)
+        with system_calls():
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with job.acting(), open_folder(job.fd, to) as folder:
+                written = os.open(name, flags, 0o600, dir_fd=folder)
+            stack.callback(os.close, written)
+            copies.copy(source, written)
+            os.fchmod(written, stat.S_IMODE(info.st_mode) & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
+
+
+# --- a blob -----------------------------------------------------------------------------------------------------------
+
+
+def put_blob(data: bytes, job: Workspace, mount: tuple[str, ...], quota: Quota) -> None:
+    """Unpack an archive (tar, also compressed, or zip); anything else is one file.
+
+    An output that a file tool gave (``content`` in base64) is the file that it holds.
+    """
+    content = _file_inside(data)
+    members = _archived(content, quota)
+    try:
+        for path, executable, body in members if members is not None else [(BLOB_NAME, False, content)]:
+            _write(job, mount, path, body, executable=executable, quota=quota)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise failure_of(error) from None
+        raise WorkspaceError("validation", "The archive cannot be read") from None
+
+
+def _file_inside(data: bytes) -> bytes:
+    try:
+        read = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        if msgspec.json.decode(read["encoding"], type=str) == "base64":
+            return base64.b64decode(msgspec.json.decode(read["content"], type=str), validate=True)
+    except (msgspec.DecodeError, KeyError, binascii.Error):
+        pass
+    return data
+
+
+def _archived(data: bytes, quota: Quota) -> Iterator[tuple[str, bool, bytes]] | None:
+    """The files of an archive: path, whether it can be run, content; None if it is none."""
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        return _zipped(data, quota)
+    try:
+        archive = tarfile.open(fileobj=io.BytesIO(data), mode="r:*")  # noqa: SIM115  (read by the generator)
+    except (tarfile.TarError, EOFError, OSError):
+        return None
+    return _tarred(archive, quota)
+
+
+def _tarred(archive: tarfile.TarFile, quota: Quota) -> Iterator[tuple[str, bool, bytes]]:
+    left = quota.max_bytes
+    with archive:
+        for member in archive:
+            if not member.isreg():
+                continue  # folders are made for what is in them; links and devices are not taken
+            left -= member.size
+            file = archive.extractfile(member)
+            if left < 0 or file is None:
+                raise WorkspaceError("execution", f"The archive holds more than {quota.max_bytes} bytes")
+            yield member.name, bool(member.mode & stat.S_IXUSR), file.read(member.size)
+
+
+def _zipped(data: bytes, quota: Quota) -> Iterator[tuple[str, bool, bytes]]:
+    left = quota.max_bytes
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for member in archive.infolist():
+            mode = member.external_attr >> 16
+            if member.is_dir() or stat.S_ISLNK(mode):
+                continue
+            with archive.open(member) as file:
+                body = file.read(left + 1)
+            left -= len(body)
+            if left < 0:
+                raise WorkspaceError("execution", f"The archive holds more than {quota.max_bytes} bytes")
+            yield member.filename, bool(mode & stat.S_IXUSR), body
+
+
+def _write(
+    job: Workspace, mount: tuple[str, ...], path: str, body: bytes, *, executable: bool, quota: Quota
+) -> None:
+    try:
+        *folders, name = check_path(path.removeprefix("./"))
+    except WorkspaceError as error:
+        raise WorkspaceError("validation", f"A path in the archive cannot be used: {error.message}") from None
+    job.check_room(len(body) + BLOCK_BYTES, 1 + len(folders), quota)
+    with system_calls(), job.acting(), open_folder(job.fd, (*mount, *folders), make=True) as folder:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+        mode = 0o755 if executable else 0o644
+        written = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
+        with os.fdopen(written, "wb") as file:
+            file.write(body)
