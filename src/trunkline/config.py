@@ -165,6 +165,24 @@ class Chiffon(Section):
     work: dict[str, str] = {}
 
 
+class Jobs(Section):
+    """Typed jobs as tools of the agent ``trunkline.jobs``, and what one of them may use at most."""
+
+    enabled: bool = True
+    # An OpenAI-compatible API, the models that it serves, and its key as ``env:NAME`` or ``file:PATH``.
+    endpoint: str = ""
+    model: str = ""
+    embedding_model: str = ""
+    key: str = ""
+    # How many run at once; more wait.
+    running: Annotated[int, Meta(ge=1, le=64)] = 4
+    memory_mb: Annotated[int, Meta(ge=16, le=1_048_576)] = 2048
+    disk_mb: Annotated[int, Meta(ge=1, le=1_048_576)] = 2048
+    timeout_s: Annotated[float, Meta(ge=1, le=86_400)] = 600.0
+    # Whether a sandbox job may ask for the machine's network.
+    network: bool = False
+
+
 class Cluster(Section):
     """Several hosts as one; empty is one machine."""
 
@@ -307,6 +325,7 @@ class Sections(Struct, frozen=True, kw_only=True):
     nostr: Nostr = Nostr()
     pylon: Pylon = Pylon()
     chiffon: Chiffon = Chiffon()
+    jobs: Jobs = Jobs()
     cluster: Cluster = Cluster()
     agents: tuple[AgentProcess, ...] = field(default=(), name="agent")
     mcp_servers: tuple[McpServer, ...] = field(default=(), name="mcp")
@@ -417,7 +436,7 @@ def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Co
     """The configuration in force: ``config_path`` (else the home's file, if there is one) under the environment.
 
     Paths in it are made absolute: ``socket`` against the home, an agent's ``cwd`` and ``manifest``, the anchor's
-    ``file`` and ``client_ca`` against the folder of the file.
+    ``file``, ``client_ca`` and the file of a job's ``key`` against the folder of the file.
     """
     path = (home.config_file if config_path is None else config_path).absolute()
     file = TomlFile(path, required=config_path is not None)
@@ -432,6 +451,7 @@ def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Co
         agents=tuple(_placed(agent, path.parent) for agent in config.agents),
         ledger=_placed_ledger(config.ledger, path.parent),
         ossa=_placed_ossa(config.ossa, path.parent),
+        jobs=_placed_jobs(config.jobs, path.parent),
     )
     values = {name: getattr(placed, name) for name in Sections.__struct_fields__}
     return Config(**values, given=_given(file.tables))
@@ -459,6 +479,7 @@ def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
         if not _AGENT_CLASS.fullmatch(name):
             yield ("ossa", "rate", name), f"expected the class of an agent, {_AGENT_CLASS.pattern}"
     yield from _command_problems(("pylon", "codex"), config.pylon.codex)
+    yield from _job_problems(config.jobs)
     yield from _agent_problems(config.agents)
     yield from _mcp_problems(config.mcp_servers)
     for index, rule in enumerate(config.policy_table.rule):
@@ -520,6 +541,25 @@ def _url_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
         if not is_off and not _is_url(url, schemes, has_path=has_path):
             forms = " or ".join(f"{scheme}://HOST[:PORT]" for scheme in schemes)
             yield key, f"expected {forms}" + (", with or without a path" if has_path else "")
+
+
+def _job_problems(jobs: Jobs) -> Iterator[tuple[KeyPath, str]]:
+    """What belongs to the endpoint makes no sense without it."""
+    from urllib.parse import urlsplit
+
+    if not jobs.endpoint:
+        for name in ("model", "embedding_model", "key"):
+            if getattr(jobs, name):
+                yield ("jobs", name), "has no effect without `endpoint`"
+        return
+    if not _is_url(jobs.endpoint, ("http", "https"), has_path=True) or "@" in jobs.endpoint:
+        yield ("jobs", "endpoint"), "expected https://HOST[:PORT]/PATH, without a user; the key is named by `key`"
+    elif urlsplit(jobs.endpoint).scheme == "http" and not is_loopback(urlsplit(jobs.endpoint).hostname or ""):
+        yield ("jobs", "endpoint"), "http leaves this machine unencrypted: expected https"
+    if not jobs.model and not jobs.embedding_model:
+        yield ("jobs", "endpoint"), "expected `model`, `embedding_model` or both beside it"
+    if jobs.key and not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\0]+", jobs.key):
+        yield ("jobs", "key"), "expected env:NAME or file:PATH, and never the key itself"
 
 
 def _tool_problems(place: KeyPath, tools: Mapping[str, str], what: str) -> Iterator[tuple[KeyPath, str]]:
@@ -645,6 +685,11 @@ def _placed_ledger(ledger: LedgerTable, folder: Path) -> LedgerTable:
 
 def _placed_ossa(ossa: Ossa, folder: Path) -> Ossa:
     return structs.replace(ossa, client_ca=str(folder / ossa.client_ca)) if ossa.client_ca else ossa
+
+
+def _placed_jobs(jobs: Jobs, folder: Path) -> Jobs:
+    kind, _, path = jobs.key.partition(":")
+    return structs.replace(jobs, key=f"file:{folder / path}") if kind == "file" else jobs
 
 
 def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:

@@ -99,8 +99,19 @@ def call(
     said |= {name: value for name, value in named.items() if value is not None}
     exchange = settings.connect()
     help_with_tool(exchange, tool)
-    printer = ProgressPrinter() if follow else None
-    known = _run(exchange, encode(said), printer)
+    run_and_tell(settings, exchange, encode(said), ProgressPrinter() if follow else None, no_wait=no_wait)
+
+
+def run_and_tell(
+    settings: CommandSettings,
+    exchange: ExchangeClient,
+    body: bytes,
+    printer: ProgressPrinter | None,
+    *,
+    no_wait: bool,
+) -> NoReturn:
+    """Make a call, wait for a person if one is asked, print what came of it and end with its exit code."""
+    known = _run(exchange, body, printer)
     if not known.is_final:
         if no_wait and settings.as_json:
             say_json(known.whole)

@@ -46,6 +46,7 @@ VERBS = {
     "directive": Verb("directive", "directive", "State an intent, for a tool that needs one."),
     "policy": Verb("policy", "policy", "The rules in force; what they would say to a call."),
     "space": Verb("space", "space", "Workspaces for agents: make, list, remove, run operations."),
+    "jobs": Verb("jobs", "jobs", "Typed jobs: what there is, where it runs; submit one."),
     "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
     "check": Verb("check", "check", "Whether somebody's implementation of a protocol is right."),

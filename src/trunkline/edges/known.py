@@ -12,12 +12,13 @@ from typing import Final
 from trunkline.edges.chiffon.edge import CHIFFON
 from trunkline.edges.edge import Edge
 from trunkline.edges.http.edge import HTTP
+from trunkline.edges.jobs.edge import JOBS
 from trunkline.edges.opensentience.edge import OPENSENTIENCE
 from trunkline.edges.ossa.edge import OSSA
 from trunkline.edges.spaces.edge import SPACES
 from trunkline.edges.topics.edge import TOPICS
 
-EDGES: Final[tuple[Edge, ...]] = (TOPICS, SPACES, OPENSENTIENCE, CHIFFON, OSSA, HTTP)
+EDGES: Final[tuple[Edge, ...]] = (TOPICS, SPACES, JOBS, OPENSENTIENCE, CHIFFON, OSSA, HTTP)
 
 # Sections of trunkline.toml for edges that this release does not have, each with its key in ``ready.json``.
 UNBUILT: Final[dict[str, str | None]] = {

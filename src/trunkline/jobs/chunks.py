@@ -91,14 +91,14 @@ def _outputs(
     longest = limits.get("max_summary_length", MAX_SUMMARY)
 
     def line(row: int) -> int:
-        return min(first + row, last)
+        return min(int(first) + row, int(last))
 
     task = set(words_of(f"{inputs['task']} {inputs.get('user_task') or ''}"))
-    told = _first(symbols, limits.get("max_symbols", MAX_SYMBOLS), lambda one: not task.intersection(words_of(one.name)))
-    faulty = _first(faults, limits.get("max_faults", MAX_FAULTS), lambda one: code_faults.WEIGHT[one.severity])
-    next_ones = _first(
-        probes, limits.get("max_next_probes", MAX_PROBES), lambda one: code_faults.WEIGHT[one.priority]
+    told = _first(
+        symbols, limits.get("max_symbols", MAX_SYMBOLS), lambda one: not task.intersection(words_of(one.name))
     )
+    faulty = _first(faults, limits.get("max_faults", MAX_FAULTS), lambda one: code_faults.WEIGHT[one.severity])
+    next_ones = _first(probes, limits.get("max_next_probes", MAX_PROBES), lambda one: code_faults.WEIGHT[one.priority])
     return {
         "summary": summary if len(summary) <= longest else summary[: longest - 1] + "…",
         "symbols": [
@@ -193,7 +193,7 @@ def _imports(language: Language, node: Any, path: str) -> Iterator[tuple[str, st
                 yield from _python_module(text_of(target), folder)
         case "python", "import_from_statement":
             yield from _python_module(text_of(node.child_by_field_name("module_name")), folder)
-        case ("javascript" | "typescript" | "tsx"), "import_statement":
+        case (("javascript" | "typescript" | "tsx"), "import_statement"):
             yield from _script_module(text_of(node.child_by_field_name("source")), folder, path)
         case "rust", "mod_item" if node.child_by_field_name("body") is None:
             yield posixpath.join(folder, text_of(node.child_by_field_name("name")) + ".rs"), "high"
@@ -229,9 +229,7 @@ def _script_module(source: str, folder: str, path: str) -> Iterator[tuple[str, s
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def _summary(
-    inputs: Mapping[str, Any], language: Language | None, symbols: list[Symbol], faults: list[Finding]
-) -> str:
+def _summary(inputs: Mapping[str, Any], language: Language | None, symbols: list[Symbol], faults: list[Finding]) -> str:
     chunk = inputs["chunk"]
     where = f"{chunk['path']}, lines {chunk['start_line']} to {chunk['end_line']}"
     if language is None:

@@ -1,4 +1,4 @@
-"""Whether the inputs of a job make sense together, and whether its outputs are an answer to them.
+"""Whether the inputs of a job make sense together, whether its outputs are an answer to them, and the seal on both.
 
 Owns what JSON Schema cannot say: ids that stand twice, a count that must match, ranks that must follow each other.
 Pure arithmetic on values that ``schemas`` found valid. Whether an answer is a *good* one is not asked here.
@@ -12,7 +12,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from trunkline.jobs.schemas import ANALYSIS, EMBEDDING, RERANK, SANDBOX
+import msgspec
+from msgspec import Raw, Struct
+
+from trunkline.errors import JobFailed
+from trunkline.jobs.schemas import ANALYSIS, EMBEDDING, RERANK, SANDBOX, job_types
 
 # A length of 1 after rounding to the digits that are sent.
 NORM_TOLERANCE: Final = 1e-6
@@ -29,6 +33,23 @@ def output_problem(schema_id: str, inputs: Values, outputs: Values) -> str:
     """Why these outputs are no answer to these inputs (which have their defaults); empty if they are."""
     found = _OUTPUTS.get(schema_id)
     return "" if found is None else found(inputs, outputs)
+
+
+class Sealed(Struct, frozen=True):
+    """Outputs as they travel, with the hashes that name the job and them."""
+
+    outputs: Raw
+    job_hash: str
+    output_hash: str
+
+
+def seal(schema_id: str, inputs: Values, outputs: Values) -> Sealed:
+    """Check what was made, and hash it; ``JobFailed`` if it is no answer. Large outputs take some 100 ms."""
+    job = job_types()[schema_id]
+    problem = job.output_problem(outputs) or output_problem(schema_id, inputs, outputs)
+    if problem:
+        raise JobFailed(f"what was made is no result: {problem}")
+    return Sealed(Raw(msgspec.json.encode(outputs)), job.job_hash(inputs), job.output_hash(outputs))
 
 
 def _nothing(_: Values) -> str:

@@ -40,9 +40,7 @@ def local_models() -> tuple[str, ...]:
     return (WORDLLAMA, HASHING) if importlib.util.find_spec("wordllama") is not None else (HASHING,)
 
 
-def embed(
-    texts: Sequence[str], model: str, *, dimensions: int | None = None, normalize: bool = True
-) -> dict[str, Any]:
+def embed(texts: Sequence[str], model: str, *, dimensions: int | None = None, normalize: bool = True) -> dict[str, Any]:
     """The outputs of an embedding job; ``JobRefused`` names a field that cannot be used."""
     if model not in local_models():
         raise JobRefused(f"inputs.model: is not here; there are {', '.join(local_models())}")

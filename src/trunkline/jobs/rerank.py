@@ -26,9 +26,10 @@ _DIGITS: Final = 6
 _PART: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_a-zA-Z]+")
 # Words that every task has.
 _COMMON: Final = frozenset(
-    "a an and are as at be by for from has have how i in is it its my not of on or that the this to was what when where "
-    "which who why will with you".split()
-)
+    {"a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "has", "have", "how", "i", "in", "is", "it", "its",
+     "my", "not", "of", "on", "or", "that", "the", "this", "to", "was", "what", "when", "where", "which", "who", "why",
+     "will", "with", "you"}
+)  # fmt: skip
 
 
 def model() -> str:

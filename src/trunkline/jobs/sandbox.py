@@ -114,7 +114,9 @@ def plan(inputs: Mapping[str, Any], bounds: Bounds, sandbox: Sandbox) -> Plan:
         folder_names(command.get("workdir"), f"inputs.commands[{index}].workdir", mount)
         for index, command in enumerate(inputs["commands"])
     )
-    return Plan(_policy(resources, network, bounds), resources["timeout_secs"], mount, workdirs, read_ref(repo.get("git_ref")))
+    return Plan(
+        _policy(resources, network, bounds), resources["timeout_secs"], mount, workdirs, read_ref(repo.get("git_ref"))
+    )
 
 
 def _policy(resources: Mapping[str, Any], network: str, bounds: Bounds) -> Policy:

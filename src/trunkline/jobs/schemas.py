@@ -74,7 +74,7 @@ class ProvenanceRules(Struct, frozen=True):
 
     model: Level = "required"
     provider_id: Level = "required"
-    token_counts: Level = "recommended"
+    token_counts: Level = "recommended"  # noqa: S105  (tokens of a text)
     sampling_params: Level = "optional"
 
 

@@ -42,6 +42,8 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 # A branch, a tag or a commit; never an option.
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]{0,254}")
 _URL: Final = re.compile(r"[!#-&(-;=?-Z\[\]_a-z~]+")
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXPECTED: Final = "inputs.repo.source: expected space:NAME, blob:sha256:HEX or https://HOST/PATH"
 
 
@@ -144,33 +146,36 @@ def _listed(workspace: Workspace, names: tuple[str, ...]) -> list[tuple[str, str
 def _copy_one(
     space: Workspace, job: Workspace, names: tuple[str, ...], to: tuple[str, ...], name: str, kind: str, quota: Quota
 ) -> None:
-    with contextlib.ExitStack() as stack:
-        try:
-            with space.acting(), open_folder(space.fd, names) as folder:
-                if kind == "link":
-                    target = os.readlink(name, dir_fd=folder)
-                else:
-                    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-                    stack.callback(os.close, source)
-        except (PermissionError, FileNotFoundError):
-            return  # closed to its owner, or gone meanwhile
-        except OSError as error:
-            raise failure_of(error) from None
-        if kind == "link":
-            with system_calls(), job.acting(), open_folder(job.fd, to) as folder:
-                os.symlink(target, name, dir_fd=folder)
-            return
+    try:
+        with space.acting(), open_folder(space.fd, names) as folder:
+            taken = os.readlink(name, dir_fd=folder) if kind == "link" else os.open(name, _READ, dir_fd=folder)
+    except (PermissionError, FileNotFoundError):
+        return  # closed to its owner, or gone meanwhile
+    except OSError as error:
+        raise failure_of(error) from None
+    if isinstance(taken, str):
+        with system_calls(), job.acting(), open_folder(job.fd, to) as folder:
+            os.symlink(taken, name, dir_fd=folder)
+        return
+    try:
+        _copy_file(taken, job, to, name, quota)
+    finally:
+        os.close(taken)
+
+
+def _copy_file(source: int, job: Workspace, to: tuple[str, ...], name: str, quota: Quota) -> None:
+    with system_calls():
         info = os.fstat(source)
         if not stat.S_ISREG(info.st_mode):
-            return
+            return  # swapped meanwhile
         job.check_room(info.st_size, 1, quota)
-        with system_calls():
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with job.acting(), open_folder(job.fd, to) as folder:
-                written = os.open(name, flags, 0o600, dir_fd=folder)
-            stack.callback(os.close, written)
+        with job.acting(), open_folder(job.fd, to) as folder:
+            written = os.open(name, _CREATE, 0o600, dir_fd=folder)
+        try:
             copies.copy(source, written)
             os.fchmod(written, stat.S_IMODE(info.st_mode) & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
+        finally:
+            os.close(written)
 
 
 # --- a blob -----------------------------------------------------------------------------------------------------------
@@ -241,9 +246,7 @@ def _zipped(data: bytes, quota: Quota) -> Iterator[tuple[str, bool, bytes]]:
             yield member.filename, bool(mode & stat.S_IXUSR), body
 
 
-def _write(
-    job: Workspace, mount: tuple[str, ...], path: str, body: bytes, *, executable: bool, quota: Quota
-) -> None:
+def _write(job: Workspace, mount: tuple[str, ...], path: str, body: bytes, *, executable: bool, quota: Quota) -> None:
     try:
         *folders, name = check_path(path.removeprefix("./"))
     except WorkspaceError as error:
@@ -253,6 +256,6 @@ def _write(
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
         mode = 0o755 if executable else 0o644
-        written = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
+        written = os.open(name, _CREATE, mode, dir_fd=folder)
         with os.fdopen(written, "wb") as file:
             file.write(body)

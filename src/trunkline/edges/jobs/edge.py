@@ -1,0 +1,61 @@
+"""Jobs as an edge of the exchange: an agent that lives in it, and nothing that listens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings
+from trunkline.edges.jobs import tools
+from trunkline.edges.jobs.agent import JobsAgent
+from trunkline.edges.jobs.remote import Remote
+from trunkline.edges.jobs.sandboxes import Sandboxes
+from trunkline.jobs import models
+from trunkline.jobs.sandbox import Bounds
+
+
+class JobsEdge(RunningEdge):
+    """The agent ``trunkline.jobs``."""
+
+    def __init__(self, given: Surroundings) -> None:
+        self._feed = given.feed
+        self._settings = given.config.jobs
+        settings = self._settings
+        bounds = Bounds(settings.memory_mb, settings.disk_mb, settings.timeout_s, settings.network)
+        self.sandboxes = Sandboxes(given.home, given.views, bounds)
+        self.agent = JobsAgent(given.feed, settings, self.sandboxes, given.process, given.version, given.entropy)
+
+    def prepare(self) -> None:
+        """Set the guard: what was asked of a person before a restart is judged by it."""
+        if self._settings.enabled:
+            self._feed.guard(tools.AGENT, self.agent.guard)
+
+    async def start(self) -> None:
+        """Find out what can run here, and offer it."""
+        if not self._settings.enabled:
+            raise EdgeOff("off in trunkline.toml (`enabled` in [jobs])")
+        if self._settings.endpoint:
+            self.agent.remote = Remote(self._settings)
+        await self.sandboxes.start()
+        self.agent.offered = models.offered(self._settings, self.sandboxes.missing)
+        await self.agent.attach()
+
+    async def stop(self) -> None:
+        """End what still runs."""
+        await self.agent.detach("stopping")
+
+    def status(self) -> Mapping[str, object]:
+        """What is offered and what is not, what runs, and how jobs ended since the start."""
+        found: dict[str, object] = {
+            "types": len(self.agent.offered),
+            "open": self.agent.open,
+            **self.agent.counts,
+            "workers": self.agent.workers.count,
+        }
+        missing = models.missing(self._settings, self.sandboxes.missing)
+        if missing:
+            found["note"] = "; ".join(f"{schema_id} is not offered: {reason}" for schema_id, reason in missing.items())
+        return found
+
+
+JOBS: Final = Edge(name="jobs", make=JobsEdge, section="jobs")
