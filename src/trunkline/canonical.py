@@ -115,7 +115,7 @@ def _written_carefully(value: object) -> bytes:
 
 
 def _float(value: float) -> bytes:
-    """As serde_json writes it: the shortest digits, with an exponent only outside of 1e-5 to 1e16, never with a plus."""
+    """As serde_json writes it: the shortest digits, an exponent only outside of 1e-5 to 1e16, and never a plus."""
     text = repr(value)
     if "e" not in text:
         return text.encode()

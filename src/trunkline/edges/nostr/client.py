@@ -121,6 +121,11 @@ class Client:
                 await relay.is_up.wait()
         return relay.session.is_connected
 
+    async def wait_quiet(self) -> None:
+        """Until each event of ours was taken by a relay, or none will take it."""
+        while self._unsettled:
+            await asyncio.wait([told for _, told in self._unsettled.values()])
+
     # -- what we want, and what we say ---------------------------------------------------------------------------------
 
     def subscribe(

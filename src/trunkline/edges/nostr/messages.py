@@ -34,6 +34,8 @@ JSON_OUTPUT: Final = "application/json"
 MAX_STATUS_CHARS: Final = 500
 # Schema ids and names in one announcement of somebody else.
 MAX_LISTED: Final = 1000
+# What a signature adds to a draft: three hexadecimal texts and their names.
+SIGNED_BYTES: Final = 512
 MAX_MSATS: Final = 2_100_000_000_000_000_000  # all there will ever be
 
 T = TypeVar("T")
@@ -43,6 +45,10 @@ Encrypt = Callable[[str, str], str]
 
 class BadMessage(ValueError):
     """An event that is none of ours; the text says why without quoting it."""
+
+
+class TooLarge(ValueError):
+    """What is to be said does not fit into an event that relays carry."""
 
 
 class Status(enum.StrEnum):
@@ -241,18 +247,27 @@ def result_draft(
     amount_msats: int | None = None,
     invoice: str = "",
     encrypt: Encrypt | None = None,
+    max_bytes: int | None = None,
 ) -> Draft:
-    """The result of a job, with its request (NIP-90). Nothing of a private job stands in the clear."""
+    """The result of a job, with its request (NIP-90). Nothing of a private job stands in the clear.
+
+    What NIP-90 repeats of the request is left out where the event would be larger than ``max_bytes``; ``TooLarge`` if
+    it is even then.
+    """
     written = {"outputs": outputs, "provenance": provenance, "output_hash": output_hash}
     content = msgspec.json.encode(written).decode()
-    tags: list[Tag] = [("request", msgspec.json.encode(request).decode()), *_about(request)]
+    tags: list[Tag] = [*_about(request), *_amount(amount_msats, invoice)]
+    repeated: list[Tag] = [("request", msgspec.json.encode(request).decode())]
     if encrypt is None:
-        tags += [tag for tag in request.tags if tag[:1] == ("i",)]
+        repeated += [tag for tag in request.tags if tag[:1] == ("i",)]
     else:
         content = encrypt(content, request.pubkey)
         tags.append(("encrypted",))
-    tags += _amount(amount_msats, invoice)
-    return Draft(kinds.result, content, tuple(tags), created_at)
+    for kept in (repeated, repeated[:1], []):
+        draft = Draft(kinds.result, content, (*kept, *tags), created_at)
+        if max_bytes is None or len(msgspec.json.encode(draft)) + SIGNED_BYTES <= max_bytes:
+            return draft
+    raise TooLarge("the result is larger than a relay carries")
 
 
 def read_result(event: Event, decrypt: Decrypt | None = None) -> JobResult:

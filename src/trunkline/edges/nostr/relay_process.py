@@ -51,6 +51,7 @@ class RelayProcess:
         self._watcher: asyncio.Task[None] | None = None
         self.url = ""
         self.restarts = 0
+        Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
     def pid(self) -> int | None:
@@ -77,7 +78,6 @@ class RelayProcess:
         await self._end()
 
     async def _launch(self) -> str:
-        Path(self._settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "trunkline.edges.nostr.relay", msgspec.json.encode(self._settings).decode(),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, cwd="/",
