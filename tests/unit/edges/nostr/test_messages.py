@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -366,10 +367,8 @@ def test_whatever_an_event_holds_a_reader_reads_or_refuses_it(
     event = by_hand(content, *tags)
     decrypt = PROVIDER.decrypt if key else None
     for read in (messages.read_request, messages.read_result, messages.read_feedback):
-        try:
+        with contextlib.suppress(BadMessage):
             read(event, decrypt)
-        except BadMessage as refused:
-            assert len(str(refused)) < 200
     with pytest.raises(BadMessage):
         messages.read_announcement(event)
     messages.deleted_by(event)
