@@ -102,11 +102,48 @@ class Ossa(Section):
     actions: dict[str, str] = {}
 
 
+class NostrKinds(Section):
+    """Numbers of event kinds: the defaults of NIP-90, NIP-89 and the drafts of NIP-SA. A job is known by its schema."""
+
+    # A result has the kind of its request and 1000 (NIP-90), so it has no key.
+    request: Annotated[int, Meta(ge=5000, le=5999)] = 5050
+    feedback: Annotated[int, Meta(ge=1, le=65_535)] = 7000
+    announcement: Annotated[int, Meta(ge=30_000, le=39_999)] = 31_990
+    # Addressable ones: each tick and each event of a trajectory has a name of its own (tag `d`).
+    agent_profile: Annotated[int, Meta(ge=30_000, le=39_999)] = 39_200
+    agent_state: Annotated[int, Meta(ge=30_000, le=39_999)] = 39_201
+    tick_request: Annotated[int, Meta(ge=30_000, le=39_999)] = 39_210
+    tick_result: Annotated[int, Meta(ge=30_000, le=39_999)] = 39_211
+    trajectory_session: Annotated[int, Meta(ge=30_000, le=39_999)] = 39_230
+    trajectory_event: Annotated[int, Meta(ge=30_000, le=39_999)] = 39_231
+
+    @property
+    def result(self) -> int:
+        """The kind of a result."""
+        return self.request + 1000
+
+
+class NostrPricing(Section):
+    """What a job costs, in thousandths of a satoshi, under the announcement's own names. 0 is free."""
+
+    input_tokens_per_1k_msats: Count = 0
+    output_tokens_per_1k_msats: Count = 0
+    sandbox_per_minute_msats: Count = 0
+
+
 class Nostr(Section):
-    """The embedded relay and the outside ones."""
+    """Jobs over Nostr: the embedded relay and the outside ones, and what strangers may ask for."""
 
     relay: str = "127.0.0.1:7414"
     relays: tuple[str, ...] = ()
+    # Schema ids and tool ids that anybody may ask for, without a question. Empty: nothing.
+    offer: tuple[str, ...] = ()
+    # Of all strangers together: jobs that run at once, and requests a minute that are looked at.
+    max_jobs: Annotated[int, Meta(ge=1, le=1000)] = 4
+    requests_per_minute: Annotated[int, Meta(ge=1, le=1_000_000)] = 600
+    max_context_tokens: Positive = 128_000
+    pricing: NostrPricing = NostrPricing()
+    kinds: NostrKinds = NostrKinds()
 
 
 class Pylon(Section):
@@ -232,10 +269,23 @@ class LedgerTable(Section):
     anchor: Anchor | None = None
 
 
+# The agent that does typed jobs, and the names of their types (docs/protocols/openagents.md).
+JOBS_AGENT: Final = "trunkline.jobs"
+_SCHEMA_ID: Final = re.compile(r"oa(\.[a-z][a-z0-9_]*){1,2}\.v[1-9][0-9]*")
 # What OSSA calls the type of an agent (docs/protocols/ossa.md).
 _AGENT_CLASS: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
+# Between the file's rules and the built-in ones: what is offered to strangers, without a question.
+STRANGER_CALLERS: Final = "nostr:*"
+
 BUILTIN_RULES: Final = (
+    Rule(
+        "builtin-strangers",
+        STRANGER_CALLERS,
+        "*",
+        Decision.DENY,
+        "strangers may ask for what [nostr] offer names",
+    ),
     Rule(
         "builtin-told",
         EVENTS_CALLER,
@@ -347,10 +397,19 @@ class Config(Sections, frozen=True, kw_only=True):
             )
             for number, line in enumerate(self.policy_table.rule, start=1)
         )
-        rules = lines + (BUILTIN_RULES if self.policy_table.builtin else ())
+        offered = tuple(
+            Rule(f"offer-{number}", STRANGER_CALLERS, tool_of_offer(line), Decision.ALLOW, "[nostr] offer")
+            for number, line in enumerate(self.nostr.offer, start=1)
+        )
+        rules = lines + offered + (BUILTIN_RULES if self.policy_table.builtin else ())
         # 64 bits tell apart the handful of policies an exchange ever has, and can be read aloud.
         encoded = msgspec.json.encode(rules)
         return Policy(rules, hashlib.sha256(encoded).hexdigest()[:16], openagents_hash(encoded))
+
+
+def tool_of_offer(line: str) -> str:
+    """The tool that a line of ``[nostr] offer`` stands for: itself, or that of a job type."""
+    return line if "/" in line else f"{JOBS_AGENT}/{line}"
 
 
 class Home:
@@ -440,6 +499,7 @@ def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
     yield from _url_problems(config)
     yield from _tool_problems(("chiffon", "work"), config.chiffon.work, "the work")
     yield from _tool_problems(("ossa", "actions"), config.ossa.actions, "the action")
+    yield from _offer_problems(config.nostr)
     for name in config.ossa.rate:
         if not _AGENT_CLASS.fullmatch(name):
             yield ("ossa", "rate", name), f"expected the class of an agent, {_AGENT_CLASS.pattern}"
@@ -539,6 +599,21 @@ def _tool_problems(place: KeyPath, tools: Mapping[str, str], what: str) -> Itera
             yield (*place, name), f"the name of {what} is empty"
         if not AGENT_ID.fullmatch(agent_id) or not TOOL_NAME.fullmatch(tool_name):
             yield (*place, name), "expected the id of a tool, 'agent_id/tool_name'"
+
+
+def _offer_problems(nostr: Nostr) -> Iterator[tuple[KeyPath, str]]:
+    for index, line in enumerate(nostr.offer):
+        key: KeyPath = ("nostr", "offer", index)
+        agent_id, slash, tool_name = line.partition("/")
+        is_tool = bool(slash and AGENT_ID.fullmatch(agent_id) and TOOL_NAME.fullmatch(tool_name))
+        if not is_tool and (slash or not _SCHEMA_ID.fullmatch(line)):
+            yield key, "expected the id of a tool, 'agent_id/tool_name', or of a job type, such as 'oa.embedding.v1'"
+        elif line in nostr.offer[:index]:
+            yield key, f"{line} stands here twice"
+    kinds = structs.asdict(nostr.kinds)
+    for name, kind in kinds.items():
+        if list(kinds.values()).count(kind) > 1 or kind == nostr.kinds.result:
+            yield ("nostr", "kinds", name), f"{kind} is also the kind of something else"
 
 
 def _command_problems(key: KeyPath, words: tuple[str, ...]) -> Iterator[tuple[KeyPath, str]]:

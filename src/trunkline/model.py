@@ -36,6 +36,10 @@ CALLER_EDGES: Final = (
     "trunkline",
 )
 
+# Edges whose callers have no credential of ours: whoever makes a key is one more. All of one edge share what one caller
+# may use, and what he may ask a person.
+STRANGERS: Final = frozenset({"nostr"})
+
 # Above this a result is handed over as a reference to a blob, not inline (decision 8).
 INLINE_OUTPUT_BYTES: Final = 1_048_576
 # How much of a large output its reference shows.
@@ -421,6 +425,12 @@ def reserved_prefix(agent_id: str) -> str:
 def agent_of(identity: str) -> str:
     """The agent behind an identity, whichever edge it came by; "" is nobody's id, and stands for the operator."""
     return identity.partition(":")[2]
+
+
+def share_of(identity: str) -> str:
+    """Under which name what somebody uses is counted: his own, or that of all strangers of his edge."""
+    edge = identity.partition(":")[0]
+    return f"{edge}:*" if edge in STRANGERS else identity
 
 
 def identity_of(caller: str) -> str:

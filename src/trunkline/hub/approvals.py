@@ -25,7 +25,19 @@ from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.state import BY_POLICY, Call, OpenQuestion
 from trunkline.hub.timers import AlarmKey, OfQuestion, Timers, seconds_left
-from trunkline.model import OPERATOR, Fault, Manifest, Now, Question, ToolDefinition, agent_of, fault, stamp, tool_agent
+from trunkline.model import (
+    OPERATOR,
+    Fault,
+    Manifest,
+    Now,
+    Question,
+    ToolDefinition,
+    agent_of,
+    fault,
+    share_of,
+    stamp,
+    tool_agent,
+)
 
 # Decision 11: a person who is asked a hundred times stops reading.
 MAX_OPEN_BY_ONE: Final = 5
@@ -53,7 +65,8 @@ class Approvals:
         """Why this one may not ask anything more now."""
         if asked_by == OPERATOR:
             return None
-        count = sum(1 for q in self._journal.state.questions.values() if q.entry.asked_by == asked_by)
+        who = share_of(asked_by)
+        count = sum(1 for q in self._journal.state.questions.values() if share_of(q.entry.asked_by) == who)
         if count < MAX_OPEN_BY_ONE:
             return None
         return fault("policy.denied", f"{asked_by} has {count} open questions already, the most one agent may have")

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.model import EVENTS_CALLER, OPERATOR, Fault, Limits, fault
+from trunkline.model import EVENTS_CALLER, OPERATOR, Fault, Limits, fault, share_of
 
 # One call, less what sums of floats lose: whoever waited as long as he was told gets through.
 _ONE: Final = 1.0 - 1e-6
@@ -55,7 +55,7 @@ def _notes_left(load: Load, now: float) -> float:
 
 
 class Loads:
-    """The loads of all callers there were. They are few: each has a credential."""
+    """The loads of all callers there were. They are few: each has a credential, and those without share one."""
 
     def __init__(self) -> None:
         self._loads: dict[str, Load] = {}
@@ -107,7 +107,7 @@ class Loads:
 
     def too_many_notes(self, who: str, count: int, now: float) -> Fault | None:
         """What ``try_note`` would say. Nothing is counted."""
-        load = self._loads.get(who)
+        load = self._loads.get(share_of(who))
         left, wanted = NOTES if load is None else _notes_left(load, now), min(count, NOTES)
         if left >= wanted - (1 - _ONE):
             return None
@@ -136,12 +136,13 @@ class Loads:
 
     def give_back(self, caller: str, size: int) -> None:
         """A call is settled."""
-        load = self._loads[caller]
+        load = self._loads[share_of(caller)]
         load.calls -= 1
         load.bytes -= size
 
     def of(self, caller: str) -> Load:
-        """A caller's load."""
+        """A caller's load; that of all strangers, if he is one."""
+        caller = share_of(caller)
         load = self._loads.get(caller)
         if load is None:
             load = self._loads[caller] = Load()

@@ -1,0 +1,141 @@
+"""OpenAgents over Nostr as an edge: an embedded relay, our client of it and of outside ones, and jobs for strangers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from trunkline.addresses import host_and_port
+from trunkline.edges.background import Background
+from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings
+from trunkline.edges.listener import Address
+from trunkline.edges.nostr import messages
+from trunkline.edges.nostr.announcing import Announcer, count_record
+from trunkline.edges.nostr.client import OLDEST_S, Bad, Client
+from trunkline.edges.nostr.events import MAX_CONTENT_BYTES, Draft, Event
+from trunkline.edges.nostr.keys import own_signer
+from trunkline.edges.nostr.offer import Offer
+from trunkline.edges.nostr.provider import EDGE, Provider
+from trunkline.edges.nostr.relay import Settings
+from trunkline.edges.nostr.relay_process import RelayProcess
+from trunkline.edges.nostr.session import Filter
+from trunkline.events import Noticed
+from trunkline.model import Now
+
+KEYS: Final = "keys"
+RELAY_FOLDER: Final = "relay"
+REQUESTS: Final = "requests"
+DELETIONS: Final = "deletions"
+# Kinds of Nostr Wallet Connect (NIP-47), which a buyer's wallet speaks beside his jobs.
+WALLET_KINDS: Final = (13_194, 23_194, 23_195)
+CONNECT_S: Final = 5.0
+# What is still to be told when the exchange stops is told for so long; the rest is on record.
+LAST_WORDS_S: Final = 2.0
+
+
+class NostrEdge(RunningEdge):
+    """The embedded relay, and everything that is said on it and on others."""
+
+    def __init__(self, given: Surroundings) -> None:
+        self._given = given
+        self._settings = given.config.nostr
+        self.signer = own_signer(given.home / KEYS, given.entropy)
+        self._background = Background(given.feed)
+        self.client = Client(given.feed, self._background, self.signer)
+        self.client.on_bad = self._bad
+        self.offer = Offer(given.config, given.views)
+        self.provider = Provider(given.feed, given.views, self._settings, self.signer, self.offer, self._say)
+        self._announcer = Announcer(given.feed, self._settings, self.offer, self.provider.tally, self._announce)
+        self._relay: RelayProcess | None = None
+
+    # -- starting and stopping -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the relay, connect to all, and go on with what is on record."""
+        settings = self._settings
+        if not settings.relay and not settings.relays:
+            raise EdgeOff('[nostr] relay is "" and relays is empty')
+        if settings.relay:
+            self._relay = self._embedded()
+            await self._relay.start()
+            self.client.add(self._relay.url)
+        for url in settings.relays:
+            self.client.add(url)
+        count_record(self._given.views, self.provider.tally)
+        self.provider.take_up(self._given.feed.now())
+        # Deletions first: a request that was taken back while we were away is then not taken on.
+        self.client.subscribe(DELETIONS, self._deletions, self._deleted)
+        self.client.subscribe(REQUESTS, self._requests, self._requested)
+        # Also that nothing is offered: relays may still have what was said before.
+        self._announcer.start()
+        if self._relay is not None:
+            await self.client.wait_connected(self._relay.url, CONNECT_S)
+
+    def _embedded(self) -> RelayProcess:
+        given, kinds = self._given, self._settings.kinds
+        host, port = host_and_port(self._settings.relay)
+        lasting = (
+            kinds.announcement, kinds.agent_profile, kinds.agent_state, kinds.tick_request, kinds.tick_result,
+            kinds.trajectory_session, kinds.trajectory_event,
+        )  # fmt: skip
+        carried = (kinds.request, kinds.result, kinds.feedback, messages.DELETION, *WALLET_KINDS, *lasting)
+        relay = Settings(host, port, str(given.home / RELAY_FOLDER), carried, lasting, MAX_CONTENT_BYTES)
+        address = Address(host, port, EDGE, "relay", is_given=given.config.is_given(EDGE, "relay"))
+        return RelayProcess(relay, address, self._background)
+
+    async def stop(self) -> None:
+        """Tell what is left to tell, and let go of all relays; what no relay has is on record."""
+        self._announcer.stop()
+        self.client.unsubscribe(REQUESTS)
+        self.client.unsubscribe(DELETIONS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self.client.wait_quiet()
+        await self._background.stop()
+        if self._relay is not None:
+            await self._relay.stop()
+
+    # -- what comes and goes -------------------------------------------------------------------------------------------
+
+    def _requests(self, now: Now) -> Sequence[Filter]:
+        return [Filter(kinds=(self._settings.kinds.request,), since=int(now.wall) - OLDEST_S)]
+
+    def _deletions(self, now: Now) -> Sequence[Filter]:
+        return [Filter(kinds=(messages.DELETION,), since=int(now.wall) - OLDEST_S)]
+
+    def _requested(self, event: Event, _url: str) -> None:
+        if event.kind == self._settings.kinds.request:  # a relay may send what nobody asked for
+            self.provider.requested(event, self._given.feed.now())
+
+    def _deleted(self, event: Event, _url: str) -> None:
+        if event.kind == messages.DELETION:
+            self.provider.deleted(event, self._given.feed.now())
+
+    def _say(self, event: Event, told: Callable[[bool], None]) -> None:
+        self.client.say(event).add_done_callback(lambda done: None if done.cancelled() else told(done.result()))
+
+    def _announce(self, draft: Draft) -> None:
+        self.client.publish(draft)
+
+    def _bad(self, bad: Bad) -> None:
+        self._given.feed.feed([Noticed(bad.code, EDGE, "", bad.reason)])
+
+    # -- what is told of it --------------------------------------------------------------------------------------------
+
+    def ready(self) -> Mapping[str, str | None]:
+        """Where the embedded relay is."""
+        return {"relay": None if self._relay is None else self._relay.url}
+
+    def status(self) -> Mapping[str, object]:
+        """Relays, jobs, and who we are."""
+        restarts = {} if self._relay is None else {"relay_restarts": self._relay.restarts}
+        return {"npub": self.signer.npub, **self.client.status(), **self.provider.status(), **restarts}
+
+    def warnings(self) -> Sequence[str]:
+        """Tools of the offer that nobody has here."""
+        return [f"[nostr] offer: nobody offers {tool_id} here now" for tool_id in self.offer.missing()]
+
+
+NOSTR: Final = Edge(name=EDGE, make=NostrEdge, section=EDGE, ready_keys=("relay",))

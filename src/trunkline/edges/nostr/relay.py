@@ -1,0 +1,143 @@
+"""The embedded relay: nostr-sdk's, as a process of its own on loopback. ``python -m trunkline.edges.nostr.relay``.
+
+Owns that process: what the relay takes (kinds, sizes, pace), what it keeps and for how long. In the exchange's own
+process it crashed at exit, and its threads would share the exchange's memory with what strangers send. The exchange
+holds the other end of standard input, and starts it anew when it dies (``relay_process``).
+
+Its settings come as one JSON object by the command line; where it listens, or why it cannot, is one line of JSON on
+standard output. Invariant: it ends when standard input does, so it never outlives the exchange, however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any, Final
+
+import msgspec
+import nostr_sdk  # type: ignore[import-untyped]
+from msgspec import Struct
+
+# Events a minute that one connection may send; a buyer's whole traffic is a few, ours has three for each job.
+EVENTS_PER_MINUTE: Final = 3000
+SUBSCRIPTIONS: Final = 64
+CONNECTIONS: Final = 256
+FILTER_LIMIT: Final = 500
+MAX_FILTER_LIMIT: Final = 5000
+MAX_TAGS: Final = 256
+# A result repeats its request in a tag (NIP-90).
+MAX_TAG_BYTES: Final = 1_572_864
+# What is kept: jobs for a week, fewer days if there are very many. Announcements stay until their author replaces them.
+KEPT_S: Final = 604_800
+MAX_KEPT: Final = 100_000
+LOOK_S: Final = 600.0
+
+
+class Settings(Struct, frozen=True):
+    """What the exchange says to this process."""
+
+    host: str
+    # 0 takes a free one.
+    port: int
+    folder: str
+    kinds: tuple[int, ...]
+    # Kinds that are replaced by their author and not removed for their age.
+    lasting: tuple[int, ...]
+    max_content_bytes: int
+    # Who reads or writes has to say who he is (NIP-42).
+    auth: bool = False
+
+
+class Policy(nostr_sdk.WritePolicy):  # type: ignore[misc]
+    """Which events are taken."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._kinds = frozenset(settings.kinds)
+        self._max_content_bytes = settings.max_content_bytes
+
+    async def admit_event(self, event: Any, socket_addr: str) -> Any:  # noqa: ARG002  (the SDK's signature)
+        """Accept, or say why not in words; the SDK puts NIP-01's `blocked:` before them."""
+        why = self._refusal(event)
+        return nostr_sdk.WritePolicyResult.REJECT(why) if why else nostr_sdk.WritePolicyResult.ACCEPT()
+
+    def _refusal(self, event: Any) -> str:
+        if event.kind().as_u16() not in self._kinds:
+            return "this relay carries jobs only"
+        if len(event.content().encode()) > self._max_content_bytes:
+            return f"more than {self._max_content_bytes} bytes of content"
+        tags = [tag.to_vec() for tag in event.tags()]
+        if len(tags) > MAX_TAGS or sum(len(part) for tag in tags for part in tag) > MAX_TAG_BYTES:
+            return "too many tags, or too much in them"
+        return ""
+
+
+async def serve(settings: Settings) -> None:
+    """Listen, say where, and look after what is kept until the process ends."""
+    nostr_sdk.uniffi_set_event_loop(asyncio.get_running_loop())
+    database = await nostr_sdk.NostrLmdb.open(settings.folder)
+    policy = Policy(settings)
+    builder = (
+        nostr_sdk.LocalRelayBuilder()
+        .addr(settings.host)
+        .database(database)
+        .write_policy(policy)
+        .rate_limit(nostr_sdk.RateLimit(max_reqs=SUBSCRIPTIONS, notes_per_minute=EVENTS_PER_MINUTE))
+        .max_connections(CONNECTIONS)
+        .default_filter_limit(FILTER_LIMIT)
+        .max_filter_limit(MAX_FILTER_LIMIT)
+    )
+    if settings.port:
+        builder = builder.port(settings.port)
+    if settings.auth:
+        mode = nostr_sdk.LocalRelayBuilderNip42Mode.BOTH
+        builder = builder.nip42(nostr_sdk.LocalRelayBuilderNip42(mode=mode))
+    relay = builder.build()
+    await relay.run()
+    url = await relay.url()
+    _report({"url": str(url).rstrip("/")})
+    while True:
+        await prune(database, settings, int(time.time()))
+        await asyncio.sleep(LOOK_S)
+
+
+async def prune(database: Any, settings: Settings, now: int) -> None:
+    """Remove what is old; the older half again and again while there is too much."""
+    kinds = [nostr_sdk.Kind(kind) for kind in settings.kinds if kind not in settings.lasting]
+    everything = nostr_sdk.Filter().kinds(kinds)
+    age_s = KEPT_S
+    while True:
+        await database.delete_events(everything.until(nostr_sdk.Timestamp.from_secs(max(0, now - age_s))))
+        if age_s < 60 or await database.count(everything.remove_until()) <= MAX_KEPT:
+            return
+        age_s //= 2
+
+
+def _report(told: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+def _end_with_the_exchange() -> None:
+    while os.read(0, 4096):
+        pass
+    # Not sys.exit: threads of the SDK would be torn down under its feet.
+    os._exit(0)
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    settings = msgspec.json.decode(sys.argv[1], type=Settings)
+    threading.Thread(target=_end_with_the_exchange, daemon=True).start()
+    try:
+        asyncio.run(serve(settings))
+    except nostr_sdk.NostrSdkError as error:
+        _report({"failed": str(error)[:200]})
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
