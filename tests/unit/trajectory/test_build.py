@@ -92,7 +92,7 @@ def test_integers_and_floats_stand_as_they_were_sent_and_are_hashed_so() -> None
 
 
 def test_the_white_space_of_a_body_ends_no_line_for_any_reader() -> None:
-    lines = trajectory(accepted(1, b'{\r"a":\n\r\n1}'), settled(2, 1, b'{\r\n}'))
+    lines = trajectory(accepted(1, b'{\r"a":\n\r\n1}'), settled(2, 1, b"{\r\n}"))
     assert all(len(line.splitlines()) == 1 for line in lines)
     assert check(lines).hashes == 3
 
