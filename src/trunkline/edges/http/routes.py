@@ -10,6 +10,7 @@ output have forms of their own); no text of an exception reaches the wire.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final, TypeVar, get_args
@@ -18,7 +19,7 @@ from msgspec import Raw, Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trunkline.edges.answers import Handler, application, encode, json_answer, principal_of, refusal
 from trunkline.edges.bodies import BadRequest, clip, decode, known_parameters, number_of, read_body
@@ -360,26 +361,35 @@ class Api:
         found = self._views.entries(call_id=call_id, correlation_id=correlation_id)
         return json_answer({"entries": [Raw(entry) for entry in found]})
 
-    async def replay(self, request: Request) -> Response:
+    async def replay(self, request: Request) -> ASGIApp:
         """``GET /v1/ledger/{correlation}/replay.jsonl``: the trajectory, one line after the other as it is read."""
         lines = self._views.trajectory(request.path_params["correlation_id"])
         first = next(lines, None)
         if first is None:
             return refusal(fault("not_found", "no call has this correlation id"))
-        return StreamingResponse(_lines(first, lines), media_type="application/jsonl")
+        return _LineStream(first, lines)
 
 
-async def _lines(first: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines with their ends, in pieces that are worth sending; between two of them others have their turn."""
-    piece, size = [first, b"\n"], len(first)
-    for line in rest:
-        piece += (line, b"\n")
-        size += len(line)
-        if size >= PIECE_BYTES:
-            async for part in _pieces(b"".join(piece)):
-                yield part
-            piece, size = [], 0
-    yield b"".join(piece)
+class _LineStream:
+    """Lines with their ends, in pieces that are worth sending, as they are read. Needs nothing but a loop that runs."""
+
+    def __init__(self, first: bytes, rest: Iterator[bytes]) -> None:
+        self._lines = itertools.chain((first,), rest)
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        headers = [(b"content-type", b"application/jsonl")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        piece: list[bytes] = []
+        size = 0
+        for line in self._lines:
+            piece += (line, b"\n")
+            size += len(line)
+            if size >= PIECE_BYTES:
+                async for part in _pieces(b"".join(piece)):
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                piece, size = [], 0
+        await send({"type": "http.response.body", "body": b"".join(piece)})
 
 
 _NO_CALL: Final = fault("not_found", "no such call, or not one of yours")
