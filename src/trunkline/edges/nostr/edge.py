@@ -141,7 +141,7 @@ class WithoutRelays(RunningEdge):
 
     async def start(self) -> None:
         """Off."""
-        raise EdgeOff('[nostr] relay is "" and relays is empty')
+        raise EdgeOff('[nostr] relay is "" and relays is empty', is_chosen=True)
 
 
 def _made(given: Surroundings) -> RunningEdge:

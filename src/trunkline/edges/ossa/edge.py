@@ -46,7 +46,7 @@ class OssaEdge(RunningEdge):
         given = self._given
         config = given.config.ossa
         if not config.listen:
-            raise EdgeOff('[ossa] listen is ""')
+            raise EdgeOff('[ossa] listen is ""', is_chosen=True)
         host, port = host_and_port(config.listen)
         certificate = tls.own_certificate(given.home / KEYS, time.time())
         context = tls.server_context(certificate, authorities=config.client_ca or None, required=bool(config.client_ca))
