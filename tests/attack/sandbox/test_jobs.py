@@ -16,6 +16,8 @@ from tests.jobs import JobsWorld, jobs_world
 from trunkline.edges.spaces.edge import SpacesEdge
 
 SECRET = "outside-7f3a"
+# The processes of another run of these tests are not ours.
+MARK = f"4712{os.getpid()}"
 
 
 @pytest.fixture
@@ -153,9 +155,9 @@ async def test_an_archive_that_unpacks_to_more_than_the_disk_is_refused(
 
 
 async def test_a_command_that_outlives_its_job_does_not(world: JobsWorld) -> None:
-    outputs = await world.run("(setsid sh -c 'sleep 4712; echo x > late' &) ; nohup sleep 4712 & echo done")
+    outputs = await world.run(f"(setsid sh -c 'sleep {MARK}; echo x > late' &) ; nohup sleep {MARK} & echo done")
     assert outputs["status"] == "success"
-    assert not [line for line in _sleeping() if "4712" in line]
+    assert not [line for line in _sleeping() if MARK in line]
 
 
 def _sleeping() -> list[str]:
