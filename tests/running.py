@@ -66,6 +66,13 @@ def started(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
 LISTENERS = {"ossa": "listen", "nostr": "relay"}
 
 
+# The same for whoever starts one by hand, with a free port for HTTP.
+NO_DEFAULT_PORTS = {
+    "TRUNKLINE_HTTP_LISTEN": "127.0.0.1:0",
+    **{f"TRUNKLINE_{name}_{key}".upper(): "" for name, key in LISTENERS.items()},
+}
+
+
 def _without_default_ports(config: str) -> str:
     """What turns off each of them that this configuration does not mention."""
     return "".join(f'\n[{name}]\n{key} = ""\n' for name, key in LISTENERS.items() if f"[{name}" not in config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.racing import __file__ as racing
+from tests.running import NO_DEFAULT_PORTS
 from trunkline.ledger.store import LAST_COMMIT_S
 from trunkline.ledger.verify import verify
 
@@ -22,7 +24,12 @@ SHARDS = 2
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_of_two_exchanges_on_one_home_exactly_one_runs(short_path: Path, shard: int) -> None:
     process = subprocess.Popen(
-        [sys.executable, racing], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=short_path
+        [sys.executable, racing],
+        env={**os.environ, **NO_DEFAULT_PORTS},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=short_path,
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -30,7 +37,6 @@ def test_of_two_exchanges_on_one_home_exactly_one_runs(short_path: Path, shard: 
     for number in range(RACES // SHARDS):
         home = short_path / f"home{number // 2}"
         home.mkdir(mode=0o700, exist_ok=True)
-        (home / "trunkline.toml").write_text('[http]\nlisten = "127.0.0.1:0"\n')
         process.stdin.write(f"{home}\n")
         process.stdin.flush()
         went = json.loads(process.stdout.readline())

@@ -20,7 +20,7 @@ import httpx
 import pytest
 from msgspec import Raw
 
-from tests.running import leash, started
+from tests.running import NO_DEFAULT_PORTS, leash, started
 from tests.unit.edges.opensentience.core_side import envelope, frame, hello
 from trunkline import strictjson
 from trunkline.config import Home
@@ -283,7 +283,7 @@ def test_the_two_files_of_the_page_are_an_exchange_with_an_edge_that_it_has_neve
     process = started(
         [*leash(), sys.executable, "up_tiny.py", str(home.path)],
         cwd=short_path,
-        env={**os.environ, "TRUNKLINE_HTTP_LISTEN": "127.0.0.1:0"},
+        env={**os.environ, **NO_DEFAULT_PORTS},
         stdin=subprocess.DEVNULL,
     )
     try:

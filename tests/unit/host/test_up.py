@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import LISTENERS, RawAgent, calling, running, wait_until
+from tests.running import LISTENERS, NO_DEFAULT_PORTS, RawAgent, calling, running, wait_until
 from trunkline.config import Home
 from trunkline.edges.known import EDGES
 from trunkline.errors import ConfigError
@@ -97,7 +97,7 @@ def test_an_address_that_is_taken_is_all_that_is_said(short_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ran = subprocess.run(
             [sys.executable, "-m", "trunkline", "up", "--home", str(short_path / "home")],
-            env={**os.environ, "TRUNKLINE_HTTP_LISTEN": address},
+            env={**os.environ, **NO_DEFAULT_PORTS, "TRUNKLINE_HTTP_LISTEN": address},
             capture_output=True,
             text=True,
             timeout=30,
@@ -152,7 +152,7 @@ def test_an_exchange_whose_terminal_is_closed_stops(short_path: Path) -> None:
     home = short_path / "home"
     process = subprocess.Popen(
         [sys.executable, "-m", "trunkline", "up", "--home", str(home)],
-        env={**os.environ, "TRUNKLINE_HTTP_LISTEN": "127.0.0.1:0"},
+        env={**os.environ, **NO_DEFAULT_PORTS},
         stdin=its,
         stdout=its,
         stderr=its,
