@@ -44,6 +44,8 @@ class PolicyChanged(Entry, tag="policy.changed"):
 
     version: str
     rules: tuple[Rule, ...]
+    # The whole hash of them, in the form of OpenAgents: what trajectories name. ``version`` is a short one.
+    policy_bundle_id: str = ""
 
 
 class AgentLaunched(Entry, tag="agent.launched"):
@@ -343,7 +345,10 @@ class TopicSubscribed(Entry, tag="topic.subscribed"):
 
 
 class TopicUnsubscribed(Entry, tag="topic.unsubscribed"):
-    """A subscription ended, and with it what was owed to it."""
+    """A subscription ended, and with it what was owed to it.
+
+    ``reason`` is empty if its subscriber wanted it so, ``left`` if his conversation ended, ``operator``.
+    """
 
     subscription_id: str
     reason: str = ""

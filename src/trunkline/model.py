@@ -336,10 +336,14 @@ class Rule(Struct, frozen=True, omit_defaults=True):
 
 
 class Policy(Struct, frozen=True):
-    """The rules in force, in order. ``version`` is a hash of them, so that equal rules have equal versions."""
+    """The rules in force, in order. ``version`` is a hash of them, so that equal rules have equal versions.
+
+    ``policy_bundle_id`` is the hash by which trajectories and receipts name them.
+    """
 
     rules: tuple[Rule, ...]
     version: str
+    policy_bundle_id: str = ""
 
 
 class Limits(Struct, frozen=True):
@@ -556,6 +560,26 @@ Guard = Callable[[str, Raw], Verdict | None]
 # Which tools can serve a call of a tool that stands for others (its id, the input), the best first. Pure, like a guard:
 # nothing happens because it was asked. Only agents that are part of the exchange have one.
 Router = Callable[[str, Raw], Sequence[str]]
+
+
+class SubscriptionView(Struct, frozen=True):
+    """A subscription as it is listed. ``connected`` is whether there is a conversation in which its subscriber is told.
+
+    ``number`` is that of the entry that made it: lists are in this order.
+    """
+
+    number: int
+    subscription: str
+    subscriber: str
+    # A pattern.
+    topic: str
+    qos: int
+    durable: bool
+    since: str
+    # What its subscriber has not taken yet.
+    owed_events: int
+    owed_bytes: int
+    connected: bool
 
 
 class TokenView(Struct, frozen=True, omit_defaults=True):

@@ -40,6 +40,7 @@ VERBS = {
     "call": Verb("call", "call", "Call a tool and print its output."),
     "watch": Verb("watch", "watch", "Everything that happens, or the events of a topic, as it happens."),
     "publish": Verb("publish", "publish", "Tell all who subscribed to a topic of an event."),
+    "topics": Verb("topics", "topics", "Who is told of which topics; end a subscription."),
     "approvals": Verb("approvals", "approvals", "What waits for your answer, and what it is about."),
     "approve": Verb("approvals", "approve", "Answer with yes: the call runs, the permission is given."),
     "deny": Verb("approvals", "deny", "Answer with no."),
@@ -49,6 +50,7 @@ VERBS = {
     "jobs": Verb("jobs", "jobs", "Typed jobs: what there is, where it runs; submit one."),
     "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
+    "replay": Verb("replay", "replay", "Check a trajectory, compare two, or answer from one."),
     "check": Verb("check", "check", "Whether somebody's implementation of a protocol is right."),
     "ledger": Verb("ledger", "ledger", "The record of everything: verify, show, export."),
 }

@@ -7,6 +7,7 @@ supervisor. Changes nothing, and decides nothing.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -193,7 +194,11 @@ class Reading(Views):
 
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation."""
-        return list(export.replay(self._reader, call_id=call_id, correlation=correlation_id))
+        return list(export.entry_lines(self._reader, call_id=call_id, correlation=correlation_id))
+
+    def trajectory(self, correlation_id: str) -> Iterator[bytes]:
+        """A correlation as REPLAY.jsonl v1, line by line as it is read."""
+        return export.trajectory(self._reader, correlation_id)
 
     def credential(self, edge: str, token_sha256: str) -> TokenView | None:
         """The standing credential that is known by this hash and good for this edge."""
@@ -202,6 +207,14 @@ class Reading(Views):
     def credentials(self, edge: str, agent: str) -> list[TokenView]:
         """The standing credentials of one agent that are good for this edge, newest first."""
         return views.credentials(self._hub, edge, agent)
+
+    def revoked(self, edge: str, token_sha256: str) -> TokenView | None:
+        """The credential that was known by this hash on this edge and was revoked."""
+        return views.revoked(self._hub, edge, token_sha256)
+
+    def was_offered(self, tool_id: str) -> bool:
+        """Whether a definition of this tool is in force, also if nobody offers the tool now."""
+        return tool_id in self._hub.state.pins
 
     def open_steps(self, process: str) -> dict[str, list[ProcessStep]]:
         """What is on record of the subjects of a process that are not done."""

@@ -21,7 +21,7 @@ from trunkline.errors import ConfigError
 from trunkline.host import edges
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating
-from trunkline.testing.memory import MemoryExchange
+from trunkline.testing.memory import MemoryExchange, on_any_port
 
 
 async def nothing(_scope: Any, _receive: Any, _send: Any) -> None:
@@ -250,6 +250,17 @@ def test_an_extra_that_is_there_is_no_reason_to_be_off() -> None:
     assert kit.edges.status()["edges"] == {"a": {"state": "on", "connections": 3}}
 
 
+async def test_an_edge_that_its_own_section_turns_off_is_off_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    off = noted("ossa", [], {"started": EdgeOff('[ossa] listen is ""', is_chosen=True)}, section="ossa")
+    kit = Kit(off, config=from_file(tmp_path, '[ossa]\nlisten = ""\n'))
+    await kit.edges.start()
+    assert kit.edges.status()["edges"] == {"ossa": {"state": "off", "note": '[ossa] listen is ""'}}
+    assert kit.edges.warnings() == []
+    assert caplog.messages == []
+
+
 async def test_an_edge_that_turns_itself_off_is_stopped_and_the_others_run(caplog: pytest.LogCaptureFixture) -> None:
     log: list[str] = []
     kit = Kit(noted("a", log, {"started": EdgeOff("no broker here")}), noted("b", log))
@@ -340,7 +351,7 @@ def test_a_reload_that_changes_the_section_of_an_edge_is_refused_and_changes_not
     with pytest.raises(ConfigError, match=r"trunkline\.toml: \[http\] cannot change while the exchange runs; restart"):
         kit.edges.reload(changed, "trunkline.toml")
     assert kit.edges._config is kit.exchange.config
-    kit.edges.reload(from_file(tmp_path, "[limits]\nopen_calls = 5\n"), "trunkline.toml")
+    kit.edges.reload(on_any_port(from_file(tmp_path, "[limits]\nopen_calls = 5\n")), "trunkline.toml")
 
 
 @pytest.mark.parametrize("edge", [edge for edge in EDGES if edge.section], ids=lambda edge: edge.name)

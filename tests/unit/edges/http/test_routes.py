@@ -22,6 +22,7 @@ from trunkline.events import (
     ApprovalAnswered,
     CancelRequested,
     DirectiveStated,
+    SubscriptionRequested,
     TokenIssued,
 )
 from trunkline.hub.state import RECENT_CALLS
@@ -61,6 +62,8 @@ WAYS = [
     Way("GET", "/v1/tokens", None, 200, "operator"),
     Way("POST", "/v1/tokens", {"edge": "http", "agent": "dave"}, 201, "operator"),
     Way("DELETE", "/v1/tokens/{token_id}", None, 200, "operator"),
+    Way("GET", "/v1/subscriptions", None, 200, "operator"),
+    Way("DELETE", "/v1/subscriptions/{subscription_id}", None, 200, "operator"),
     Way("GET", "/v1/policy", None, 200, "operator"),
     Way("POST", "/v1/policy/check", {"caller": "http:x", "tool_id": "com.example.echo/say"}, 200, "operator"),
     Way("POST", "/v1/reload", None, 200, "operator"),
@@ -492,6 +495,29 @@ async def test_an_unknown_token_cannot_be_revoked(server: Server) -> None:
     is_error(await server.ask("DELETE", "/v1/tokens/t1"), 404, "not_found")
 
 
+async def test_subscriptions_are_listed_in_pages_and_ended_once(server: Server) -> None:
+    mine = server.exchange.subscription_id
+    server.exchange.feed.feed([SubscriptionRequested(0, "", BOB, "news", 0, durable=True)])
+    whole = (await server.ask("GET", "/v1/subscriptions")).json()
+    assert [one["subscriber"] for one in whole["subscriptions"]] == ["http:alice", "http:bob"]
+    assert whole["next"] is None
+    first = whole["subscriptions"][0]
+    assert {name: first[name] for name in ("subscription", "topic", "qos", "durable", "owed_events", "connected")} == {
+        "subscription": mine,
+        "topic": "build.#",
+        "qos": 1,
+        "durable": True,
+        "owed_events": 0,
+        "connected": False,
+    }
+    page = (await server.ask("GET", "/v1/subscriptions?limit=1")).json()
+    assert page["subscriptions"] == [first]
+    page = (await server.ask("GET", f"/v1/subscriptions?limit=1&after={page['next']}")).json()
+    assert page == {"subscriptions": whole["subscriptions"][1:], "next": None}
+    assert (await server.ask("DELETE", f"/v1/subscriptions/{mine}")).json() == {"subscription": mine, "ended": True}
+    is_error(await server.ask("DELETE", f"/v1/subscriptions/{mine}"), 404, "not_found")
+
+
 async def test_a_bad_configuration_says_where_and_that_nothing_changed(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -518,11 +544,15 @@ async def test_the_ledger_shows_entries_as_they_are_stored(server: Server) -> No
 @pytest.mark.parametrize("correlation", ["chat:1", "a/b", "a%2Fb"])
 async def test_a_trajectory_is_one_object_a_line(server: Server, correlation: str) -> None:
     answer = await server.ask("GET", f"/v1/ledger/{correlation}/replay.jsonl")
-    lines = server.exchange.views.entries(correlation_id=correlation.replace("%2F", "/"))
+    assert answer.headers["content-type"] == "application/jsonl"
+    lines = server.exchange.views.trajectory(correlation.replace("%2F", "/"))
     assert answer.content == b"".join(line + b"\n" for line in lines)
-    assert {json.loads(line)["call_id"] for line in answer.text.splitlines()} == {
+    found = [json.loads(line) for line in answer.text.splitlines()]
+    assert [line["id"] for line in found if line["event"] == "ToolCall"] == [
         server.exchange.call_id if correlation == "chat:1" else server.exchange.running_id
-    }
+    ]
+    # A session in which a call is open has no end.
+    assert (found[-1]["event"] == "SessionEnd") is (correlation == "chat:1")
     is_error(await server.ask("GET", "/v1/ledger/none/replay.jsonl"), 404, "not_found")
 
 
