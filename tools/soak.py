@@ -209,6 +209,13 @@ def ossa(seed: int) -> int:
     return messages.fuzz(seed, 2_000) + messages.fields(seed, 24)
 
 
+def nostr(seed: int) -> int:
+    """P-D1 for Nostr: 1,000 events of strangers, 10,000 frames of relays, 4,000 things in the place of an event."""
+    from tests.fuzz import nostr as strangers
+
+    return strangers.jobs(seed, 1_000) + strangers.frames(seed, 10_000) + strangers.bytes_of_events(seed, 4_000)
+
+
 def lossy(seed: int) -> Outcome:
     """P-A1 for OSSA: 10,000 messages of each quality through a network that loses 0 to 50 %, with three kills."""
     import asyncio
@@ -320,6 +327,7 @@ JOBS: Final = (
     Job(logs, "outputs"),
     Job(agents, "words of agents"),
     Job(ossa, "OSSA messages"),
+    Job(nostr, "words of strangers"),
     Job(lossy, "messages over a bad network"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )

@@ -38,6 +38,10 @@ class CannotDecrypt(ValueError):
     """What was encrypted is not for us, was changed, or is no NIP-44."""
 
 
+class CannotEncrypt(ValueError):
+    """NIP-44 does not carry nothing, nor this much."""
+
+
 class Signer:
     """A pair of keys. Made from 32 secret bytes."""
 
@@ -62,7 +66,7 @@ class Signer:
         """For the holder of that public key only (NIP-44, version 2)."""
         size = len(text.encode())
         if not 1 <= size <= MAX_SECRET_BYTES:
-            raise ValueError(f"NIP-44 carries 1 to {MAX_SECRET_BYTES} bytes, not {size}")
+            raise CannotEncrypt(f"NIP-44 carries 1 to {MAX_SECRET_BYTES} bytes, not {size}")
         return str(self._keys.nip44_encrypt(_sdk().PublicKey.parse(to), text))
 
     def decrypt(self, payload: str, by: str) -> str:
