@@ -80,6 +80,8 @@ class OpenSentience(Section):
     heartbeat_interval_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 10_000
     max_frame_bytes: Annotated[int, Meta(ge=MIN_FRAME_BYTES, le=MAX_FRAME_BYTES)] = 4_194_304
     max_inflight_requests: Positive = 256
+    # What a call may take if neither its caller nor its tool says.
+    timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 30.0
     max_tool_input_bytes: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES)] = MAX_INPUT_BYTES
     max_tool_output_bytes: Annotated[int, Meta(ge=1, le=MAX_OUTPUT_BYTES)] = MAX_OUTPUT_BYTES
     strict_types: bool = False
@@ -158,6 +160,8 @@ class AgentProcess(Section):
     write: tuple[str, ...] = ()
     # Whether its sandbox has the machine's network. Agents call model APIs.
     network: bool = True
+    # Start it anew when its files change: for developing it.
+    watch: bool = False
 
     def __repr__(self) -> str:
         """Without ``env``, which is where people put secrets."""

@@ -28,6 +28,7 @@ tcp = "127.0.0.1:7412"
 heartbeat_interval_ms = 5000
 max_frame_bytes = 1048576
 max_inflight_requests = 8
+timeout_s = 45
 max_tool_input_bytes = 1000
 max_tool_output_bytes = 2000
 strict_types = true
@@ -70,6 +71,7 @@ isolation = "sandbox"
 read = ["data", "~/models", "/srv/../opt"]
 write = ["out"]
 network = false
+watch = true
 [[mcp]]
 id = "everything"
 command = ["npx", "-y", "@modelcontextprotocol/server-everything"]

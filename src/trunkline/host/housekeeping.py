@@ -36,6 +36,8 @@ CHECK_S: Final = 0.2
 SNAPSHOT_EVERY: Final = 50_000
 # Held originals of masked outcomes live a day; a minute more does not matter.
 ERASE_CHECK_S: Final = 60.0
+# Between two looks at the files of watched agents; a change is told after two of them.
+FILES_CHECK_S: Final = 0.5
 RETENTION_CHECK_S: Final = 3600.0
 DAY_MS: Final = 86_400_000
 
@@ -68,10 +70,13 @@ class Housekeeping:
 
     async def keep(self) -> None:
         """Five times a second: disk, agents, whether a snapshot is due. Now and then: what is to be forgotten."""
-        erase_at = retention_at = time.monotonic()
+        erase_at = retention_at = files_at = time.monotonic()
         while True:
             self._look_at_the_disk()
             self._supervisor.look(self._well())
+            if time.monotonic() >= files_at:
+                files_at = time.monotonic() + FILES_CHECK_S
+                await self._supervisor.look_at_files()
             self._anchoring.look(self._ledger.durable)
             if self._runner.hub.state.last >= self._next_snapshot:
                 self.take_snapshot()

@@ -390,6 +390,7 @@ def _spec(agent: AgentProcess) -> AgentSpec:
         agent.read,
         agent.write,
         agent.network,
+        agent.watch,
     )
 
 

@@ -124,7 +124,7 @@ class Calls:
         if tool is not None and tool.definition.timeout_ms is not None:
             return tool.definition.timeout_ms, "the tool's own limit (its `timeout_s`)"
         if agent is not None and agent.timeout_s is not None:
-            text = "the default; `timeout_ms` of a call, or `timeout_s` of its tool, is another"
+            text = "the default; another is `timeout_ms` of a call, `timeout_s` of its tool or in the configuration"
             return int(agent.timeout_s * 1000), text
         return None, ""
 
