@@ -115,11 +115,21 @@ def _tell(settings: CommandSettings, known: KnownCall) -> NoReturn:
     if known.status == "succeeded":
         if not settings.as_json:
             say_json(bytes(known.output))
+            _tell_of_large_output(bytes(known.output))
         raise SystemExit(0)
     error = known.error or {"code": f"call.{known.status}", "message": "no reason was given"}
     # No CommandFailed: for a program all of it has just been said.
     note(printable(f"{error['code']}: {error['message']}"))
     raise SystemExit(exit_code_of(error["code"]) if known.status == "failed" else CANCELED_OR_UNKNOWN)
+
+
+def _tell_of_large_output(output: bytes) -> None:
+    """If a reference stands for the output: how to get all of it."""
+    if not output.startswith(b'{"$ref":"sha256:'):
+        return
+    shown = decode(output)
+    if shown.keys() == {"$ref", "bytes", "head"}:
+        note(f"{shown['bytes']:,} bytes; all of it: trunkline blob {printable(str(shown['$ref']))}")
 
 
 class ProgressPrinter:

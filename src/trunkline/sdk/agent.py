@@ -43,6 +43,7 @@ from trunkline.model import (
     reserved_prefix,
 )
 from trunkline.sdk.exchange_connection import ExchangeConnection, Identity, Token
+from trunkline.sdk.large_outputs import reference_in, whole_output
 from trunkline.sdk.running_calls import RunningCalls, current
 from trunkline.sdk.tool import DeclaredTool, make_tool
 from trunkline.sdk.topic_events import WantedTopic, event_tool
@@ -245,7 +246,9 @@ class Agent:
         if answer.status is not Status.SUCCEEDED:
             why = answer.fault or fault("tool.failed")
             raise ToolFailed(tool_id, answer.status, why, answer.exchange_call_id)
-        return {} if answer.output is None else msgspec.json.decode(answer.output, type=dict[str, Any])
+        output = {} if answer.output is None else msgspec.json.decode(answer.output, type=dict[str, Any])
+        reference = reference_in(output)
+        return output if reference is None else await whole_output(tool_id, reference, self.call)
 
     def call_sync(
         self,

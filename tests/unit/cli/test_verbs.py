@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
-from tests.inhabited import CALL_ID, ECHO, MAIL, view
+from tests.inhabited import CALL_ID, ECHO, LARGE_BYTES, MAIL, view
 from tests.unit.cli.conftest import Running, trunkline
 from trunkline import entries
 from trunkline.cli.client import is_alive
@@ -592,3 +592,20 @@ def test_a_directive_for_a_missing_tool_suggests_one(running: Running) -> None:
 
 def test_a_conversation_without_calls_is_named(running: Running) -> None:
     assert running.run("calls", "--correlation", "nope").out == "No calls in the conversation nope.\n"
+
+
+def test_a_large_output_is_printed_or_written_to_a_file(running: Running, tmp_path: Path) -> None:
+    ref = f"sha256:{running.exchange.blob}"
+    assert running.run("blob", ref).json == "x" * LARGE_BYTES
+    file = tmp_path / "large.json"
+    said = running.run("blob", ref, "-o", str(file))
+    assert (said.code, said.out) == (0, "")
+    assert json.loads(file.read_text()) == "x" * LARGE_BYTES
+    assert running.run("blob", "sha256:" + "0" * 64).code == 2
+    assert "sha256: and 64" in running.run("blob", "nonsense").err
+
+
+def test_a_call_whose_output_is_large_says_how_to_get_all_of_it(running: Running) -> None:
+    said = running.run("call", "com.example.echo/big")
+    assert said.code == 0
+    assert f"2,000,002 bytes; all of it: trunkline blob sha256:{running.exchange.blob}" in said.err

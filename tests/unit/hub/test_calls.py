@@ -421,7 +421,7 @@ def test_a_tools_own_limit_stands_between_the_callers_and_the_edges(kit: Kit) ->
         (
             {},
             None,
-            "within 30 s, the default; another is `timeout_ms` of a call, `timeout_s` of its tool or in the configuration",
+            "within 30 s, the default; another is `timeout_ms` of a call, `timeout_s` of its tool or in the",
         ),
         ({"timeout_ms": 90_000}, None, "within 90 s, the tool's own limit (its `timeout_s`)"),
         ({"timeout_ms": 90_000}, 1500, "within 1.5 s, as the call asked (`timeout_ms`)"),
