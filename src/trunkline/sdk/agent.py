@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
@@ -42,6 +42,7 @@ from trunkline.model import (
     fault,
     reserved_prefix,
 )
+from trunkline.sdk import json_form
 from trunkline.sdk.exchange_connection import ExchangeConnection, Identity, Token
 from trunkline.sdk.large_outputs import reference_in, whole_output
 from trunkline.sdk.running_calls import RunningCalls, current
@@ -100,9 +101,12 @@ class Agent:
 
     # -- declaring -----------------------------------------------------------------------------------------------------
 
+    @overload
+    def tool(self, function: F, /) -> F: ...
+
+    @overload
     def tool(
         self,
-        undecorated: None = None,
         /,
         *,
         name: str | None = None,
@@ -114,7 +118,23 @@ class Agent:
         tags: Iterable[str] = (),
         permissions: Iterable[str] = (),
         timeout_s: float | None = None,
-    ) -> Callable[[F], F]:
+    ) -> Callable[[F], F]: ...
+
+    def tool(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        side_effects: bool = True,
+        requires_directive: bool = False,
+        idempotent: bool = False,
+        capabilities: Iterable[str] = (),
+        tags: Iterable[str] = (),
+        permissions: Iterable[str] = (),
+        timeout_s: float | None = None,
+    ) -> Any:
         """Offer a function as a tool, async or plain; plain ones run in threads of their own.
 
         ``side_effects=False`` promises that a call changes nothing, so that it may be repeated and needs no approval.
@@ -122,9 +142,6 @@ class Agent:
         ``call_id``, does its work once. Within one process the SDK sees to that; across a crash the function has to.
         ``timeout_s`` is the tool's own limit: what a call may take if its caller does not say, and never more.
         """
-        if undecorated is not None:
-            # ``@agent.tool`` hands over the function itself.
-            raise TypeError("write @agent.tool(), with its brackets")
 
         def declare(function: F) -> F:
             if self._connection is not None:
@@ -148,7 +165,8 @@ class Agent:
             self.tools[tool_id] = tool
             return function
 
-        return declare
+        # ``@agent.tool`` hands over the function itself.
+        return declare if function is None else declare(function)
 
     def on_event(
         self, *topics: str, qos: int = 0, durable: bool = False, timeout_s: float | None = None
@@ -411,7 +429,7 @@ class Agent:
     def _say(self, channel: Channel, data: Mapping[str, Any]) -> None:
         run = current.get()
         if run is not None:
-            run.calls.say(run, channel, msgspec.json.encode(data))
+            run.calls.say(run, channel, json_form.encode(data))
 
     def _attached(self) -> ExchangeConnection:
         if self._connection is None:
@@ -452,7 +470,7 @@ def connect(
 
 
 def _encoded_input(tool_id: str, arguments: Mapping[str, Any]) -> bytes:
-    body = msgspec.json.encode(arguments)
+    body = json_form.encode(arguments)
     strictjson.check(body, max_depth=MAX_INPUT_DEPTH, want_object=True)
     if len(body) > MAX_INPUT_BYTES:
         too_large = fault(
