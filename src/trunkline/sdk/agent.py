@@ -18,7 +18,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
@@ -377,6 +377,20 @@ class Agent:
             calls.abandon()
             self._connection = self._calls = self._loop = self._stopping = None
         return ended
+
+    @contextlib.contextmanager
+    def joined_to(self, connection: ExchangeConnection) -> Iterator[RunningCalls]:
+        """Run calls that come by this connection, inside the block; ``trunkline.testing`` has one without a socket."""
+        if self._connection is not None:
+            raise RuntimeError(f"{self.agent_id} is attached already")
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._connection = connection
+        calls = self._calls = connection.calls = RunningCalls(self.tools, connection)
+        try:
+            yield calls
+        finally:
+            calls.abandon()
+            self._connection = self._calls = self._loop = None
 
     def stop(self) -> None:
         """End ``serve`` after the running calls; from any thread."""
