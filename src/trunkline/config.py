@@ -17,11 +17,12 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, dataclass_transform
+from typing import Annotated, Any, Final, Literal, dataclass_transform
 
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
+from trunkline import input_conditions
 from trunkline.addresses import host_and_port, is_loopback
 from trunkline.errors import ConfigError
 from trunkline.model import (
@@ -38,6 +39,7 @@ from trunkline.model import (
     Circumstance,
     Decision,
     HubSettings,
+    InputCondition,
     Limits,
     Policy,
     Rule,
@@ -190,8 +192,23 @@ class RuleLine(Section):
     decision: Literal["allow", "deny", "ask"]
     reason: str = ""
     side_effects: bool | None = None
-    when: Circumstance | None = None
+    # A circumstance, or a table: `input` is what the call's input is to be, `circumstance` the circumstance.
+    when: Circumstance | dict[str, Any] | None = None
     sensitive: bool = False
+
+    @property
+    def circumstance(self) -> Circumstance | None:
+        """The circumstance that it speaks of, if it names one."""
+        if isinstance(self.when, dict):
+            named = self.when.get("circumstance")
+            return None if named is None else Circumstance(named)
+        return self.when
+
+    @property
+    def input(self) -> tuple[InputCondition, ...]:
+        """What it wants of a call's input."""
+        wanted = self.when.get("input") if isinstance(self.when, dict) else None
+        return () if wanted is None else input_conditions.compiled(wanted)
 
 
 class PolicyTable(Section):
@@ -325,8 +342,9 @@ class Config(Sections, frozen=True, kw_only=True):
                 Decision(line.decision),
                 line.reason,
                 line.side_effects,
-                line.when,
+                line.circumstance,
                 line.sensitive,
+                line.input,
             )
             for number, line in enumerate(self.policy_table.rule, start=1)
         )
@@ -586,11 +604,31 @@ def _rule_problems(key: KeyPath, rule: RuleLine) -> Iterator[tuple[KeyPath, str]
             f" (edges: {', '.join(CALLER_EDGES)})"
         )
         yield (*key, "caller"), expected + suggestion(edge, (OPERATOR, *CALLER_EDGES))
+    if isinstance(rule.when, dict):
+        yield from _when_problems((*key, "when"), rule.when)
     if "*" not in rule.tool and rule.tool.count("/") != 1:
         yield (
             (*key, "tool"),
             f"{rule.tool!r} matches no tool: expected 'agent_id/tool_name'; * stands for any characters",
         )
+
+
+def _when_problems(key: KeyPath, when: dict[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    for name in when.keys() - {"input", "circumstance"}:
+        yield (*key, name), f"no such key{suggestion(name, ('input', 'circumstance'))}"
+    if not when:
+        yield key, "expected the key `input`"
+    if "circumstance" in when and when["circumstance"] not in [one.value for one in Circumstance]:
+        yield (*key, "circumstance"), "expected " + " or ".join(f'"{one.value}"' for one in Circumstance)
+    if "input" not in when:
+        return
+    if not isinstance(when["input"], dict):
+        yield (*key, "input"), "expected a table of JSON pointers"
+        return
+    try:
+        input_conditions.compiled(when["input"])
+    except ValueError as problem:
+        yield (*key, "input"), str(problem)
 
 
 def _is_url(text: str, schemes: tuple[str, ...], *, has_path: bool) -> bool:

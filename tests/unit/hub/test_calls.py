@@ -435,7 +435,7 @@ def test_a_call_that_took_too_long_says_how_long_it_had_and_who_said_so(
     kit.advance(91.0)
     for asked in (first, second):
         assert asked.outcome.fault is not None
-        assert asked.outcome.fault.message == f"the tool did not answer {told}"
+        assert asked.outcome.fault.message.startswith(f"the tool did not answer {told}")
 
 
 def test_another_time_limit_is_no_other_tool(kit: Kit) -> None:
