@@ -24,7 +24,7 @@ Looks = dict[str, tuple[int, int]]
 
 
 def look_at_files(command: Sequence[str], cwd: str, manifest: str | None, home: str) -> Looks:
-    """How an agent's files are now. Below ``home`` lie spaces and logs, so there only files beside are looked at."""
+    """How an agent's files are now. Below ``home`` lie logs and other people's files: there only those in it count."""
     found: Looks = {}
     for path in _files(command, Path(cwd), manifest, Path(home)):
         if len(found) >= MAX_FILES:
