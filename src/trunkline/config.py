@@ -178,10 +178,18 @@ class McpServer(Section):
     url: str | None = None
 
 
+class Notify(Section):
+    """Who is told that a person is asked: a ``command`` gets JSON on stdin, a ``url`` as the body of a POST."""
+
+    command: Words | None = None
+    url: str | None = None
+
+
 class Approvals(Section):
     """The life of a question."""
 
     expire_s: Annotated[float, Meta(ge=1, le=31_536_000)] = 3600.0
+    notify: Notify | None = None
 
 
 class RuleLine(Section):
@@ -456,12 +464,32 @@ def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
             yield ("ledger", "anchor"), "expected one of the keys `file` and `command`"
         elif anchor.command:
             yield from _command_problems(("ledger", "anchor", "command"), anchor.command)
+    if (notify := config.approvals.notify) is not None:
+        yield from _notify_problems(("approvals", "notify"), notify)
     yield from _path_problems(("opensentience", "socket"), config.opensentience.socket)
     if config.ossa.client_ca:
         yield from _path_problems(("ossa", "client_ca"), config.ossa.client_ca)
     if (size := len(os.fsencode(socket))) > MAX_SOCKET_PATH_BYTES:
         problem = f"{socket} has {size} bytes and a socket's path at most {MAX_SOCKET_PATH_BYTES}; use a shorter --home"
         yield ("opensentience", "socket"), problem
+
+
+def _notify_problems(key: KeyPath, notify: Notify) -> Iterator[tuple[KeyPath, str]]:
+    if (notify.command is None) == (notify.url is None):
+        yield key, "expected one of the keys `command` and `url`"
+    elif notify.command is not None:
+        yield from _command_problems((*key, "command"), notify.command)
+    elif notify.url is not None and not _is_told_safely(notify.url):
+        yield (*key, "url"), "expected https://HOST[:PORT]/PATH, or http:// on this machine"
+
+
+def _is_told_safely(url: str) -> bool:
+    from urllib.parse import urlsplit
+
+    if not _is_url(url, ("http", "https"), has_path=True):
+        return False
+    parts = urlsplit(url)
+    return parts.username is None and (parts.scheme == "https" or is_loopback(parts.hostname or ""))
 
 
 # The addresses on which the exchange listens, and whether each may be off (empty).

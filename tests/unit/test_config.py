@@ -80,6 +80,7 @@ id = "remote"
 url = "https://mcp.example"
 [approvals]
 expire_s = 60
+notify = {command = ["tell-me"]}
 [policy]
 builtin = false
 [[policy.rule]]
@@ -274,6 +275,14 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
             "trunkline.toml:2: opensentience.max_inflight_requests: expected an integer, got true or false",
         ),
         ("[opensentience]\nsocket = ''", "trunkline.toml:2: opensentience.socket: expected a path"),
+        (
+            "[approvals]\nnotify = {}",
+            "trunkline.toml:2: approvals.notify: expected one of the keys `command` and `url`",
+        ),
+        (
+            '[approvals]\nnotify = {url = "http://example.com/x"}',
+            "trunkline.toml:2: approvals.notify.url: expected https://HOST[:PORT]/PATH, or http:// on this machine",
+        ),
         ("[approvals]\nexpire_s = nan", "trunkline.toml:2: approvals.expire_s: expected a number >= 1.0"),
         ("[approvals]\nexpire_s = 1979-05-27", "trunkline.toml:2: approvals.expire_s: expected a number, got a date"),
         (
