@@ -179,7 +179,7 @@ def run(settings: CommandSettings, name: str, no_wait: bool) -> None:
 def show(settings: CommandSettings, run_id: str, wait: bool) -> None:
     """What happened in a run, which its events messages name."""
     exchange = settings.connect()
-    message = _events_message(exchange.answer("GET", at("runs", run_id))[1])
+    message = events_message(exchange.answer("GET", at("runs", run_id))[1])
     if wait:
         sys.exit(_follow(exchange, message, wait=True))
     _say(message)
@@ -190,12 +190,12 @@ def show(settings: CommandSettings, run_id: str, wait: bool) -> None:
 @shared
 def cancel(settings: CommandSettings, run_id: str) -> None:
     """End a run, whatever it does or waits for. What it did so far stays."""
-    _say(_events_message(settings.connect().answer("POST", at("runs", run_id, "cancel"))[1]))
+    _say(events_message(settings.connect().answer("POST", at("runs", run_id, "cancel"))[1]))
 
 
 def _run_one(exchange: ExchangeClient, name: str, line: bytes, *, wait: bool) -> int:
     """One operations message, to its end: the exit code."""
-    message = _events_message(exchange.answer("POST", at("spaces", name, "runs", wait=WAIT_S), line)[1])
+    message = events_message(exchange.answer("POST", at("spaces", name, "runs", wait=WAIT_S), line)[1])
     return _follow(exchange, message, wait=wait)
 
 
@@ -218,7 +218,7 @@ def _follow(exchange: ExchangeClient, message: dict[str, Any], *, wait: bool) ->
         run_id: str = message["runId"]
         try:
             while True:
-                message = _events_message(exchange.answer("GET", at("runs", run_id, wait=WAIT_S, after=seen))[1])
+                message = events_message(exchange.answer("GET", at("runs", run_id, wait=WAIT_S, after=seen))[1])
                 if message["status"] != "awaiting_approval" or message["events"]:
                     break
         except ExchangeUnreachable:
@@ -226,7 +226,7 @@ def _follow(exchange: ExchangeClient, message: dict[str, Any], *, wait: bool) ->
             raise CommandFailed("hub.unavailable", text, exit_code=3) from None
 
 
-def _events_message(data: bytes) -> dict[str, Any]:
+def events_message(data: bytes) -> dict[str, Any]:
     """An answer in the protocol's form, whatever its status; anything else ends the command."""
     try:
         message = decode(data)

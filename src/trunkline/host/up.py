@@ -325,6 +325,7 @@ class Exchange:
             "start_time": _own_identity().start_time,
             **places,
             "operator_token_file": str(self._home.operator_token_file),
+            "config_file": str((self._config_path or self._home.config_file).absolute()),
         }
         path = self._home.ready_file
         part = path.with_suffix(".part")

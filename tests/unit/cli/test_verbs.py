@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
-from tests.inhabited import CALL_ID, ECHO, LARGE_BYTES, MAIL, view
+from tests.inhabited import ALICE, CALL_ID, ECHO, LARGE_BYTES, MAIL, view
 from tests.unit.cli.conftest import Running, trunkline
 from trunkline import entries
 from trunkline.cli.client import is_alive
@@ -609,3 +609,24 @@ def test_a_call_whose_output_is_large_says_how_to_get_all_of_it(running: Running
     said = running.run("call", "com.example.echo/big")
     assert said.code == 0
     assert f"2,000,002 bytes; all of it: trunkline blob sha256:{running.exchange.blob}" in said.err
+
+
+def test_several_questions_are_answered_and_one_that_is_not_open_keeps_none_from_its_answer(running: Running) -> None:
+    first = running.exchange.approval_id
+    second = running.exchange.call(MAIL, {"to": "carol"}, by=ALICE).approval_id
+    said = running.run("approve", first, "a999", second)
+    assert said.code == 2
+    assert [line.split(":")[0] for line in said.out.splitlines()] == [f"approved {first}", f"approved {second}"]
+    assert said.err.startswith("not_found: ")
+    assert [given.how for given in running.exchange.recorded(entries.QuestionClosed)] == ["approved"] * 2
+
+
+def test_answers_to_several_are_one_json_value(running: Running) -> None:
+    answers = running.run("deny", running.exchange.approval_id, "a999", "--json").json["answers"]
+    assert [one.get("decision", one.get("error", {}).get("code")) for one in answers] == ["denied", "not_found"]
+
+
+@pytest.mark.parametrize("words", [(), ("a1", "--run", "r1"), ("a1", "a2", "--always")])
+def test_an_answer_names_questions_or_a_run(running: Running, words: tuple[str, ...]) -> None:
+    assert running.run("approve", *words).code == 2
+    assert running.exchange.recorded(entries.QuestionClosed) == []
