@@ -15,6 +15,7 @@ from trunkline.cli.terminal import CommandFailed
 from trunkline.config import Home
 
 NEW = '[[policy.rule]]\ncaller = "agent:a"\ntool = "b/c"\ndecision = "allow"\n'
+WRITE = {"tool_id": "com.a/write", "input": {}}
 OLD = '[[policy.rule]]  # first\ncaller = "*"\ntool = "x/*"\ndecision = "deny"\n'
 
 
@@ -75,7 +76,9 @@ command = ["python", "agent.py"]
     with running_exchange(home, config) as exchange:
         exchange.wait_tool("com.a/write")
         told = trunkline("--home", str(home), "token", "new", "http", "--agent", "bob")
-        asked = exchange.request("POST", "/v1/calls", {"tool_id": "com.a/write", "input": {}}, token=told.out.strip())[1]
+        asked = exchange.request("POST", "/v1/calls", {"tool_id": "com.a/write", "input": {}}, token=told.out.strip())[
+            1
+        ]
         before = exchange.config_file.read_text()
         refused = trunkline("--home", str(home), "approve", asked["approval_id"], "--always")
         assert (refused.code, exchange.config_file.read_text()) == (2, before)
@@ -83,7 +86,9 @@ command = ["python", "agent.py"]
         said = trunkline("--home", str(home), "approve", asked["approval_id"], "--always", "--yes")
         assert said.code == 0, said.err
         assert exchange.config_file.read_text().startswith(before.rstrip())
-        again = exchange.request("POST", "/v1/calls", {"tool_id": "com.a/write", "input": {}}, token=told.out.strip())[1]
+        again = exchange.request("POST", "/v1/calls", {"tool_id": "com.a/write", "input": {}}, token=told.out.strip())[
+            1
+        ]
         assert again["status"] == "succeeded"
         first = exchange.wait_entry("call.settled", call_id=asked["call_id"])
         assert first["status"] == "succeeded"

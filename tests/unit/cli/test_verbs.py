@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -630,3 +631,20 @@ def test_answers_to_several_are_one_json_value(running: Running) -> None:
 def test_an_answer_names_questions_or_a_run(running: Running, words: tuple[str, ...]) -> None:
     assert running.run("approve", *words).code == 2
     assert running.exchange.recorded(entries.QuestionClosed) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "messages"),
+    [
+        (b'{"a":1}\n{"b":2}\n', [b'{"a":1}\n', b'{"b":2}\n']),
+        (b'\n{\n "a": {\n  "b": 1\n }\n}\n\n{"c":3}', [b'{\n "a": {\n  "b": 1\n }\n}\n', b'{"c":3}']),
+        (b'nonsense\n{"a":1}\n', [b"nonsense\n", b'{"a":1}\n']),
+        (b'{"a": 1}}\n{"b":2}\n', [b'{"a": 1}}\n', b'{"b":2}\n']),
+        (b'{\n "a": 1\n', [b'{\n "a": 1\n']),
+        (b"\n \n", []),
+    ],
+)
+def test_a_message_of_operations_may_be_spread_over_lines(given: bytes, messages: list[bytes]) -> None:
+    from trunkline.cli.space import messages_in
+
+    assert list(messages_in(io.BytesIO(given))) == messages
