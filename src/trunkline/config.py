@@ -17,11 +17,12 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, dataclass_transform
+from typing import Annotated, Any, Final, Literal, dataclass_transform
 
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
+from trunkline import input_conditions
 from trunkline.addresses import host_and_port, is_loopback
 from trunkline.errors import ConfigError
 from trunkline.model import (
@@ -38,6 +39,7 @@ from trunkline.model import (
     Circumstance,
     Decision,
     HubSettings,
+    InputCondition,
     Limits,
     Policy,
     Rule,
@@ -80,6 +82,8 @@ class OpenSentience(Section):
     heartbeat_interval_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 10_000
     max_frame_bytes: Annotated[int, Meta(ge=MIN_FRAME_BYTES, le=MAX_FRAME_BYTES)] = 4_194_304
     max_inflight_requests: Positive = 256
+    # What a call may take if neither its caller nor its tool says.
+    timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 30.0
     max_tool_input_bytes: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES)] = MAX_INPUT_BYTES
     max_tool_output_bytes: Annotated[int, Meta(ge=1, le=MAX_OUTPUT_BYTES)] = MAX_OUTPUT_BYTES
     strict_types: bool = False
@@ -213,6 +217,8 @@ class AgentProcess(Section):
     write: tuple[str, ...] = ()
     # Whether its sandbox has the machine's network. Agents call model APIs.
     network: bool = True
+    # Start it anew when its files change: for developing it.
+    watch: bool = False
 
     def __repr__(self) -> str:
         """Without ``env``, which is where people put secrets."""
@@ -227,10 +233,18 @@ class McpServer(Section):
     url: str | None = None
 
 
+class Notify(Section):
+    """Who is told that a person is asked: a ``command`` gets JSON on stdin, a ``url`` as the body of a POST."""
+
+    command: Words | None = None
+    url: str | None = None
+
+
 class Approvals(Section):
     """The life of a question."""
 
     expire_s: Annotated[float, Meta(ge=1, le=31_536_000)] = 3600.0
+    notify: Notify | None = None
 
 
 class RuleLine(Section):
@@ -241,8 +255,23 @@ class RuleLine(Section):
     decision: Literal["allow", "deny", "ask"]
     reason: str = ""
     side_effects: bool | None = None
-    when: Circumstance | None = None
+    # A circumstance, or a table: `input` is what the call's input is to be, `circumstance` the circumstance.
+    when: Circumstance | dict[str, Any] | None = None
     sensitive: bool = False
+
+    @property
+    def circumstance(self) -> Circumstance | None:
+        """The circumstance that it speaks of, if it names one."""
+        if isinstance(self.when, dict):
+            named = self.when.get("circumstance")
+            return None if named is None else Circumstance(named)
+        return self.when
+
+    @property
+    def input(self) -> tuple[InputCondition, ...]:
+        """What it wants of a call's input."""
+        wanted = self.when.get("input") if isinstance(self.when, dict) else None
+        return () if wanted is None else input_conditions.compiled(wanted)
 
 
 class PolicyTable(Section):
@@ -392,8 +421,9 @@ class Config(Sections, frozen=True, kw_only=True):
                 Decision(line.decision),
                 line.reason,
                 line.side_effects,
-                line.when,
+                line.circumstance,
                 line.sensitive,
+                line.input,
             )
             for number, line in enumerate(self.policy_table.rule, start=1)
         )
@@ -517,12 +547,32 @@ def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
             yield ("ledger", "anchor"), "expected one of the keys `file` and `command`"
         elif anchor.command:
             yield from _command_problems(("ledger", "anchor", "command"), anchor.command)
+    if (notify := config.approvals.notify) is not None:
+        yield from _notify_problems(("approvals", "notify"), notify)
     yield from _path_problems(("opensentience", "socket"), config.opensentience.socket)
     if config.ossa.client_ca:
         yield from _path_problems(("ossa", "client_ca"), config.ossa.client_ca)
     if (size := len(os.fsencode(socket))) > MAX_SOCKET_PATH_BYTES:
         problem = f"{socket} has {size} bytes and a socket's path at most {MAX_SOCKET_PATH_BYTES}; use a shorter --home"
         yield ("opensentience", "socket"), problem
+
+
+def _notify_problems(key: KeyPath, notify: Notify) -> Iterator[tuple[KeyPath, str]]:
+    if (notify.command is None) == (notify.url is None):
+        yield key, "expected one of the keys `command` and `url`"
+    elif notify.command is not None:
+        yield from _command_problems((*key, "command"), notify.command)
+    elif notify.url is not None and not _is_told_safely(notify.url):
+        yield (*key, "url"), "expected https://HOST[:PORT]/PATH, or http:// on this machine"
+
+
+def _is_told_safely(url: str) -> bool:
+    from urllib.parse import urlsplit
+
+    if not _is_url(url, ("http", "https"), has_path=True):
+        return False
+    parts = urlsplit(url)
+    return parts.username is None and (parts.scheme == "https" or is_loopback(parts.hostname or ""))
 
 
 # The addresses on which the exchange listens, and whether each may be off (empty).
@@ -699,11 +749,31 @@ def _rule_problems(key: KeyPath, rule: RuleLine) -> Iterator[tuple[KeyPath, str]
             f" (edges: {', '.join(CALLER_EDGES)})"
         )
         yield (*key, "caller"), expected + suggestion(edge, (OPERATOR, *CALLER_EDGES))
+    if isinstance(rule.when, dict):
+        yield from _when_problems((*key, "when"), rule.when)
     if "*" not in rule.tool and rule.tool.count("/") != 1:
         yield (
             (*key, "tool"),
             f"{rule.tool!r} matches no tool: expected 'agent_id/tool_name'; * stands for any characters",
         )
+
+
+def _when_problems(key: KeyPath, when: dict[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    for name in when.keys() - {"input", "circumstance"}:
+        yield (*key, name), f"no such key{suggestion(name, ('input', 'circumstance'))}"
+    if not when:
+        yield key, "expected the key `input`"
+    if "circumstance" in when and when["circumstance"] not in [one.value for one in Circumstance]:
+        yield (*key, "circumstance"), "expected " + " or ".join(f'"{one.value}"' for one in Circumstance)
+    if "input" not in when:
+        return
+    if not isinstance(when["input"], dict):
+        yield (*key, "input"), "expected a table of JSON pointers"
+        return
+    try:
+        input_conditions.compiled(when["input"])
+    except ValueError as problem:
+        yield (*key, "input"), str(problem)
 
 
 def _is_url(text: str, schemes: tuple[str, ...], *, has_path: bool) -> bool:

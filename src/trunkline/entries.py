@@ -264,6 +264,8 @@ class QuestionOpened(Entry, tag="question.opened"):
     manifest_sha256: str | None = None
     permissions: tuple[str, ...] = ()
     input: OptionalRaw = None
+    # By which names the same was asked before the rules changed, the oldest first.
+    earlier: tuple[str, ...] = ()
 
 
 class QuestionJoined(Entry, tag="question.joined"):

@@ -318,10 +318,24 @@ class Actor(Struct, frozen=True, omit_defaults=True):
     display: str | None = None
 
 
+Scalar = str | bool | int | float
+# "like" compares with a pattern, in which ``*`` stands for any characters.
+Comparison = Literal["like", "==", "!=", "<", "<=", ">", ">="]
+
+
+class InputCondition(Struct, frozen=True):
+    """What a rule wants of a call's input: how the value at ``path`` compares (``input_conditions``)."""
+
+    path: tuple[str, ...]
+    compare: Comparison
+    value: Scalar
+
+
 class Rule(Struct, frozen=True, omit_defaults=True):
     """One line of policy. ``*`` matches any characters, slash included. ``id`` names the line where it came from.
 
-    With ``when`` it speaks only of calls that are made under this circumstance.
+    With ``when`` it speaks only of calls that are made under this circumstance, with ``input`` only of those whose
+    input is so.
     """
 
     id: str
@@ -333,6 +347,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
     when: Circumstance | None = None
     # What is said in calls that it lets through is on record as hashes only.
     sensitive: bool = False
+    input: tuple[InputCondition, ...] = ()
 
 
 class Policy(Struct, frozen=True):

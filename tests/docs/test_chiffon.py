@@ -26,6 +26,7 @@ def test_the_agent_on_the_page_gets_work_and_returns_results() -> None:
         agent = subprocess.Popen([sys.executable, str(folder / "agent.py")], env=environment)
         try:
             exchange.wait_tool("infra-1/greet")
+            assert exchange.call("infra-1/greet", {})["output"]["output"] == "hello, whoever you are"
             assert exchange.call("infra-1/greet", {"name": "you"})["output"]["output"] == "hello, you"
             assert exchange.call("chiffon.infra/greet", {"name": "me"})["output"]["output"] == "hello, me"
         finally:

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import trunkline
 from tests.docs.pages import files, play
 from tests.running import ROOT, Running, running, wait_until
+from trunkline import sdk
+from trunkline.edges.opensentience.manifest import _Document
+from trunkline.testing.agent_client import AgentClient
 
 PAGE = (ROOT / "docs" / "sdk.md").read_text()
 
@@ -45,3 +49,14 @@ def test_an_agent_that_asks_for_a_directive_goes_on_when_a_person_agrees(exchang
         [question] = wait_until(questions, "a person is asked for the directive")
         assert exchange.request("POST", f"/v1/approvals/{question}", {"decision": "approved"})[0] == 200
         assert calling.result(20)["output"] == {"discarded": "Dune"}
+
+
+def test_every_public_name_is_on_the_page() -> None:
+    names = {*trunkline.__all__, *sdk.__all__, *(name for name in dir(trunkline.Agent) if not name.startswith("_"))}
+    names |= {name for name in dir(AgentClient) if not name.startswith("_")}
+    assert [name for name in sorted(names) if not re.search(rf"`[^`]*\b{name}\b[^`]*`", PAGE)] == []
+
+
+def test_every_field_of_a_manifest_is_on_the_page() -> None:
+    table = PAGE.partition("| in the manifest |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", table.replace("`1.0.0`", ""))) == set(_Document.__struct_fields__)

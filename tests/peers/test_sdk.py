@@ -99,6 +99,16 @@ async def test_large_outputs_come_as_references(exchange: Running, tmp_path: Pat
     assert kept["sha256"] == hashlib.sha256(data).hexdigest()
 
 
+async def test_a_caller_is_given_all_of_a_large_output(exchange: Running) -> None:
+    agent, caller = worker("sdk.large2"), Agent("sdk.reader")
+    tokens = {name: exchange.new_token(name) for name in ("sdk.large2", "sdk.reader")}
+    async with (
+        agent.connected(socket=exchange.ready["socket"], token=tokens["sdk.large2"]),
+        caller.connected(socket=exchange.ready["socket"], token=tokens["sdk.reader"]),
+    ):
+        assert await caller.call("sdk.large2/text", {"size": 3_000_000}) == {"text": "x" * 3_000_000}
+
+
 @requirement("OS-158", "OS-085")
 async def test_it_asks_for_a_directive_and_uses_it(exchange: Running) -> None:
     agent, other = Agent("sdk.asks"), Agent("sdk.careful")

@@ -12,7 +12,7 @@ from tests.requirement import requirement
 from trunkline.addresses import host_and_port
 from trunkline.config import BUILTIN_RULES, Config, Home, load
 from trunkline.errors import ConfigError
-from trunkline.model import CALLER_EDGES, Decision, Limits
+from trunkline.model import CALLER_EDGES, Circumstance, Decision, InputCondition, Limits
 from trunkline.tomlfile import MAX_FILE_BYTES
 
 ECHO = '[[agent]]\nid = "com.example.echo"\ncommand = ["python", "echo.py"]\n'
@@ -28,6 +28,7 @@ tcp = "127.0.0.1:7412"
 heartbeat_interval_ms = 5000
 max_frame_bytes = 1048576
 max_inflight_requests = 8
+timeout_s = 45
 max_tool_input_bytes = 1000
 max_tool_output_bytes = 2000
 strict_types = true
@@ -87,6 +88,7 @@ isolation = "sandbox"
 read = ["data", "~/models", "/srv/../opt"]
 write = ["out"]
 network = false
+watch = true
 [[mcp]]
 id = "everything"
 command = ["npx", "-y", "@modelcontextprotocol/server-everything"]
@@ -95,6 +97,7 @@ id = "remote"
 url = "https://mcp.example"
 [approvals]
 expire_s = 60
+notify = {command = ["tell-me"]}
 [policy]
 builtin = false
 [[policy.rule]]
@@ -290,6 +293,14 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
             "trunkline.toml:2: opensentience.max_inflight_requests: expected an integer, got true or false",
         ),
         ("[opensentience]\nsocket = ''", "trunkline.toml:2: opensentience.socket: expected a path"),
+        (
+            "[approvals]\nnotify = {}",
+            "trunkline.toml:2: approvals.notify: expected one of the keys `command` and `url`",
+        ),
+        (
+            '[approvals]\nnotify = {url = "http://example.com/x"}',
+            "trunkline.toml:2: approvals.notify.url: expected https://HOST[:PORT]/PATH, or http:// on this machine",
+        ),
         ("[approvals]\nexpire_s = nan", "trunkline.toml:2: approvals.expire_s: expected a number >= 1.0"),
         ("[approvals]\nexpire_s = 1979-05-27", "trunkline.toml:2: approvals.expire_s: expected a number, got a date"),
         (
@@ -411,6 +422,17 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
             RULE + RULE.replace("allow", "alow"),
             'trunkline.toml:8: policy.rule[1].decision: expected "allow" or "deny" or "ask"',
         ),
+        (RULE + "when.input = 7", "trunkline.toml:5: policy.rule[0].when.input: expected a table of JSON pointers"),
+        (
+            RULE + 'when.input = {"a/b" = 7}',
+            "trunkline.toml:5: policy.rule[0].when.input: 'a/b' is no JSON pointer such as '/path' or '/files/0/name'",
+        ),
+        (RULE + "when.inptu = {}", "trunkline.toml:5: policy.rule[0].when.inptu: no such key; did you mean `input`?"),
+        (
+            RULE + 'when = {circumstance = "x"}',
+            'trunkline.toml:5: policy.rule[0].when.circumstance: expected "untrusted"',
+        ),
+        (RULE + "when = {}", "trunkline.toml:5: policy.rule[0].when: expected the key `input`"),
         (RULE + 'when = "tuesday"', 'trunkline.toml:5: policy.rule[0].when: expected "untrusted"'),
         ("a = 1\na = 2", "trunkline.toml:2: not TOML: cannot overwrite a value"),
         (
@@ -697,3 +719,23 @@ def test_an_isolation_that_there_is_not_is_refused(home: Home) -> None:
 def test_an_agent_that_could_rewrite_this_file_is_refused(home: Home, written: str) -> None:
     with pytest.raises(ConfigError, match="holds this file itself"):
         loaded(home, f'{ECHO}\nwrite = ["{written}"]\n')
+
+
+def test_a_rule_may_look_at_the_input_and_name_a_circumstance(home: Path) -> None:
+    lines = """
+[[policy.rule]]
+caller = "agent:com.a"
+tool = "com.b/write"
+decision = "allow"
+when.input = { "path" = "docs/*", "/size" = { "<=" = 10 } }
+
+[[policy.rule]]
+caller = "*"
+tool = "*"
+decision = "deny"
+when = { circumstance = "untrusted", input = { "force" = true } }
+"""
+    first, second = loaded(home, lines).policy().rules[:2]
+    assert first.input == (InputCondition(("path",), "like", "docs/*"), InputCondition(("size",), "<=", 10))
+    assert (first.when, second.when) == (None, Circumstance.UNTRUSTED)
+    assert second.input == (InputCondition(("force",), "==", True),)

@@ -6,15 +6,17 @@ definition what changed.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 
-from trunkline.cli.client import at, encode
+from trunkline.cli.client import ExchangeClient, at, encode
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import clock, duration, heading, printable, say, seconds_of
+from trunkline.cli.terminal import CommandFailed, clock, duration, heading, note, printable, say, seconds_of
 
 
 @click.command()
@@ -95,28 +97,150 @@ def _changed(before: object, after: object) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("approval_id", metavar="ID")
+@click.argument("approval_ids", metavar="ID…", nargs=-1)
+@click.option("--run", "run_id", metavar="RUN", help="All questions of a run of a space, as they come, to its end.")
+@click.option("--always", is_flag=True, help="Write a rule that allows it from now on, after showing it.")
+@click.option("--yes", is_flag=True, help="With --always: do not ask.")
 @click.option("--reason", default=None, help="For the record.")
 @shared
-def approve(settings: CommandSettings, approval_id: str, reason: str | None) -> None:
-    """Answer the question ID with yes: what it asks about happens. `trunkline approvals` shows it whole."""
-    _answer(settings, approval_id, "approved", reason)
+def approve(
+    settings: CommandSettings,
+    approval_ids: tuple[str, ...],
+    run_id: str | None,
+    always: bool,
+    yes: bool,
+    reason: str | None,
+) -> None:
+    """Answer the questions ID… with yes: what they ask about happens. `trunkline approvals` shows them whole.
+
+    \b
+    trunkline approve a5 a6
+    trunkline approve a5 --always      # the same call by the same agent is not asked about again
+    trunkline approve --run r12        # what this run of a space asks, until it ends
+    """
+    _check_named(approval_ids, run_id)
+    exchange = settings.connect()
+    if always:
+        if run_id is not None or len(approval_ids) != 1:
+            raise click.UsageError("--always is for one question: its rule is shown before it is written")
+        _allow_from_now_on(settings, exchange, approval_ids[0], reason, yes=yes)
+    elif run_id is not None:
+        _answer_run(settings, exchange, run_id, "approved", reason)
+    else:
+        _answer_all(settings, exchange, approval_ids, "approved", reason)
 
 
 @click.command()
-@click.argument("approval_id", metavar="ID")
+@click.argument("approval_ids", metavar="ID…", nargs=-1)
+@click.option("--run", "run_id", metavar="RUN", help="All questions of a run of a space, as they come, to its end.")
 @click.option("--reason", default=None, help="Told to the one who asked.")
 @shared
-def deny(settings: CommandSettings, approval_id: str, reason: str | None) -> None:
-    """Answer the question ID with no: whoever asked gets `policy.denied`, with the reason if you give one."""
-    _answer(settings, approval_id, "denied", reason)
+def deny(settings: CommandSettings, approval_ids: tuple[str, ...], run_id: str | None, reason: str | None) -> None:
+    """Answer the questions ID… with no: whoever asked gets `policy.denied`, with the reason if you give one."""
+    _check_named(approval_ids, run_id)
+    exchange = settings.connect()
+    if run_id is not None:
+        _answer_run(settings, exchange, run_id, "denied", reason)
+    else:
+        _answer_all(settings, exchange, approval_ids, "denied", reason)
 
 
-def _answer(settings: CommandSettings, approval_id: str, decision: str, reason: str | None) -> None:
+def _check_named(approval_ids: tuple[str, ...], run_id: str | None) -> None:
+    if bool(approval_ids) == (run_id is not None):
+        raise click.UsageError("name the questions (`trunkline approvals` lists them), or a run with --run")
+
+
+def _answer_all(
+    settings: CommandSettings,
+    exchange: ExchangeClient,
+    approval_ids: tuple[str, ...],
+    decision: str,
+    reason: str | None,
+) -> None:
+    """Each question by itself: one that is not open keeps none of the others from its answer."""
+    if len(approval_ids) == 1:
+        answer = _answer(exchange, approval_ids[0], decision, reason)
+        if not settings.shown_as_json(answer):
+            _tell(answer)
+        return
+    answers: list[dict[str, Any]] = []
+    worst = 0
+    for approval_id in dict.fromkeys(approval_ids):
+        try:
+            answers.append(_answer(exchange, approval_id, decision, reason))
+        except CommandFailed as failed:
+            failed.show()
+            worst = max(worst, failed.exit_code)
+            answers.append({"approval_id": approval_id, "error": failed.error})
+            continue
+        if not settings.as_json:
+            _tell(answers[-1])
+    settings.shown_as_json({"answers": answers})
+    if worst:
+        raise SystemExit(worst)
+
+
+def _answer(exchange: ExchangeClient, approval_id: str, decision: str, reason: str | None) -> dict[str, Any]:
     body: dict[str, object] = {"decision": decision}
     if reason is not None:
         body["reason"] = reason
-    answer = settings.connect().post(at("approvals", approval_id), body)
+    answer: dict[str, Any] = exchange.post(at("approvals", approval_id), body)
+    return answer
+
+
+def _tell(answer: dict[str, Any]) -> None:
+    about = answer.get("call_id")
+    say(f"{answer['decision']} {printable(answer['approval_id'])}" + (f": call {printable(about)}" if about else ""))
+
+
+def _answer_run(
+    settings: CommandSettings, exchange: ExchangeClient, run_id: str, decision: str, reason: str | None
+) -> None:
+    """Answer what a run asks, each question shown with its answer, until the run has ended."""
+    from trunkline.cli.space import WAIT_S, events_message
+
+    seen, answers = 0, []
+    while True:
+        message = events_message(exchange.answer("GET", at("runs", run_id, wait=WAIT_S, after=seen))[1])
+        seen += len(message["events"])
+        is_open = {one["approval_id"]: one for one in exchange.get(at("approvals"))["approvals"]}
+        named = [str(event.get("details", {}).get("approvalId", "")) for event in message["events"]]
+        for approval_id in named:
+            if approval_id not in is_open:
+                continue
+            if not settings.as_json:
+                for line in list(described(is_open[approval_id]))[:-1]:
+                    say(line)
+            answers.append(_answer(exchange, approval_id, decision, reason))
+            if not settings.as_json:
+                _tell(answers[-1])
+        if message["status"] != "awaiting_approval" and not message.get("more"):
+            break
+    if not settings.shown_as_json({"answers": answers, "status": message["status"]}):
+        say(f"{printable(run_id)} ended: {printable(message['status'])}, {len(answers)} questions {decision}")
+
+
+def _allow_from_now_on(
+    settings: CommandSettings, exchange: ExchangeClient, approval_id: str, reason: str | None, *, yes: bool
+) -> None:
+    from trunkline.cli.standing_rules import put_in_force, rule_for
+
+    file = Path(exchange.ready.get("config_file", exchange.home.config_file))
+    question = exchange.get(at("approvals", approval_id))
+    rule = rule_for(exchange, question)
+    if not settings.as_json:
+        note(f"for {printable(str(file))}:\n")
+        note(printable(rule.text, keep="\n"))
+    if not yes and not sys.stdin.isatty():
+        raise click.UsageError("this would write these rules; say --yes")
+    if not yes:
+        click.confirm("Allow this from now on?", abort=True, err=True)
+    put_in_force(exchange, file, rule)
+    # What waited is let go by the rules themselves, unless something else asks too.
+    still = [one for one in exchange.get(at("approvals"))["approvals"] if one.get("call_id") == question["call_id"]]
+    for one in still:
+        _answer(exchange, one["approval_id"], "approved", reason)
+    answer = {"approval_id": approval_id, "decision": "approved", "call_id": question["call_id"], "rule": rule.text}
     if not settings.shown_as_json(answer):
-        about = answer.get("call_id")
-        say(f"{decision} {printable(approval_id)}" + (f": call {printable(about)}" if about else ""))
+        _tell(answer)
+        say("allowed from now on; `trunkline policy` shows the rules")

@@ -1,8 +1,8 @@
 """``trunkline call``: one call, its progress, its output.
 
 Owns the exit code (0 succeeded, 1 failed, 2 refused, 3 canceled or unknown) and what Ctrl-C means: first a request to
-cancel, then leaving; while a person is asked, leaving at once with the question open. The output is printed as it
-came, byte for byte but for invisible characters, which are written as JSON escapes.
+cancel, then leaving; while a person is asked, about this call or one inside it, leaving at once with the question open.
+The output is printed as it came, byte for byte but for invisible characters, which are written as JSON escapes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _read_call(data: bytes) -> KnownCall:
 @click.option("--correlation", metavar="ID", help="The conversation it belongs to, a name of yours.")
 @click.option("--directive", metavar="ID", help="The stated intent, from `trunkline directive new`.")
 @click.option("--follow", is_flag=True, help="Show progress on stderr as it comes.")
-@click.option("--no-wait", is_flag=True, help="If a person is asked, do not wait: exit with 3.")
+@click.option("--no-wait", is_flag=True, help="If a person is asked, also inside it, do not wait: exit with 3.")
 @shared
 def call(
     settings: CommandSettings,
@@ -111,7 +111,7 @@ def run_and_tell(
     no_wait: bool,
 ) -> NoReturn:
     """Make a call, wait for a person if one is asked, print what came of it and end with its exit code."""
-    known = _run(exchange, body, printer)
+    known = _run(exchange, body, printer, no_wait=no_wait)
     if not known.is_final:
         if no_wait and settings.as_json:
             say_json(known.whole)
@@ -126,11 +126,21 @@ def _tell(settings: CommandSettings, known: KnownCall) -> NoReturn:
     if known.status == "succeeded":
         if not settings.as_json:
             say_json(bytes(known.output))
+            _tell_of_large_output(bytes(known.output))
         raise SystemExit(0)
     error = known.error or {"code": f"call.{known.status}", "message": "no reason was given"}
     # No CommandFailed: for a program all of it has just been said.
     note(printable(f"{error['code']}: {error['message']}"))
     raise SystemExit(exit_code_of(error["code"]) if known.status == "failed" else CANCELED_OR_UNKNOWN)
+
+
+def _tell_of_large_output(output: bytes) -> None:
+    """If a reference stands for the output: how to get all of it."""
+    if not output.startswith(b'{"$ref":"sha256:'):
+        return
+    shown = decode(output)
+    if shown.keys() == {"$ref", "bytes", "head"}:
+        note(f"{shown['bytes']:,} bytes; all of it: trunkline blob {printable(str(shown['$ref']))}")
 
 
 class ProgressPrinter:
@@ -158,10 +168,14 @@ class ProgressPrinter:
         note(click.style(printable(words, keep="\t"), dim=True if channel != "status" else None))
 
 
-def _run(exchange: ExchangeClient, body: bytes, printer: ProgressPrinter | None) -> KnownCall:
+def _run(exchange: ExchangeClient, body: bytes, printer: ProgressPrinter | None, *, no_wait: bool) -> KnownCall:
     """Make the call; its outcome, or the question it raised."""
     known: KnownCall | None = None
-    with _cancel_on_interrupt(exchange, lambda: known), _questions_inside_told(exchange, lambda: known):
+    inside = QuestionInside(leave_at_once=no_wait)
+    with (
+        _cancel_on_interrupt(exchange, lambda: known, inside),
+        _questions_inside_told(exchange, lambda: known, inside),
+    ):
         try:
             for name, data in exchange.events("POST", at("calls"), body):
                 if name == "progress" and printer is not None:
@@ -172,7 +186,8 @@ def _run(exchange: ExchangeClient, body: bytes, printer: ProgressPrinter | None)
             if known is None:
                 raise
         except KeyboardInterrupt:
-            note("left; the call goes on" + (f": {_story(known)}" if known else ""))
+            stays = f"{inside.approval_id} stays open, and " if inside.approval_id else ""
+            note(f"left; {stays}the call goes on" + (f": {_story(known)}" if known else ""))
             raise SystemExit(CANCELED_OR_UNKNOWN) from None
     if known is None or not (known.is_final or known.approval_id):
         # The stream ended early. The call, if it was taken on, is on record and goes on without us.
@@ -188,9 +203,27 @@ def _story(known: KnownCall) -> str:
     return f"trunkline ledger show --call {printable(known.call_id)}"
 
 
+class QuestionInside:
+    """The question that a call inside this one waits for now, if any."""
+
+    def __init__(self, *, leave_at_once: bool = False) -> None:
+        self.approval_id: str | None = None
+        self._leave_at_once = leave_at_once
+
+    def found(self, approval_id: str) -> None:
+        """It waits for this one; whoever does not want to wait leaves, as with Ctrl-C."""
+        self.approval_id = approval_id
+        if self._leave_at_once:
+            # To the thread that listens: only there does it end a read.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
 @contextlib.contextmanager
-def _cancel_on_interrupt(exchange: ExchangeClient, known: Callable[[], KnownCall | None]) -> Iterator[None]:
-    """The first Ctrl-C asks the exchange to cancel and goes on listening; the second one leaves.
+def _cancel_on_interrupt(
+    exchange: ExchangeClient, known: Callable[[], KnownCall | None], inside: QuestionInside
+) -> Iterator[None]:
+    """The first Ctrl-C asks the exchange to cancel and goes on listening; the second one leaves. While a call inside
+    waits for a person, the first one leaves.
 
     A signal handler, because an exception inside a read would lose the rest of what was read.
     """
@@ -198,7 +231,7 @@ def _cancel_on_interrupt(exchange: ExchangeClient, known: Callable[[], KnownCall
     def on_interrupt(_: int, __: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         current = known()
-        if current is None:
+        if current is None or inside.approval_id is not None:
             raise KeyboardInterrupt
         note("canceling; Ctrl-C again to leave")
         # If it cannot be canceled any more, its outcome is on the way.
@@ -215,7 +248,9 @@ def _cancel_on_interrupt(exchange: ExchangeClient, known: Callable[[], KnownCall
 
 
 @contextlib.contextmanager
-def _questions_inside_told(exchange: ExchangeClient, known: Callable[[], KnownCall | None]) -> Iterator[None]:
+def _questions_inside_told(
+    exchange: ExchangeClient, known: Callable[[], KnownCall | None], inside: QuestionInside
+) -> Iterator[None]:
     """Name the questions that calls inside this one wait for: who waits here would see nothing of them.
 
     A thread, because the call's own stream is silent meanwhile.
@@ -232,11 +267,14 @@ def _questions_inside_told(exchange: ExchangeClient, known: Callable[[], KnownCa
             with contextlib.suppress(ExchangeUnreachable, CommandFailed):
                 other = ExchangeClient(exchange.home)
                 approval_id = _look(other, current.call_id).approval_id
-                if approval_id is not None and approval_id not in told:
+                if approval_id is None or approval_id == current.approval_id:
+                    inside.approval_id = None
+                elif approval_id not in told:
                     told.add(approval_id)
                     question = other.get(at("approvals", approval_id))
                     what = printable(f"{approval_id} of {question.get('tool_id', '')}")
                     note(f"waiting for approval {what}, called inside: trunkline approve {approval_id}")
+                    inside.found(approval_id)
 
     threading.Thread(target=look, daemon=True).start()
     try:
@@ -257,7 +295,7 @@ def _wait_for_person(
         note(f"waiting for approval {asked.approval_id}{until}: trunkline approve {asked.approval_id}")
         if no_wait:
             raise SystemExit(CANCELED_OR_UNKNOWN)
-        with _questions_inside_told(exchange, lambda: asked):
+        with _questions_inside_told(exchange, lambda: asked, QuestionInside()):
             return _polled(exchange, asked.call_id, printer)
     except KeyboardInterrupt:
         note(f"left; {asked.approval_id} stays open")

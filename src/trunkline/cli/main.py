@@ -38,6 +38,7 @@ VERBS = {
     "tools": Verb("tools", "tools", "What can be called; with a name, how to call it."),
     "calls": Verb("calls", "calls", "The latest calls and how they ended; the refused ones."),
     "call": Verb("call", "call", "Call a tool and print its output."),
+    "blob": Verb("blob", "blob", "An output that was too large to be shown with its call."),
     "watch": Verb("watch", "watch", "Everything that happens, or the events of a topic, as it happens."),
     "publish": Verb("publish", "publish", "Tell all who subscribed to a topic of an event."),
     "topics": Verb("topics", "topics", "Who is told of which topics; end a subscription."),

@@ -8,12 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import msgspec
 from msgspec import Raw
 
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import printable, say, status_word, table
 from trunkline.cli.tools import all_tools, no_tool
+from trunkline.input_conditions import shown
+from trunkline.model import InputCondition
 
 
 @click.group(invoke_without_command=True)
@@ -40,6 +43,7 @@ def _condition(rule: dict[str, Any]) -> str:
         words.append("it changes things" if rule["side_effects"] else "it reads only")
     if "when" in rule:
         words.append(str(rule["when"]))
+    words += [shown(msgspec.convert(one, InputCondition)) for one in rule.get("input", ())]
     if rule.get("sensitive"):
         words.append("sensitive")
     return ", ".join(words)

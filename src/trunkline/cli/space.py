@@ -1,12 +1,13 @@
 """``trunkline space``: workspaces for agents, and operations in them (Agent Spaces).
 
-Owns what a person sees of spaces. ``run`` is the protocol's own form on stdio, for programs: an operations message on
-each line of stdin, an events message on each line of stdout.
+Owns what a person sees of spaces. ``run`` is the protocol's own form on stdio, for programs: operations messages on
+stdin, each on a line or spread over several, an events message on each line of stdout.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import click
@@ -18,6 +19,8 @@ from trunkline.errors import ExchangeUnreachable
 
 # Below the patience of one request; then it is asked again.
 WAIT_S: Final = 30
+# What an exchange takes; of more it says so.
+MAX_MESSAGE_BYTES: Final = 16_777_216
 
 
 @click.group()
@@ -33,10 +36,14 @@ def space() -> None:
     metavar="P",
     help="restrictive (asks before it writes), standard (the default) or permissive.",
 )
+@click.option("--network", is_flag=True, help="Its commands may use the machine's network.")
 @shared
-def new(settings: CommandSettings, name: str, preset: str) -> None:
+def new(settings: CommandSettings, name: str, preset: str, network: bool) -> None:
     """Make the space NAME, whose tools are offered as those of the agent space.NAME."""
-    made: dict[str, Any] = settings.connect().post(at("spaces"), {"name": name, "preset": preset})
+    asked: dict[str, object] = {"name": name, "preset": preset}
+    if network:
+        asked["policy"] = {"network": {"allowed": True}}
+    made: dict[str, Any] = settings.connect().post(at("spaces"), asked)
     if not settings.shown_as_json(made):
         say(f"space {printable(made['name'])} ({printable(made['preset'])}): {printable(made['folder'])}")
         if not made["shell"]:
@@ -161,15 +168,40 @@ def _changes(change: dict[str, Any]) -> list[str]:
 @click.option("--no-wait", is_flag=True, help="Do not wait for a person who is asked; exit with 3.")
 @shared
 def run(settings: CommandSettings, name: str, no_wait: bool) -> None:
-    """Run operations in the space NAME: a message on each line of stdin, events messages on stdout."""
+    """Run operations in the space NAME: messages on stdin, each on a line or on several, events messages on stdout."""
     exchange = settings.connect()
     worst = -1
-    for line in sys.stdin.buffer:
-        if line.strip():
-            worst = max(worst, _run_one(exchange, name, line, wait=not no_wait))
+    for message in messages_in(sys.stdin.buffer):
+        worst = max(worst, _run_one(exchange, name, message, wait=not no_wait))
     if worst < 0:
-        raise click.UsageError("nothing on stdin: an operations message is expected, one to a line")
+        raise click.UsageError("nothing on stdin: an operations message is expected")
     sys.exit(worst)
+
+
+def messages_in(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The messages in what is read, each as soon as its last line is there. What is no JSON goes on as it is."""
+    message = b""
+    for line in lines:
+        message += line
+        if not message.strip():
+            message = b""
+        elif not _goes_on(message):
+            yield message
+            message = b""
+    if message.strip():
+        yield message
+
+
+def _goes_on(message: bytes) -> bool:
+    """Whether this is the beginning of JSON, and not all of it."""
+    # Cheap, for a message of many lines: only where an object may end is it read.
+    if message.lstrip().startswith(b"{") and not message.rstrip().endswith(b"}"):
+        return len(message) <= MAX_MESSAGE_BYTES
+    try:
+        decode(message)
+    except ValueError as error:
+        return "truncated" in str(error) and len(message) <= MAX_MESSAGE_BYTES
+    return False
 
 
 @space.command("show", short_help="What happened in a run.")
@@ -179,7 +211,7 @@ def run(settings: CommandSettings, name: str, no_wait: bool) -> None:
 def show(settings: CommandSettings, run_id: str, wait: bool) -> None:
     """What happened in a run, which its events messages name."""
     exchange = settings.connect()
-    message = _events_message(exchange.answer("GET", at("runs", run_id))[1])
+    message = events_message(exchange.answer("GET", at("runs", run_id))[1])
     if wait:
         sys.exit(_follow(exchange, message, wait=True))
     _say(message)
@@ -190,12 +222,12 @@ def show(settings: CommandSettings, run_id: str, wait: bool) -> None:
 @shared
 def cancel(settings: CommandSettings, run_id: str) -> None:
     """End a run, whatever it does or waits for. What it did so far stays."""
-    _say(_events_message(settings.connect().answer("POST", at("runs", run_id, "cancel"))[1]))
+    _say(events_message(settings.connect().answer("POST", at("runs", run_id, "cancel"))[1]))
 
 
 def _run_one(exchange: ExchangeClient, name: str, line: bytes, *, wait: bool) -> int:
     """One operations message, to its end: the exit code."""
-    message = _events_message(exchange.answer("POST", at("spaces", name, "runs", wait=WAIT_S), line)[1])
+    message = events_message(exchange.answer("POST", at("spaces", name, "runs", wait=WAIT_S), line)[1])
     return _follow(exchange, message, wait=wait)
 
 
@@ -218,7 +250,7 @@ def _follow(exchange: ExchangeClient, message: dict[str, Any], *, wait: bool) ->
         run_id: str = message["runId"]
         try:
             while True:
-                message = _events_message(exchange.answer("GET", at("runs", run_id, wait=WAIT_S, after=seen))[1])
+                message = events_message(exchange.answer("GET", at("runs", run_id, wait=WAIT_S, after=seen))[1])
                 if message["status"] != "awaiting_approval" or message["events"]:
                     break
         except ExchangeUnreachable:
@@ -226,7 +258,7 @@ def _follow(exchange: ExchangeClient, message: dict[str, Any], *, wait: bool) ->
             raise CommandFailed("hub.unavailable", text, exit_code=3) from None
 
 
-def _events_message(data: bytes) -> dict[str, Any]:
+def events_message(data: bytes) -> dict[str, Any]:
     """An answer in the protocol's form, whatever its status; anything else ends the command."""
     try:
         message = decode(data)

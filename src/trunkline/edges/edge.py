@@ -140,6 +140,9 @@ class RunningEdge:
     async def stop(self) -> None:
         """Say goodbye and let go of everything. Called once, also after a start that failed."""
 
+    def reload(self) -> None:
+        """Read again what stands in files of its own; ``ConfigError`` if one cannot be used: then nothing changes."""
+
     def ready(self) -> Mapping[str, str | None]:
         """What this edge adds to ``ready.json`` once it runs: where it can be reached."""
         return {}

@@ -197,6 +197,8 @@ class Edges:
         for edge in self._known:
             if edge.section and getattr(config, edge.section) != getattr(self._config, edge.section):
                 raise ConfigError(f"[{edge.section}] cannot change while the exchange runs; restart it", place)
+        for running in self._running.values():
+            running.reload()
         self._config = config
 
 

@@ -1,5 +1,5 @@
 """What an exchange looks after while it runs: the room on its disk, a disk that answers, snapshots, old entries,
-heads of the record that are to be published.
+heads of the record that are to be published, people who are asked.
 
 Owns how often each of these is looked at, and what is said when one changes. Does not own what follows from it: the hub
 refuses calls, the supervisor starts agents anew, the ledger forgets.
@@ -18,6 +18,7 @@ from typing import Final
 from trunkline import events
 from trunkline.config import Config
 from trunkline.host.anchoring import Anchoring
+from trunkline.host.asked import AskedPeople
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import Supervisor
 from trunkline.hub.state import LONGEST_LIFE_MS
@@ -36,6 +37,8 @@ CHECK_S: Final = 0.2
 SNAPSHOT_EVERY: Final = 50_000
 # Held originals of masked outcomes live a day; a minute more does not matter.
 ERASE_CHECK_S: Final = 60.0
+# Between two looks at the files of watched agents; a change is told after two of them.
+FILES_CHECK_S: Final = 0.5
 RETENTION_CHECK_S: Final = 3600.0
 DAY_MS: Final = 86_400_000
 
@@ -50,6 +53,7 @@ class Housekeeping:
         runner: Runner,
         supervisor: Supervisor,
         anchoring: Anchoring,
+        asked: AskedPeople,
         config: Callable[[], Config],
     ) -> None:
         self._home = home
@@ -57,6 +61,7 @@ class Housekeeping:
         self._runner = runner
         self._supervisor = supervisor
         self._anchoring = anchoring
+        self._asked = asked
         self._config = config
         self._next_snapshot = runner.hub.state.last + SNAPSHOT_EVERY
         self._was_low = self._was_stalled = False
@@ -68,10 +73,14 @@ class Housekeeping:
 
     async def keep(self) -> None:
         """Five times a second: disk, agents, whether a snapshot is due. Now and then: what is to be forgotten."""
-        erase_at = retention_at = time.monotonic()
+        erase_at = retention_at = files_at = time.monotonic()
         while True:
             self._look_at_the_disk()
             self._supervisor.look(self._well())
+            self._asked.look(self._runner.hub.state.questions, self._runner.hub.approvals.views)
+            if time.monotonic() >= files_at:
+                files_at = time.monotonic() + FILES_CHECK_S
+                await self._supervisor.look_at_files()
             self._anchoring.look(self._ledger.durable)
             if self._runner.hub.state.last >= self._next_snapshot:
                 self.take_snapshot()

@@ -139,7 +139,9 @@ class Reading(Views):
 
     def question(self, approval_id: str) -> Question | None:
         """One open question."""
-        return next((found for found in self.questions() if found.approval_id == approval_id), None)
+        named = self._hub.approvals.find(approval_id)
+        wanted = approval_id if named is None else named.entry.approval_id
+        return next((found for found in self.questions() if found.approval_id == wanted), None)
 
     def check(self, caller: str, tool_id: str, body: Raw | None, on_behalf_of: Behalf = NOBODY) -> Verdict:
         """What would happen to such a call."""

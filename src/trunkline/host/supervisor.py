@@ -37,6 +37,7 @@ from trunkline.host.keeper_link import KeeperLink, Report, end_leftovers, end_st
 from trunkline.host.launch import CANNOT_RUN, LaunchError, find_program
 from trunkline.host.log_mask import mask_log
 from trunkline.host.restart import STOPPED_BY_HAND, Life, Restart, State, Step, how_it_ended
+from trunkline.host.watched_files import FileWatch, Looks, look_at_files
 from trunkline.model import AgentView, Manifest, Peer, ProcessIdentity
 
 log = logging.getLogger("trunkline")
@@ -72,6 +73,7 @@ class AgentSpec(Struct, frozen=True):
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     network: bool = True
+    watch: bool = False
 
     def __repr__(self) -> str:
         """Without ``env`` and ``command``, which is where people put secrets."""
@@ -107,6 +109,13 @@ class Agent:
         self.unwell_since: float | None = None
         # What its last run got; None before the first.
         self.isolation: Isolation | None = None
+        # Its files as they were when it was started last, if they are watched; None before the first look.
+        self.files: FileWatch | None = None
+
+    @property
+    def is_stopped_by_hand(self) -> bool:
+        """Whether a person stopped it, and nobody has started it since."""
+        return self.life.note == STOPPED_BY_HAND
 
 
 class Supervisor:
@@ -235,6 +244,23 @@ class Supervisor:
                 run.ended_for = f"{what} for {patience_s:.0f} s and was ended"
                 self._feed([Noticed("agent.hung", "host", agent.spec.agent_id, run.ended_for)])
                 self._send({"do": "stop", "run_id": run.run_id, "grace_s": agent.spec.stop_grace_s})
+
+    async def look_at_files(self) -> None:
+        """Restart each watched agent whose files changed; one that fell is started, one stopped by hand is not."""
+        watched = [agent for agent in self._agents.values() if agent.spec.watch and not agent.is_removed]
+        for agent in watched:
+            spec = agent.spec
+            seen = await asyncio.to_thread(look_at_files, spec.command, spec.cwd, spec.manifest, str(self._home))
+            self._files_seen(agent, spec, seen)
+
+    def _files_seen(self, agent: Agent, spec: AgentSpec, seen: Looks) -> None:
+        if agent.files is None or agent.spec is not spec:
+            agent.files = FileWatch(seen)
+            return
+        is_wanted = not (agent.is_removed or self._is_stopping or agent.is_stopped_by_hand)
+        if agent.files.has_changed(seen) and is_wanted:
+            log.info("%s: its files changed; it is started anew", spec.agent_id)
+            self._perform(agent, agent.life.start(self._clock()))
 
     async def stop_all(self, max_grace_s: float = float("inf")) -> None:
         """End every agent and the keeper. Takes no longer than the longest grace and a few seconds."""
@@ -419,7 +445,8 @@ class Supervisor:
             if agent.life.wake_at is not None:
                 restart_in_s = agent.life.wake_at - now
             self._feed([AgentExited(agent.spec.agent_id, run.run_id, code, restart_in_s, note)])
-        if agent.life.state in {State.CRASHED, State.BACKOFF}:
+        ended_by_itself = agent.life.state is State.STOPPED and agent.life.note and not agent.is_stopped_by_hand
+        if agent.life.state in {State.CRASHED, State.BACKOFF} or ended_by_itself:
             more = "" if run.process is None else f"; see trunkline logs {agent.spec.agent_id}"
             log.warning("%s does not run: %s%s", agent.spec.agent_id, note, more)
         self._perform(agent, step)

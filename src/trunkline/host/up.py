@@ -36,6 +36,7 @@ from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError
 from trunkline.host import processes
 from trunkline.host.anchoring import Anchoring
+from trunkline.host.asked import AskedPeople
 from trunkline.host.assembly import Plan, assemble
 from trunkline.host.edges import Edges
 from trunkline.host.housekeeping import Housekeeping
@@ -184,7 +185,13 @@ class Exchange:
             ledger.close()
             raise
         self._house = Housekeeping(
-            self._home.path, ledger, self._runner, self._supervisor, self._anchoring, lambda: self._config
+            self._home.path,
+            ledger,
+            self._runner,
+            self._supervisor,
+            self._anchoring,
+            AskedPeople(_say, lambda: self._config.approvals.notify),
+            lambda: self._config,
         )
         self._runner.mind_the_clock(self._runner.now())
 
@@ -318,6 +325,7 @@ class Exchange:
             "start_time": _own_identity().start_time,
             **places,
             "operator_token_file": str(self._home.operator_token_file),
+            "config_file": str((self._config_path or self._home.config_file).absolute()),
         }
         path = self._home.ready_file
         part = path.with_suffix(".part")
@@ -390,6 +398,7 @@ def _spec(agent: AgentProcess) -> AgentSpec:
         agent.read,
         agent.write,
         agent.network,
+        agent.watch,
     )
 
 

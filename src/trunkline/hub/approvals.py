@@ -42,6 +42,8 @@ from trunkline.model import (
 # Decision 11: a person who is asked a hundred times stops reading.
 MAX_OPEN_BY_ONE: Final = 5
 APPROVE: Final = "approve"
+# Names of one question, from before the rules changed: as many as somebody has on a screen.
+MAX_NAMES: Final = 16
 
 
 class Approvals:
@@ -88,14 +90,15 @@ class Approvals:
                 return question
         return None
 
-    def ask_call(self, call: Call, policy: str, reason: str, now: Now) -> OpenQuestion:
-        """Ask about an accepted call, or let it wait behind the same question."""
+    def ask_call(self, call: Call, policy: str, reason: str, now: Now, earlier: tuple[str, ...] = ()) -> OpenQuestion:
+        """Ask about an accepted call, or let it wait behind the same question; ``earlier``: its names so far."""
         entry, journal = call.entry, self._journal
         mac = entry.input_mac
         assert mac is not None
         same = self.same_question(entry.caller, entry.chain, mac, policy, entry.fingerprint)
         if same is None:
-            return self._open(_about_call(call, policy, reason), now)
+            draft = _about_call(call, policy, reason)
+            return self._open(replace(draft, earlier=earlier[-MAX_NAMES:]), now)
         journal.write(
             entries.QuestionJoined(n=journal.next, at=now.ms, approval_id=same.entry.approval_id, call=entry.n)
         )
@@ -149,6 +152,13 @@ class Approvals:
         self._open_or_hold(
             replace(draft, agent_id=agent_id, manifest_sha256=manifest.sha256, permissions=manifest.permissions), now
         )
+
+    def about_permissions(self, agent_id: str) -> str | None:
+        """The open question whether an agent gets the permissions of its manifest."""
+        for question in self._journal.state.questions.values():
+            if question.entry.subject == "manifest" and question.entry.agent_id == agent_id:
+                return question.entry.approval_id
+        return None
 
     def ask_directive(
         self, asked_by: str, tool_id: str, body: Raw | None, mac: str | None, reason: str, now: Now
@@ -227,9 +237,22 @@ class Approvals:
 
     # -- answering -----------------------------------------------------------------------------------------------------
 
+    def find(self, approval_id: str) -> OpenQuestion | None:
+        """An open question by its name, or by one that it had before the rules changed."""
+        questions = self._journal.state.questions
+        if (named := questions.get(approval_id)) is not None:
+            return named
+        return next((one for one in questions.values() if approval_id in one.entry.earlier), None)
+
     def try_answer(self, event: ApprovalAnswered, now: Now) -> OpenQuestion | Fault:
         """The question that is now closed by this answer, or why it is not (decision 10)."""
         question = self._journal.state.questions.get(event.approval_id)
+        if question is None and (renamed := self.find(event.approval_id)) is not None:
+            # What was answered is bound to the rules of then; the person has to see it under those of now.
+            name = renamed.entry.approval_id
+            return fault(
+                "state.conflict", f"the rules changed, and it is asked again as {name}: trunkline approve {name}"
+            )
         if question is None:
             return fault("not_found", "there is no such open question; it may have been answered or have expired")
         by = event.by
@@ -239,7 +262,7 @@ class Approvals:
                 return fault("not_allowed", f"{by.identity} may not answer questions")
             if is_part:
                 return fault("not_allowed", "nobody answers a question that they are part of")
-        if now.mono >= self._expires_at[event.approval_id]:
+        if now.mono >= self._expires_at[question.entry.approval_id]:
             return fault("approval.expired")
         how = "approved" if event.approved else "denied"
         self.close(question, how, now, by=by.identity, reason=event.reason, same_person=is_part)

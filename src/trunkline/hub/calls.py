@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from trunkline import effects, entries
@@ -124,7 +125,7 @@ class Calls:
         if tool is not None and tool.definition.timeout_ms is not None:
             return tool.definition.timeout_ms, "the tool's own limit (its `timeout_s`)"
         if agent is not None and agent.timeout_s is not None:
-            text = "the default; `timeout_ms` of a call, or `timeout_s` of its tool, is another"
+            text = "the default; another is `timeout_ms` of a call, `timeout_s` of its tool or in the configuration"
             return int(agent.timeout_s * 1000), text
         return None, ""
 
@@ -299,6 +300,19 @@ class Calls:
                     event.done,
                     entry.correlation_id,
                     entry.sensitive,
+                )
+            )
+
+    def show(self, call: Call, text: str) -> None:
+        """Tell those who wait for a call something that its agent does not say. It is no part of its stream."""
+        seq = call.shown_before + (0 if call.stream is None else call.stream.last_seq) + 1
+        # What the agent shows next is numbered after it.
+        call.shown_before += 1
+        entry, data = call.entry, Raw(msgspec.json.encode({"text": text}))
+        for session, ref in call.waiters:
+            self._journal.say(
+                effects.Progress(
+                    session, 0, ref, entry.call_id, seq, "status", data, correlation_id=entry.correlation_id
                 )
             )
 

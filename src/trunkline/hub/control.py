@@ -26,6 +26,7 @@ from trunkline.model import Decision, Fault, Manifest, Now, Status, fault, reser
 
 # Decision 13: long enough to type the call, short enough that a forgotten intent is worth nothing tomorrow.
 DIRECTIVE_LIFE_S: Final = 3600.0
+_USED: Final = "the directive was used: each is good for one call; `trunkline directive new` states another"
 # Keys of one agent on one edge that are good at the same time: the one in use, and the one that takes its place.
 MAX_KEYS_EACH: Final = 2
 
@@ -128,8 +129,8 @@ class Control:
                 directive_id = self._write_directive(entry.tool_id, entry.asked_by, entry.reason, entry.input_mac, now)
                 self._tell_waiter(entry.approval_id, directive_id=directive_id)
 
-    def _ask(self, call: Call, policy: str, reason: str, now: Now) -> None:
-        question = self._approvals.ask_call(call, policy, reason, now)
+    def _ask(self, call: Call, policy: str, reason: str, now: Now, earlier: tuple[str, ...] = ()) -> None:
+        question = self._approvals.ask_call(call, policy, reason, now, earlier)
         self._approvals.say_waiting(call, question, call.waiters)
 
     def _turned_down(self, question: OpenQuestion, problem: Fault, now: Now) -> None:
@@ -204,9 +205,9 @@ class Control:
                 continue
             calls = [self._state.by_number[number] for number in question.calls]
             self._approvals.close(question, "withdrawn", now, by=BY_POLICY, reason="the rules changed")
-            self._judge_anew(calls, now)
+            self._judge_anew(calls, now, (*question.entry.earlier, question.entry.approval_id))
 
-    def _judge_anew(self, calls: list[Call], now: Now) -> None:
+    def _judge_anew(self, calls: list[Call], now: Now, earlier: tuple[str, ...] = ()) -> None:
         """Calls that were behind one question: each goes on, ends, or is asked about by the rules of now."""
         version = self._in_force.settings.policy.version
         to_ask: list[tuple[Call, str]] = []
@@ -227,15 +228,21 @@ class Control:
                 self._calls.send_or_wait(call, now)
         # Last: what policy answers is a question for a moment, and takes the place of the one that was closed.
         for call, reason in to_ask:
-            self._ask(call, version, reason, now)
+            self._ask(call, version, reason, now, earlier)
 
     # -- intents and credentials ---------------------------------------------------------------------------------------
 
     def directive_for(self, event: events.CallRequested, now: Now) -> str | Fault:
         """The unused directive that this call names (decision 13), or why it is none."""
-        stated = self._state.directives.get(event.causation_id or "")
-        if stated is None or stated.tool_id != event.tool_id or now.mono >= self._directives_until[stated.directive_id]:
-            return fault("policy.directive_required")
+        named = event.causation_id or ""
+        stated = self._state.directives.get(named)
+        if stated is None:
+            was_used = named in self._directives_until
+            return fault("policy.directive_required", _USED if was_used else "")
+        if stated.tool_id != event.tool_id:
+            return fault("policy.directive_required", f"the directive was stated for {stated.tool_id}")
+        if now.mono >= self._directives_until[stated.directive_id]:
+            return fault("policy.directive_required", "the directive has expired; `trunkline directive new` states one")
         mac = stated.input_mac
         if mac is not None and mac != self._fingerprints.input_mac(event.tool_id, event.input):
             return fault("policy.directive_required", "the directive was stated for another input")
@@ -279,7 +286,10 @@ class Control:
             )
         )
         unused = self._state.directives
-        self._directives_until = {known: at for known, at in self._directives_until.items() if known in unused}
+        # Of a used one it is remembered for as long as it would have been good.
+        self._directives_until = {
+            known: at for known, at in self._directives_until.items() if known in unused or now.mono < at
+        }
         self._directives_until[directive_id] = now.mono + DIRECTIVE_LIFE_S
         return directive_id
 

@@ -69,6 +69,7 @@ class Interruptions:
         if delay is not None:
             call.resend_at = now.mono + delay
             self._alarms.set(call)
+            self._calls.show(call, f"attempt {call.attempt} failed ({problem.code}); the next one in {delay:g} s")
             return
         if may_move(problem) and self._may_be_served_elsewhere(call, now):
             self._return(call, agent, problem, now)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.events import CallRequested
 from trunkline.hub import chains
@@ -27,7 +28,7 @@ from trunkline.hub.control import Control
 from trunkline.hub.idempotency import Fingerprints
 from trunkline.hub.in_force import InForce
 from trunkline.hub.limits import Loads
-from trunkline.hub.policy import Judge
+from trunkline.hub.policy import LACKING, Judge
 from trunkline.hub.registry import Agent, Registry, Tool
 from trunkline.hub.routing import Routing
 from trunkline.hub.state import State, body_size, held_beside
@@ -238,7 +239,7 @@ class Judging:
 
     def next_may_differ(self, case: Case) -> bool:
         """Whether a later call like this one may have to be judged otherwise, though nothing else happened meanwhile:
-        it may be made under other circumstances, or its tool has a guard or a router, who look at each input.
+        it may be made under other circumstances, or a rule, or its tool's guard or router, looks at each input.
         """
         agent_id = case.agent.agent_id
         return bool(
@@ -246,6 +247,7 @@ class Judging:
             or self._state.tainted
             or self._state.tainted_agents
             or self._in_force.settings.untrusted_agents
+            or self._judge.looks_at_input(case.tool)
             or agent_id in self._judge.guards
             or self._routing.is_routed(case.event.tool_id)
         )
@@ -274,9 +276,19 @@ class Judging:
     def policy_agrees(self, case: Case, now: Now) -> Refusal | None:
         """No rule denies the call to anybody in the chain, under the circumstances in which it is made."""
         self.find_circumstances(case, now)
-        case.verdict = self._judge.verdict(case.tool, (*case.chain.callers, case.caller), case.circumstances)
+        event, callers = case.event, (*case.chain.callers, case.caller)
+        case.verdict = self._judge.verdict(case.tool, callers, case.circumstances, event.input, event.value)
         problem = case.verdict.fault  # OS-103, OS-104
-        return None if problem is None else case.refused(problem)
+        return None if problem is None else case.refused(self._with_question(problem, case.verdict))
+
+    def _with_question(self, problem: Fault, verdict: Verdict) -> Fault:
+        """Who lacks a permission that a person has been asked for hears which answer would give it."""
+        if verdict.rule != LACKING:
+            return problem
+        approval_id = self._approvals.about_permissions(agent_of(verdict.caller))
+        if approval_id is None:
+            return problem
+        return replace(problem, message=f"{problem.message}; it is asked for: trunkline approve {approval_id}")
 
     def policy_agrees_to_repeat(self, case: Case, tool_id: str, now: Now) -> Refusal | None:
         """The same of a tool that may not be offered now; and its guard agrees."""

@@ -4,7 +4,7 @@ The whole chain is judged: each caller in it must be allowed, and the strictest 
 another what they may not do themselves. What a rule denies an agent on one edge, or asks about, holds whichever of its
 identities it uses (decision 59). Permissions that a tool requires are judged before the rules, and whose last
 token was revoked is denied everything. Policy reads who calls, which tool, whether it has side effects and under which
-circumstances; never the text of a body.
+circumstances; of a body only what a rule names (``input_conditions``).
 
 Does not own approvals (``approvals``) or directives: a decision says *ask*, others do the asking. The functions are the
 rules; ``Judge`` remembers their answers until something they depend on changes.
@@ -13,8 +13,9 @@ rules; ``Judge`` remembers their answers until something they depend on changes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -22,6 +23,7 @@ from trunkline.entries import CallAccepted
 from trunkline.hub.credentials import Credentials
 from trunkline.hub.in_force import InForce
 from trunkline.hub.registry import Registry, Tool
+from trunkline.input_conditions import fulfilled, matches
 from trunkline.model import (
     EMPTY_OBJECT,
     OPERATOR,
@@ -39,6 +41,8 @@ from trunkline.model import (
 _STRICTNESS: Final = {Decision.ALLOW: 0, Decision.ASK: 1, Decision.DENY: 2}
 # What stands for a rule in the verdict about somebody whose last token was revoked.
 REVOKED: Final = "token"
+# The same about somebody who lacks a permission.
+LACKING: Final = "permissions"
 # Verdicts remembered for one tool. Callers are few, but the chains that agents make of them are not.
 MAX_VERDICTS: Final = 1024
 
@@ -49,25 +53,24 @@ Names = Callable[[str], tuple[str, ...]]
 IsRevoked = Callable[[str], bool]
 
 
-def matches(pattern: str, text: str) -> bool:
-    """Whether a text is what a pattern says, in which ``*`` stands for any characters and nothing else is special.
+class GivenInput:
+    """The input of a call that is judged, read when a rule wants to know."""
 
-    Each part is looked for once, from left to right: a manifest may ask for a permission with a hundred stars, and an
-    expression would try them all.
-    """
-    head, *rest = pattern.split("*")
-    if not rest:
-        return pattern == text
-    *middle, tail = rest
-    at, end = len(head), len(text) - len(tail)
-    if end < at or not text.startswith(head) or not text.endswith(tail):
-        return False
-    for part in middle:
-        at = text.find(part, at, end)
-        if at < 0:
-            return False
-        at += len(part)
-    return True
+    __slots__ = ("_body", "_value")
+
+    def __init__(self, body: Raw, value: Any = None) -> None:
+        self._body = body
+        self._value = value
+
+    def fulfils(self, rule: Rule) -> bool:
+        """Whether the input is what this rule speaks of."""
+        if self._value is None:
+            try:
+                self._value = msgspec.json.decode(self._body)
+            except msgspec.DecodeError:
+                # Refused further on; until then it is nothing that a rule speaks of.
+                self._value = ()
+        return fulfilled(rule.input, self._value, allows=rule.decision is Decision.ALLOW)
 
 
 def only_itself(caller: str) -> tuple[str, ...]:
@@ -81,16 +84,23 @@ def nobody(_caller: str) -> bool:
 
 
 def first_match(
-    policy: Policy, caller: str, definition: ToolDefinition, circumstances: Circumstances, names: Names = only_itself
+    policy: Policy,
+    caller: str,
+    definition: ToolDefinition,
+    circumstances: Circumstances,
+    names: Names = only_itself,
+    given: GivenInput | None = None,
 ) -> Rule | None:
-    """The first rule that speaks of this caller and tool."""
+    """The first rule that speaks of this caller and tool. What has no input no rule speaks of that wants to see one."""
     known_as = names(caller)
     for rule in policy.rules:
         if rule.side_effects is not None and rule.side_effects is not definition.side_effects:
             continue
         if rule.when is not None and rule.when not in circumstances:
             continue
-        if any(matches(rule.caller, name) for name in known_as) and matches(rule.tool, definition.tool_id):
+        if not any(matches(rule.caller, name) for name in known_as) or not matches(rule.tool, definition.tool_id):
+            continue
+        if not rule.input or (given is not None and given.fulfils(rule)):
             return rule
     return None
 
@@ -102,19 +112,24 @@ def names_an_agent(rule: Rule) -> bool:
 
 
 def strictest_match(
-    policy: Policy, caller: str, definition: ToolDefinition, circumstances: Circumstances, names: Names = only_itself
+    policy: Policy,
+    caller: str,
+    definition: ToolDefinition,
+    circumstances: Circumstances,
+    names: Names = only_itself,
+    given: GivenInput | None = None,
 ) -> Rule | None:
     """The rule that decides for a caller: the first that speaks of it, unless one that speaks of the same agent under
     another of its identities is stricter. That one only ever takes away: what is allowed must be said of the caller.
     """
-    found = first_match(policy, caller, definition, circumstances, names)
+    found = first_match(policy, caller, definition, circumstances, names, given)
     edge, _, agent_id = caller.partition(":")
     if found is None or not agent_id:
         return found
     edges = dict.fromkeys(rule.caller.partition(":")[0] for rule in policy.rules if names_an_agent(rule))
     edges.pop(edge, None)
     for other in edges:
-        rule = first_match(policy, f"{other}:{agent_id}", definition, circumstances, names)
+        rule = first_match(policy, f"{other}:{agent_id}", definition, circumstances, names, given)
         is_stricter = rule is not None and _STRICTNESS[rule.decision] > _STRICTNESS[found.decision]
         if rule is not None and is_stricter and names_an_agent(rule):
             found = rule
@@ -146,6 +161,7 @@ def judge_one(
     permissions: Permissions,
     names: Names = only_itself,
     is_revoked: IsRevoked = nobody,
+    given: GivenInput | None = None,
 ) -> Verdict:
     """What policy says to one caller."""
     if is_revoked(caller):
@@ -155,8 +171,8 @@ def judge_one(
     if lacking is not None:
         reason = f"{caller} does not hold the permission {lacking}"
         text = f"{reason}; {how_to_get(lacking)}"
-        return Verdict(Decision.DENY, "permissions", reason, caller, fault("policy.denied", text))
-    rule = strictest_match(policy, caller, definition, circumstances, names)
+        return Verdict(Decision.DENY, LACKING, reason, caller, fault("policy.denied", text))
+    rule = strictest_match(policy, caller, definition, circumstances, names, given)
     if rule is None:
         reason = "no rule allows it"
         return Verdict(Decision.DENY, "default", reason, caller, fault("policy.denied", f"{reason} ({caller})"))
@@ -175,6 +191,7 @@ def judge(
     permissions: Permissions,
     names: Names = only_itself,
     is_revoked: IsRevoked = nobody,
+    given: GivenInput | None = None,
 ) -> Verdict:
     """What policy says to a chain of callers: the strictest answer to any of them. ``callers`` is never empty."""
     strictest: Verdict | None = None
@@ -188,6 +205,7 @@ def judge(
             permissions=permissions,
             names=names,
             is_revoked=is_revoked,
+            given=given,
         )
         is_sensitive |= verdict.sensitive
         if strictest is None or _STRICTNESS[verdict.decision] > _STRICTNESS[strictest.decision]:
@@ -224,11 +242,21 @@ class Judge:
         """Rules, permissions or agents changed: judge everything anew."""
         self._epoch += 1
 
-    def verdict(self, tool: Tool, callers: tuple[str, ...], circumstances: Circumstances) -> Verdict:
-        """Policy's answer to a chain of callers about an offered tool."""
+    def looks_at_input(self, tool: Tool) -> bool:
+        """Whether a rule that may speak of this tool wants to see each input."""
         if tool.verdicts_epoch != self._epoch:
             tool.verdicts = {}
             tool.verdicts_epoch = self._epoch
+            rules = self._in_force.settings.policy.rules
+            tool.is_judged_by_input = any(rule.input and matches(rule.tool, tool.definition.tool_id) for rule in rules)
+        return tool.is_judged_by_input
+
+    def verdict(
+        self, tool: Tool, callers: tuple[str, ...], circumstances: Circumstances, body: Raw, value: Any = None
+    ) -> Verdict:
+        """Policy's answer to a chain of callers about an offered tool; ``value`` is the body as read, if it was."""
+        if self.looks_at_input(tool):
+            return self.judge(tool.definition, callers, circumstances, GivenInput(body, value))
         key = (callers, circumstances)
         verdict = tool.verdicts.get(key)
         if verdict is None:
@@ -237,7 +265,13 @@ class Judge:
             verdict = tool.verdicts[key] = self.judge(tool.definition, callers, circumstances)
         return verdict
 
-    def judge(self, definition: ToolDefinition, callers: tuple[str, ...], circumstances: Circumstances) -> Verdict:
+    def judge(
+        self,
+        definition: ToolDefinition,
+        callers: tuple[str, ...],
+        circumstances: Circumstances,
+        given: GivenInput | None = None,
+    ) -> Verdict:
         """The same about any definition, offered now or not."""
         return judge(
             self._in_force.settings.policy,
@@ -247,6 +281,7 @@ class Judge:
             permissions=self.permissions_of,
             names=self._credentials.names_of,
             is_revoked=self._credentials.is_revoked,
+            given=given,
         )
 
     def judge_name(self, name: str, callers: tuple[str, ...], circumstances: Circumstances) -> Verdict:
@@ -263,9 +298,9 @@ class Judge:
     ) -> Verdict:
         """What policy and the tool's guard together say to a chain of callers about a tool, offered now or not."""
         if isinstance(tool, Tool):
-            verdict, tool_id = self.verdict(tool, callers, circumstances), tool.definition.tool_id
+            verdict, tool_id = self.verdict(tool, callers, circumstances, body), tool.definition.tool_id
         else:
-            verdict, tool_id = self.judge(tool, callers, circumstances), tool.tool_id
+            verdict, tool_id = self.judge(tool, callers, circumstances, GivenInput(body)), tool.tool_id
         return self.guarded(verdict, tool_id, body)
 
     def permissions_of(self, identity: str) -> tuple[str, ...]:

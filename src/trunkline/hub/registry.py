@@ -114,6 +114,8 @@ class Tool(Struct):
     quarantined_until: float = 0.0
     verdicts: dict[tuple[tuple[str, ...], Circumstances], Verdict] = {}
     verdicts_epoch: int = -1
+    # As of the same epoch: whether a rule wants to see each input.
+    is_judged_by_input: bool = False
     succeeded: int = 0
     failed: int = 0
 

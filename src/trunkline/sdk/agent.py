@@ -18,9 +18,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
@@ -42,7 +42,9 @@ from trunkline.model import (
     fault,
     reserved_prefix,
 )
+from trunkline.sdk import json_form
 from trunkline.sdk.exchange_connection import ExchangeConnection, Identity, Token
+from trunkline.sdk.large_outputs import reference_in, whole_output
 from trunkline.sdk.running_calls import RunningCalls, current
 from trunkline.sdk.tool import DeclaredTool, make_tool
 from trunkline.sdk.topic_events import WantedTopic, event_tool
@@ -99,9 +101,12 @@ class Agent:
 
     # -- declaring -----------------------------------------------------------------------------------------------------
 
+    @overload
+    def tool(self, function: F, /) -> F: ...
+
+    @overload
     def tool(
         self,
-        undecorated: None = None,
         /,
         *,
         name: str | None = None,
@@ -113,7 +118,23 @@ class Agent:
         tags: Iterable[str] = (),
         permissions: Iterable[str] = (),
         timeout_s: float | None = None,
-    ) -> Callable[[F], F]:
+    ) -> Callable[[F], F]: ...
+
+    def tool(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        side_effects: bool = True,
+        requires_directive: bool = False,
+        idempotent: bool = False,
+        capabilities: Iterable[str] = (),
+        tags: Iterable[str] = (),
+        permissions: Iterable[str] = (),
+        timeout_s: float | None = None,
+    ) -> Any:
         """Offer a function as a tool, async or plain; plain ones run in threads of their own.
 
         ``side_effects=False`` promises that a call changes nothing, so that it may be repeated and needs no approval.
@@ -121,9 +142,6 @@ class Agent:
         ``call_id``, does its work once. Within one process the SDK sees to that; across a crash the function has to.
         ``timeout_s`` is the tool's own limit: what a call may take if its caller does not say, and never more.
         """
-        if undecorated is not None:
-            # ``@agent.tool`` hands over the function itself.
-            raise TypeError("write @agent.tool(), with its brackets")
 
         def declare(function: F) -> F:
             if self._connection is not None:
@@ -147,7 +165,8 @@ class Agent:
             self.tools[tool_id] = tool
             return function
 
-        return declare
+        # ``@agent.tool`` hands over the function itself.
+        return declare if function is None else declare(function)
 
     def on_event(
         self, *topics: str, qos: int = 0, durable: bool = False, timeout_s: float | None = None
@@ -245,7 +264,9 @@ class Agent:
         if answer.status is not Status.SUCCEEDED:
             why = answer.fault or fault("tool.failed")
             raise ToolFailed(tool_id, answer.status, why, answer.exchange_call_id)
-        return {} if answer.output is None else msgspec.json.decode(answer.output, type=dict[str, Any])
+        output = {} if answer.output is None else msgspec.json.decode(answer.output, type=dict[str, Any])
+        reference = reference_in(output)
+        return output if reference is None else await whole_output(tool_id, reference, self.call)
 
     def call_sync(
         self,
@@ -357,6 +378,20 @@ class Agent:
             self._connection = self._calls = self._loop = self._stopping = None
         return ended
 
+    @contextlib.contextmanager
+    def joined_to(self, connection: ExchangeConnection) -> Iterator[RunningCalls]:
+        """Run calls that come by this connection, inside the block; ``trunkline.testing`` has one without a socket."""
+        if self._connection is not None:
+            raise RuntimeError(f"{self.agent_id} is attached already")
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._connection = connection
+        calls = self._calls = connection.calls = RunningCalls(self.tools, connection)
+        try:
+            yield calls
+        finally:
+            calls.abandon()
+            self._connection = self._calls = self._loop = None
+
     def stop(self) -> None:
         """End ``serve`` after the running calls; from any thread."""
         if self._stopping is not None:
@@ -408,7 +443,7 @@ class Agent:
     def _say(self, channel: Channel, data: Mapping[str, Any]) -> None:
         run = current.get()
         if run is not None:
-            run.calls.say(run, channel, msgspec.json.encode(data))
+            run.calls.say(run, channel, json_form.encode(data))
 
     def _attached(self) -> ExchangeConnection:
         if self._connection is None:
@@ -449,7 +484,7 @@ def connect(
 
 
 def _encoded_input(tool_id: str, arguments: Mapping[str, Any]) -> bytes:
-    body = msgspec.json.encode(arguments)
+    body = json_form.encode(arguments)
     strictjson.check(body, max_depth=MAX_INPUT_DEPTH, want_object=True)
     if len(body) > MAX_INPUT_BYTES:
         too_large = fault(

@@ -26,6 +26,7 @@ from trunkline import strictjson
 from trunkline.edges.opensentience.agent_events import Called
 from trunkline.errors import ToolError, ToolFailed
 from trunkline.model import Channel, Fault, Status, fault
+from trunkline.sdk import json_form
 from trunkline.sdk.tool import DeclaredTool
 
 # Plain functions run in threads. As many as an exchange sends calls at once, so that none waits for a thread while
@@ -236,6 +237,9 @@ class RunningCalls:
         try:
             output = tool.signature.write(value)
             strictjson.check(output, max_depth=MAX_OUTPUT_DEPTH, want_object=True)
+        except json_form.NotJson as exc:
+            log.error("tool %s returned a number without a JSON form", tool.definition.name)  # noqa: TRY400
+            return CallOutcome(Status.FAILED, fault=fault("tool.invalid_output", f"the tool's result: {exc}"))
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
             log.exception("tool %s returned what has no JSON form", tool.definition.name)
             return CallOutcome(Status.FAILED, fault=fault("tool.invalid_output", "the tool's result has no JSON form"))

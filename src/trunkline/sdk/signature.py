@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
 import inspect
 import re
 import typing
@@ -20,6 +21,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.model import Fault, fault
+from trunkline.sdk import json_form
 
 # What msgspec says of a value without quoting it. Anything else is replaced: "Invalid enum value 'hunter2'".
 _SAFE_COMPLAINTS: Final = (
@@ -32,7 +34,9 @@ _SAFE_COMPLAINTS: Final = (
     "Invalid decimal ",
     "Integer value out of range",
     "Number out of range",
+    json_form.MODEL_COMPLAINT,
 )
+_NOT_ALLOWED: Final = "a value is not one that the schema allows"
 _UNKNOWN_FIELD: Final = re.compile(r"Object contains unknown field `([A-Za-z0-9_.-]{1,64})`$")
 _SECTION: Final = re.compile(
     r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Example|Examples|Note|Notes):\s*$", re.MULTILINE
@@ -52,17 +56,26 @@ class Signature(Struct, frozen=True):
     decoder: msgspec.json.Decoder[Any]
     # Whether a result is given as {"result": …}. None: decided by each value.
     wrapped: bool | None
+    # Of the input schema: whether what the decoder took has to be looked at for fields that nobody declared.
+    has_inner_fields: bool
 
     def read(self, body: Raw | bytes) -> dict[str, Any] | Fault:
         """The function's keyword arguments, or why the input is refused (OS-105)."""
         try:
-            return msgspec.structs.asdict(self.decoder.decode(body))
+            arguments = msgspec.structs.asdict(self.decoder.decode(body))
         except msgspec.DecodeError as error:
-            return fault("tool.invalid_input", _complaint(str(error), self.arguments.__struct_fields__))
+            said = _complaint(str(error), self.arguments.__struct_fields__)
+            # Of a value that is none of a few, the schema says which there are; without quoting it either.
+            return fault("tool.invalid_input", said or self._schema_problem(body) or _NOT_ALLOWED)
+        problem = self._schema_problem(body) if self.has_inner_fields else None
+        return arguments if problem is None else fault("tool.invalid_input", problem)
+
+    def _schema_problem(self, body: Raw | bytes) -> str | None:
+        return _checker(msgspec.json.encode(self.input_schema))(body)
 
     def write(self, value: object) -> bytes:
         """A returned value as a JSON object. Raises what the encoder raises if it has no JSON form."""
-        encoded = msgspec.json.encode(value)
+        encoded = json_form.encode(value)
         if self.wrapped is None:
             if encoded[:1] == b"{":
                 return encoded
@@ -85,13 +98,15 @@ def signature_of(function: Callable[..., Any], name: str) -> Signature:
     text, notes = _docstring(function)
     arguments = _arguments(function, name, hints, notes)
     output_schema, wrapped = _output(hints.get("return", Any), name)
+    input_schema = _input_schema(function, arguments, name)
     return Signature(
         description=text or name.replace("_", " "),
-        input_schema=_input_schema(arguments, name),
+        input_schema=input_schema,
         output_schema=output_schema,
         arguments=arguments,
-        decoder=msgspec.json.Decoder(arguments, dec_hook=_as_it_is),
+        decoder=msgspec.json.Decoder(arguments, dec_hook=json_form.decoded),
         wrapped=wrapped,
+        has_inner_fields=_has_inner_fields(input_schema),
     )
 
 
@@ -101,9 +116,7 @@ def _arguments(function: Callable[..., Any], name: str, hints: dict[str, Any], n
         place = f"tool {name!r}: parameter `{parameter.name}`"
         if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
             raise TypeError(f"{place} must be one that can be given by name; `*`, `**` and positional-only ones cannot")
-        if parameter.name not in hints:
-            raise TypeError(f"{place} needs a type annotation (typing.Any takes anything)")
-        kind = hints[parameter.name]
+        kind = hints.get(parameter.name, Any)
         if parameter.name in notes and not _has_description(kind):
             kind = Annotated[kind, msgspec.Meta(description=notes[parameter.name])]
         _check_type(kind, place)
@@ -127,58 +140,45 @@ def _has_description(kind: Any) -> bool:
 
 def _check_type(kind: Any, place: str) -> None:
     try:
-        msgspec.json.Decoder(kind, dec_hook=_as_it_is)
-        msgspec.json.schema(kind, schema_hook=_anything)
+        msgspec.json.Decoder(kind, dec_hook=json_form.decoded)
+        json_form.schema_of(kind, "validation")
     except TypeError as error:
         name = getattr(kind, "__name__", str(kind))
         raise TypeError(
-            f"{place} has the type `{name}`, which has no JSON form: use built-in types, a dataclass, a TypedDict"
+            f"{place} has the type `{name}`, which has no JSON form: "
+            "use built-in types, a dataclass, a TypedDict, a model of pydantic"
         ) from error
 
 
-# msgspec knows ``Any``. ``object`` says the same, but a hook may not give an empty schema: marked, then unmarked.
-_MARK: Final = ("$comment", "anything")
-
-
-def _anything(kind: type) -> dict[str, Any]:
-    if kind is object:
-        return dict([_MARK])
-    raise TypeError("no JSON form")
-
-
-def _unmarked(schema: Any) -> Any:
-    if isinstance(schema, dict):
-        return {name: _unmarked(part) for name, part in schema.items() if (name, part) != _MARK}
-    return [_unmarked(part) for part in schema] if isinstance(schema, list) else schema
-
-
-def _as_it_is(_kind: type, value: Any) -> Any:
-    return value
-
-
-def _schema(kind: Any) -> dict[str, Any]:
-    """A schema whose outermost level is the type itself, with what it refers to under ``$defs``."""
-    (outer,), definitions = msgspec.json.schema_components(
-        (kind,), ref_template="#/$defs/{name}", schema_hook=_anything
-    )
-    outer, definitions = _unmarked(outer), _unmarked(definitions)
-    reference = outer.get("$ref", "")
-    name = reference.removeprefix("#/$defs/")
-    if name in definitions:
-        outer = dict(definitions[name])
-        # A recursive type keeps its definition as well: something inside refers to it.
-        if msgspec.json.encode(reference) not in msgspec.json.encode(definitions):
-            del definitions[name]
-    return {**outer, "$defs": definitions} if definitions else outer
-
-
-def _input_schema(arguments: type[Struct], name: str) -> dict[str, Any]:
+def _input_schema(function: Callable[..., Any], arguments: type[Struct], name: str) -> dict[str, Any]:
     try:
-        schema = _schema(arguments)
+        schema = json_form.schema_of(arguments, "validation")
     except TypeError as error:
         raise TypeError(f"tool {name!r}: a default value has no JSON form ({error})") from error
     del schema["title"]
-    return schema
+    for parameter in inspect.signature(function).parameters.values():
+        shown = json_form.default_shown(parameter.default)
+        if shown is not None:
+            schema["properties"][parameter.name]["default"] = shown
+    closed: dict[str, Any] = json_form.closed(schema)
+    return closed
+
+
+def _has_inner_fields(schema: dict[str, Any]) -> bool:
+    """Whether an object with named fields stands inside."""
+    inner = [*schema["properties"].values(), *schema.get("$defs", {}).values()]
+    return b'"properties":' in msgspec.json.encode(inner)
+
+
+@functools.lru_cache(maxsize=256)
+def _checker(schema: bytes) -> Callable[[Raw | bytes], str | None]:
+    """What a schema has against a body. Nothing, of one that is too heavy to be checked: no exchange takes it."""
+    from trunkline import schemas
+
+    try:
+        return schemas.compile(schema).error
+    except schemas.BadSchema:
+        return lambda _body: None
 
 
 def _output(kind: Any, name: str) -> tuple[dict[str, Any] | None, bool | None]:
@@ -186,7 +186,7 @@ def _output(kind: Any, name: str) -> tuple[dict[str, Any] | None, bool | None]:
     if kind in {Any, object, None, type(None)}:
         return None, None
     _check_type(kind, f"tool {name!r}: the result")
-    schema = _schema(kind)
+    schema = json_form.schema_of(kind, "serialization")
     if schema.get("type") != "object":
         definitions = schema.pop("$defs", None)
         outer: dict[str, Any] = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
@@ -215,8 +215,8 @@ def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     return parts[0].strip(), notes
 
 
-def _complaint(said: str, parameters: tuple[str, ...]) -> str:
-    """What to tell a caller about an input; ``said`` is msgspec's text, which may quote a value."""
+def _complaint(said: str, parameters: tuple[str, ...]) -> str | None:
+    """What to tell a caller about an input; ``said`` is msgspec's text. None if that may quote a value."""
     what, _, place = said.partition(" - at ")
     unknown = _UNKNOWN_FIELD.match(what)
     if unknown:
@@ -228,5 +228,5 @@ def _complaint(said: str, parameters: tuple[str, ...]) -> str:
         )
         return f"there is no parameter `{unknown[1]}`; {hint}"
     if not what.startswith(_SAFE_COMPLAINTS):
-        what = "the value is not one that the schema allows"
+        return None
     return f"{what} at {place}" if place else what

@@ -104,8 +104,7 @@ class Sandbox(Struct, frozen=True):
         names = check_cwd(cwd) if cwd is not None else ()
         with system_calls():
             async with workspace.turn:
-                with workspace.acting(), open_folder(workspace.fd, names):
-                    pass  # it is there, and no link leads to it
+                _check_folder(workspace, names)
                 plan = (
                     bubblewrap_plan(self.program, workspace, policy, command, names, env or {})
                     if self.kind == "bubblewrap"
@@ -118,6 +117,15 @@ class Sandbox(Struct, frozen=True):
                     return await running.to_end(workspace, policy, timeout_ms / 1000, watch_memory=group is None)
                 finally:
                     await _remove(group)
+
+
+def _check_folder(workspace: Workspace, names: tuple[str, ...]) -> None:
+    """Where a command is to start is there, and no link leads to it; an error says that it is about ``cwd``."""
+    try:
+        with workspace.acting(), open_folder(workspace.fd, names):
+            pass
+    except WorkspaceError as error:
+        raise WorkspaceError(error.kind, f"cwd {'/'.join(names)}: {error.message}") from None
 
 
 def _check(command: str, env: Mapping[str, str]) -> None:

@@ -116,7 +116,7 @@ class Snapshots:
     ) -> None:
         self._workspace = workspace
         self._folder = folder
-        self._limits = limits
+        self.limits = limits
         self._step = step
         self._objects = folder / "objects"
         self._staging = folder / "staging"
@@ -159,9 +159,9 @@ class Snapshots:
         return taken
 
     def _take(self, run: str, now_ms: int, spared: int) -> About | Skipped:
-        if not self._limits.kept:
+        if not self.limits.kept:
             return Skipped("snapshots are switched off for this space")
-        largest = self._limits.largest_space_bytes
+        largest = self.limits.largest_space_bytes
         too_large = Skipped(f"the space holds more than {largest} bytes (policy: snapshots.largest_space_bytes)")
         if self._was_too_large and self._workspace.usage(Quota(largest, 10**9)).over:
             return too_large
@@ -335,11 +335,11 @@ class Snapshots:
 
     def _remove_surplus(self, spared: int) -> None:
         abouts = [self._about(number) for number in sorted(self._numbers())]
-        always_kept = (self._limits.kept + 1) // 2
+        always_kept = (self.limits.kept + 1) // 2
         while True:
-            if len(abouts) > self._limits.kept:
+            if len(abouts) > self.limits.kept:
                 removable = abouts[:-always_kept]
-            elif self.size() > self._limits.max_bytes:
+            elif self.size() > self.limits.max_bytes:
                 removable = abouts[:-1]
             else:
                 return

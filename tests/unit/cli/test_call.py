@@ -217,6 +217,43 @@ def test_who_waits_for_a_call_is_told_once_of_a_question_inside_it(
     assert notes == ["waiting for approval a42 of c/write\\u001b, called inside: trunkline approve a42"]
 
 
+def held_up_inside(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that runs, and that a question of a call inside holds up."""
+    monkeypatch.setattr(call_module, "LOOK_EVERY_S", 0.01)
+    question = Question("a42", "call", "opensentience:b", STAMP, STAMP, "a rule asks", tool_id="c/write")
+    running.script[CallRequested] = lambda event: [accepted(event)]
+    running.exchange.pretend(questions=[question])
+    held_up = view(CALL_ID, "operator", Status.RUNNING, approval_id="a42")
+    monkeypatch.setattr(running.exchange.views, "call", lambda _: held_up)
+
+
+def test_no_wait_leaves_also_when_a_question_inside_holds_the_call_up(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_up_inside(running, monkeypatch)
+    said = running.run("call", TOOL, "--no-wait")
+    assert (said.code, said.out) == (3, "")
+    assert "waiting for approval a42 of c/write, called inside: trunkline approve a42" in said.err
+    assert "left; a42 stays open, and the call goes on" in said.err
+
+
+def test_ctrl_c_leaves_and_cancels_nothing_while_a_question_inside_is_open(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_up_inside(running, monkeypatch)
+    told = call_module.QuestionInside.found
+
+    def press(inside: call_module.QuestionInside, approval_id: str) -> None:
+        told(inside, approval_id)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    monkeypatch.setattr(call_module.QuestionInside, "found", press)
+    said = running.run("call", TOOL)
+    assert said.code == 3
+    assert "left; a42 stays open, and the call goes on" in said.err
+    assert not any(isinstance(event, CancelRequested) for event in running.fed)
+
+
 # --- questions --------------------------------------------------------------------------------------------------------
 
 

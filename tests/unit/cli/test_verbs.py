@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
-from tests.inhabited import CALL_ID, ECHO, MAIL, view
+from tests.inhabited import ALICE, CALL_ID, ECHO, LARGE_BYTES, MAIL, view
 from tests.unit.cli.conftest import Running, trunkline
 from trunkline import entries
 from trunkline.cli.client import is_alive
@@ -606,3 +607,58 @@ def test_a_directive_for_a_missing_tool_suggests_one(running: Running) -> None:
 
 def test_a_conversation_without_calls_is_named(running: Running) -> None:
     assert running.run("calls", "--correlation", "nope").out == "No calls in the conversation nope.\n"
+
+
+def test_a_large_output_is_printed_or_written_to_a_file(running: Running, tmp_path: Path) -> None:
+    ref = f"sha256:{running.exchange.blob}"
+    assert running.run("blob", ref).json == "x" * LARGE_BYTES
+    file = tmp_path / "large.json"
+    said = running.run("blob", ref, "-o", str(file))
+    assert (said.code, said.out) == (0, "")
+    assert json.loads(file.read_text()) == "x" * LARGE_BYTES
+    assert running.run("blob", "sha256:" + "0" * 64).code == 2
+    assert "sha256: and 64" in running.run("blob", "nonsense").err
+
+
+def test_a_call_whose_output_is_large_says_how_to_get_all_of_it(running: Running) -> None:
+    said = running.run("call", "com.example.echo/big")
+    assert said.code == 0
+    assert f"2,000,002 bytes; all of it: trunkline blob sha256:{running.exchange.blob}" in said.err
+
+
+def test_several_questions_are_answered_and_one_that_is_not_open_keeps_none_from_its_answer(running: Running) -> None:
+    first = running.exchange.approval_id
+    second = running.exchange.call(MAIL, {"to": "carol"}, by=ALICE).approval_id
+    said = running.run("approve", first, "a999", second)
+    assert said.code == 2
+    assert [line.split(":")[0] for line in said.out.splitlines()] == [f"approved {first}", f"approved {second}"]
+    assert said.err.startswith("not_found: ")
+    assert [given.how for given in running.exchange.recorded(entries.QuestionClosed)] == ["approved"] * 2
+
+
+def test_answers_to_several_are_one_json_value(running: Running) -> None:
+    answers = running.run("deny", running.exchange.approval_id, "a999", "--json").json["answers"]
+    assert [one.get("decision", one.get("error", {}).get("code")) for one in answers] == ["denied", "not_found"]
+
+
+@pytest.mark.parametrize("words", [(), ("a1", "--run", "r1"), ("a1", "a2", "--always")])
+def test_an_answer_names_questions_or_a_run(running: Running, words: tuple[str, ...]) -> None:
+    assert running.run("approve", *words).code == 2
+    assert running.exchange.recorded(entries.QuestionClosed) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "messages"),
+    [
+        (b'{"a":1}\n{"b":2}\n', [b'{"a":1}\n', b'{"b":2}\n']),
+        (b'\n{\n "a": {\n  "b": 1\n }\n}\n\n{"c":3}', [b'{\n "a": {\n  "b": 1\n }\n}\n', b'{"c":3}']),
+        (b'nonsense\n{"a":1}\n', [b"nonsense\n", b'{"a":1}\n']),
+        (b'{"a": 1}}\n{"b":2}\n', [b'{"a": 1}}\n', b'{"b":2}\n']),
+        (b'{\n "a": 1\n', [b'{\n "a": 1\n']),
+        (b"\n \n", []),
+    ],
+)
+def test_a_message_of_operations_may_be_spread_over_lines(given: bytes, messages: list[bytes]) -> None:
+    from trunkline.cli.space import messages_in
+
+    assert list(messages_in(io.BytesIO(given))) == messages

@@ -341,6 +341,56 @@ async def test_an_agent_that_ended_well_is_not_started_again(host: Host, tmp_pat
     await host.until(lambda: len(host.launched("a")) == 2, "the second run")
 
 
+async def test_an_agent_that_ends_with_0_when_somebody_kills_it_is_told_of(
+    host: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await host.start(shell("a", tmp_path, "trap 'exit 0' TERM; touch ready; while :; do sleep 0.01; done"))
+    pid = await host.pid("a")
+    await host.until((tmp_path / "ready").exists, "its trap")
+    os.kill(pid, signal.SIGTERM)
+    assert (await host.exit_of("a")).exit_code == 0
+    assert "a does not run: exit code 0; `trunkline reload` starts it again" in caplog.text
+
+
+async def test_a_watched_agent_is_restarted_when_its_files_are_no_longer_written(host: Host, tmp_path: Path) -> None:
+    script = tmp_path / "agent.sh"
+    script.write_text("sleep 600 & wait")
+    await host.start(AgentSpec("a", ("sh", "agent.sh"), str(tmp_path), stop_grace_s=0.2, watch=True))
+    first = await host.pid("a")
+    await host.supervisor.look_at_files()
+    script.write_text("sleep 600 & wait # half")
+    await host.supervisor.look_at_files()
+    script.write_text("sleep 600 & wait # all of it")
+    await host.supervisor.look_at_files()
+    assert len(host.launched("a")) == 1
+    await host.supervisor.look_at_files()
+    await host.until(lambda: len(host.launched("a")) == 2, "the second run")
+    assert await host.pid("a") != first
+    for _ in range(3):
+        await host.supervisor.look_at_files()
+    assert host.state("a") == "running"
+
+
+async def test_a_watched_agent_that_fell_is_started_by_a_change_and_one_that_was_stopped_is_not(
+    host: Host, tmp_path: Path
+) -> None:
+    script = tmp_path / "agent.sh"
+    script.write_text("exit 1")
+    await host.start(AgentSpec("a", ("sh", "agent.sh"), str(tmp_path), restart="never", stop_grace_s=0.2, watch=True))
+    await host.exit_of("a")
+    await host.supervisor.look_at_files()
+    script.write_text("sleep 600 & wait")
+    for _ in range(2):
+        await host.supervisor.look_at_files()
+    await host.pid("a")
+    host.supervisor.steer("a", "stop")
+    await host.until(lambda: host.state("a") == "stopped", "the stop")
+    script.write_text("sleep 601 & wait; true")
+    for _ in range(3):
+        await host.supervisor.look_at_files()
+    assert host.state("a") == "stopped"
+
+
 async def test_an_agent_is_restarted_stopped_and_started_by_hand(host: Host, tmp_path: Path) -> None:
     await host.start(sleeping("a", tmp_path), sleeping("b", tmp_path))
     first, other = await host.pid("a"), await host.pid("b")

@@ -132,11 +132,31 @@ def test_when_the_rules_change_the_call_is_judged_by_the_new_ones(kit: Kit) -> N
     kit.in_force(Policy(ASK.rules, "v2"))
     assert asked.approval_id != old
     assert question_of(kit, asked).policy == "v2"
-    late = kit.answer(old)
-    assert late.fault is not None
     assert asked.deliveries == []
     kit.answer(asked.approval_id)
     assert len(asked.deliveries) == 1
+    late = kit.answer(old)
+    assert late.fault is not None
+    assert late.fault.code == "not_found"
+
+
+def test_what_is_asked_again_under_other_rules_is_found_by_its_earlier_names_also_after_a_crash(kit: Kit) -> None:
+    asked = kit.call("com.a/x", by=GUEST)
+    old = asked.approval_id
+    kit.in_force(Policy(ASK.rules, "v2"))
+    kit.in_force(Policy(ASK.rules, "v3"))
+    kit.snapshot()
+    kit.crash()
+    kit.attach("com.a", "x", "y")
+    found = kit.hub.approvals.find(old)
+    assert found is not None
+    # Under other rules it is another question: its answer is not that to the first.
+    late = kit.answer(old).fault
+    assert late is not None
+    assert (late.code, late.message.rpartition(" ")[2]) == ("state.conflict", found.entry.approval_id)
+    assert asked.deliveries == []
+    assert kit.answer(found.entry.approval_id).fault is None
+    assert kit.hub.approvals.find(old) is None
 
 
 def test_new_rules_may_also_let_a_waiting_call_through_or_end_it(kit: Kit) -> None:

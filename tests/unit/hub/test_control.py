@@ -43,6 +43,17 @@ def test_permissions_hold_from_the_moment_a_person_grants_them(kit: Kit) -> None
     assert (granted.manifest_sha256, granted.permissions) == (FIRST.sha256, FIRST.permissions)
 
 
+def test_who_lacks_what_a_person_is_asked_for_hears_which_answer_would_give_it(kit: Kit) -> None:
+    kit.attach("com.a", manifest=FIRST)
+    (question,) = kit.questions("manifest")
+    refused = kit.call(NEEDS.tool_id, by=Principal("opensentience:com.a")).outcome.fault
+    assert refused is not None
+    assert refused.message.endswith(f"; it is asked for: trunkline approve {question}")
+    refused = kit.call(NEEDS.tool_id, by=Principal("opensentience:com.b")).outcome.fault
+    assert refused is not None
+    assert "trunkline approve" not in refused.message
+
+
 def test_a_manifest_that_was_turned_down_grants_nothing_and_is_asked_about_at_the_next_start(kit: Kit) -> None:
     kit.attach("com.a", manifest=FIRST)
     kit.answer(kit.questions("manifest")[0], approved=False)
@@ -155,7 +166,10 @@ def test_a_directive_lets_one_call_through_and_its_record_names_it(kit: Kit) -> 
     asked = kit.call("com.x/intended", causation_id=stated.id)
     assert asked.accepted.directive_id == stated.id
     assert len(asked.deliveries) == 1
-    assert kit.call("com.x/intended", causation_id=stated.id).code == "policy.directive_required"
+    again = kit.call("com.x/intended", causation_id=stated.id).outcome.fault
+    assert again is not None
+    assert again.code == "policy.directive_required"
+    assert again.message.startswith("the directive was used: ")
 
 
 def test_a_directive_is_used_up_by_a_call_and_not_by_a_refusal(kit: Kit) -> None:

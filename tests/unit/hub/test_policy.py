@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.requirement import requirement
 from tests.unit.hub.kit import ALL, BOSS, Kit, rules, tool
 from trunkline import entries
-from trunkline.hub.policy import MAX_VERDICTS, judge, matches, missing_permission
+from trunkline.hub.policy import MAX_VERDICTS, judge, missing_permission
+from trunkline.input_conditions import compiled, matches
 from trunkline.model import (
     OPERATOR,
     Circumstance,
@@ -292,3 +293,50 @@ def test_an_agent_that_is_denied_a_tool_does_not_get_to_it_by_another_token() ->
     refused = kit.call("com.t/x", by=Principal(HTTP))
     assert (refused.code, kit.log_of(entries.CallRefused)[-1].rule) == ("policy.denied", "rule-1")
     assert len(kit.call("com.t/x", by=GUEST).deliveries) == 1
+
+
+# --- rules that look at the input -------------------------------------------------------------------------------------
+
+
+def looking(decision: str, **wanted: object) -> Rule:
+    return Rule("looks", "*", "com.a/*", Decision(decision), input=compiled(wanted))
+
+
+def test_a_rule_that_looks_at_the_input_speaks_only_of_calls_that_have_it() -> None:
+    kit = Kit(rules(looking("allow", path="docs/*"), ("*", "com.a/x", "deny"), ("*", "*", "ask")))
+    kit.attach("com.a", "x", "y")
+    for _ in range(2):
+        assert len(kit.call("com.a/x", {"path": "docs/a"}, by=GUEST).deliveries) == 1
+        assert kit.call("com.a/x", {"path": "src/a"}, by=GUEST).code == "policy.denied"
+        assert kit.call("com.a/x", {}, by=GUEST).code == "policy.denied"
+    assert kit.call("com.a/y", {"path": "src/a"}, by=GUEST).waits
+
+
+def test_a_rule_for_other_tools_leaves_the_ordinary_way_to_this_one() -> None:
+    kit = Kit(rules(Rule("looks", "*", "com.b/*", Decision.DENY, input=compiled({"path": "*"})), ("*", "*", "allow")))
+    kit.attach("com.a", "x")
+    kit.attach("com.b", "x")
+    assert not kit.hub.judge.looks_at_input(kit.hub.registry.tools["com.a/x"])
+    assert kit.hub.judge.looks_at_input(kit.hub.registry.tools["com.b/x"])
+    assert len(kit.call("com.a/x", {"path": "a"}, by=GUEST).deliveries) == 1
+    assert kit.call("com.b/x", {"path": "a"}, by=GUEST).code == "policy.denied"
+
+
+def test_a_call_that_waited_is_judged_by_its_input_once_more_when_rules_change() -> None:
+    kit = Kit(rules(("*", "*", "ask")))
+    kit.attach("com.a", "x")
+    docs, src = (kit.call("com.a/x", {"path": path}, by=GUEST) for path in ("docs/a", "src/a"))
+    kit.in_force(rules(looking("allow", path="docs/*"), looking("deny", path="src/*"), version="v2"))
+    assert len(docs.deliveries) == 1
+    assert (src.code, src.deliveries) == ("policy.denied", [])
+
+
+def test_a_chain_is_let_through_only_if_the_input_is_allowed_to_everybody_in_it() -> None:
+    deny = Rule("d", "http:guest", "com.a/x", Decision.DENY, input=compiled({"n": {">": 10}}))
+    kit = Kit(rules(deny, ("*", "*", "allow")))
+    kit.attach("com.a", "x")
+    kit.attach("com.b", "go")
+    outer = kit.call("com.b/go", by=GUEST)
+    inner = Principal("opensentience:com.b")
+    assert kit.call("com.a/x", {"n": 11}, by=inner, causation_id=outer.call_id).code == "policy.denied"
+    assert len(kit.call("com.a/x", {"n": 10}, by=inner, causation_id=outer.call_id).deliveries) == 1

@@ -41,13 +41,17 @@ def test_wrong_declarations_are_named_at_once(agent: Agent) -> None:
             agent.tool(name=name)(lambda: None)
 
 
-def test_a_decorator_without_its_brackets_says_how_to_write_it(agent: Agent) -> None:
-    with pytest.raises(TypeError, match=r"^write @agent\.tool\(\), with its brackets$"):
+def test_a_decorator_without_brackets_declares_a_tool_as_one_with_them_does(agent: Agent) -> None:
+    @agent.tool
+    async def plain(a: int) -> None: ...
 
-        @agent.tool  # type: ignore[arg-type]
-        async def nothing() -> None: ...
+    @agent.tool()
+    async def bracketed(a: int) -> None: ...
 
-    assert agent.tools == {}
+    assert plain.__name__ == "plain"
+    one, other = (tool.definition for tool in agent.tools.values())
+    assert (one.name, other.name) == ("plain", "bracketed")
+    assert (one.input_schema, one.side_effects) == (other.input_schema, other.side_effects)
 
 
 async def test_tools_are_declared_before_the_agent_is_attached(agent: Agent, attach: Attach) -> None:

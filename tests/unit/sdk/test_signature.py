@@ -6,7 +6,9 @@ import dataclasses
 import datetime as dt
 import enum
 import json
+import math
 import uuid
+from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict
 
 import jsonschema_rs
@@ -19,6 +21,7 @@ from msgspec import Meta
 from tests.requirement import requirement
 from trunkline import schemas
 from trunkline.model import Fault
+from trunkline.sdk.json_form import NotJson
 from trunkline.sdk.signature import Signature, signature_of
 
 
@@ -26,6 +29,11 @@ from trunkline.sdk.signature import Signature, signature_of
 class Point:
     x: int
     y: int = 0
+
+
+@dataclasses.dataclass
+class Measured:
+    value: float
 
 
 @dataclasses.dataclass
@@ -205,6 +213,107 @@ def test_a_wrong_input_is_refused_with_a_text_that_names_the_place(value: object
     assert refusal == Fault("tool.invalid_input", message)
 
 
+def test_a_parameter_without_an_annotation_takes_anything() -> None:
+    def loose(a, b=2) -> None: ...  # type: ignore[no-untyped-def]
+
+    signature = signature_of(loose, "loose")
+    assert signature.input_schema["properties"] == {"a": {}, "b": {"default": 2}}
+    assert read(signature, {"a": [1, "x"]}) == {"a": [1, "x"], "b": 2}
+
+
+def test_a_path_is_read_shown_and_written_as_text() -> None:
+    def open_it(file: Path, root: Path = Path("/srv"), more: list[Path] | None = None) -> Path:
+        return root / file
+
+    signature = signature_of(open_it, "open_it")
+    assert signature.input_schema["properties"]["file"] == {"type": "string"}
+    assert signature.input_schema["properties"]["root"] == {"type": "string", "default": "/srv"}
+    expected = {"file": Path("a"), "root": Path("/srv"), "more": [Path("b")]}
+    assert read(signature, {"file": "a", "more": ["b"]}) == expected
+    assert read(signature, {"file": 7}) == Fault("tool.invalid_input", "Expected `str` at `$.file`")
+    assert signature.write(Path("/x")) == b'{"result":"/x"}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"point": {"x": 1, "z": 2}},
+        {"points": [{"x": 1}, {"x": 1, "z": 2}]},
+        {"row": {"name": "n", "z": 1}},
+        {"node": {"value": 1, "children": [{"value": 2, "z": 3}]}},
+    ],
+)
+def test_a_field_that_nobody_declared_is_refused_at_every_depth(body: dict[str, Any]) -> None:
+    def draw(
+        point: Point | None = None,
+        points: list[Point] = [],  # noqa: B006
+        row: Row | None = None,
+        node: Node | None = None,
+        free: dict[str, Any] = {},  # noqa: B006
+    ) -> None: ...
+
+    signature = signature_of(draw, "draw")
+    refusal = read(signature, body)
+    assert isinstance(refusal, Fault), refusal
+    assert refusal.code == "tool.invalid_input"
+    # The exchange, which has the schema alone, says the same.
+    assert schemas.compile(msgspec.json.encode(signature.input_schema)).error(msgspec.json.encode(body)) is not None
+    assert isinstance(read(signature, {"free": {"z": {"anything": 1}}}), dict)
+
+
+def test_a_value_that_is_none_of_a_few_is_answered_with_all_of_them() -> None:
+    def sort(order: Literal["title", "pages", "year"], colour: Colour = Colour.RED) -> None: ...
+
+    signature = signature_of(sort, "sort")
+    refusal = read(signature, {"order": "size"})
+    assert refusal == Fault("tool.invalid_input", '$.order: the value is not one of "pages", "title" or "year"')
+    refusal = read(signature, {"order": "pages", "colour": "green"})
+    assert refusal == Fault("tool.invalid_input", '$.colour: the value is not one of "blue" or "red"')
+
+
+def test_models_of_pydantic_are_read_and_written_by_their_own_rules() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    item = pydantic.create_model("Item", name=(str, ...), count=(pydantic.conint(ge=1), 1))
+    order = pydantic.create_model("Order", items=(list[item], ...), note=(str | None, None))
+
+    def place(wanted: Any, second: Any = None) -> Any: ...
+
+    place.__annotations__.update(wanted=order, second=item | None)
+    place.__annotations__["return"] = order
+    signature = signature_of(place, "place")
+    validator = schemas.compile(msgspec.json.encode(signature.input_schema))
+    good = {"wanted": {"items": [{"name": "a"}]}, "second": {"name": "b", "count": 2}}
+    assert validator.error(msgspec.json.encode(good)) is None
+    arguments = read(signature, good)
+    assert isinstance(arguments, dict)
+    assert arguments["wanted"] == order(items=[item(name="a", count=1)])
+    # Fields with a default come back.
+    written = signature.write(arguments["wanted"])
+    assert json.loads(written) == {"items": [{"name": "a", "count": 1}], "note": None}
+    for bad in ({"items": [{"name": "a", "count": 0}]}, {"items": [{"name": 7}]}, {"items": "hunter2"}):
+        assert validator.error(msgspec.json.encode({"wanted": bad})) is not None
+        refusal = read(signature, {"wanted": bad})
+        assert isinstance(refusal, Fault)
+        assert "items" in refusal.message
+        assert "hunter2" not in refusal.message
+
+
+def test_two_models_with_an_inner_one_of_the_same_name_keep_theirs() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    inner = pydantic.create_model("Inner", a=(int, ...)), pydantic.create_model("Inner", b=(str, ...))
+    first = pydantic.create_model("First", inner=(inner[0], ...))
+    second = pydantic.create_model("Second", inner=(inner[1], ...))
+
+    def both(one: Any, two: Any) -> None: ...
+
+    both.__annotations__.update(one=first, two=second)
+    validator = schemas.compile(msgspec.json.encode(signature_of(both, "both").input_schema))
+    good = {"one": {"inner": {"a": 1}}, "two": {"inner": {"b": "x"}}}
+    assert validator.error(msgspec.json.encode(good)) is None
+    swapped = {"one": good["two"], "two": good["one"]}
+    assert validator.error(msgspec.json.encode(swapped)) is not None
+
+
 def test_a_refusal_never_quotes_a_value() -> None:
     @dataclasses.dataclass
     class Picky:
@@ -224,6 +333,13 @@ def test_a_refusal_never_quotes_a_value() -> None:
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, {"a": [math.inf]}, [None, {"b": -math.inf}], Measured(math.nan)])
+def test_a_number_that_json_does_not_have_is_an_error_and_not_null(value: object) -> None:
+    with pytest.raises(NotJson, match="NaN"):
+        returns(Any).write(value)
+    assert returns(Any).write({"a": None, "b": "NaN"}) == b'{"a":null,"b":"NaN"}'
 
 
 def returns(kind: Any) -> Signature:
@@ -298,9 +414,6 @@ def test_what_the_schema_allows_is_what_the_reader_takes(body: dict[str, Any]) -
 # --- functions that cannot be tools -----------------------------------------------------------------------------------
 
 
-def no_annotation(a) -> None: ...  # type: ignore[no-untyped-def]
-
-
 def star(*a: int) -> None: ...
 
 
@@ -330,7 +443,6 @@ async def async_generator() -> Any:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (no_annotation, "parameter `a` needs a type annotation"),
         (star, "parameter `a` must be one that can be given by name"),
         (double_star, "parameter `a` must be one that can be given by name"),
         (positional, "parameter `a` must be one that can be given by name"),

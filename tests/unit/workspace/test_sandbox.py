@@ -93,6 +93,7 @@ async def test_a_command_starts_in_the_root_or_in_the_folder_it_names(sandbox: S
         with pytest.raises(WorkspaceError) as refused:
             await run(sandbox, workspace, "ls", cwd=cwd)
         assert refused.value.kind == "execution"
+        assert refused.value.message.startswith(f"cwd {cwd}: ")
 
 
 async def test_standard_input_is_empty(sandbox: Sandbox, workspace: Workspace) -> None:

@@ -36,8 +36,11 @@ EXIT_TIMEOUT: Final = 124
 EXIT_REFUSED: Final = 126
 EXIT_FAILED: Final = 1
 
+_OPEN: Final = "Any other field is a parameter of the work. Chiffon has no schemas: its author says which there are."
 _INPUT_SCHEMA: Final = {
     "type": "object",
+    "description": _OPEN,
+    "additionalProperties": True,
     "properties": {
         HINTS_KEY: {
             "type": "object",
@@ -54,15 +57,15 @@ _AGENT_PROPERTY: Final = {"type": "string", "description": "The instance that ha
 
 def tool_definition(agent_id: str, work_type: str, kind: str) -> ToolDefinition:
     """A work type of one agent instance."""
-    text = f"{work_type}, done by the Chiffon {kind} agent {agent_id}."
+    text = f"{work_type}, done by the Chiffon {kind} agent {agent_id}. Its input is open."
     return ToolDefinition(f"{agent_id}/{work_type}", text, messages.raw(_INPUT_SCHEMA), tags=("chiffon", kind))
 
 
 def type_definition(kind: str, work_type: str) -> ToolDefinition:
     """A work type of whichever instance has the least to do."""
     properties: dict[str, object] = {**_INPUT_SCHEMA["properties"], AGENT_KEY: _AGENT_PROPERTY}  # type: ignore[dict-item]
-    schema = messages.raw({"type": "object", "properties": properties})
-    text = f"{work_type}, done by the least loaded healthy Chiffon {kind} agent."
+    schema = messages.raw({**_INPUT_SCHEMA, "properties": properties})
+    text = f"{work_type}, done by the least loaded healthy Chiffon {kind} agent. Its input is open."
     return ToolDefinition(f"chiffon.{kind}/{work_type}", text, schema, tags=("chiffon", kind))
 
 

@@ -25,6 +25,7 @@ class OpenSentienceEdge(RunningEdge):
             heartbeat_interval_ms=chosen.heartbeat_interval_ms,
             max_frame_bytes=chosen.max_frame_bytes,
             max_inflight=chosen.max_inflight_requests,
+            timeout_s=chosen.timeout_s,
             max_tool_input_bytes=chosen.max_tool_input_bytes,
             max_tool_output_bytes=chosen.max_tool_output_bytes,
             strict_types=chosen.strict_types,

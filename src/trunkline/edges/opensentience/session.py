@@ -101,7 +101,6 @@ FRAMES_A_TURN: Final = 64
 # One peer cannot fill the ledger with notes about itself.
 MAX_NOTES: Final = 1_000
 MAX_CAPABILITIES: Final = 64
-DEFAULT_TIMEOUT_S: Final = 30.0
 # What this Core has beyond tools: told in core.welcome, used when the agent lists it too.
 CAPABILITIES: Final = ("tools", "streaming", "cancellation", "calls", "directives")
 
@@ -126,6 +125,8 @@ class Settings(Struct, frozen=True):
     heartbeat_interval_ms: int = 10_000
     max_frame_bytes: int = 4_194_304
     max_inflight: int = 256
+    # Of a call whose caller and tool say nothing (decision 4).
+    timeout_s: float = 30.0
     max_tool_input_bytes: int = 1_048_576
     max_tool_output_bytes: int = 67_108_864
     strict_types: bool = False
@@ -459,7 +460,7 @@ class CoreSession:
                 known,
                 translate.manifest_sha256(hello),
                 self._settings.max_inflight,
-                DEFAULT_TIMEOUT_S,
+                self._settings.timeout_s,
             )
         )
 

@@ -78,6 +78,11 @@ class SpaceAgent(Resident):
         # The calls that may have changed something.
         self._begun: set[str] = set()
 
+    def take_settings(self, space: Space) -> None:
+        """Other rules and limits, from the next operation on."""
+        self.space = space
+        self.snapshots.limits = space.policy.snapshots
+
     def guard(self, tool_id: str, body: Raw) -> Verdict | None:
         """What the space's own rules say; the hub asks before anybody is let through."""
         verdict = translate.guard_verdict(self.space.policy, self.agent_id, tool_id.partition("/")[2], body)

@@ -33,6 +33,10 @@ class SpacesEdge(RunningEdge):
         """Attach the spaces and go on with their runs."""
         await self.spaces.start()
 
+    def reload(self) -> None:
+        """Read the settings of all spaces again."""
+        self.spaces.reload()
+
     async def stop(self) -> None:
         """End what still runs."""
         await self.spaces.stop()

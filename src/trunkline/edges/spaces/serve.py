@@ -101,6 +101,13 @@ class Spaces:
         for space in self._store.load():
             self._put(space)
 
+    def reload(self) -> None:
+        """Take the settings that the spaces' files say by now; ``ConfigError`` if one cannot be used, and all stay."""
+        fresh = [(agent, self._store.read_again(agent.space)) for agent in self.agents.values()]
+        for agent, space in fresh:
+            if (space.preset, space.policy) != (agent.space.preset, agent.space.policy):
+                agent.take_settings(space)
+
     def _put(self, space: Space) -> SpaceAgent:
         agent = self.new_agent(space)
         agent.run_of, agent.shown_before = self._run_of, self.reasons.shown_before

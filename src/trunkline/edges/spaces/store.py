@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from trunkline.errors import ConfigError, WorkspaceError
 from trunkline.tomlfile import TomlFile
@@ -61,15 +61,18 @@ class SpacesFolder:
         return [self._read(folder) for folder in found]
 
     def _read(self, folder: Path) -> Space:
-        file = folder / SETTINGS
         if not NAME.fullmatch(folder.name):
             raise ConfigError(f"a space's name is {NAME_IN_WORDS}", str(folder))
-        settings = TomlFile(file, required=True).convert(SpaceFile)
+        preset, policy = _settings(folder)
         try:
-            policy = make_policy(settings.preset, settings.policy)
-            return Space(folder.name, settings.preset, policy, Workspace.open(folder / FILES), folder)
-        except (ConfigError, WorkspaceError) as error:
-            raise ConfigError(str(error), str(file)) from None
+            return Space(folder.name, preset, policy, Workspace.open(folder / FILES), folder)
+        except WorkspaceError as error:
+            raise ConfigError(str(error), str(folder / SETTINGS)) from None
+
+    def read_again(self, space: Space) -> Space:
+        """The same space with what its file says by now; ``ConfigError`` if that cannot be used."""
+        preset, policy = _settings(space.folder)
+        return structs.replace(space, preset=preset, policy=policy)
 
     def create(self, name: str, preset: str, overrides: Mapping[str, Any]) -> Space:
         """A new, empty space; ``ConfigError`` if it cannot be made of this."""
@@ -103,10 +106,19 @@ class SpacesFolder:
         erase(space.folder)
 
 
+def _settings(folder: Path) -> tuple[str, Policy]:
+    file = folder / SETTINGS
+    settings = TomlFile(file, required=True).convert(SpaceFile)
+    try:
+        return settings.preset, make_policy(settings.preset, settings.policy)
+    except ConfigError as error:
+        raise ConfigError(str(error), str(file)) from None
+
+
 def _as_toml(preset: str, overrides: Mapping[str, Any]) -> str:
     # TOML reads numbers, true, false, arrays, and texts without escapes of half characters as JSON writes them.
     lines = [
-        "# Read when the exchange starts. The keys of [policy.*] are in docs/protocols/spaces.md.",
+        "# Read when the exchange starts, and by `trunkline reload`. The keys are in docs/protocols/spaces.md.",
         f"preset = {_toml_value(preset)}",
     ]
     for section, values in overrides.items():

@@ -1,4 +1,5 @@
-"""The agent ``trunkline``: publishing and subscribing as tools that every protocol can call.
+"""The agent ``trunkline``: what the exchange itself does for callers, as tools that every protocol can call: publishing
+and subscribing, and reading large outputs.
 
 Its tools are called like any other, so policy, keys, questions and the record hold for them as for all calls. Owns the
 way from a call to the hub's topics and back. Does not own topics (the hub), nor how a subscriber is told (his edge).
@@ -14,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from trunkline.edges.exchange import Feed, Views
+from trunkline.edges.exchange import Feed, Timer, Views
 from trunkline.edges.resident import Resident
 from trunkline.edges.topics import messages
 from trunkline.effects import Cancel, Deliver, Reply, ToSession
@@ -25,6 +26,8 @@ from trunkline.model import EVENT_TOOL, EXCHANGE, Fault, Now, Principal, Process
 ANSWERED: Final = {messages.PUBLISH: "event", messages.SUBSCRIBE: "subscription", messages.UNSUBSCRIBE: ""}
 # Agents of these edges are told of an event by a call of one of their tools.
 TOLD_BY_CALL: Final = frozenset({"opensentience"})
+# A large output is read from the disk once for all its pieces, and kept so long after the last that was asked for.
+KEPT_S: Final = 5.0
 
 
 class TopicsAgent(Resident):
@@ -44,6 +47,9 @@ class TopicsAgent(Resident):
         self._views = views
         # The tool of each call that waits for the hub's reply.
         self._open: dict[str, str] = {}
+        # The large output that is being read: its hash, who reads it, and all of it.
+        self._read: tuple[str, str, bytes] | None = None
+        self._forgetting: Timer | None = None
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """What it offers."""
@@ -51,6 +57,9 @@ class TopicsAgent(Resident):
 
     def deliver(self, effect: Deliver, now: Now) -> None:  # noqa: ARG002  (the hub looks at the clock)
         """Ask the hub for what a call wants."""
+        if effect.tool_id == messages.READ_OUTPUT:
+            self._read_output(effect)
+            return
         asked = self._asked(effect)
         if isinstance(asked, Fault):
             self.finish(effect.call_id, Status.FAILED, asked)
@@ -115,9 +124,57 @@ class TopicsAgent(Resident):
                     return SubscriptionEnded(self.number, ref, caller, ended.subscription)
         return fault("tool.invalid_input")
 
+    # -- large outputs -------------------------------------------------------------------------------------------------
+
+    def _read_output(self, call: Deliver) -> None:
+        wanted = messages.read(messages.ReadOutput, call.input)
+        if wanted is None:
+            self.finish(call.call_id, Status.FAILED, fault("tool.invalid_input"))
+            return
+        data = self._large_output(wanted.ref.removeprefix("sha256:"), call.caller)
+        if data is None:
+            problem = fault("not_found", "no call of yours has a large output with this hash")
+            self.finish(call.call_id, Status.FAILED, problem)
+            return
+        end = _end_of_piece(data, wanted.offset)
+        is_last = end >= len(data)
+        if is_last:
+            self._forget_read()
+        piece = data[wanted.offset : end].decode("utf-8", "replace")
+        answer = {"text": piece, "next": None if is_last else end}
+        self.finish(call.call_id, Status.SUCCEEDED, output=Raw(msgspec.json.encode(answer)))
+
+    def _large_output(self, sha256: str, caller: str) -> bytes | None:
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        if self._read is None or self._read[:2] != (sha256, caller):
+            data = self._views.blob(sha256, Principal(caller))
+            self._read = None if data is None else (sha256, caller, data)
+        self._forgetting = self._feed.call_later(KEPT_S, self._forget_read)
+        return None if self._read is None else self._read[2]
+
+    def _forget_read(self) -> None:
+        self._read = None
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
+
+    def leave(self, reason: str) -> None:
+        """Go."""
+        self._forget_read()
+        super().leave(reason)
+
     def _cannot_be_told(self, identity: str) -> Fault | None:
         edge, _, agent_id = identity.partition(":")
         if edge not in TOLD_BY_CALL or self._views.tool(f"{agent_id}/{EVENT_TOOL}") is not None:
             return None
         text = f"you are told of events by a call of your tool `{EVENT_TOOL}`: offer it, then subscribe"
         return fault("state.conflict", text)
+
+
+def _end_of_piece(data: bytes, begin: int) -> int:
+    """Where a piece ends: not inside a character."""
+    end = min(begin + messages.PIECE_BYTES, len(data))
+    while begin < end < len(data) and data[end] & 0xC0 == 0x80:
+        end -= 1
+    return end

@@ -10,12 +10,16 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from trunkline.model import EXCHANGE, LATEST_MS, MAX_INPUT_BYTES, ToolDefinition
+from trunkline.model import EXCHANGE, LATEST_MS, MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, ToolDefinition
 
 PUBLISH: Final = f"{EXCHANGE}/publish"
 SUBSCRIBE: Final = f"{EXCHANGE}/subscribe"
 UNSUBSCRIBE: Final = f"{EXCHANGE}/unsubscribe"
+READ_OUTPUT: Final = f"{EXCHANGE}/read_output"
+# Of a large output, in one answer. Written as JSON text it may be twice as long, and must not be a large one itself.
+PIECE_BYTES: Final = 262_144
 
+_REFERENCE: Final = "^sha256:[0-9a-f]{64}$"
 Qos = Annotated[int, Meta(ge=0, le=2)]
 # Longer ones are nobody's; the hub refuses those above 255 with what a topic is.
 Topic = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -42,6 +46,13 @@ class Unsubscribe(Struct, frozen=True):
     """Hear no more."""
 
     subscription: Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class ReadOutput(Struct, frozen=True):
+    """A piece of a large output, by the hash in its reference."""
+
+    ref: Annotated[str, Meta(pattern=_REFERENCE)]
+    offset: Annotated[int, Meta(ge=0, le=MAX_OUTPUT_BYTES)] = 0
 
 
 T = TypeVar("T", bound=Struct)
@@ -109,6 +120,23 @@ def definitions() -> tuple[ToolDefinition, ...]:
             _schema(()),
             side_effects=False,
             tags=("topics",),
+        ),
+        ToolDefinition(
+            READ_OUTPUT,
+            "Read a large output of a call of yours, which was answered with a `$ref`, piece by piece.",
+            _schema(
+                ("ref",),
+                ref={"type": "string", "pattern": _REFERENCE, "description": "the `$ref` that stands for it"},
+                offset={
+                    "type": "integer",
+                    "minimum": 0,
+                    "maximum": MAX_OUTPUT_BYTES,
+                    "default": 0,
+                    "description": "the byte where the piece begins: `next` of the one before",
+                },
+            ),
+            _schema(("text", "next"), text={"type": "string"}, next={"type": ["integer", "null"]}),
+            side_effects=False,
         ),
     )
 

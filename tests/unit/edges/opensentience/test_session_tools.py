@@ -231,3 +231,7 @@ def test_tools_are_withdrawn_and_the_answer_says_which() -> None:
 def test_a_definition_does_not_keep_its_whole_frame() -> None:
     (definition,) = offer(tool(), tool("bad", description=1)).tools
     assert not any(isinstance(held, bytes) and len(held) > 200 for held in gc.get_referents(definition.input_schema))
+
+
+def test_what_a_call_may_take_unless_somebody_says_is_what_the_operator_chose() -> None:
+    assert Talk(timeout_s=45.0).arrive().timeout_s == 45.0

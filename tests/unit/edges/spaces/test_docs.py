@@ -7,15 +7,18 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.routing import Route, WebSocketRoute
 
+from trunkline.config import Home, load
 from trunkline.edges.spaces import messages, process, routes
 from trunkline.edges.spaces.store import SpaceFile
 from trunkline.errors import RemoteProtocolError
+from trunkline.model import Decision
 from trunkline.tomlfile import TomlFile
 from trunkline.workspace import files, output
-from trunkline.workspace.policy import PRESETS, make_policy
+from trunkline.workspace.policy import PRESETS, Policy, make_policy
 
 PAGE = (Path(__file__).parents[4] / "docs" / "protocols" / "spaces.md").read_text(encoding="utf-8")
 
@@ -54,7 +57,7 @@ def test_the_presets_are_all_there() -> None:
 
 
 def test_the_example_of_a_space_toml_can_be_used(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    text, _ = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     file = tmp_path / "space.toml"
     file.write_text(text)
     file.chmod(0o600)
@@ -72,3 +75,26 @@ def test_the_example_of_the_validators_works() -> None:
 def test_the_table_has_all_84_rows_in_order() -> None:
     ids = re.findall(r"^\| (SP-\d{3}) \| (?:MUST|SHOULD|MAY) \|", PAGE, re.MULTILINE)
     assert ids == [f"SP-{number:03}" for number in range(1, 85)]
+
+
+def test_the_page_has_every_key_of_a_space_toml() -> None:
+    table = PAGE.partition("| key | means |")[2].partition("\n\n")[0]
+    found, section = set(), ""
+    first_column = "\n".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE))
+    for name in re.findall(r"`(policy\.[a-z_.]+|\.[a-z_]+|preset)`", first_column):
+        section = name.rpartition(".")[0] if name.startswith("policy.") else section
+        found.add(f"{section}{name}" if name.startswith(".") else name)
+    sections = {field.name: field.type for field in msgspec.structs.fields(Policy)}
+    keys = {f"policy.{name}.{key}" for name, kind in sections.items() for key in kind.__struct_fields__}
+    assert found == keys | {"preset"}
+
+
+def test_the_rule_on_the_page_lets_an_agent_work_in_its_space(tmp_path: Path) -> None:
+    _, text = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "trunkline.toml").write_text(text)
+    rule = load(Home(tmp_path), None, {}).policy().rules[0]
+    assert (rule.caller, rule.tool, rule.decision) == (
+        "opensentience:com.example.coder",
+        "space.demo/*",
+        Decision.ALLOW,
+    )

@@ -18,6 +18,7 @@ from trunkline.edges.spaces.process import PROCESS
 from trunkline.edges.spaces.serve import KEPT_RUNS, NEWS, NotTaken
 from trunkline.edges.waiting import CLOSING
 from trunkline.entries import CallAccepted, CallSettled, Noticed, ProcessStep
+from trunkline.errors import ConfigError
 from trunkline.events import CancelRequested, DrainStarted, ProcessStepped, SettingsChanged
 from trunkline.model import Decision, HubSettings, Limits, Policy, Principal, Rule, Status, fault
 from trunkline.testing.memory import BOSS
@@ -54,6 +55,21 @@ async def test_a_space_is_guarded_by_its_own_rules_as_long_as_it_is_there(case: 
         case.spaces.agent("demo")
     await case.spaces.create("demo", "standard", {"filesystem": {"protected": []}})
     assert kinds(await case.run(PROTECTED)) == ["createFile"]
+
+
+async def test_a_reload_takes_what_the_files_of_spaces_say_by_now(case: Case) -> None:
+    agent = case.spaces.agent("demo")
+    file = agent.space.folder / "space.toml"
+    assert kinds(await case.run(PROTECTED)) == ["policyDenied"]
+    file.write_text("[policy.filesystem]\nprotected = []\n[policy.snapshots]\nkept = 3\n")
+    assert kinds(await case.run(PROTECTED)) == ["policyDenied"]
+    case.edge.reload()
+    assert kinds(await case.run(PROTECTED)) == ["createFile"]
+    assert agent.snapshots.limits.kept == 3
+    file.write_text("[policy.filesystem]\nprotected = 7\n")
+    with pytest.raises(ConfigError, match=r"space\.toml"):
+        case.edge.reload()
+    assert agent.space.policy.filesystem.protected == ()
 
 
 async def test_a_space_with_open_runs_is_not_removed(shell: Case) -> None:

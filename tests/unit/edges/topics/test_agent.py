@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +12,9 @@ from msgspec import Raw
 
 from tests.unit.edges.topics.kit import Listening
 from trunkline.config import BUILTIN_RULES
+from trunkline.edges.topics.agent import KEPT_S
 from trunkline.edges.topics.edge import TOPICS
+from trunkline.edges.topics.messages import PIECE_BYTES
 from trunkline.effects import Answer, Deliver, Reply
 from trunkline.entries import EventPublished, TopicSubscribed
 from trunkline.model import Decision, Policy, Principal, Rule, Status
@@ -201,3 +204,34 @@ async def test_a_defect_costs_the_calls_that_were_open_and_not_the_place(exchang
     exchange.advance(2.0)
     await asyncio.sleep(0)
     assert publish(exchange, "a").outcome.status is Status.SUCCEEDED
+
+
+async def test_a_large_output_is_read_piece_by_piece_by_who_made_the_call_and_by_nobody_else(
+    exchange: MemoryExchange,
+) -> None:
+    # Characters of two bytes, none of which may be cut.
+    body = {"text": "x" + "ü" * 600_000}
+    exchange.attach("com.big", "read", deliver=lambda agent, _: agent.finish(body))
+    large = exchange.call("com.big/read", by=ALICE).outcome.large
+    assert large is not None
+    asked: dict[str, Any] = {"ref": f"sha256:{large.sha256}", "offset": 0}
+    pieces = []
+    while asked["offset"] is not None:
+        answer = exchange.call("trunkline/read_output", asked, by=ALICE).output
+        pieces.append(answer["text"])
+        asked["offset"] = answer["next"]
+    assert len(pieces) == 5
+    assert json.loads("".join(pieces)) == body
+    assert exchange.call("trunkline/read_output", {**asked, "offset": 0}, by=BOB).code == "not_found"
+
+
+async def test_what_is_read_of_a_large_output_is_not_held_for_ever(exchange: MemoryExchange) -> None:
+    exchange.attach("com.big", "read", deliver=lambda agent, _: agent.finish({"text": "x" * 2_000_000}))
+    large = exchange.call("com.big/read", by=ALICE).outcome.large
+    assert large is not None
+    asked = {"ref": f"sha256:{large.sha256}"}
+    assert exchange.call("trunkline/read_output", asked, by=ALICE).output["next"] == PIECE_BYTES
+    agent = exchange.edges._running["trunkline"].agent  # type: ignore[attr-defined]
+    assert agent._read is not None
+    exchange.advance(KEPT_S + 1)
+    assert agent._read is None

@@ -1,0 +1,94 @@
+"""``approve --always``: which rules are written, and where."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.running import running as running_exchange
+from tests.unit.cli.conftest import Running, trunkline
+from trunkline.cli.client import ExchangeClient
+from trunkline.cli.standing_rules import StandingRule, rule_for
+from trunkline.cli.terminal import CommandFailed
+from trunkline.config import Home
+
+NEW = '[[policy.rule]]\ncaller = "agent:a"\ntool = "b/c"\ndecision = "allow"\n'
+WRITE = {"tool_id": "com.a/write", "input": {}}
+OLD = '[[policy.rule]]  # first\ncaller = "*"\ntool = "x/*"\ndecision = "deny"\n'
+
+
+def names(content: str) -> list[str]:
+    return [rule["tool"] for rule in tomllib.loads(content)["policy"]["rule"]]
+
+
+def test_a_rule_stands_at_the_end_or_before_the_one_that_asked() -> None:
+    content = f"[http]\nlisten = 'x'\n\n{OLD}\n# second\n{OLD.replace('x/', 'y/')}"
+    assert names(StandingRule(NEW, None).placed_in(content)) == ["x/*", "y/*", "b/c"]
+    assert names(StandingRule(NEW, 2).placed_in(content)) == ["x/*", "b/c", "y/*"]
+    assert names(StandingRule(NEW, 1).placed_in(content)) == ["b/c", "x/*", "y/*"]
+    assert names(StandingRule(NEW, None).placed_in("")) == ["b/c"]
+
+
+@pytest.mark.parametrize(
+    ("content", "before"),
+    [
+        ('[policy]\nrule = [{caller = "*", tool = "*", decision = "ask"}]\n', None),
+        (f'[http]\nlisten = """\n{OLD}"""\n\n{OLD}', 1),
+        (OLD, 2),
+    ],
+)
+def test_a_file_that_would_say_something_else_afterwards_is_not_written(content: str, before: int | None) -> None:
+    with pytest.raises(CommandFailed, match="add this by hand"):
+        StandingRule(NEW, before).placed_in(content)
+
+
+def test_what_is_allowed_from_now_on_is_this_tool_to_this_caller_and_not_for_strangers(running: Running) -> None:
+    exchange = ExchangeClient(Home(running.home))
+    question = exchange.get(f"/v1/approvals/{running.exchange.approval_id}")
+    rules = tomllib.loads(rule_for(exchange, question).text)["policy"]["rule"]
+    assert [(rule["caller"], rule["tool"]) for rule in rules] == [("http:alice", "com.example.mail/send")] * 2
+    assert [(rule["decision"], rule.get("when")) for rule in rules] == [("ask", "untrusted"), ("allow", None)]
+
+
+@pytest.mark.parametrize("change", [{"subject": "manifest"}, {"rule": "builtin-untrusted"}])
+def test_what_has_to_be_asked_each_time_has_no_standing_rule(running: Running, change: dict[str, str]) -> None:
+    exchange = ExchangeClient(Home(running.home))
+    question = exchange.get(f"/v1/approvals/{running.exchange.approval_id}")
+    with pytest.raises(CommandFailed, match="by itself"):
+        rule_for(exchange, {**question, **change})
+
+
+def test_once_allowed_from_now_on_it_is_not_asked_about_again(short_path: Path) -> None:
+    config = """
+[ossa]
+listen = ""
+
+[[agent]]
+id = "com.a"
+command = ["python", "agent.py"]
+"""
+    home = short_path / "home"
+    home.mkdir(mode=0o700)
+    agent = "from trunkline import Agent\na = Agent('com.a')\n@a.tool()\ndef write(): return {}\na.run()\n"
+    (home / "agent.py").write_text(agent)
+    with running_exchange(home, config) as exchange:
+        exchange.wait_tool("com.a/write")
+        told = trunkline("--home", str(home), "token", "new", "http", "--agent", "bob")
+        asked = exchange.request("POST", "/v1/calls", {"tool_id": "com.a/write", "input": {}}, token=told.out.strip())[
+            1
+        ]
+        before = exchange.config_file.read_text()
+        refused = trunkline("--home", str(home), "approve", asked["approval_id"], "--always")
+        assert (refused.code, exchange.config_file.read_text()) == (2, before)
+        assert 'caller = "http:bob"' in refused.err
+        said = trunkline("--home", str(home), "approve", asked["approval_id"], "--always", "--yes")
+        assert said.code == 0, said.err
+        assert exchange.config_file.read_text().startswith(before.rstrip())
+        again = exchange.request("POST", "/v1/calls", {"tool_id": "com.a/write", "input": {}}, token=told.out.strip())[
+            1
+        ]
+        assert again["status"] == "succeeded"
+        first = exchange.wait_entry("call.settled", call_id=asked["call_id"])
+        assert first["status"] == "succeeded"
