@@ -343,6 +343,8 @@ class Home:
         self.ledger_file = path / "ledger.sqlite"
         self.run_folder = path / "run"
         self.logs_folder = path / "logs"
+        # What an exchange in the background prints.
+        self.output_file = path / "exchange.log"
         self.keys_folder = path / "keys"
 
     @classmethod

@@ -28,7 +28,9 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "up": Verb("up", "up", "Run the exchange here, in the foreground."),
+    "up": Verb("up", "up", "Run the exchange here, in the foreground or in the background."),
+    "down": Verb("down", "down", "Stop the exchange, wherever it was started."),
+    "service": Verb("service", "service", "A systemd unit that runs it from login on."),
     "status": Verb("status", "status", "What runs here, since when, and how busy it is."),
     "agents": Verb("agents", "agents", "The agents, how they are, and why one does not run."),
     "start": Verb("steering", "start", "Start an agent that does not run."),

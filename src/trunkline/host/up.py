@@ -17,6 +17,7 @@ import logging
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -334,15 +335,25 @@ class Exchange:
         how_far = f"signed up to {signed:,}, and nothing signed is missing" if signed else "not signed yet"
         _say(f"  record  {self._ledger.durable:,} entries, {how_far}")
         _say(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
+        home_option = _home_option(self._home)
         if self._demo:
-            command = shlex.quote(os.path.relpath(sys.argv[0])) + _home_option(self._home)
+            command = _own_command() + home_option
             _say("")
             _say("Try it in another terminal:")
             _say(f"  {command} tools")
             _say(f"""  {command} call com.example.echo/echo '{{"text": "hello"}}'""")
             _say(f"  {command} call com.example.clock/countdown '{{}}' --follow")
             _say("")
-        _say("Stop with Ctrl-C.")
+        is_watched = os.isatty(sys.stderr.fileno())
+        _say("Stop with Ctrl-C." if is_watched else f"Stop with: {_own_command()} down{home_option}")
+
+
+def _own_command() -> str:
+    """What to type before a verb: the way we were started, if that can be typed."""
+    name = sys.argv[0]
+    if Path(name).name == "__main__.py":
+        return "trunkline" if shutil.which("trunkline") else f"{shlex.quote(sys.executable)} -m trunkline"
+    return shlex.quote(os.path.relpath(name))
 
 
 def _home_option(home: Home) -> str:
