@@ -32,6 +32,7 @@ VERBS = {
     "down": Verb("down", "down", "Stop the exchange, wherever it was started."),
     "service": Verb("service", "service", "A systemd unit that runs it from login on."),
     "status": Verb("status", "status", "What runs here, since when, and how busy it is."),
+    "doctor": Verb("doctor", "doctor", "What is missing here, what is off and why, what is wrong."),
     "agents": Verb("agents", "agents", "The agents, how they are, and why one does not run."),
     "start": Verb("steering", "start", "Start an agent that does not run."),
     "stop": Verb("steering", "stop", "Stop an agent."),
