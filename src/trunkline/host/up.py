@@ -43,8 +43,10 @@ from trunkline.host.housekeeping import Housekeeping
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
+from trunkline.ledger.heads import public_key_of
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
+from trunkline.ledger.proving import damage_in
 from trunkline.ledger.verify import verify
 from trunkline.model import ProcessIdentity, Status
 from trunkline.tracing import refuse_tracing
@@ -109,6 +111,8 @@ class Exchange:
         self._supervisor = Supervisor(home.path, self._edges.launcher(config, home.path))
         self._ledger: Ledger
         self._signed_at_start = 0
+        # Found in the part of the record that the start did not need.
+        self._damage: LedgerCorrupt | None = None
         self._runner: Runner
         self._house: Housekeeping
         self._anchoring = Anchoring(home.ledger_file, home.keys_folder, config.ledger.anchor)
@@ -127,6 +131,11 @@ class Exchange:
         loop.set_exception_handler(self._on_defect)
         housekeeping = loop.create_task(self._house.keep())
         housekeeping.add_done_callback(self._house_is_left)
+        # The start proved all that it folded; without a snapshot that was everything.
+        has_more = self._ledger.reader.snapshot() is not None
+        proving = loop.create_task(self._prove()) if has_more else None
+        if proving is not None:
+            proving.add_done_callback(self._has_proved)
         try:
             await self._edges.start()
             await self._supervisor.start(self._runner.feed, [_spec(agent) for agent in self._config.agents])
@@ -137,7 +146,12 @@ class Exchange:
         finally:
             self._home.ready_file.unlink(missing_ok=True)
             housekeeping.cancel()
+            if proving is not None:
+                proving.cancel()
+                await asyncio.wait([proving])
             await self._take_down()
+        if self._damage is not None and self._exit_code == 0:
+            raise self._damage
         return self._exit_code
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -261,6 +275,21 @@ class Exchange:
         if not housekeeping.cancelled() and (error := housekeeping.exception()) is not None:
             log.critical("housekeeping ended by %s: %s; stopping", type(error).__name__, error)
             self._fatal("housekeeping ended")
+
+    async def _prove(self) -> None:
+        """Walk the whole record beside the work; one that was changed is not written on (decision 85)."""
+        try:
+            self._damage = await damage_in(self._home.ledger_file, public_key_of(self._home.keys_folder))
+        except (LedgerError, OSError) as error:
+            log.warning("the record was not proved as a whole: %s", error)
+            return
+        if self._damage is not None:
+            log.critical("the record was changed: %s; stopping", self._damage)
+            self._stop.set()
+
+    def _has_proved(self, proving: asyncio.Task[None]) -> None:
+        if not proving.cancelled() and (error := proving.exception()) is not None:
+            self._runner.failed(0, error)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
