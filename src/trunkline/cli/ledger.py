@@ -43,13 +43,17 @@ def reading(settings: CommandSettings) -> Iterator[Reader]:
 
 
 @ledger.command("verify", short_help="Prove that nothing in it was changed.")
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--head", metavar="HEAD", help="A head that was written down: `trunkline ledger anchor` prints one.")
 @click.option(
     "--anchor", metavar="FILE|HEAD", help="Heads that were published, or one of them. Default: the anchor file."
 )
 @shared
-def verify(settings: CommandSettings, head: str | None, anchor: str | None) -> None:
+def verify(settings: CommandSettings, file: Path | None, head: str | None, anchor: str | None) -> None:
     """Prove that every entry is the one that was written; exit 1 names the first that is not.
+
+    FILE is a copy that `ledger backup` made; without it the record of this home is meant. The signatures of a copy
+    are checked with the key of this home, if it has one.
 
     Signed heads show a record that was made anew, put back or cut. Where they were put back with it, only a head that
     was kept elsewhere shows it: --head, --anchor.
@@ -57,8 +61,11 @@ def verify(settings: CommandSettings, head: str | None, anchor: str | None) -> N
     from trunkline.ledger.heads import public_key_of
     from trunkline.ledger.verify import verify as walk
 
-    kept = [*_heads(head, "--head"), *_anchors(settings, anchor)]
-    report = walk(settings.home.ledger_file, kept=kept, public_key=public_key_of(settings.home.keys_folder))
+    # What was published since a copy was taken is not in it.
+    published = _anchors(settings, anchor) if file is None or anchor is not None else []
+    kept = [*_heads(head, "--head"), *published]
+    path = settings.home.ledger_file if file is None else file
+    report = walk(path, kept=kept, public_key=public_key_of(settings.home.keys_folder))
     if settings.shown_as_json(
         {"status": "whole", **{name: getattr(report, name) for name in report.__struct_fields__}}
     ):

@@ -264,3 +264,14 @@ def test_refused_calls_are_shown_from_the_record_newest_first(
 
 def test_no_refused_calls_are_said_to_be_none(home: Path) -> None:
     assert trunkline("calls", "--refused", "--home", str(home)).out == "No refused calls on record.\n"
+
+
+def test_a_copy_is_proved_by_its_name(signed: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    run(signed, "backup", str(copy))
+    said = run(signed, "verify", str(copy))
+    assert (said.code, said.out.startswith("whole: 7 entries, ")) == (0, True)
+    assert "signed up to 7" in said.out
+    change(copy, "UPDATE entries SET data = CAST(replace(data, 'bob', 'eve') AS BLOB) WHERE n = 5")
+    assert run(signed, "verify", str(copy)).err.startswith("ledger.corrupt: entry 5: ")
+    assert run(signed, "verify").code == 0, "the home's own was not meant"
