@@ -197,6 +197,13 @@ class PolicyTable(Section):
     rule: tuple[RuleLine, ...] = ()
 
 
+class Log(Section):
+    """What the exchange itself prints on stderr; agents have files of their own."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
 class Anchor(Section):
     """Where signed heads of the record are published, out of reach of whoever can write to the home folder: one way.
 
@@ -277,6 +284,7 @@ class Sections(Struct, frozen=True, kw_only=True):
     policy_table: PolicyTable = field(default=PolicyTable(), name="policy")
     limits: Limits = Limits()
     ledger: LedgerTable = LedgerTable()
+    log: Log = Log()
 
 
 class Config(Sections, frozen=True, kw_only=True):

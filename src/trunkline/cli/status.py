@@ -13,6 +13,7 @@ import click
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import duration, printable, say
+from trunkline.sizes import shown_size
 
 # What ``ready.json`` says besides the listeners.
 _NOT_LISTENERS = {"pid", "start_time", "operator_token_file", "version"}
@@ -50,6 +51,9 @@ def status(settings: CommandSettings) -> None:
     questions = figures.get("questions", 0)
     _line("questions", f"{questions} open" + (": trunkline approvals" if questions else ""))
     _line("ledger", f"{figures.get('entries', 0):,} entries, {figures.get('backlog', 0):,} on their way to disk")
+    if "disk_free_bytes" in figures:
+        free, total = shown_size(figures["disk_free_bytes"]), shown_size(figures["disk_total_bytes"])
+        _line("disk", f"{free} of {total} free; the record has {shown_size(figures.get('ledger_bytes', 0))}")
     if figures.get("entries_signed"):
         published = f", published up to {figures['entries_anchored']:,}" if figures.get("entries_anchored") else ""
         _line("signed", f"up to {figures['entries_signed']:,}{published}")

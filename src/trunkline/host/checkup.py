@@ -39,6 +39,7 @@ from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import holder_of
 from trunkline.ledger.verify import verify
+from trunkline.sizes import shown_size
 from trunkline.workspace import sandbox as shell_sandbox
 
 State = Literal["ok", "off", "warning", "problem"]
@@ -133,24 +134,14 @@ def _disk(home: Home) -> Finding:
     place = next(folder for folder in (home.path, *home.path.parents) if folder.exists())
     usage = os.statvfs(place)
     free, total = usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize
-    text = f"{size(free)} of {size(total)} free"
+    text = f"{shown_size(free)} of {shown_size(total)} free"
     if usage.f_favail == 0 and usage.f_files:
         return Finding("disk", "problem", f"{text}, but no file can be made: no inode is left")
     if free < MIN_FREE_BYTES:
-        return Finding("disk", "problem", f"{text}: below {size(MIN_FREE_BYTES)} new calls are refused")
+        return Finding("disk", "problem", f"{text}: below {shown_size(MIN_FREE_BYTES)} new calls are refused")
     if free < LITTLE_FREE_BYTES:
-        return Finding("disk", "warning", f"{text}: below {size(MIN_FREE_BYTES)} new calls are refused")
+        return Finding("disk", "warning", f"{text}: below {shown_size(MIN_FREE_BYTES)} new calls are refused")
     return Finding("disk", "ok", text)
-
-
-def size(count: int) -> str:
-    """``512 bytes``, ``64.0 MiB``, ``1.5 TiB``."""
-    value = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 def _clock(home: Home) -> Finding:
@@ -197,7 +188,7 @@ def _record(home: Home) -> Iterator[Finding]:
         yield Finding("record", "problem", str(error))
     else:
         signed = f"signed up to {report.signed:,}" if report.signed else "not signed yet"
-        length = size(home.ledger_file.stat().st_size)
+        length = shown_size(home.ledger_file.stat().st_size)
         yield Finding("record", "ok", f"whole: {report.entries:,} entries, {signed}, {length}")
     try:
         LedgerKeys.load(home.keys_folder, create=False)

@@ -39,7 +39,8 @@ from trunkline.host import processes
 from trunkline.host.anchoring import Anchoring
 from trunkline.host.assembly import Plan, assemble
 from trunkline.host.edges import Edges
-from trunkline.host.housekeeping import Housekeeping
+from trunkline.host.housekeeping import Housekeeping, storage_figures
+from trunkline.host.logs import notice, set_up
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
@@ -71,7 +72,7 @@ def run(home: Home, config_path: Path | None, *, demo: bool = False) -> int:
     refuse_tracing()
     home.create()
     config = _load(home, config_path, demo=demo)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    set_up(config.log)
     return uvloop.run(Exchange(home, config_path, config, demo=demo).serve())
 
 
@@ -184,6 +185,7 @@ class Exchange:
             steer=self._supervisor.steer,
             agent_warnings=self._supervisor.warnings,
             anchoring=self._anchoring,
+            storage=lambda: storage_figures(self._home),
         )
 
         def make_runner(hub: Hub, masker: Masker) -> Runner:
@@ -223,7 +225,7 @@ class Exchange:
         self._stop.set()
         running = self._running_calls()
         waits = f"; waiting up to {DRAIN_S:g} s for {_calls(running)} to end" if running else ""
-        _say(f"stopping: {why}{waits}")
+        notice(f"stopping: {why}{waits}")
 
     def _on_durable(self, number: int) -> None:
         self._runner.on_durable(number)
@@ -249,6 +251,7 @@ class Exchange:
             raise ConfigError("[ledger] anchor cannot change while the exchange runs; restart it", place)
         self._edges.reload(config, str(self._config_path or ""))
         self._config = config
+        set_up(config.log)
         self._runner.feed([events.SettingsChanged(self._config.hub_settings())])
         done = self._supervisor.reload([_spec(agent) for agent in config.agents])
         for problem in done.get("cannot_start", ()):
@@ -322,7 +325,7 @@ class Exchange:
             self._anchoring.finish()
         if self._exit_code == 0 and self._stop.is_set():
             left = len(runner.hub.state.calls)
-            _say("stopped" + (f"; {_calls(left)} will go on at the next start" if left else ""))
+            notice("stopped" + (f"; {_calls(left)} will go on at the next start" if left else ""))
 
     async def _wait_idle(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -353,28 +356,28 @@ class Exchange:
         part = path.with_suffix(".part")
         _write(part, json.dumps(ready))
         part.replace(path)
-        _say(f"trunkline {trunkline.__version__} is up in {self._home.path}")
+        notice(f"trunkline {trunkline.__version__} is up in {self._home.path}")
         for name, place in places.items():
             if place is not None:
-                _say(f"  {name:<7} {place}")
+                notice(f"  {name:<7} {place}")
         self._say_ready()
 
     def _say_ready(self) -> None:
         signed = self._signed_at_start
         how_far = f"signed up to {signed:,}, and nothing signed is missing" if signed else "not signed yet"
-        _say(f"  record  {self._ledger.durable:,} entries, {how_far}")
-        _say(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
+        notice(f"  record  {self._ledger.durable:,} entries, {how_far}")
+        notice(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
         home_option = _home_option(self._home)
         if self._demo:
             command = _own_command() + home_option
-            _say("")
-            _say("Try it in another terminal:")
-            _say(f"  {command} tools")
-            _say(f"""  {command} call com.example.echo/echo '{{"text": "hello"}}'""")
-            _say(f"  {command} call com.example.clock/countdown '{{}}' --follow")
-            _say("")
+            notice("")
+            notice("Try it in another terminal:")
+            notice(f"  {command} tools")
+            notice(f"""  {command} call com.example.echo/echo '{{"text": "hello"}}'""")
+            notice(f"  {command} call com.example.clock/countdown '{{}}' --follow")
+            notice("")
         is_watched = os.isatty(sys.stderr.fileno())
-        _say("Stop with Ctrl-C." if is_watched else f"Stop with: {_own_command()} down{home_option}")
+        notice("Stop with Ctrl-C." if is_watched else f"Stop with: {_own_command()} down{home_option}")
 
 
 def _own_command() -> str:
@@ -398,13 +401,6 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-
-
-def _say(text: str) -> None:
-    """One line to the person who looks on, if the terminal is still there."""
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
 
 
 def _calls(number: int) -> str:

@@ -184,6 +184,16 @@ def test_status_is_one_line_for_each_thing_and_names_what_is_off(running: Runnin
     assert running.run("status", "--json").json["entries"] == len(running.exchange.log)
 
 
+def test_status_shows_the_room_on_the_disk_and_what_the_record_takes(running: Running) -> None:
+    figures = {"disk_free_bytes": 3 * 2**30, "disk_total_bytes": 4 * 2**30, "ledger_bytes": 5 * 2**20}
+    running.exchange.operator._storage = lambda: figures
+    assert "disk          3.0 GiB of 4.0 GiB free; the record has 5.0 MiB\n" in running.run("status").out
+
+
+def test_status_has_no_histogram_for_people(running: Running) -> None:
+    assert "call_durations" not in running.run("status", "--json").json
+
+
 def test_status_says_why_an_edge_is_off_what_has_no_effect_and_how_often_a_defect_was_met(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

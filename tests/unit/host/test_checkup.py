@@ -13,7 +13,7 @@ import pytest
 from tests.unit.ledger.made import change, in_process, noticed
 from trunkline.config import Home
 from trunkline.host import checkup, isolation
-from trunkline.host.checkup import Finding, RunningExchange, findings, size
+from trunkline.host.checkup import Finding, RunningExchange, findings
 from trunkline.host.isolation import Sandbox
 
 
@@ -176,10 +176,3 @@ def test_a_running_exchange_is_asked_instead_of_its_ports(home: Home) -> None:
     assert all_found["broker"][0] == Finding("broker", "problem", "away: nats://127.0.0.1:1")
     assert all_found["agent"][0] == Finding("agent", "problem", "com.x: ended with 1", "trunkline logs com.x")
     assert {one.state for one in (*all_found["warning"], *all_found["defects"])} == {"warning"}
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 bytes"), (1023, "1023 bytes"), (67_108_864, "64.0 MiB"), (2**50, "1024.0 TiB")]
-)
-def test_sizes_have_a_unit_that_people_read(count: int, text: str) -> None:
-    assert size(count) == text
