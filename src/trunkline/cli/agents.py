@@ -11,7 +11,7 @@ import click
 
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import say, table
+from trunkline.cli.terminal import say, table, typed
 from trunkline.config import Home
 
 
@@ -27,7 +27,7 @@ def agents(settings: CommandSettings) -> None:
         return
     if not found:
         say("No agents. Add an [[agent]] to trunkline.toml and reload, or start one by hand with a token:")
-        say("  trunkline token new opensentience --agent ID")
+        say(f"  {typed('token new opensentience --agent ID')}")
         return
     rows = [
         [
@@ -56,4 +56,4 @@ def _note(agent: dict[str, Any], home: Home) -> str:
     why_not_isolated = str(agent.get("isolation", "")).partition(": ")[2]
     if why_not_isolated and not note:
         return f"no sandbox: {why_not_isolated}"
-    return f"{note}; trunkline logs {agent_id}" if note and (home.logs_folder / agent_id).is_dir() else note
+    return f"{note}; {typed(f'logs {agent_id}')}" if note and (home.logs_folder / agent_id).is_dir() else note

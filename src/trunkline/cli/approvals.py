@@ -14,7 +14,7 @@ import click
 
 from trunkline.cli.client import at, encode
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import clock, duration, heading, printable, say, seconds_of
+from trunkline.cli.terminal import clock, duration, heading, printable, say, seconds_of, typed
 
 
 @click.command()
@@ -56,7 +56,7 @@ def described(question: dict[str, Any]) -> Iterator[str]:
         yield from _indented(question["input"])
     if "after" in question:
         yield from _changed(question.get("before"), question["after"])
-    yield f"  trunkline approve {approval_id}   or   trunkline deny {approval_id} --reason …"
+    yield f"  {typed(f'approve {approval_id}')}   or   {typed(f'deny {approval_id} --reason …')}"
 
 
 def _subject(question: dict[str, Any]) -> str:

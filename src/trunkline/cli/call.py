@@ -20,7 +20,7 @@ from msgspec import Raw, Struct
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode
 from trunkline.cli.options import CommandSettings, json_argument, say_json, shared
-from trunkline.cli.terminal import CommandFailed, clock, exit_code_of, note, printable, seconds_of
+from trunkline.cli.terminal import CommandFailed, clock, exit_code_of, note, printable, seconds_of, typed
 from trunkline.cli.tools import help_with_tool
 from trunkline.errors import ExchangeUnreachable
 
@@ -166,7 +166,7 @@ def _run(exchange: ExchangeClient, body: bytes, printer: ProgressPrinter | None)
     if known is None or not (known.is_final or known.approval_id):
         # The stream ended early. The call, if it was taken on, is on record and goes on without us.
         # Its record can be read while no exchange runs; `trunkline calls` lists calls without their output.
-        where = f"`{_story(known)}` shows" if known else "after `trunkline up`, `trunkline calls` shows"
+        where = f"`{_story(known)}` shows" if known else f"after `{typed('up')}`, `{typed('calls')}` shows"
         text = f"the exchange went away while the call ran; {where} how it ended"
         raise CommandFailed("hub.unavailable", text, exit_code=CANCELED_OR_UNKNOWN)
     return known
@@ -174,7 +174,7 @@ def _run(exchange: ExchangeClient, body: bytes, printer: ProgressPrinter | None)
 
 def _story(known: KnownCall) -> str:
     """The command that shows what became of a call, its output included."""
-    return f"trunkline ledger show --call {printable(known.call_id)}"
+    return typed(f"ledger show --call {printable(known.call_id)}")
 
 
 @contextlib.contextmanager
@@ -210,8 +210,14 @@ def _questions_inside_told(exchange: ExchangeClient, known: Callable[[], KnownCa
     A thread, because the call's own stream is silent meanwhile.
     """
     over = threading.Event()
+    # Of the command line that this thread belongs to; a hint repeats its --home.
+    context = click.get_current_context()
 
     def look() -> None:
+        with context.scope(cleanup=False):
+            look_on()
+
+    def look_on() -> None:
         told = set()
         while not over.wait(LOOK_EVERY_S):
             current = known()
@@ -225,7 +231,7 @@ def _questions_inside_told(exchange: ExchangeClient, known: Callable[[], KnownCa
                     told.add(approval_id)
                     question = other.get(at("approvals", approval_id))
                     what = printable(f"{approval_id} of {question.get('tool_id', '')}")
-                    note(f"waiting for approval {what}, called inside: trunkline approve {approval_id}")
+                    note(f"waiting for approval {what}, called inside: {typed(f'approve {approval_id}')}")
 
     threading.Thread(target=look, daemon=True).start()
     try:
@@ -243,7 +249,7 @@ def _wait_for_person(
     """
     until = f" (until {clock(seconds_of(asked.expires_at))})" if asked.expires_at else ""
     try:
-        note(f"waiting for approval {asked.approval_id}{until}: trunkline approve {asked.approval_id}")
+        note(f"waiting for approval {asked.approval_id}{until}: {typed(f'approve {asked.approval_id}')}")
         if no_wait:
             raise SystemExit(CANCELED_OR_UNKNOWN)
         with _questions_inside_told(exchange, lambda: asked):
@@ -266,7 +272,7 @@ def _polled(exchange: ExchangeClient, call_id: str, printer: ProgressPrinter | N
         except ExchangeUnreachable:
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > RESTART_S:
-                text = "the exchange went away; the question will be open again after `trunkline up`"
+                text = f"the exchange went away; the question will be open again after `{typed('up')}`"
                 raise CommandFailed("hub.unavailable", text, exit_code=CANCELED_OR_UNKNOWN) from None
             with contextlib.suppress(ExchangeUnreachable):
                 exchange = ExchangeClient(exchange.home)

@@ -14,7 +14,7 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import clock, duration, note, printable, say, seconds_of, table
+from trunkline.cli.terminal import clock, duration, note, printable, say, seconds_of, table, typed
 
 if TYPE_CHECKING:
     from trunkline.ledger.reader import Reader
@@ -47,7 +47,7 @@ def calls(settings: CommandSettings, last: int, correlation: str | None, refused
     _show(found, correlation)
     count = sum(exchange.get(at("status")).get("refused_calls", {}).values())
     if count and correlation is None:
-        note(f"{count:,} refused since the start: trunkline calls --refused")
+        note(f"{count:,} refused since the start: {typed('calls --refused')}")
 
 
 def _show(found: list[dict[str, Any]], correlation: str | None) -> None:
@@ -55,7 +55,7 @@ def _show(found: list[dict[str, Any]], correlation: str | None) -> None:
         if correlation is not None:
             say(f"No calls in the conversation {printable(correlation)}.")
         else:
-            say("No calls yet. `trunkline tools` shows what can be called.")
+            say(f"No calls yet. `{typed('tools')}` shows what can be called.")
         return
     rows = [
         [

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from trunkline.cli.terminal import CommandFailed
+from trunkline.cli.terminal import CommandFailed, typed
 from trunkline.config import Home
 from trunkline.errors import ExchangeUnreachable
 
@@ -135,7 +135,7 @@ def _ready(home: Home) -> dict[str, Any]:
         raise ExchangeUnreachable(f"{home.ready_file}: {error.strerror}") from None
     except msgspec.DecodeError:
         raise ExchangeUnreachable(
-            f"{home.ready_file} cannot be read; remove it and start again: trunkline up"
+            f"{home.ready_file} cannot be read; remove it and start again: {typed('up')}"
         ) from None
     pid, start_time = ready.get("pid"), ready.get("start_time")
     if not isinstance(pid, int) or not is_alive(pid, start_time) or not isinstance(ready.get("http"), str):
@@ -144,7 +144,7 @@ def _ready(home: Home) -> dict[str, Any]:
 
 
 def _not_running(home: Home) -> ExchangeUnreachable:
-    return ExchangeUnreachable(f"not running: trunkline up (looked in {home.path})")
+    return ExchangeUnreachable(f"not running: {typed('up')} (looked in {home.path})")
 
 
 def is_alive(pid: int, start_time: object) -> bool:

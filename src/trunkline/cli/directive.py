@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, json_argument, shared
-from trunkline.cli.terminal import note, printable, say
+from trunkline.cli.terminal import note, printable, say, typed
 from trunkline.cli.tools import help_with_tool
 
 
@@ -37,4 +37,5 @@ def new(settings: CommandSettings, tool: str, json_input: str | None, reason: st
     answer = exchange.post(at("directives"), body)
     if not settings.shown_as_json(answer):
         say(printable(answer["directive_id"]))
-        note(f"for one call within the hour: trunkline call {printable(tool)} … --directive {answer['directive_id']}")
+        hint = typed(f"call {printable(tool)} … --directive {answer['directive_id']}")
+        note(f"for one call within the hour: {hint}")

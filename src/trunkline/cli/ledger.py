@@ -17,7 +17,7 @@ import click
 
 from trunkline.cli.client import decode, encode
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import CommandFailed, heading, note, printable, say
+from trunkline.cli.terminal import CommandFailed, heading, note, printable, say, typed
 from trunkline.cli.watch import sentence
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _say_body(name: str, entry: dict[str, Any]) -> None:
 
 def nothing_under(name: str | None) -> NoReturn:
     """End the command: there is no such call or conversation."""
-    raise CommandFailed("not_found", f"nothing is on record under {name}; `trunkline calls` shows ids")
+    raise CommandFailed("not_found", f"nothing is on record under {name}; `{typed('calls')}` shows ids")
 
 
 @ledger.command("export", short_help="Hand out a conversation, as lines or as a bundle with proof.")

@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import note, printable, say
+from trunkline.cli.terminal import note, printable, say, typed
 
 # RestartPreventExitStatus: a configuration that cannot be used (2) and a damaged record (1) are for a person. A disk
 # that failed (70) and a crash are tried again.
@@ -60,7 +60,7 @@ def service(settings: CommandSettings, name: str, config: Path | None) -> None:
         return
     say(unit.rstrip("\n"))
     file = f"~/.config/systemd/user/{printable(name)}.service"
-    note(f"# save it:           mkdir -p ~/.config/systemd/user && trunkline service > {file}")
+    note(f"# save it:           mkdir -p ~/.config/systemd/user && {typed('service')} > {file}")
     note(f"# start it, always:  systemctl --user daemon-reload && systemctl --user enable --now {printable(name)}")
     note(f"# what it prints:    journalctl --user -u {printable(name)}")
     note("# without a login:   loginctl enable-linger")

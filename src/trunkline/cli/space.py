@@ -13,7 +13,7 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with, error_of
 from trunkline.cli.options import CommandSettings, json_argument, shared
-from trunkline.cli.terminal import CommandFailed, note, printable, say, table
+from trunkline.cli.terminal import CommandFailed, clock, note, printable, say, seconds_of, table, typed
 from trunkline.errors import ExchangeUnreachable
 
 # Below the patience of one request; then it is asked again.
@@ -51,7 +51,7 @@ def list_spaces(settings: CommandSettings) -> None:
     if settings.shown_as_json({"spaces": found}):
         return
     if not found:
-        say("No spaces. `trunkline space new NAME` makes one.")
+        say(f"No spaces. `{typed('space new NAME')}` makes one.")
         return
     rows = [
         [
@@ -101,7 +101,7 @@ def list_snapshots(settings: CommandSettings, name: str) -> None:
         say("No snapshots. One is taken before the first change of a run.")
         return
     rows = [
-        [str(one["number"]), one["taken_at"], one["run"], str(one["files"]), str(one["bytes"])]
+        [str(one["number"]), clock(seconds_of(one["taken_at"])), one["run"], str(one["files"]), str(one["bytes"])]
         for one in found["snapshots"]
     ]
     table(["NUMBER", "TAKEN", "BEFORE", "FILES", "BYTES"], rows, whole=True)
@@ -136,7 +136,7 @@ def undo(settings: CommandSettings, name: str, run_id: str, yes: bool) -> None:
     if "not_kept" in done:
         note(f"this cannot be undone: {printable(done['not_kept'])}")
     else:
-        note(f"undo this with: trunkline space undo {printable(name)} {printable(done['undo_with'])}")
+        note("undo this with: " + typed(f"space undo {printable(name)} {printable(done['undo_with'])}"))
 
 
 def _told(change: dict[str, Any]) -> str:
@@ -222,7 +222,7 @@ def _follow(exchange: ExchangeClient, message: dict[str, Any], *, wait: bool) ->
                 if message["status"] != "awaiting_approval" or message["events"]:
                     break
         except ExchangeUnreachable:
-            text = f"the exchange went away; the run goes on: trunkline space show {run_id} --wait"
+            text = f"the exchange went away; the run goes on: {typed(f'space show {run_id} --wait')}"
             raise CommandFailed("hub.unavailable", text, exit_code=3) from None
 
 
@@ -245,7 +245,7 @@ def _say(message: dict[str, Any]) -> None:
 def _tell_of_question(message: dict[str, Any]) -> None:
     event = message["events"][-1] if message["events"] else {}
     approval_id = printable(str(event.get("details", {}).get("approvalId", "")))
-    note(f"{printable(event.get('reason', ''))}; waiting: trunkline approve {approval_id}")
+    note(f"{printable(event.get('reason', ''))}; waiting: {typed(f'approve {approval_id}')}")
 
 
 @space.command("check", short_help="What would be decided of each operation; nothing is done.")

@@ -9,13 +9,13 @@ import click
 
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import printable, say
+from trunkline.cli.terminal import printable, say, typed
 
 
 def _steer(settings: CommandSettings, agent: str, action: str, done: str) -> None:
     answer = settings.connect().post(at("agents", agent, action))
     if not settings.shown_as_json(answer):
-        say(f"{printable(agent)} {done}; `trunkline agents` shows how it is")
+        say(f"{printable(agent)} {done}; `{typed('agents')}` shows how it is")
 
 
 @click.command()

@@ -26,6 +26,8 @@ _INVISIBLE: Final = re.compile(
 _SUSPECT: Final = re.compile(r"[^ -~]")
 # Columns of a table that are not made narrower than this.
 _NARROWEST: Final = 10
+# Where ``--home`` is kept in Click's context, if it was given.
+HOME_OPTION: Final = "trunkline.home"
 
 STATUS_COLOURS: Final = {
     "succeeded": "green",
@@ -121,6 +123,17 @@ def status_word(status: str) -> str:
 def heading(text: str) -> str:
     """A line above others, in bold."""
     return click.style(printable(text), bold=True)
+
+
+def typed(words: str) -> str:
+    """``trunkline WORDS`` as it has to be typed to mean this home: with ``--home`` where it was given."""
+    context = click.get_current_context(silent=True)
+    home = None if context is None else context.meta.get(HOME_OPTION)
+    if home is None:
+        return f"trunkline {words}"
+    import shlex
+
+    return f"trunkline {words} --home {printable(shlex.quote(home))}"
 
 
 def near(name: str, known: Iterable[str], likeness: float = 0.5) -> list[str]:

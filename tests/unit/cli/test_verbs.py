@@ -101,7 +101,18 @@ NEEDS_EXCHANGE = [
 @pytest.mark.parametrize("arguments", NEEDS_EXCHANGE, ids=" ".join)
 def test_without_an_exchange_a_verb_says_how_to_start_one(short_path: Path, arguments: tuple[str, ...]) -> None:
     said = trunkline(*arguments, "--home", str(short_path))
-    assert (said.code, said.out, said.err) == (2, "", f"not running: trunkline up (looked in {short_path})\n")
+    told = f"not running: trunkline up --home {short_path} (looked in {short_path})\n"
+    assert (said.code, said.out, said.err) == (2, "", told)
+
+
+def test_a_hint_repeats_the_home_that_was_given_and_only_then(running: Running, short_path: Path) -> None:
+    spaced = short_path / "a b"
+    spaced.symlink_to(running.home)
+    said = trunkline("status", "--home", str(spaced))
+    assert f": trunkline approvals --home '{spaced}'\n" in said.out
+    assert ": trunkline approvals\n" in running.run("status").out
+    question = trunkline("--home", str(running.home), "approvals").out
+    assert f"--reason … --home {running.home}\n" in question
 
 
 @pytest.mark.parametrize("home", [("before", "--home"), ("after",)])
