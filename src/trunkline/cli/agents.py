@@ -14,6 +14,9 @@ from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import say, table, typed
 from trunkline.config import Home
 
+# VERSION, RESTARTS, PID and ISOLATION, where a terminal is too narrow for all; a note says what matters of them.
+SPARE = (3, 8, 9, 10)
+
 
 @click.command()
 @shared
@@ -47,7 +50,7 @@ def agents(settings: CommandSettings) -> None:
         for agent in found
     ]
     figures = ["VERSION", "TOOLS", "OPEN", "OK", "FAILED", "RESTARTS", "PID"]
-    table(["AGENT", "STATE", "HEALTH", *figures, "ISOLATION", "NOTE"], rows, status=1, whole=True)
+    table(["AGENT", "STATE", "HEALTH", *figures, "ISOLATION", "NOTE"], rows, status=1, below=1, keep=(0,), spare=SPARE)
 
 
 def _note(agent: dict[str, Any], home: Home) -> str:

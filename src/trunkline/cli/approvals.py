@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from trunkline.cli.client import at, encode
+from trunkline.cli.completion import questions_here
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import clock, duration, heading, printable, say, seconds_of, typed
 
@@ -95,7 +96,7 @@ def _changed(before: object, after: object) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("approval_id", metavar="ID")
+@click.argument("approval_id", metavar="ID", shell_complete=questions_here)
 @click.option("--reason", default=None, help="For the record.")
 @shared
 def approve(settings: CommandSettings, approval_id: str, reason: str | None) -> None:
@@ -104,7 +105,7 @@ def approve(settings: CommandSettings, approval_id: str, reason: str | None) -> 
 
 
 @click.command()
-@click.argument("approval_id", metavar="ID")
+@click.argument("approval_id", metavar="ID", shell_complete=questions_here)
 @click.option("--reason", default=None, help="Told to the one who asked.")
 @shared
 def deny(settings: CommandSettings, approval_id: str, reason: str | None) -> None:

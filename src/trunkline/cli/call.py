@@ -19,6 +19,7 @@ import click
 from msgspec import Raw, Struct
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode
+from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, json_argument, say_json, shared
 from trunkline.cli.terminal import CommandFailed, clock, exit_code_of, note, printable, seconds_of, typed
 from trunkline.cli.tools import help_with_tool
@@ -59,7 +60,7 @@ def _read_call(data: bytes) -> KnownCall:
 
 
 @click.command()
-@click.argument("tool")
+@click.argument("tool", shell_complete=tools_here)
 @click.argument("json_input", metavar="[JSON]", required=False)
 @click.option(
     "--timeout", type=click.FloatRange(min=0.001), metavar="S", help="Seconds the tool may take, instead of its own."

@@ -37,7 +37,8 @@ class ExchangeClient:
     Each request is a connection of its own: nothing is held while a person thinks.
     """
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         self.ready = _ready(home)
         self.home = home
         # What becomes of a refusal; unless a verb says otherwise, the end of the command.
@@ -89,7 +90,7 @@ class ExchangeClient:
 
     @contextmanager
     def _sent(self, method: str, path: str, body: bytes | None, accept: str) -> Iterator[http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection(self._host, self._port or 80, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection(self._host, self._port or 80, timeout=self._timeout_s)
         headers = {"Authorization": f"Bearer {self._token}", "Accept": accept}
         if body is not None:
             headers["Content-Type"] = "application/json"

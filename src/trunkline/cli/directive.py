@@ -9,6 +9,7 @@ import click
 from msgspec import Raw
 
 from trunkline.cli.client import at
+from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import note, printable, say, typed
 from trunkline.cli.tools import help_with_tool
@@ -20,7 +21,7 @@ def directive() -> None:
 
 
 @directive.command("new", short_help="State that one call is intended.")
-@click.argument("tool")
+@click.argument("tool", shell_complete=tools_here)
 @click.argument("json_input", metavar="[JSON]", required=False)
 @click.option("--reason", required=True, help="Why; it goes on record.")
 @shared

@@ -7,11 +7,13 @@ Owns what a person is shown and the options. Reading and proving are in ``trunkl
 from __future__ import annotations
 
 import os
+import re
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 
 import click
 
@@ -23,6 +25,12 @@ from trunkline.cli.watch import sentence
 if TYPE_CHECKING:
     from trunkline.ledger.heads import WrittenHead
     from trunkline.ledger.reader import Reader
+
+# Entries read at once.
+_PIECE: Final = 10_000
+_AT: Final = re.compile(rb'"at":(\d+)')
+_AGO: Final = re.compile(r"(\d{1,9})(min|h|d)")
+_UNITS_S: Final = {"min": 60, "h": 3600, "d": 86_400}
 
 
 @click.group()
@@ -241,23 +249,46 @@ def nothing_under(name: str | None) -> NoReturn:
     raise CommandFailed("not_found", f"nothing is on record under {name}; `{typed('calls')}` shows ids")
 
 
-@ledger.command("export", short_help="Hand out a conversation, as lines or as a bundle with proof.")
-@click.option("--correlation", metavar="ID", required=True, help="The conversation.")
+@ledger.command("export", short_help="Hand out a conversation, a time range or everything.")
+@click.option("--correlation", metavar="ID", help="A conversation.")
+@click.option("--all", "everything", is_flag=True, help="Everything, one entry a line.")
+@click.option("--since", metavar="TIME", help="What was recorded from then on: 2026-11-15, 2026-11-15T10:00, 2h, 7d.")
+@click.option("--until", metavar="TIME", help="What was recorded before then.")
 @click.option("--format", "form", type=click.Choice(["replay", "bundle"]), default="replay", show_default=True)
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file instead of stdout.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A new file instead of stdout.")
+@click.option("--overwrite", is_flag=True, help="With --out: also a file that is there already.")
 @shared
-def export(settings: CommandSettings, correlation: str, form: str, out: Path | None) -> None:
-    """Hand out a conversation: `replay` is one entry a line, `bundle` a zip that proves itself."""
+def export(
+    settings: CommandSettings,
+    correlation: str | None,
+    everything: bool,
+    since: str | None,
+    until: str | None,
+    form: str,
+    out: Path | None,
+    overwrite: bool,
+) -> None:
+    """Hand out a conversation, a time range or everything, secrets masked.
+
+    `replay` is one entry a line, `bundle` a zip of a conversation that proves itself: `trunkline ledger check`.
+    Times without a zone are local. A copy of everything that proves itself is made by `trunkline ledger backup`.
+    """
     from trunkline.ledger import export as record
 
+    if sum((correlation is not None, everything, since is not None or until is not None)) != 1:
+        raise click.UsageError("give one of --correlation, --all, and a time range (--since, --until)")
+    if correlation is None and form == "bundle":
+        raise click.UsageError("a bundle is of one conversation: give --correlation")
     with reading(settings) as reader:
+        if correlation is None:
+            lines = _lines_between(reader, _moment(since, "--since"), _moment(until, "--until"))
+            _hand_out((line + b"\n" for line in lines), out, as_text=True, overwrite=overwrite)
+            return
         if not record.numbers(reader, correlation=correlation):
             nothing_under(correlation)
         if form == "replay":
-            data = b"".join(line + b"\n" for line in record.replay(reader, correlation=correlation))
-            if out is None and sys.stdout.isatty():
-                data = printable(data.decode(), keep="\n").encode()
-            _hand_out(data, out)
+            lines = record.replay(reader, correlation=correlation)
+            _hand_out((line + b"\n" for line in lines), out, as_text=True, overwrite=overwrite)
         elif out is None and sys.stdout.isatty():
             raise click.UsageError("a bundle is a zip, not text: give --out FILE or redirect stdout")
         else:
@@ -265,17 +296,50 @@ def export(settings: CommandSettings, correlation: str, form: str, out: Path | N
 
             bundle = io.BytesIO()
             record.bundle(reader, correlation, bundle)
-            _hand_out(bundle.getvalue(), out)
+            _hand_out([bundle.getvalue()], out, overwrite=overwrite)
 
 
-def _hand_out(data: bytes, out: Path | None) -> None:
+def _lines_between(reader: Reader, since_ms: float, until_ms: float) -> Iterator[bytes]:
+    """Entries of a time range, one a line, in their order. A clock that was set back may have put some elsewhere."""
+    from trunkline.ledger.export import on_one_line
+
+    newest = reader.head()[0]
+    for first in range(1, newest + 1, _PIECE):
+        for line in reader.lines(first, min(first + _PIECE - 1, newest)):
+            at = _AT.search(line, 0, 256)
+            if at is not None and since_ms <= int(at[1]) < until_ms:
+                yield on_one_line(line)
+
+
+def _moment(text: str | None, option: str) -> float:
+    """A time on the command line in ms; where none was given, before or after everything."""
+    if text is None:
+        return float("-inf") if option == "--since" else float("inf")
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return (time.time() - int(ago[1]) * _UNITS_S[ago[2]]) * 1000
+    import datetime as dt
+
+    try:
+        return dt.datetime.fromisoformat(text).timestamp() * 1000
+    except (ValueError, OverflowError):
+        raise click.BadParameter("expected 2026-11-15, 2026-11-15T10:00, 90min, 2h or 7d", param_hint=option) from None
+
+
+def _hand_out(pieces: Iterable[bytes], out: Path | None, *, as_text: bool = False, overwrite: bool = False) -> None:
+    """Write to the file, or to stdout: there text is shown with nothing invisible in it, if a person looks."""
     if out is None:
         stdout: BinaryIO = sys.stdout.buffer
-        stdout.write(data)
+        escapes = as_text and sys.stdout.isatty()
+        stdout.writelines(printable(piece.decode(), keep="\n").encode() if escapes else piece for piece in pieces)
         stdout.flush()
         return
     try:
-        out.write_bytes(data)
+        with out.open("wb" if overwrite else "xb") as file:
+            size = sum(map(file.write, pieces))
+    except FileExistsError:
+        text = f"{printable(str(out))} exists: choose another name, or give --overwrite"
+        raise click.BadParameter(text, param_hint="--out") from None
     except OSError as error:
         raise click.BadParameter(f"{printable(str(out))}: {error.strerror}", param_hint="--out") from None
-    note(f"{printable(str(out))}: {len(data):,} bytes")
+    note(f"{printable(str(out))}: {size:,} bytes")

@@ -51,6 +51,7 @@ VERBS = {
     "space": Verb("space", "space", "Workspaces for agents: make, list, remove, run operations."),
     "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
+    "completion": Verb("completion", "completion", "Let a shell complete verbs, tools, agents and questions."),
     "check": Verb("check", "check", "Whether somebody's implementation of a protocol is right."),
     "ledger": Verb("ledger", "ledger", "The record of everything: verify, show, export."),
 }
@@ -107,7 +108,7 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
 @click.pass_context
 def cli(context: click.Context, _: CommandSettings) -> None:
     """An exchange for agents: they call each other's tools, under one policy, with one record."""
-    if os.environ.get("NO_COLOR"):
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         context.color = False
     if context.invoked_subcommand is None:
         say(heading("Trunkline joins agents: they call each other's tools, under one policy, with one record."))

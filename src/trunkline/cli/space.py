@@ -65,7 +65,7 @@ def list_spaces(settings: CommandSettings) -> None:
         ]
         for one in found
     ]
-    table(["NAME", "PRESET", "SHELL", "NETWORK", "OPEN RUNS", "ASKING", "FOLDER"], rows, whole=True)
+    table(["NAME", "PRESET", "SHELL", "NETWORK", "OPEN RUNS", "ASKING", "FOLDER"], rows, below=1, keep=(0,))
 
 
 @space.command("rm", short_help="Remove a space with all its files.")
@@ -104,7 +104,7 @@ def list_snapshots(settings: CommandSettings, name: str) -> None:
         [str(one["number"]), clock(seconds_of(one["taken_at"])), one["run"], str(one["files"]), str(one["bytes"])]
         for one in found["snapshots"]
     ]
-    table(["NUMBER", "TAKEN", "BEFORE", "FILES", "BYTES"], rows, whole=True)
+    table(["NUMBER", "TAKEN", "BEFORE", "FILES", "BYTES"], rows, keep=(0, 2))
 
 
 @space.command("undo", short_help="Bring a space back to where it was before a run.")
@@ -270,4 +270,4 @@ def check(settings: CommandSettings, name: str, file: str) -> None:
         [one["operationId"], one["type"], one["decision"], one["policy"], one.get("reason", "")]
         for one in answer["operations"]
     ]
-    table(["OPERATION", "TYPE", "DECISION", "RULE", "REASON"], rows, status=2, whole=True)
+    table(["OPERATION", "TYPE", "DECISION", "RULE", "REASON"], rows, status=2, below=1, keep=(0,))

@@ -11,12 +11,13 @@ from typing import Any, NoReturn
 import click
 
 from trunkline.cli.client import ExchangeClient, at, encode, end_with
+from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, say_json, shared
 from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, printable, say, status_word, table, typed
 
 
 @click.command()
-@click.argument("tool", required=False)
+@click.argument("tool", required=False, shell_complete=tools_here)
 @shared
 def tools(settings: CommandSettings, tool: str | None) -> None:
     """What can be called; with the name of a TOOL its description, its schemas and a call to try.
@@ -37,7 +38,7 @@ def tools(settings: CommandSettings, tool: str | None) -> None:
             _describe(one)
     else:
         rows = [[one["tool_id"], one["status"], _nature(one), one["description"]] for one in found]
-        table(["TOOL", "STATUS", "KIND", "DESCRIPTION"], rows, status=1)
+        table(["TOOL", "STATUS", "KIND", "DESCRIPTION"], rows, status=1, keep=(0,))
 
 
 def _named(tool: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:

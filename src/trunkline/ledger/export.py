@@ -25,7 +25,7 @@ from trunkline.errors import LedgerCorrupt, LedgerError
 from trunkline.ledger.chain import link
 from trunkline.ledger.reader import Reader, call_number
 
-__all__ = ["Bundle", "bundle", "replay", "story", "verify_bundle"]
+__all__ = ["Bundle", "bundle", "on_one_line", "replay", "story", "verify_bundle"]
 
 FORMAT: Final = "trunkline-bundle-1"
 _REFERENCE: Final = re.compile(rb'"\$(?:blob|ref)":"sha256:([0-9a-f]{64})"')
@@ -69,7 +69,7 @@ def replay(reader: Reader, *, call_id: str | None = None, correlation: str | Non
     for number in numbers(reader, call_id=call_id, correlation=correlation):
         line = reader.line(number)
         if line is not None:
-            yield _on_one_line(line)
+            yield on_one_line(line)
 
 
 def story(reader: Reader, *, call_id: str | None = None, correlation: str | None = None) -> list[dict[str, Any]]:
@@ -77,7 +77,8 @@ def story(reader: Reader, *, call_id: str | None = None, correlation: str | None
     return [json.loads(line) for line in replay(reader, call_id=call_id, correlation=correlation)]
 
 
-def _on_one_line(line: bytes) -> bytes:
+def on_one_line(line: bytes) -> bytes:
+    """An entry without line ends between its parts."""
     # A body keeps the white space it arrived with. Outside strings a line end is only that; inside there is none.
     return line.replace(b"\r", b" ").replace(b"\n", b" ")
 
