@@ -281,6 +281,13 @@ class PolicyTable(Section):
     rule: tuple[RuleLine, ...] = ()
 
 
+class Log(Section):
+    """What the exchange itself prints on stderr; agents have files of their own."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
 class Anchor(Section):
     """Where signed heads of the record are published, out of reach of whoever can write to the home folder: one way.
 
@@ -375,6 +382,7 @@ class Sections(Struct, frozen=True, kw_only=True):
     policy_table: PolicyTable = field(default=PolicyTable(), name="policy")
     limits: Limits = Limits()
     ledger: LedgerTable = LedgerTable()
+    log: Log = Log()
 
 
 class Config(Sections, frozen=True, kw_only=True):
@@ -453,6 +461,8 @@ class Home:
         self.ledger_file = path / "ledger.sqlite"
         self.run_folder = path / "run"
         self.logs_folder = path / "logs"
+        # What an exchange in the background prints.
+        self.output_file = path / "exchange.log"
         self.keys_folder = path / "keys"
 
     @classmethod

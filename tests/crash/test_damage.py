@@ -227,6 +227,28 @@ def test_a_start_refuses_names_the_entry_and_deletes_nothing(
     assert not (home / "ready.json").exists()
 
 
+@pytest.fixture(scope="module")
+def stopped(killed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The same home after a clean stop: its snapshot names none of the calls."""
+    home = killed.parent / "stopped"
+    shutil.copytree(killed, home, ignore=LEFT_OUT)
+    with running(home):
+        pass
+    yield home
+    shutil.rmtree(home)
+
+
+def test_a_changed_entry_that_the_start_does_not_need_is_noticed_all_the_same(stopped: Path, short_path: Path) -> None:
+    home = short_path / "home"
+    shutil.copytree(stopped, home, ignore=LEFT_OUT)
+    entry_in_file(home)
+    ended = trunkline(home, "up")
+    assert ended.returncode == 1, ended.stderr
+    assert ended.stderr.endswith("ledger.corrupt: entry 30: does not match its hash\n"), ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (home / "ready.json").exists()
+
+
 def test_without_damage_the_same_home_starts(killed: Path, short_path: Path) -> None:
     home = short_path / "home"
     shutil.copytree(killed, home, ignore=LEFT_OUT)

@@ -113,6 +113,10 @@ open_calls = 5
 open_bytes = 1000
 ledger_bytes_per_hour = 1000000
 taint_s = 60
+[log]
+level = "debug"
+format = "json"
+
 [ledger]
 retention_days = 30
 anchor = {file = "share/heads"}

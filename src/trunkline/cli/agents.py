@@ -11,8 +11,11 @@ import click
 
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import say, table
+from trunkline.cli.terminal import say, table, typed
 from trunkline.config import Home
+
+# VERSION, RESTARTS, PID and ISOLATION, where a terminal is too narrow for all; a note says what matters of them.
+SPARE = (3, 8, 9, 10)
 
 
 @click.command()
@@ -27,7 +30,7 @@ def agents(settings: CommandSettings) -> None:
         return
     if not found:
         say("No agents. Add an [[agent]] to trunkline.toml and reload, or start one by hand with a token:")
-        say("  trunkline token new opensentience --agent ID")
+        say(f"  {typed('token new opensentience --agent ID')}")
         return
     rows = [
         [
@@ -47,7 +50,7 @@ def agents(settings: CommandSettings) -> None:
         for agent in found
     ]
     figures = ["VERSION", "TOOLS", "OPEN", "OK", "FAILED", "RESTARTS", "PID"]
-    table(["AGENT", "STATE", "HEALTH", *figures, "ISOLATION", "NOTE"], rows, status=1, whole=True)
+    table(["AGENT", "STATE", "HEALTH", *figures, "ISOLATION", "NOTE"], rows, status=1, below=1, keep=(0,), spare=SPARE)
 
 
 def _note(agent: dict[str, Any], home: Home) -> str:
@@ -56,4 +59,4 @@ def _note(agent: dict[str, Any], home: Home) -> str:
     why_not_isolated = str(agent.get("isolation", "")).partition(": ")[2]
     if why_not_isolated and not note:
         return f"no sandbox: {why_not_isolated}"
-    return f"{note}; trunkline logs {agent_id}" if note and (home.logs_folder / agent_id).is_dir() else note
+    return f"{note}; {typed(f'logs {agent_id}')}" if note and (home.logs_folder / agent_id).is_dir() else note

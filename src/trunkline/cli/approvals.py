@@ -15,8 +15,9 @@ from typing import Any
 import click
 
 from trunkline.cli.client import ExchangeClient, at, encode
+from trunkline.cli.completion import questions_here
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import CommandFailed, clock, duration, heading, note, printable, say, seconds_of
+from trunkline.cli.terminal import CommandFailed, clock, duration, heading, note, printable, say, seconds_of, typed
 
 
 @click.command()
@@ -58,7 +59,7 @@ def described(question: dict[str, Any]) -> Iterator[str]:
         yield from _indented(question["input"])
     if "after" in question:
         yield from _changed(question.get("before"), question["after"])
-    yield f"  trunkline approve {approval_id}   or   trunkline deny {approval_id} --reason …"
+    yield f"  {typed(f'approve {approval_id}')}   or   {typed(f'deny {approval_id} --reason …')}"
 
 
 def _subject(question: dict[str, Any]) -> str:
@@ -97,7 +98,7 @@ def _changed(before: object, after: object) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("approval_ids", metavar="ID…", nargs=-1)
+@click.argument("approval_ids", metavar="ID…", nargs=-1, shell_complete=questions_here)
 @click.option("--run", "run_id", metavar="RUN", help="All questions of a run of a space, as they come, to its end.")
 @click.option("--always", is_flag=True, help="Write a rule that allows it from now on, after showing it.")
 @click.option("--yes", is_flag=True, help="With --always: do not ask.")
@@ -131,7 +132,7 @@ def approve(
 
 
 @click.command()
-@click.argument("approval_ids", metavar="ID…", nargs=-1)
+@click.argument("approval_ids", metavar="ID…", nargs=-1, shell_complete=questions_here)
 @click.option("--run", "run_id", metavar="RUN", help="All questions of a run of a space, as they come, to its end.")
 @click.option("--reason", default=None, help="Told to the one who asked.")
 @shared

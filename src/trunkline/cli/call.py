@@ -19,8 +19,9 @@ import click
 from msgspec import Raw, Struct
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode
+from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, json_argument, say_json, shared
-from trunkline.cli.terminal import CommandFailed, clock, exit_code_of, note, printable, seconds_of
+from trunkline.cli.terminal import CommandFailed, clock, exit_code_of, note, printable, seconds_of, typed
 from trunkline.cli.tools import help_with_tool
 from trunkline.errors import ExchangeUnreachable
 
@@ -59,7 +60,7 @@ def _read_call(data: bytes) -> KnownCall:
 
 
 @click.command()
-@click.argument("tool")
+@click.argument("tool", shell_complete=tools_here)
 @click.argument("json_input", metavar="[JSON]", required=False)
 @click.option(
     "--timeout", type=click.FloatRange(min=0.001), metavar="S", help="Seconds the tool may take, instead of its own."
@@ -192,7 +193,7 @@ def _run(exchange: ExchangeClient, body: bytes, printer: ProgressPrinter | None,
     if known is None or not (known.is_final or known.approval_id):
         # The stream ended early. The call, if it was taken on, is on record and goes on without us.
         # Its record can be read while no exchange runs; `trunkline calls` lists calls without their output.
-        where = f"`{_story(known)}` shows" if known else "after `trunkline up`, `trunkline calls` shows"
+        where = f"`{_story(known)}` shows" if known else f"after `{typed('up')}`, `{typed('calls')}` shows"
         text = f"the exchange went away while the call ran; {where} how it ended"
         raise CommandFailed("hub.unavailable", text, exit_code=CANCELED_OR_UNKNOWN)
     return known
@@ -200,7 +201,7 @@ def _run(exchange: ExchangeClient, body: bytes, printer: ProgressPrinter | None,
 
 def _story(known: KnownCall) -> str:
     """The command that shows what became of a call, its output included."""
-    return f"trunkline ledger show --call {printable(known.call_id)}"
+    return typed(f"ledger show --call {printable(known.call_id)}")
 
 
 class QuestionInside:
@@ -256,8 +257,14 @@ def _questions_inside_told(
     A thread, because the call's own stream is silent meanwhile.
     """
     over = threading.Event()
+    # Of the command line that this thread belongs to; a hint repeats its --home.
+    context = click.get_current_context()
 
     def look() -> None:
+        with context.scope(cleanup=False):
+            look_on()
+
+    def look_on() -> None:
         told = set()
         while not over.wait(LOOK_EVERY_S):
             current = known()
@@ -273,7 +280,7 @@ def _questions_inside_told(
                     told.add(approval_id)
                     question = other.get(at("approvals", approval_id))
                     what = printable(f"{approval_id} of {question.get('tool_id', '')}")
-                    note(f"waiting for approval {what}, called inside: trunkline approve {approval_id}")
+                    note(f"waiting for approval {what}, called inside: {typed(f'approve {approval_id}')}")
                     inside.found(approval_id)
 
     threading.Thread(target=look, daemon=True).start()
@@ -292,7 +299,7 @@ def _wait_for_person(
     """
     until = f" (until {clock(seconds_of(asked.expires_at))})" if asked.expires_at else ""
     try:
-        note(f"waiting for approval {asked.approval_id}{until}: trunkline approve {asked.approval_id}")
+        note(f"waiting for approval {asked.approval_id}{until}: {typed(f'approve {asked.approval_id}')}")
         if no_wait:
             raise SystemExit(CANCELED_OR_UNKNOWN)
         with _questions_inside_told(exchange, lambda: asked, QuestionInside()):
@@ -315,7 +322,7 @@ def _polled(exchange: ExchangeClient, call_id: str, printer: ProgressPrinter | N
         except ExchangeUnreachable:
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > RESTART_S:
-                text = "the exchange went away; the question will be open again after `trunkline up`"
+                text = f"the exchange went away; the question will be open again after `{typed('up')}`"
                 raise CommandFailed("hub.unavailable", text, exit_code=CANCELED_OR_UNKNOWN) from None
             with contextlib.suppress(ExchangeUnreachable):
                 exchange = ExchangeClient(exchange.home)

@@ -14,7 +14,8 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import clock, duration, note, printable, say, seconds_of, table
+from trunkline.cli.terminal import clock, duration, note, printable, say, seconds_of, table, typed
+from trunkline.model import FAULTS
 
 if TYPE_CHECKING:
     from trunkline.ledger.reader import Reader
@@ -47,7 +48,7 @@ def calls(settings: CommandSettings, last: int, correlation: str | None, refused
     _show(found, correlation)
     count = sum(exchange.get(at("status")).get("refused_calls", {}).values())
     if count and correlation is None:
-        note(f"{count:,} refused since the start: trunkline calls --refused")
+        note(f"{count:,} refused since the start: {typed('calls --refused')}")
 
 
 def _show(found: list[dict[str, Any]], correlation: str | None) -> None:
@@ -55,7 +56,7 @@ def _show(found: list[dict[str, Any]], correlation: str | None) -> None:
         if correlation is not None:
             say(f"No calls in the conversation {printable(correlation)}.")
         else:
-            say("No calls yet. `trunkline tools` shows what can be called.")
+            say(f"No calls yet. `{typed('tools')}` shows what can be called.")
         return
     rows = [
         [
@@ -69,7 +70,7 @@ def _show(found: list[dict[str, Any]], correlation: str | None) -> None:
         ]
         for call in found
     ]
-    table(["TIME", "STATUS", "TOOL", "CALLER", "TOOK", "WHY", "CALL"], rows, status=1, whole=True)
+    table(["TIME", "STATUS", "TOOL", "CALLER", "TOOK", "WHY", "CALL"], rows, status=1, below=2, keep=(1, 2))
 
 
 def _latest(exchange: ExchangeClient, last: int, correlation: str | None) -> list[dict[str, Any]]:
@@ -96,10 +97,19 @@ def _show_refused(settings: CommandSettings, last: int, correlation: str | None)
         say("No refused calls on record.")
         return
     rows = [
-        [clock(one["at"] / 1000), one["code"], one["tool_id"], one["caller"], one.get("rule", ""), one["call_id"]]
+        [clock(one["at"] / 1000), one["code"], one["tool_id"], one["caller"], _why_refused(one), one["call_id"]]
         for one in found
     ]
-    table(["TIME", "REFUSED", "TOOL", "CALLER", "RULE", "CALL"], rows, whole=True)
+    table(["TIME", "REFUSED", "TOOL", "CALLER", "WHY", "CALL"], rows, below=2, keep=(1, 2))
+
+
+def _why_refused(refusal: dict[str, Any]) -> str:
+    """What its code means, which rule decided, and through whom it was asked; its words are not on record."""
+    row = FAULTS.get(refusal["code"])
+    parts = [row.text if row is not None else "", f"rule {refusal['rule']}" if refusal.get("rule") else ""]
+    if refusal.get("chain"):
+        parts.append(f"asked through {' → '.join(refusal['chain'])}")
+    return "; ".join(filter(None, parts))
 
 
 def _refusals(reader: Reader, correlation: str | None) -> Iterator[bytes]:

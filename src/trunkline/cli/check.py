@@ -35,6 +35,7 @@ from trunkline.cli.terminal import (
     note,
     printable,
     say,
+    typed,
     width,
 )
 from trunkline.errors import ExchangeUnreachable
@@ -198,7 +199,7 @@ def _identities(settings: CommandSettings, files: Sequence[Path]) -> Iterator[tu
             except ExchangeUnreachable:
                 status = 0
             if status != 200:
-                note(f"not revoked: trunkline token revoke {printable(str(one.get('id')))}")
+                note("not revoked: " + typed(f"token revoke {printable(str(one.get('id')))}"))
 
 
 def _read(file: Path) -> Identity:

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from trunkline.cli.terminal import CommandFailed
+from trunkline.cli.terminal import CommandFailed, typed
 from trunkline.config import Home
 from trunkline.errors import ExchangeUnreachable
 
@@ -37,7 +37,8 @@ class ExchangeClient:
     Each request is a connection of its own: nothing is held while a person thinks.
     """
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         self.ready = _ready(home)
         self.home = home
         # What becomes of a refusal; unless a verb says otherwise, the end of the command.
@@ -89,7 +90,7 @@ class ExchangeClient:
 
     @contextmanager
     def _sent(self, method: str, path: str, body: bytes | None, accept: str) -> Iterator[http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection(self._host, self._port or 80, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection(self._host, self._port or 80, timeout=self._timeout_s)
         headers = {"Authorization": f"Bearer {self._token}", "Accept": accept}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -135,7 +136,7 @@ def _ready(home: Home) -> dict[str, Any]:
         raise ExchangeUnreachable(f"{home.ready_file}: {error.strerror}") from None
     except msgspec.DecodeError:
         raise ExchangeUnreachable(
-            f"{home.ready_file} cannot be read; remove it and start again: trunkline up"
+            f"{home.ready_file} cannot be read; remove it and start again: {typed('up')}"
         ) from None
     pid, start_time = ready.get("pid"), ready.get("start_time")
     if not isinstance(pid, int) or not is_alive(pid, start_time) or not isinstance(ready.get("http"), str):
@@ -144,7 +145,7 @@ def _ready(home: Home) -> dict[str, Any]:
 
 
 def _not_running(home: Home) -> ExchangeUnreachable:
-    return ExchangeUnreachable(f"not running: trunkline up (looked in {home.path})")
+    return ExchangeUnreachable(f"not running: {typed('up')} (looked in {home.path})")
 
 
 def is_alive(pid: int, start_time: object) -> bool:

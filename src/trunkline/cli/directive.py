@@ -9,8 +9,9 @@ import click
 from msgspec import Raw
 
 from trunkline.cli.client import at
+from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, json_argument, shared
-from trunkline.cli.terminal import note, printable, say
+from trunkline.cli.terminal import note, printable, say, typed
 from trunkline.cli.tools import help_with_tool
 
 
@@ -20,7 +21,7 @@ def directive() -> None:
 
 
 @directive.command("new", short_help="State that one call is intended.")
-@click.argument("tool")
+@click.argument("tool", shell_complete=tools_here)
 @click.argument("json_input", metavar="[JSON]", required=False)
 @click.option("--reason", required=True, help="Why; it goes on record.")
 @shared
@@ -37,4 +38,5 @@ def new(settings: CommandSettings, tool: str, json_input: str | None, reason: st
     answer = exchange.post(at("directives"), body)
     if not settings.shown_as_json(answer):
         say(printable(answer["directive_id"]))
-        note(f"for one call within the hour: trunkline call {printable(tool)} … --directive {answer['directive_id']}")
+        hint = typed(f"call {printable(tool)} … --directive {answer['directive_id']}")
+        note(f"for one call within the hour: {hint}")

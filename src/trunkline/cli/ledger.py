@@ -7,22 +7,30 @@ Owns what a person is shown and the options. Reading and proving are in ``trunkl
 from __future__ import annotations
 
 import os
+import re
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 
 import click
 
 from trunkline.cli.client import decode, encode
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import CommandFailed, heading, note, printable, say
+from trunkline.cli.terminal import CommandFailed, heading, note, printable, say, typed
 from trunkline.cli.watch import sentence
 
 if TYPE_CHECKING:
     from trunkline.ledger.heads import WrittenHead
     from trunkline.ledger.reader import Reader
+
+# Entries read at once.
+_PIECE: Final = 10_000
+_AT: Final = re.compile(rb'"at":(\d+)')
+_AGO: Final = re.compile(r"(\d{1,9})(min|h|d)")
+_UNITS_S: Final = {"min": 60, "h": 3600, "d": 86_400}
 
 
 @click.group()
@@ -43,13 +51,17 @@ def reading(settings: CommandSettings) -> Iterator[Reader]:
 
 
 @ledger.command("verify", short_help="Prove that nothing in it was changed.")
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--head", metavar="HEAD", help="A head that was written down: `trunkline ledger anchor` prints one.")
 @click.option(
     "--anchor", metavar="FILE|HEAD", help="Heads that were published, or one of them. Default: the anchor file."
 )
 @shared
-def verify(settings: CommandSettings, head: str | None, anchor: str | None) -> None:
+def verify(settings: CommandSettings, file: Path | None, head: str | None, anchor: str | None) -> None:
     """Prove that every entry is the one that was written; exit 1 names the first that is not.
+
+    FILE is a copy that `ledger backup` made; without it the record of this home is meant. The signatures of a copy
+    are checked with the key of this home, if it has one.
 
     Signed heads show a record that was made anew, put back or cut. Where they were put back with it, only a head that
     was kept elsewhere shows it: --head, --anchor.
@@ -57,8 +69,11 @@ def verify(settings: CommandSettings, head: str | None, anchor: str | None) -> N
     from trunkline.ledger.heads import public_key_of
     from trunkline.ledger.verify import verify as walk
 
-    kept = [*_heads(head, "--head"), *_anchors(settings, anchor)]
-    report = walk(settings.home.ledger_file, kept=kept, public_key=public_key_of(settings.home.keys_folder))
+    # What was published since a copy was taken is not in it.
+    published = _anchors(settings, anchor) if file is None or anchor is not None else []
+    kept = [*_heads(head, "--head"), *published]
+    path = settings.home.ledger_file if file is None else file
+    report = walk(path, kept=kept, public_key=public_key_of(settings.home.keys_folder))
     if settings.shown_as_json(
         {"status": "whole", **{name: getattr(report, name) for name in report.__struct_fields__}}
     ):
@@ -231,11 +246,14 @@ def _say_body(name: str, entry: dict[str, Any]) -> None:
 
 def nothing_under(name: str | None) -> NoReturn:
     """End the command: there is no such call or conversation."""
-    raise CommandFailed("not_found", f"nothing is on record under {name}; `trunkline calls` shows ids")
+    raise CommandFailed("not_found", f"nothing is on record under {name}; `{typed('calls')}` shows ids")
 
 
-@ledger.command("export", short_help="Hand out a conversation: its trajectory, its entries, or a proof.")
-@click.option("--correlation", metavar="ID", required=True, help="The conversation.")
+@ledger.command("export", short_help="Hand out a conversation, a time range or everything.")
+@click.option("--correlation", metavar="ID", help="A conversation.")
+@click.option("--all", "everything", is_flag=True, help="Everything, one entry a line.")
+@click.option("--since", metavar="TIME", help="What was recorded from then on: 2026-11-15, 2026-11-15T10:00, 2h, 7d.")
+@click.option("--until", metavar="TIME", help="What was recorded before then.")
 @click.option(
     "--format",
     "form",
@@ -243,50 +261,97 @@ def nothing_under(name: str | None) -> NoReturn:
     default="entries",
     show_default=True,
 )
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file instead of stdout.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A new file instead of stdout.")
+@click.option("--overwrite", is_flag=True, help="With --out: also a file that is there already.")
 @shared
-def export(settings: CommandSettings, correlation: str, form: str, out: Path | None) -> None:
-    """Hand out a conversation, secrets masked.
+def export(
+    settings: CommandSettings,
+    correlation: str | None,
+    everything: bool,
+    since: str | None,
+    until: str | None,
+    form: str,
+    out: Path | None,
+    overwrite: bool,
+) -> None:
+    """Hand out a conversation, a time range or everything, secrets masked.
 
     \b
     entries  one entry of the record a line
-    proof    a zip that proves itself: `trunkline ledger check`
+    proof    a zip of a conversation that proves itself: `trunkline ledger check`
     replay   a trajectory, REPLAY.jsonl v1: `trunkline replay FILE`
     bundle   the same as one JSON value, a ReplayBundle
+
+    Times without a zone are local. A copy of everything that proves itself is made by `trunkline ledger backup`.
     """
     from trunkline.ledger import export as record
 
+    if sum((correlation is not None, everything, since is not None or until is not None)) != 1:
+        raise click.UsageError("give one of --correlation, --all, and a time range (--since, --until)")
+    if correlation is None and form != "entries":
+        raise click.UsageError(f"a {form} is of one conversation: give --correlation")
     with reading(settings) as reader:
+        if correlation is None:
+            lines = _lines_between(reader, _moment(since, "--since"), _moment(until, "--until"))
+            _hand_out((line + b"\n" for line in lines), out, as_text=True, overwrite=overwrite)
+            return
         if not record.numbers(reader, correlation=correlation):
             nothing_under(correlation)
-        match form:
-            case "proof":
-                if out is None and sys.stdout.isatty():
-                    raise click.UsageError("a proof is a zip, not text: give --out FILE or redirect stdout")
-                _hand_out([_proof(reader, correlation)], out)
-            case "entries":
-                lines = record.entry_lines(reader, correlation=correlation)
-                _hand_out((line + b"\n" for line in lines), out, as_text=True)
-            case "replay":
-                _hand_out((line + b"\n" for line in record.trajectory(reader, correlation)), out, as_text=True)
-            case _:
-                from trunkline.trajectory.bundle import bundle_of, encode_bundle
-
-                bundle = bundle_of(record.trajectory(reader, correlation))
-                _hand_out([encode_bundle(bundle) + b"\n"], out, as_text=True)
+        pieces = _pieces(reader, correlation, form, is_terminal=out is None and sys.stdout.isatty())
+        _hand_out(pieces, out, as_text=form != "proof", overwrite=overwrite)
 
 
-def _proof(reader: Reader, correlation: str) -> bytes:
-    import io
+def _pieces(reader: Reader, correlation: str, form: str, *, is_terminal: bool) -> Iterable[bytes]:
+    """A conversation in one of its forms."""
+    from trunkline.ledger import export as record
 
-    from trunkline.ledger.export import proof
+    match form:
+        case "proof":
+            if is_terminal:
+                raise click.UsageError("a proof is a zip, not text: give --out FILE or redirect stdout")
+            import io
 
-    made = io.BytesIO()
-    proof(reader, correlation, made)
-    return made.getvalue()
+            made = io.BytesIO()
+            record.proof(reader, correlation, made)
+            return [made.getvalue()]
+        case "entries":
+            return (line + b"\n" for line in record.entry_lines(reader, correlation=correlation))
+        case "replay":
+            return (line + b"\n" for line in record.trajectory(reader, correlation))
+        case _:
+            from trunkline.trajectory.bundle import bundle_of, encode_bundle
+
+            return [encode_bundle(bundle_of(record.trajectory(reader, correlation))) + b"\n"]
 
 
-def _hand_out(pieces: Iterable[bytes], out: Path | None, *, as_text: bool = False) -> None:
+def _lines_between(reader: Reader, since_ms: float, until_ms: float) -> Iterator[bytes]:
+    """Entries of a time range, one a line, in their order. A clock that was set back may have put some elsewhere."""
+    from trunkline.ledger.export import on_one_line
+
+    newest = reader.head()[0]
+    for first in range(1, newest + 1, _PIECE):
+        for line in reader.lines(first, min(first + _PIECE - 1, newest)):
+            at = _AT.search(line, 0, 256)
+            if at is not None and since_ms <= int(at[1]) < until_ms:
+                yield on_one_line(line)
+
+
+def _moment(text: str | None, option: str) -> float:
+    """A time on the command line in ms; where none was given, before or after everything."""
+    if text is None:
+        return float("-inf") if option == "--since" else float("inf")
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return (time.time() - int(ago[1]) * _UNITS_S[ago[2]]) * 1000
+    import datetime as dt
+
+    try:
+        return dt.datetime.fromisoformat(text).timestamp() * 1000
+    except (ValueError, OverflowError):
+        raise click.BadParameter("expected 2026-11-15, 2026-11-15T10:00, 90min, 2h or 7d", param_hint=option) from None
+
+
+def _hand_out(pieces: Iterable[bytes], out: Path | None, *, as_text: bool = False, overwrite: bool = False) -> None:
     """Write to the file, or to stdout: there text is shown with nothing invisible in it, if a person looks."""
     if out is None:
         stdout: BinaryIO = sys.stdout.buffer
@@ -295,8 +360,11 @@ def _hand_out(pieces: Iterable[bytes], out: Path | None, *, as_text: bool = Fals
         stdout.flush()
         return
     try:
-        with out.open("wb") as file:
+        with out.open("wb" if overwrite else "xb") as file:
             size = sum(map(file.write, pieces))
+    except FileExistsError:
+        text = f"{printable(str(out))} exists: choose another name, or give --overwrite"
+        raise click.BadParameter(text, param_hint="--out") from None
     except OSError as error:
         raise click.BadParameter(f"{printable(str(out))}: {error.strerror}", param_hint="--out") from None
     note(f"{printable(str(out))}: {size:,} bytes")

@@ -28,8 +28,11 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "up": Verb("up", "up", "Run the exchange here, in the foreground."),
+    "up": Verb("up", "up", "Run the exchange here, in the foreground or in the background."),
+    "down": Verb("down", "down", "Stop the exchange, wherever it was started."),
+    "service": Verb("service", "service", "A systemd unit that runs it from login on."),
     "status": Verb("status", "status", "What runs here, since when, and how busy it is."),
+    "doctor": Verb("doctor", "doctor", "What is missing here, what is off and why, what is wrong."),
     "agents": Verb("agents", "agents", "The agents, how they are, and why one does not run."),
     "start": Verb("steering", "start", "Start an agent that does not run."),
     "stop": Verb("steering", "stop", "Stop an agent."),
@@ -52,6 +55,7 @@ VERBS = {
     "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
     "replay": Verb("replay", "replay", "Check a trajectory, compare two, or answer from one."),
+    "completion": Verb("completion", "completion", "Let a shell complete verbs, tools, agents and questions."),
     "check": Verb("check", "check", "Whether somebody's implementation of a protocol is right."),
     "ledger": Verb("ledger", "ledger", "The record of everything: verify, show, export."),
 }
@@ -108,7 +112,7 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
 @click.pass_context
 def cli(context: click.Context, _: CommandSettings) -> None:
     """An exchange for agents: they call each other's tools, under one policy, with one record."""
-    if os.environ.get("NO_COLOR"):
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         context.color = False
     if context.invoked_subcommand is None:
         say(heading("Trunkline joins agents: they call each other's tools, under one policy, with one record."))

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from trunkline.cli.client import ExchangeClient, encode
-from trunkline.cli.terminal import CommandFailed, printable, say
+from trunkline.cli.terminal import HOME_OPTION, CommandFailed, printable, say
 from trunkline.config import Home
 
 # How much of a line is shown on each side of a fault in it.
@@ -51,6 +51,7 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
     def keep_home(context: click.Context, _: click.Parameter, value: str | None) -> None:
         if value is not None:
             context.ensure_object(CommandSettings).home_option = value
+            context.meta[HOME_OPTION] = value
 
     def keep_json(context: click.Context, _: click.Parameter, value: bool) -> None:
         if value:

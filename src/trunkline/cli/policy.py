@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from trunkline.cli.client import at
+from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import printable, say, status_word, table
 from trunkline.cli.tools import all_tools, no_tool
@@ -34,7 +35,7 @@ def policy(context: click.Context, settings: CommandSettings) -> None:
         for rule in found["rules"]
     ]
     rows.append(["default", "deny", "*", "*", "", "nothing above matches"])
-    table(["RULE", "DECISION", "CALLER", "TOOL", "IF", "REASON"], rows, status=1, whole=True)
+    table(["RULE", "DECISION", "CALLER", "TOOL", "IF", "REASON"], rows, status=1, below=1, keep=(2, 3))
 
 
 def _condition(rule: dict[str, Any]) -> str:
@@ -51,7 +52,7 @@ def _condition(rule: dict[str, Any]) -> str:
 
 @policy.command("check", short_help="What the rules would say to a call; nothing is called.")
 @click.argument("caller")
-@click.argument("tool")
+@click.argument("tool", shell_complete=tools_here)
 @click.argument("json_input", metavar="[JSON]", required=False)
 @shared
 def check(settings: CommandSettings, caller: str, tool: str, json_input: str | None) -> None:

@@ -14,7 +14,7 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with, error_of
 from trunkline.cli.options import CommandSettings, json_argument, shared
-from trunkline.cli.terminal import CommandFailed, note, printable, say, table
+from trunkline.cli.terminal import CommandFailed, clock, note, printable, say, seconds_of, table, typed
 from trunkline.errors import ExchangeUnreachable
 
 # Below the patience of one request; then it is asked again.
@@ -58,7 +58,7 @@ def list_spaces(settings: CommandSettings) -> None:
     if settings.shown_as_json({"spaces": found}):
         return
     if not found:
-        say("No spaces. `trunkline space new NAME` makes one.")
+        say(f"No spaces. `{typed('space new NAME')}` makes one.")
         return
     rows = [
         [
@@ -72,7 +72,7 @@ def list_spaces(settings: CommandSettings) -> None:
         ]
         for one in found
     ]
-    table(["NAME", "PRESET", "SHELL", "NETWORK", "OPEN RUNS", "ASKING", "FOLDER"], rows, whole=True)
+    table(["NAME", "PRESET", "SHELL", "NETWORK", "OPEN RUNS", "ASKING", "FOLDER"], rows, below=1, keep=(0,))
 
 
 @space.command("rm", short_help="Remove a space with all its files.")
@@ -108,10 +108,10 @@ def list_snapshots(settings: CommandSettings, name: str) -> None:
         say("No snapshots. One is taken before the first change of a run.")
         return
     rows = [
-        [str(one["number"]), one["taken_at"], one["run"], str(one["files"]), str(one["bytes"])]
+        [str(one["number"]), clock(seconds_of(one["taken_at"])), one["run"], str(one["files"]), str(one["bytes"])]
         for one in found["snapshots"]
     ]
-    table(["NUMBER", "TAKEN", "BEFORE", "FILES", "BYTES"], rows, whole=True)
+    table(["NUMBER", "TAKEN", "BEFORE", "FILES", "BYTES"], rows, keep=(0, 2))
 
 
 @space.command("undo", short_help="Bring a space back to where it was before a run.")
@@ -143,7 +143,7 @@ def undo(settings: CommandSettings, name: str, run_id: str, yes: bool) -> None:
     if "not_kept" in done:
         note(f"this cannot be undone: {printable(done['not_kept'])}")
     else:
-        note(f"undo this with: trunkline space undo {printable(name)} {printable(done['undo_with'])}")
+        note("undo this with: " + typed(f"space undo {printable(name)} {printable(done['undo_with'])}"))
 
 
 def _told(change: dict[str, Any]) -> str:
@@ -254,7 +254,7 @@ def _follow(exchange: ExchangeClient, message: dict[str, Any], *, wait: bool) ->
                 if message["status"] != "awaiting_approval" or message["events"]:
                     break
         except ExchangeUnreachable:
-            text = f"the exchange went away; the run goes on: trunkline space show {run_id} --wait"
+            text = f"the exchange went away; the run goes on: {typed(f'space show {run_id} --wait')}"
             raise CommandFailed("hub.unavailable", text, exit_code=3) from None
 
 
@@ -277,7 +277,7 @@ def _say(message: dict[str, Any]) -> None:
 def _tell_of_question(message: dict[str, Any]) -> None:
     event = message["events"][-1] if message["events"] else {}
     approval_id = printable(str(event.get("details", {}).get("approvalId", "")))
-    note(f"{printable(event.get('reason', ''))}; waiting: trunkline approve {approval_id}")
+    note(f"{printable(event.get('reason', ''))}; waiting: {typed(f'approve {approval_id}')}")
 
 
 @space.command("check", short_help="What would be decided of each operation; nothing is done.")
@@ -302,4 +302,4 @@ def check(settings: CommandSettings, name: str, file: str) -> None:
         [one["operationId"], one["type"], one["decision"], one["policy"], one.get("reason", "")]
         for one in answer["operations"]
     ]
-    table(["OPERATION", "TYPE", "DECISION", "RULE", "REASON"], rows, status=2, whole=True)
+    table(["OPERATION", "TYPE", "DECISION", "RULE", "REASON"], rows, status=2, below=1, keep=(0,))

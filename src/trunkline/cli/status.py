@@ -12,7 +12,8 @@ import click
 
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import duration, printable, say
+from trunkline.cli.terminal import duration, printable, say, typed
+from trunkline.sizes import shown_size
 
 # What ``ready.json`` says besides the listeners.
 _NOT_LISTENERS = {"pid", "start_time", "operator_token_file", "version"}
@@ -40,16 +41,19 @@ def status(settings: CommandSettings) -> None:
     away = [one for one in exchange.get(at("agents"))["agents"] if one["state"] in {"crashed", "backoff"}]
     if away:
         names = ", ".join(one["agent_id"] for one in away[:3]) + (", …" if len(away) > 3 else "")
-        _line("away", f"{len(away)} of those to launch: {names}: trunkline agents")
+        _line("away", f"{len(away)} of those to launch: {names}: {typed('agents')}")
     _line("calls", f"{_counts(figures.get('open_calls'), 'open')}; {_counts(figures.get('settled_calls'), 'ended')}")
     if figures.get("refused_calls"):
-        _line("refused", f"{_counts(figures['refused_calls'], 'since the start')}: trunkline calls --refused")
+        _line("refused", f"{_counts(figures['refused_calls'], 'since the start')}: {typed('calls --refused')}")
     if figures.get("subscriptions") or figures.get("owed_events"):
         owed = f"{figures.get('owed_events', 0):,} events owed ({figures.get('owed_event_bytes', 0):,} bytes)"
         _line("topics", f"{figures.get('subscriptions', 0):,} subscriptions, {owed}")
     questions = figures.get("questions", 0)
-    _line("questions", f"{questions} open" + (": trunkline approvals" if questions else ""))
+    _line("questions", f"{questions} open" + (f": {typed('approvals')}" if questions else ""))
     _line("ledger", f"{figures.get('entries', 0):,} entries, {figures.get('backlog', 0):,} on their way to disk")
+    if "disk_free_bytes" in figures:
+        free, total = shown_size(figures["disk_free_bytes"]), shown_size(figures["disk_total_bytes"])
+        _line("disk", f"{free} of {total} free; the record has {shown_size(figures.get('ledger_bytes', 0))}")
     if figures.get("entries_signed"):
         published = f", published up to {figures['entries_anchored']:,}" if figures.get("entries_anchored") else ""
         _line("signed", f"up to {figures['entries_signed']:,}{published}")
@@ -57,7 +61,7 @@ def status(settings: CommandSettings) -> None:
         _line("warning", str(warning))
     defects = figures.get("defects", 0)
     if defects:
-        _line("defects", f"{defects:,} met since the start: trunkline ledger show --last 100")
+        _line("defects", f"{defects:,} met since the start: {typed('ledger show --last 100')}")
 
 
 def _off(names: list[str], edges: Mapping[str, Any], not_built: Collection[str]) -> None:

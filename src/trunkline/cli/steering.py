@@ -8,18 +8,19 @@ from __future__ import annotations
 import click
 
 from trunkline.cli.client import at
+from trunkline.cli.completion import agents_here
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import printable, say
+from trunkline.cli.terminal import printable, say, typed
 
 
 def _steer(settings: CommandSettings, agent: str, action: str, done: str) -> None:
     answer = settings.connect().post(at("agents", agent, action))
     if not settings.shown_as_json(answer):
-        say(f"{printable(agent)} {done}; `trunkline agents` shows how it is")
+        say(f"{printable(agent)} {done}; `{typed('agents')}` shows how it is")
 
 
 @click.command()
-@click.argument("agent")
+@click.argument("agent", shell_complete=agents_here)
 @shared
 def start(settings: CommandSettings, agent: str) -> None:
     """Start an agent that does not run. One that runs goes on."""
@@ -27,7 +28,7 @@ def start(settings: CommandSettings, agent: str) -> None:
 
 
 @click.command()
-@click.argument("agent")
+@click.argument("agent", shell_complete=agents_here)
 @shared
 def stop(settings: CommandSettings, agent: str) -> None:
     """Stop an agent, until `trunkline start`, `reload` or the next `up`. Its calls end as for one that left."""
@@ -35,7 +36,7 @@ def stop(settings: CommandSettings, agent: str) -> None:
 
 
 @click.command()
-@click.argument("agent")
+@click.argument("agent", shell_complete=agents_here)
 @shared
 def restart(settings: CommandSettings, agent: str) -> None:
     """Stop an agent and start it again: its code changed. One that does not run is started."""

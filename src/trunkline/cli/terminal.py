@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import click
@@ -26,6 +26,8 @@ _INVISIBLE: Final = re.compile(
 _SUSPECT: Final = re.compile(r"[^ -~]")
 # Columns of a table that are not made narrower than this.
 _NARROWEST: Final = 10
+# Where ``--home`` is kept in Click's context, if it was given.
+HOME_OPTION: Final = "trunkline.home"
 
 STATUS_COLOURS: Final = {
     "succeeded": "green",
@@ -123,6 +125,17 @@ def heading(text: str) -> str:
     return click.style(printable(text), bold=True)
 
 
+def typed(words: str) -> str:
+    """``trunkline WORDS`` as it has to be typed to mean this home: with ``--home`` where it was given."""
+    context = click.get_current_context(silent=True)
+    home = None if context is None else context.meta.get(HOME_OPTION)
+    if home is None:
+        return f"trunkline {words}"
+    import shlex
+
+    return f"trunkline {words} --home {printable(shlex.quote(home))}"
+
+
 def near(name: str, known: Iterable[str], likeness: float = 0.5) -> list[str]:
     """The known names that are most like this one."""
     import difflib
@@ -139,43 +152,64 @@ def did_you_mean(names: Sequence[str]) -> str:
 
 
 def table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], *, status: int | None = None, whole: bool = False
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    status: int | None = None,
+    below: int = 0,
+    keep: Collection[int] = (),
+    spare: Collection[int] = (),
 ) -> None:
     """Aligned columns, ``status`` being the one with colours.
 
-    On a terminal what does not fit is cut: the last column first, then the widest. Elsewhere nothing is cut. With
-    ``whole`` the last column is to be copied or read as it is: it is not cut but goes below its row.
+    Elsewhere than on a terminal nothing is cut. On one, where a row does not fit: the last ``below`` columns, which are
+    to be read or copied as they are, go below their row; then ``spare`` columns are left out, the last ones first; then
+    cells are cut, those of the last column first and then of the widest, but never in the columns to ``keep``.
     """
     lines = [list(headers), *([printable(cell) for cell in row] for row in rows)]
+    columns = list(range(len(headers)))
     widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
-    below: list[str] = []
+    under: list[int] = []
     if sys.stdout.isatty():
         room = shutil.get_terminal_size().columns
-        if whole and _total(widths) > room:
-            below = [line.pop() for line in lines]
-            del widths[-1]
-        _shrink(widths, room)
+        if below and _total([widths[column] for column in columns]) > room:
+            columns, under = columns[:-below], columns[-below:]
+        for column in sorted(spare, reverse=True):
+            if column in columns and _total([widths[one] for one in columns]) > room:
+                columns.remove(column)
+        _shrink(widths, columns, keep, room)
     for number, line in enumerate(lines):
-        padded = [_fit(cell, size, from_end=True) for cell, size in zip(line[:-1], widths[:-1], strict=True)]
-        padded.append(_fit(line[-1], widths[-1]).rstrip())
+        cells = [_fit(line[column], widths[column], from_end=True) for column in columns[:-1]]
+        cells.append(_fit(line[columns[-1]], widths[columns[-1]]).rstrip())
         if number == 0:
-            padded = [click.style(cell, bold=True) for cell in padded]
+            cells = [click.style(cell, bold=True) for cell in cells]
         elif status is not None:
-            padded[status] = click.style(padded[status], fg=STATUS_COLOURS.get(line[status]))
-        say("  ".join(padded).rstrip())
-        if number and below and below[number]:
-            say(f"    {below[number]}")
+            place = columns.index(status)
+            cells[place] = click.style(cells[place], fg=STATUS_COLOURS.get(line[status]))
+        say("  ".join(cells).rstrip())
+        more = [line[column] for column in under if line[column]]
+        if number and more:
+            say(f"    {'  '.join(more)}")
 
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 
 
-def _shrink(widths: list[int], room: int) -> None:
+def _shrink(widths: list[int], columns: Sequence[int], keep: Collection[int], room: int) -> None:
     """Make columns narrower until a row fits, as far as they stay readable."""
-    widths[-1] = min(widths[-1], max(room - _total(widths) + widths[-1], _NARROWEST))
-    while _total(widths) > room and max(widths) > _NARROWEST:
-        widths[widths.index(max(widths))] -= 1
+    too_much = _total([widths[column] for column in columns]) - room
+    may_shrink = [column for column in columns if column not in keep]
+    if columns[-1] in may_shrink and too_much > 0:
+        last = widths[columns[-1]]
+        widths[columns[-1]] = max(last - too_much, min(last, _NARROWEST))
+        too_much -= last - widths[columns[-1]]
+    while too_much > 0 and may_shrink:
+        widest = max(may_shrink, key=lambda column: widths[column])
+        if widths[widest] <= _NARROWEST:
+            return
+        widths[widest] -= 1
+        too_much -= 1
 
 
 def width(text: str) -> int:

@@ -11,7 +11,7 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import clock, note, printable, say, seconds_of, table
+from trunkline.cli.terminal import clock, note, printable, say, seconds_of, table, typed
 from trunkline.errors import ExchangeUnreachable
 
 
@@ -59,7 +59,8 @@ def new(
     if not settings.shown_as_json(made):
         keys = {name: made[name] for name in ("jwk", "enc_jwk") if name in made}
         say(printable(encode(keys).decode() if keys else made["token"]))
-        note(f"{made['id']}: shown this once; trunkline token revoke {made['id']} takes it back")
+        take_back = typed(f"token revoke {made['id']}")
+        note(f"{made['id']}: shown this once; {take_back} takes it back")
 
 
 @token.command("list", short_help="Those that were made.")
@@ -73,7 +74,7 @@ def list_tokens(settings: CommandSettings) -> None:
     if settings.shown_as_json({"tokens": found}):
         return
     if not found:
-        say("No tokens. `trunkline token new http --agent NAME` makes one.")
+        say(f"No tokens. `{typed('token new http --agent NAME')}` makes one.")
         return
     rows = [
         [
@@ -91,7 +92,7 @@ def list_tokens(settings: CommandSettings) -> None:
         headers.append("KEY")
         for row, one in zip(rows, found, strict=True):
             row.append(one.get("public", {}).get("kid", ""))
-    table(headers, rows)
+    table(headers, rows, keep=(0,))
 
 
 def _on_record(settings: CommandSettings) -> list[dict[str, Any]]:

@@ -11,12 +11,13 @@ from typing import Any, NoReturn
 import click
 
 from trunkline.cli.client import ExchangeClient, at, encode, end_with
+from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, say_json, shared
-from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, printable, say, status_word, table
+from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, printable, say, status_word, table, typed
 
 
 @click.command()
-@click.argument("tool", required=False)
+@click.argument("tool", required=False, shell_complete=tools_here)
 @shared
 def tools(settings: CommandSettings, tool: str | None) -> None:
     """What can be called; with the name of a TOOL its description, its schemas and a call to try.
@@ -31,13 +32,13 @@ def tools(settings: CommandSettings, tool: str | None) -> None:
     if settings.shown_as_json({"tools": found}):
         return
     if not found:
-        say("No tools: no agent has announced any. `trunkline agents` shows who is there.")
+        say(f"No tools: no agent has announced any. `{typed('agents')}` shows who is there.")
     elif tool is not None:
         for one in found:
             _describe(one)
     else:
         rows = [[one["tool_id"], one["status"], _nature(one), one["description"]] for one in found]
-        table(["TOOL", "STATUS", "KIND", "DESCRIPTION"], rows, status=1)
+        table(["TOOL", "STATUS", "KIND", "DESCRIPTION"], rows, status=1, keep=(0,))
 
 
 def _named(tool: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -71,7 +72,7 @@ def help_with_tool(exchange: ExchangeClient, tool: str) -> None:
             if away or error["code"] == "tool.not_found":
                 error["message"] = away or no_tool(tool, all_tools(exchange))
         described = error["code"] == "tool.invalid_input"
-        end_with(error, f"its input: trunkline tools {printable(tool)}" if described else "")
+        end_with(error, f"its input: {typed(f'tools {printable(tool)}')}" if described else "")
 
     exchange.refused = refused
 
@@ -83,12 +84,12 @@ def _is_away(exchange: ExchangeClient, tool: str) -> str:
     if found is None or found["state"] in {"ready", "unhealthy"}:
         return ""
     note = f" ({found['note']})" if found.get("note") else ""
-    return f"{agent_id} is {found['state']}{note}: trunkline agents, trunkline logs {agent_id}"
+    return f"{agent_id} is {found['state']}{note}: {typed('agents')}, {typed(f'logs {agent_id}')}"
 
 
 def no_tool(tool: str, found: list[dict[str, Any]]) -> str:
     """What is said of a tool that does not exist, and which one was perhaps meant."""
-    return f"no tool {tool!r}" + (_nearest(tool, found) or "; `trunkline tools` lists them")
+    return f"no tool {tool!r}" + (_nearest(tool, found) or f"; `{typed('tools')}` lists them")
 
 
 def _nearest(tool: str, found: list[dict[str, Any]]) -> str:
@@ -122,7 +123,8 @@ def _describe(tool: dict[str, Any]) -> None:
         if tool.get(name) is not None:
             say(f"{name.replace('_', ' ')}:")
             say_json(encode(tool[name]))
-    say(f"trunkline call {printable(tool['tool_id'])} '{printable(encode(_example(tool['input_schema'])).decode())}'")
+    example = printable(encode(_example(tool["input_schema"])).decode())
+    say(typed(f"call {printable(tool['tool_id'])} '{example}'"))
 
 
 def _example(schema: Any) -> dict[str, object]:

@@ -14,7 +14,7 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import STATUS_COLOURS, clock, duration, note, printable, say
+from trunkline.cli.terminal import STATUS_COLOURS, clock, duration, note, printable, say, seconds_of, typed
 
 Entry = dict[str, Any]
 
@@ -64,7 +64,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "tool.pinned": lambda e: f"{e['definition']['tool_id']}",
     "question.opened": lambda e: (
         f"{e['approval_id']}  {e['subject']} of {e.get('tool_id') or e.get('agent_id')}, asked by {e['asked_by']}: "
-        f"trunkline approve {e['approval_id']}"
+        + typed(f"approve {e['approval_id']}")
     ),
     "question.joined": lambda e: f"{e['approval_id']}  call of entry {e['call']} waits behind it",
     "question.closed": lambda e: f"{e['approval_id']}  {e['how']} by {e.get('by') or 'nobody'} {e.get('reason', '')}",
@@ -125,7 +125,8 @@ def _watch_topic(settings: CommandSettings, exchange: ExchangeClient, topic: str
             elif name == "watching" and not settings.as_json:
                 note("watching; Ctrl-C ends it")
             elif name == "waiting_approval":
-                note(f"a person is asked first: trunkline approve {printable(str(decode(data)['approval_id']))}")
+                approval_id = printable(str(decode(data)["approval_id"]))
+                note(f"a person is asked first: {typed(f'approve {approval_id}')}")
             elif name == "dropped":
                 note(f"… {decode(data)['dropped']} events were dropped: this terminal is too slow")
             elif name == "closing":
@@ -137,7 +138,8 @@ def _watch_topic(settings: CommandSettings, exchange: ExchangeClient, topic: str
 
 def event_line(event: Entry) -> str:
     """One event as one line."""
-    return f"{event['time']}  {event['topic']}  {event['publisher']}  {encode(event['payload']).decode()}"
+    moment, payload = clock(seconds_of(event["time"])), encode(event["payload"]).decode()
+    return f"{moment}  {event['topic']}  {event['publisher']}  {payload}"
 
 
 def sentence(entry: Entry) -> str:

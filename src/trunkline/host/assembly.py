@@ -57,6 +57,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     agent_warnings: Callable[[], list[str]] = list
     # How far the record is signed and published, if it is.
     anchoring: Anchoring | None = None
+    # Figures of the disk, where there is one.
+    storage: Callable[[], dict[str, int]] = dict
 
 
 class Assembly(Struct, Generic[R], frozen=True):
@@ -93,6 +95,7 @@ def assemble(
         steer=plan.steer,
         agent_warnings=plan.agent_warnings,
         anchoring=plan.anchoring,
+        storage=plan.storage,
     )
     surroundings = Surroundings(
         feed=runner,

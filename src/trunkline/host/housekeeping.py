@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from trunkline import events
-from trunkline.config import Config
+from trunkline.config import Config, Home
 from trunkline.host.anchoring import Anchoring
 from trunkline.host.asked import AskedPeople
 from trunkline.host.runner import Runner
@@ -41,6 +41,17 @@ ERASE_CHECK_S: Final = 60.0
 FILES_CHECK_S: Final = 0.5
 RETENTION_CHECK_S: Final = 3600.0
 DAY_MS: Final = 86_400_000
+
+
+def storage_figures(home: Home) -> dict[str, int]:
+    """The room on the disk of a home, and what the record takes of it."""
+    usage = os.statvfs(home.path)
+    parts = (home.ledger_file, home.ledger_file.with_name(f"{home.ledger_file.name}-wal"))
+    return {
+        "disk_free_bytes": usage.f_bavail * usage.f_frsize,
+        "disk_total_bytes": usage.f_blocks * usage.f_frsize,
+        "ledger_bytes": sum(part.stat().st_size for part in parts if part.exists()),
+    }
 
 
 class Housekeeping:

@@ -1,8 +1,8 @@
 """What only the person who runs the exchange may see and do: ``edges.exchange.Operator``.
 
-Owns what ``status`` shows: the hub's figures, the ledger's, how far it is signed, those of each edge, what is off and
-why, which agents run without isolation, and how often a conversation failed by a defect of ours. Does not own how a
-configuration is read again (``up``).
+Owns what ``status`` shows: the hub's figures, the ledger's, how far it is signed, those of the disk and of each
+edge, what is off and why, which agents run without isolation, and how often a conversation failed by a defect of ours.
+Does not own how a configuration is read again (``up``).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Operating(Operator):
         steer: Callable[[str, AgentAction], bool],
         agent_warnings: Callable[[], list[str]],
         anchoring: Anchoring | None,
+        storage: Callable[[], dict[str, int]] = dict,
     ) -> None:
         self._runner = runner
         self._edges = edges
@@ -37,6 +38,7 @@ class Operating(Operator):
         self._steer = steer
         self._agent_warnings = agent_warnings
         self._anchoring = anchoring
+        self._storage = storage
 
     def tokens(self) -> list[TokenView]:
         """The standing credentials."""
@@ -57,6 +59,7 @@ class Operating(Operator):
     def status(self) -> dict[str, object]:
         """Figures for a person and for /metrics."""
         figures = {**self._runner.figures(), **views.figures(self._runner.hub), **self._edges.status()}
+        figures.update(self._storage())
         warnings = [*self._edges.warnings(), *self._agent_warnings()]
         if self._anchoring is not None:
             figures["entries_signed"] = self._anchoring.signed

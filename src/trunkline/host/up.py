@@ -17,6 +17,7 @@ import logging
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -39,12 +40,15 @@ from trunkline.host.anchoring import Anchoring
 from trunkline.host.asked import AskedPeople
 from trunkline.host.assembly import Plan, assemble
 from trunkline.host.edges import Edges
-from trunkline.host.housekeeping import Housekeeping
+from trunkline.host.housekeeping import Housekeeping, storage_figures
+from trunkline.host.logs import notice, set_up
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
+from trunkline.ledger.heads import public_key_of
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
+from trunkline.ledger.proving import damage_in
 from trunkline.ledger.verify import verify
 from trunkline.model import ProcessIdentity, Status
 from trunkline.tracing import refuse_tracing
@@ -69,7 +73,7 @@ def run(home: Home, config_path: Path | None, *, demo: bool = False) -> int:
     refuse_tracing()
     home.create()
     config = _load(home, config_path, demo=demo)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    set_up(config.log)
     return uvloop.run(Exchange(home, config_path, config, demo=demo).serve())
 
 
@@ -109,6 +113,8 @@ class Exchange:
         self._supervisor = Supervisor(home.path, self._edges.launcher(config, home.path))
         self._ledger: Ledger
         self._signed_at_start = 0
+        # Found in the part of the record that the start did not need.
+        self._damage: LedgerCorrupt | None = None
         self._runner: Runner
         self._house: Housekeeping
         self._anchoring = Anchoring(home.ledger_file, home.keys_folder, config.ledger.anchor)
@@ -127,6 +133,11 @@ class Exchange:
         loop.set_exception_handler(self._on_defect)
         housekeeping = loop.create_task(self._house.keep())
         housekeeping.add_done_callback(self._house_is_left)
+        # The start proved all that it folded; without a snapshot that was everything.
+        has_more = self._ledger.reader.snapshot() is not None
+        proving = loop.create_task(self._prove()) if has_more else None
+        if proving is not None:
+            proving.add_done_callback(self._has_proved)
         try:
             await self._edges.start()
             await self._supervisor.start(self._runner.feed, [_spec(agent) for agent in self._config.agents])
@@ -137,7 +148,12 @@ class Exchange:
         finally:
             self._home.ready_file.unlink(missing_ok=True)
             housekeeping.cancel()
+            if proving is not None:
+                proving.cancel()
+                await asyncio.wait([proving])
             await self._take_down()
+        if self._damage is not None and self._exit_code == 0:
+            raise self._damage
         return self._exit_code
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -170,6 +186,7 @@ class Exchange:
             steer=self._supervisor.steer,
             agent_warnings=self._supervisor.warnings,
             anchoring=self._anchoring,
+            storage=lambda: storage_figures(self._home),
         )
 
         def make_runner(hub: Hub, masker: Masker) -> Runner:
@@ -190,7 +207,7 @@ class Exchange:
             self._runner,
             self._supervisor,
             self._anchoring,
-            AskedPeople(_say, lambda: self._config.approvals.notify),
+            AskedPeople(notice, lambda: self._config.approvals.notify),
             lambda: self._config,
         )
         self._runner.mind_the_clock(self._runner.now())
@@ -215,7 +232,7 @@ class Exchange:
         self._stop.set()
         running = self._running_calls()
         waits = f"; waiting up to {DRAIN_S:g} s for {_calls(running)} to end" if running else ""
-        _say(f"stopping: {why}{waits}")
+        notice(f"stopping: {why}{waits}")
 
     def _on_durable(self, number: int) -> None:
         self._runner.on_durable(number)
@@ -241,6 +258,7 @@ class Exchange:
             raise ConfigError("[ledger] anchor cannot change while the exchange runs; restart it", place)
         self._edges.reload(config, str(self._config_path or ""))
         self._config = config
+        set_up(config.log)
         self._runner.feed([events.SettingsChanged(self._config.hub_settings())])
         done = self._supervisor.reload([_spec(agent) for agent in config.agents])
         for problem in done.get("cannot_start", ()):
@@ -267,6 +285,21 @@ class Exchange:
         if not housekeeping.cancelled() and (error := housekeeping.exception()) is not None:
             log.critical("housekeeping ended by %s: %s; stopping", type(error).__name__, error)
             self._fatal("housekeeping ended")
+
+    async def _prove(self) -> None:
+        """Walk the whole record beside the work; one that was changed is not written on (decision 85)."""
+        try:
+            self._damage = await damage_in(self._home.ledger_file, public_key_of(self._home.keys_folder))
+        except (LedgerError, OSError) as error:
+            log.warning("the record was not proved as a whole: %s", error)
+            return
+        if self._damage is not None:
+            log.critical("the record was changed: %s; stopping", self._damage)
+            self._stop.set()
+
+    def _has_proved(self, proving: asyncio.Task[None]) -> None:
+        if not proving.cancelled() and (error := proving.exception()) is not None:
+            self._runner.failed(0, error)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -299,7 +332,7 @@ class Exchange:
             self._anchoring.finish()
         if self._exit_code == 0 and self._stop.is_set():
             left = len(runner.hub.state.calls)
-            _say("stopped" + (f"; {_calls(left)} will go on at the next start" if left else ""))
+            notice("stopped" + (f"; {_calls(left)} will go on at the next start" if left else ""))
 
     async def _wait_idle(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -331,26 +364,36 @@ class Exchange:
         part = path.with_suffix(".part")
         _write(part, json.dumps(ready))
         part.replace(path)
-        _say(f"trunkline {trunkline.__version__} is up in {self._home.path}")
+        notice(f"trunkline {trunkline.__version__} is up in {self._home.path}")
         for name, place in places.items():
             if place is not None:
-                _say(f"  {name:<7} {place}")
+                notice(f"  {name:<7} {place}")
         self._say_ready()
 
     def _say_ready(self) -> None:
         signed = self._signed_at_start
         how_far = f"signed up to {signed:,}, and nothing signed is missing" if signed else "not signed yet"
-        _say(f"  record  {self._ledger.durable:,} entries, {how_far}")
-        _say(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
+        notice(f"  record  {self._ledger.durable:,} entries, {how_far}")
+        notice(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
+        home_option = _home_option(self._home)
         if self._demo:
-            command = shlex.quote(os.path.relpath(sys.argv[0])) + _home_option(self._home)
-            _say("")
-            _say("Try it in another terminal:")
-            _say(f"  {command} tools")
-            _say(f"""  {command} call com.example.echo/echo '{{"text": "hello"}}'""")
-            _say(f"  {command} call com.example.clock/countdown '{{}}' --follow")
-            _say("")
-        _say("Stop with Ctrl-C.")
+            command = _own_command() + home_option
+            notice("")
+            notice("Try it in another terminal:")
+            notice(f"  {command} tools")
+            notice(f"""  {command} call com.example.echo/echo '{{"text": "hello"}}'""")
+            notice(f"  {command} call com.example.clock/countdown '{{}}' --follow")
+            notice("")
+        is_watched = os.isatty(sys.stderr.fileno())
+        notice("Stop with Ctrl-C." if is_watched else f"Stop with: {_own_command()} down{home_option}")
+
+
+def _own_command() -> str:
+    """What to type before a verb: the way we were started, if that can be typed."""
+    name = sys.argv[0]
+    if Path(name).name == "__main__.py":
+        return "trunkline" if shutil.which("trunkline") else f"{shlex.quote(sys.executable)} -m trunkline"
+    return shlex.quote(os.path.relpath(name))
 
 
 def _home_option(home: Home) -> str:
@@ -366,13 +409,6 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-
-
-def _say(text: str) -> None:
-    """One line to the person who looks on, if the terminal is still there."""
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
 
 
 def _calls(number: int) -> str:

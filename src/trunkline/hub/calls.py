@@ -20,6 +20,7 @@ from trunkline import effects, entries
 from trunkline.events import CallFinished, CallProgressed
 from trunkline.hub.alarms import Alarms
 from trunkline.hub.approvals import Approvals
+from trunkline.hub.durations import Durations
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.limits import CALL_BYTES, Loads
@@ -79,6 +80,7 @@ class Calls:
         # Running calls that showed something of what strangers wrote, and the agents it was shown to.
         self._showing: dict[int, str] = {}
         self.settled: dict[Status, int] = dict.fromkeys(sorted(OUTCOMES), 0)
+        self.durations = Durations()
 
     # -- on the way out ------------------------------------------------------------------------------------------------
 
@@ -392,6 +394,8 @@ class Calls:
             )
         )
         self.settled[status] += 1
+        if call.started_ms is not None:
+            self.durations.add(entry.tool_id, call.served_by, status, ms - call.started_ms)
         self._loads.give_back(entry.caller, call.size + call.beside)
         self._loads.wrote(entry.caller, call.size + body_size(output) + CALL_BYTES)
         if call.waiters:

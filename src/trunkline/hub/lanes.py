@@ -262,6 +262,8 @@ class Lanes:
         agent.unanswered = 0
         lane.tool.succeeded += 1
         self._calls.settled[SUCCEEDED] += 1
+        if started_ms is not None:
+            self._calls.durations.add(accepted.tool_id, accepted.tool_id, SUCCEEDED, ms - started_ms)
         load.calls -= 1
         load.bytes -= call.size + call.beside
         load.written += call.size + len(output) + CALL_BYTES

@@ -264,6 +264,7 @@ def figures(hub: Hub) -> dict[str, object]:
         "tools": len(hub.registry.tools),
         "open_calls": by_status,
         "settled_calls": {status.value: count for status, count in hub.calls.settled.items()},
+        "call_durations": hub.calls.durations.figures(),
         "refused_calls": dict(hub.refused),
         "resent_calls": hub.interruptions.resent,
         "open_breakers": sum(

@@ -27,7 +27,7 @@ from trunkline.ledger.chain import link
 from trunkline.ledger.reader import Reader, call_number
 from trunkline.trajectory import build
 
-__all__ = ["Proof", "entry_lines", "proof", "story", "trajectory", "verify_proof"]
+__all__ = ["Proof", "entry_lines", "on_one_line", "proof", "story", "trajectory", "verify_proof"]
 
 FORMAT: Final = "trunkline-bundle-1"
 _REFERENCE: Final = re.compile(rb'"\$(?:blob|ref)":"sha256:([0-9a-f]{64})"')
@@ -71,7 +71,7 @@ def entry_lines(reader: Reader, *, call_id: str | None = None, correlation: str 
     for number in numbers(reader, call_id=call_id, correlation=correlation):
         line = reader.line(number)
         if line is not None:
-            yield _on_one_line(line)
+            yield on_one_line(line)
 
 
 def story(reader: Reader, *, call_id: str | None = None, correlation: str | None = None) -> list[dict[str, Any]]:
@@ -101,7 +101,8 @@ def _recorded(reader: Reader, found: Iterable[int]) -> Iterator[build.Recorded]:
             yield build.Recorded(entry, masked=reader.is_masked(number))
 
 
-def _on_one_line(line: bytes) -> bytes:
+def on_one_line(line: bytes) -> bytes:
+    """An entry without line ends between its parts."""
     # A body keeps the white space it arrived with. Outside strings a line end is only that; inside there is none.
     return line.replace(b"\r", b" ").replace(b"\n", b" ")
 

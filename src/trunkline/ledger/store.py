@@ -28,6 +28,7 @@ __all__ = [
     "Reserve",
     "as_ledger_error",
     "head_file",
+    "holder_of",
     "noted_head",
     "open_for_reading",
     "open_for_writing",
@@ -177,6 +178,23 @@ class Lock:
     def release(self) -> None:
         """Let go. The writer, if it still runs, does not."""
         os.close(self.descriptor)
+
+
+def holder_of(path: Path) -> int | None:
+    """The process whose exchange holds the lock at ``path``, 0 if it does not say; None if nobody holds it."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        # Shared, and for some microseconds: one that starts now tries again.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _process_in(descriptor)
+    else:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def _process_in(descriptor: int) -> int:

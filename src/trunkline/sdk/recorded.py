@@ -41,7 +41,9 @@ class _WholeInput(Signature, frozen=True):
         return {"params": bytes(body)}
 
 
-_SIGNATURE: Final = _WholeInput("", {}, None, _NoArguments, msgspec.json.Decoder(_NoArguments), None)
+_SIGNATURE: Final = _WholeInput(
+    "", {}, None, _NoArguments, msgspec.json.Decoder(_NoArguments), None, has_inner_fields=False
+)
 
 
 def definition_of(tool_id: str, recorded: str, answers: int) -> ToolDefinition:

@@ -98,7 +98,10 @@ class Running:
         return self.exchange.feed._watchers
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Said:
-        return trunkline("--home", str(self.home), *arguments, stdin=stdin)
+        """With the home in the environment, as people have it; hints need not repeat it then."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TRUNKLINE_HOME", str(self.home))
+            return trunkline(*arguments, stdin=stdin)
 
     def stop(self) -> None:
         self.do(self.edge.stop())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import re
@@ -17,6 +18,7 @@ from trunkline.cli import calls as calls_module
 from trunkline.entries import CallRefused, TokenIssued, TokenRevoked
 from trunkline.ledger.heads import public_key_of
 from trunkline.ledger.verify import verify
+from trunkline.model import FAULTS
 
 NASTY = "\x1b[31m\u202eevil\u200b"
 
@@ -251,8 +253,10 @@ def test_refused_calls_are_shown_from_the_record_newest_first(
         )
     home = ("--home", str(short_path))
     lines = trunkline("calls", "--refused", *home).out.splitlines()
-    assert [line.split()[-5:-1] for line in lines[1:]] == [
-        ["policy.denied", "a/b", caller, "default"]
+    assert lines[0].split() == ["TIME", "REFUSED", "TOOL", "CALLER", "WHY", "CALL"]
+    assert all(f"{FAULTS['policy.denied'].text}; rule default" in line for line in lines[1:])
+    assert [line.split()[2:5] for line in lines[1:]] == [
+        ["policy.denied", "a/b", caller]
         for caller in ("http:three", "http:two\\u001b[31m\\u202eevil\\u200b", "http:one")
     ]
     assert lines[1].endswith(call_id(5))
@@ -264,3 +268,62 @@ def test_refused_calls_are_shown_from_the_record_newest_first(
 
 def test_no_refused_calls_are_said_to_be_none(home: Path) -> None:
     assert trunkline("calls", "--refused", "--home", str(home)).out == "No refused calls on record.\n"
+
+
+def test_a_copy_is_proved_by_its_name(signed: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    run(signed, "backup", str(copy))
+    said = run(signed, "verify", str(copy))
+    assert (said.code, said.out.startswith("whole: 7 entries, ")) == (0, True)
+    assert "signed up to 7" in said.out
+    change(copy, "UPDATE entries SET data = CAST(replace(data, 'bob', 'eve') AS BLOB) WHERE n = 5")
+    assert run(signed, "verify", str(copy)).err.startswith("ledger.corrupt: entry 5: ")
+    assert run(signed, "verify").code == 0, "the home's own was not meant"
+
+
+def test_everything_is_exported_one_entry_a_line(home: Path) -> None:
+    lines = run(home, "export", "--all").out.splitlines()
+    assert [json.loads(line)["n"] for line in lines] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_time_range_is_exported_from_its_first_moment_up_to_its_last(short_path: Path) -> None:
+    with in_process(short_path) as made:
+        made.add(*(noticed(n, at=AT + 60_000 * n) for n in range(1, 6)))
+
+    def exported(*options: str) -> list[int]:
+        said = run(short_path, "export", *options)
+        assert said.code == 0, said.err
+        return [json.loads(line)["n"] for line in said.out.splitlines()]
+
+    second, fourth = (
+        dt.datetime.fromtimestamp((AT + 60_000 * n) / 1000, dt.UTC).isoformat() for n in (2, 4)
+    )  # fmt: skip
+    assert exported("--since", second, "--until", fourth) == [2, 3]
+    assert exported("--since", fourth) == [4, 5]
+    assert exported("--until", second) == [1]
+    assert exported("--since", "1min") == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--all", "--since", "1h"),
+        ("--all", "--correlation", "chat:1"),
+        ("--all", "--format", "bundle"),
+        ("--since", "yesterday"),
+    ],
+    ids=" ".join,
+)
+def test_an_export_of_nothing_or_of_two_things_is_bad_usage(home: Path, options: tuple[str, ...]) -> None:
+    assert run(home, "export", *options).code == 2
+
+
+def test_a_file_that_is_there_is_written_over_only_when_that_was_said(home: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine.jsonl"
+    out.write_text("precious")
+    said = run(home, "export", "--all", "--out", str(out))
+    assert (said.code, "--overwrite" in said.err) == (2, True)
+    assert out.read_text() == "precious"
+    assert run(home, "export", "--all", "--out", str(out), "--overwrite").code == 0
+    assert len(out.read_text().splitlines()) == 7

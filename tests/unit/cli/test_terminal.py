@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click import unstyle
@@ -103,13 +109,44 @@ def test_on_a_narrow_terminal_ids_go_below_and_the_rest_is_cut(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(columns))
-    table(HEAD, [ROW], whole=True)
+    table(HEAD, [ROW], below=1)
     assert [unstyle(line) for line in capsys.readouterr().out.splitlines()[1:]] == lines
+
+
+def on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, **options: Any
+) -> list[str]:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table(HEAD, [ROW], **options)
+    return [unstyle(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_column_to_keep_is_whole_however_narrow_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, row = on_a_terminal(capsys, monkeypatch, 50, keep=(1,))
+    assert row == "12:00:00  com.example.notes/append  …ay be cut  012345678…"
+
+
+def test_several_columns_go_below_together(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on_a_terminal(capsys, monkeypatch, 40, below=2)[1:] == [
+        "12:00:00  com.example.notes/append",
+        f"    {ROW[2]}  {ROW[3]}",
+    ]
+
+
+def test_spare_columns_are_left_out_before_others_are_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, row = on_a_terminal(capsys, monkeypatch, 66, spare=(0, 2))
+    assert head.split() == ["TIME", "TOOL", "CALL"]
+    assert row == f"{ROW[0]}  {ROW[1]}  {ROW[3]}"
 
 
 def test_elsewhere_nothing_is_cut(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "10")
-    table(HEAD, [ROW], whole=True)
+    table(HEAD, [ROW], below=1)
     assert capsys.readouterr().out.splitlines()[1] == "  ".join(ROW)
 
 
@@ -140,3 +177,22 @@ def test_todays_times_have_no_date_and_others_do() -> None:
     assert clock(now) == time.strftime("%H:%M:%S", time.localtime(now))
     assert clock(0.0).startswith(("1970-01-01 ", "1969-12-31 "))
     assert seconds_of("1970-01-01T00:00:01.500Z") == 1.5
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "is_coloured"), [("TERM", "xterm", True), ("TERM", "dumb", False), ("NO_COLOR", "1", False)]
+)
+def test_a_terminal_that_knows_no_colours_is_sent_none(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, is_coloured: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(variable, value)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "trunkline", "--home", str(short_path)]
+    subprocess.run(command, stdin=theirs, stdout=theirs, stderr=theirs, timeout=30, check=True)
+    os.close(theirs)
+    said = os.read(ours, 65536)
+    os.close(ours)
+    assert b"Trunkline joins agents" in said
+    assert (b"\x1b" in said) is is_coloured

@@ -102,7 +102,18 @@ NEEDS_EXCHANGE = [
 @pytest.mark.parametrize("arguments", NEEDS_EXCHANGE, ids=" ".join)
 def test_without_an_exchange_a_verb_says_how_to_start_one(short_path: Path, arguments: tuple[str, ...]) -> None:
     said = trunkline(*arguments, "--home", str(short_path))
-    assert (said.code, said.out, said.err) == (2, "", f"not running: trunkline up (looked in {short_path})\n")
+    told = f"not running: trunkline up --home {short_path} (looked in {short_path})\n"
+    assert (said.code, said.out, said.err) == (2, "", told)
+
+
+def test_a_hint_repeats_the_home_that_was_given_and_only_then(running: Running, short_path: Path) -> None:
+    spaced = short_path / "a b"
+    spaced.symlink_to(running.home)
+    said = trunkline("status", "--home", str(spaced))
+    assert f": trunkline approvals --home '{spaced}'\n" in said.out
+    assert ": trunkline approvals\n" in running.run("status").out
+    question = trunkline("--home", str(running.home), "approvals").out
+    assert f"--reason … --home {running.home}\n" in question
 
 
 @pytest.mark.parametrize("home", [("before", "--home"), ("after",)])
@@ -197,6 +208,16 @@ def test_topics_shows_who_is_told_of_what_and_ends_a_subscription(running: Runni
     assert (said.code, "not_found: no such subscription" in said.err) == (2, True)
     assert running.run("topics").out.startswith("No subscriptions.")
     assert running.run("topics", "--json").json == {"subscriptions": []}
+
+
+def test_status_shows_the_room_on_the_disk_and_what_the_record_takes(running: Running) -> None:
+    figures = {"disk_free_bytes": 3 * 2**30, "disk_total_bytes": 4 * 2**30, "ledger_bytes": 5 * 2**20}
+    running.exchange.operator._storage = lambda: figures
+    assert "disk          3.0 GiB of 4.0 GiB free; the record has 5.0 MiB\n" in running.run("status").out
+
+
+def test_status_has_no_histogram_for_people(running: Running) -> None:
+    assert "call_durations" not in running.run("status", "--json").json
 
 
 def test_status_says_why_an_edge_is_off_what_has_no_effect_and_how_often_a_defect_was_met(

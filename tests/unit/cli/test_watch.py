@@ -101,3 +101,11 @@ def test_watching_ends_when_the_exchange_does(running: Running) -> None:
     said = running.run("watch")
     assert said.code == 0
     assert said.err.endswith("the exchange has stopped\n")
+
+
+def test_an_event_of_a_topic_has_its_time_as_everything_else_does() -> None:
+    from trunkline.cli.terminal import clock
+    from trunkline.cli.watch import event_line
+
+    event = {"time": "2026-11-15T10:00:00.000Z", "topic": "build.done", "publisher": "operator", "payload": {"n": 1}}
+    assert event_line(event) == f'{clock(1794736800)}  build.done  operator  {{"n":1}}'

@@ -172,3 +172,14 @@ def test_an_exchange_whose_terminal_is_closed_stops(short_path: Path) -> None:
         process.kill()
         process.wait(20)
     assert not (home / "ready.json").exists()
+
+
+def test_a_token_that_was_removed_is_replaced_at_the_next_start_and_opens_nothing_any_more(short_path: Path) -> None:
+    with running(short_path / "home", '[ossa]\nlisten = ""\n') as exchange:
+        old = exchange.token
+        exchange.stop()
+        (exchange.home / "operator.token").unlink()
+        exchange.start()
+        assert exchange.token != old
+        assert exchange.request("GET", "/v1/status")[0] == 200
+        assert exchange.request("GET", "/v1/status", token=old)[0] == 401

@@ -41,16 +41,23 @@ METRICS: Final = (
     Metric("entries", "trunkline_ledger_entries", "gauge", "Number of the newest ledger entry."),
     Metric("entries_on_disk", "trunkline_ledger_entries_on_disk", "gauge", "Number of the newest entry on disk."),
     Metric("backlog", "trunkline_ledger_backlog", "gauge", "Entries that wait to be written."),
+    Metric("ledger_bytes", "trunkline_ledger_bytes", "gauge", "Size of the record on disk."),
+    Metric("disk_free_bytes", "trunkline_disk_free_bytes", "gauge", "Room that is left on the disk of the home."),
+    Metric("disk_total_bytes", "trunkline_disk_total_bytes", "gauge", "Size of the disk of the home."),
+    Metric("brokers", "trunkline_broker_connected", "gauge", "Whether a configured broker is there.", "edge"),
 )
+DURATIONS: Final = "trunkline_call_duration_seconds"
 
 
 def text(figures: Mapping[str, object]) -> str:
     """All families whose figure the exchange gives."""
     lines: list[str] = []
+    shown = {**figures, "brokers": _brokers(figures.get("edges"))}
     for metric in METRICS:
-        samples = _samples(metric, figures.get(metric.figure))
+        samples = _samples(metric, shown.get(metric.figure))
         if samples:
             lines += [f"# HELP {metric.name} {metric.text}", f"# TYPE {metric.name} {metric.kind}", *samples]
+    lines += _durations(figures.get("call_durations"))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -58,6 +65,26 @@ def _samples(metric: Metric, figure: object) -> list[str]:
     if metric.label and isinstance(figure, Mapping):
         return [f'{metric.name}{{{metric.label}="{_escaped(key)}"}} {value}' for key, value in sorted(figure.items())]
     return [f"{metric.name} {figure}"] if isinstance(figure, int | float) else []
+
+
+def _brokers(edges: object) -> dict[str, int]:
+    """By edge: 1 if its broker is there, 0 if it is away; edges without one are not named."""
+    told = edges.items() if isinstance(edges, Mapping) else ()
+    return {str(name): int(edge["broker"] == "connected") for name, edge in told if "broker" in edge}
+
+
+def _durations(series: object) -> list[str]:
+    """The histogram of how long calls took. How many series there are is bounded where they are counted."""
+    lines: list[str] = []
+    for one in series if isinstance(series, list) else ():
+        labels = ",".join(f'{name}="{_escaped(str(one[name]))}"' for name in ("tool", "agent", "outcome"))
+        for bound, count in (*one["below"].items(), ("+Inf", one["count"])):
+            lines.append(f'{DURATIONS}_bucket{{{labels},le="{bound}"}} {count}')
+        lines += [f"{DURATIONS}_sum{{{labels}}} {one['sum_s']}", f"{DURATIONS}_count{{{labels}}} {one['count']}"]
+    if lines:
+        text = "Time from when a call was sent to its outcome."
+        lines[:0] = [f"# HELP {DURATIONS} {text}", f"# TYPE {DURATIONS} histogram"]
+    return lines
 
 
 def _escaped(value: str) -> str:

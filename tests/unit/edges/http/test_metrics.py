@@ -31,3 +31,26 @@ def test_names_follow_the_rules_of_prometheus() -> None:
 def test_defects_are_counted_also_while_there_are_none() -> None:
     assert "trunkline_defects_total 0\n" in text({"defects": 0})
     assert "trunkline_defects_total 3\n" in text({"defects": 3})
+
+
+def test_durations_are_a_histogram_by_tool_agent_and_outcome() -> None:
+    one = {"tool": "a/b", "agent": "a", "outcome": "failed", "below": {"0.5": 1, "1": 2}, "count": 3, "sum_s": 4.5}
+    labels = 'tool="a/b",agent="a",outcome="failed"'
+    assert text({"call_durations": [one]}) == (
+        "# HELP trunkline_call_duration_seconds Time from when a call was sent to its outcome.\n"
+        "# TYPE trunkline_call_duration_seconds histogram\n"
+        f'trunkline_call_duration_seconds_bucket{{{labels},le="0.5"}} 1\n'
+        f'trunkline_call_duration_seconds_bucket{{{labels},le="1"}} 2\n'
+        f'trunkline_call_duration_seconds_bucket{{{labels},le="+Inf"}} 3\n'
+        f"trunkline_call_duration_seconds_sum{{{labels}}} 4.5\n"
+        f"trunkline_call_duration_seconds_count{{{labels}}} 3\n"
+    )
+
+
+def test_the_room_on_the_disk_and_the_broker_are_figures() -> None:
+    edges = {"chiffon": {"state": "on", "broker": "away"}, "http": {"state": "on"}}
+    shown = text({"disk_free_bytes": 5, "ledger_bytes": 7, "edges": edges})
+    assert "trunkline_disk_free_bytes 5\n" in shown
+    assert "trunkline_ledger_bytes 7\n" in shown
+    assert 'trunkline_broker_connected{edge="chiffon"} 0\n' in shown
+    assert 'edge="http"' not in shown

@@ -1,0 +1,75 @@
+"""A shell completes verbs, tools, agents and questions; where no exchange runs it suggests nothing and says nothing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Running, trunkline
+
+
+def completed(running: Running, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
+    """What is suggested for the last of these words."""
+    monkeypatch.setenv("_TRUNKLINE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(("trunkline", *words)))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    said = running.run()
+    assert (said.code, said.err) == (0, "")
+    return [line.partition(",")[2] for line in said.out.splitlines() if line]
+
+
+@pytest.mark.parametrize(
+    ("words", "suggested"),
+    [
+        (("appro",), ["approvals", "approve"]),
+        (("call", "com.example.e"), ["com.example.echo/big", "com.example.echo/say"]),
+        (("tools", "com.example.m"), ["com.example.mail/send"]),
+        (("policy", "check", "operator", "com.example.m"), ["com.example.mail/send"]),
+        (("logs", "com.example.s"), ["com.example.slow"]),
+        (("call", "nothing.like.it"), []),
+    ],
+    ids=" ".join,
+)
+def test_names_of_what_is_there_are_suggested(
+    running: Running, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], suggested: list[str]
+) -> None:
+    assert completed(running, monkeypatch, *words) == suggested
+
+
+def test_open_questions_are_suggested_for_their_answer(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert completed(running, monkeypatch, "approve", "a") == [running.exchange.approval_id]
+
+
+def test_the_home_on_the_line_is_the_one_that_is_asked(
+    running: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert completed(running, monkeypatch, "--home", str(tmp_path), "call", "com") == []
+    assert len(completed(running, monkeypatch, "--home", str(running.home), "call", "com")) == 4
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_there_is_a_script_for_each_shell(shell: str) -> None:
+    said = trunkline("completion", shell)
+    assert said.code == 0
+    assert f"_TRUNKLINE_COMPLETE={shell}_complete" in said.out
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes_a_tool_with_the_script(running: Running, tmp_path: Path) -> None:
+    program = tmp_path / "trunkline"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m trunkline "$@"\n')
+    program.chmod(0o755)
+    script = f"""
+        PATH={tmp_path}:$PATH
+        export TRUNKLINE_HOME={running.home}
+        eval "$(trunkline completion bash)"
+        COMP_WORDS=(trunkline call com.example.m) COMP_CWORD=2
+        _trunkline_completion trunkline com.example.m call
+        echo "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.stdout, done.stderr) == ("com.example.mail/send\n", "")
