@@ -61,6 +61,10 @@ VERBS = {
 }
 
 
+# These speak to somebody else, or only print; all others need the exchange, or its files.
+ANYWHERE = frozenset({"check", "completion"})
+
+
 class Verbs(click.Group):
     """The group of all commands: those that ``VERBS`` names, loaded on demand."""
 
@@ -89,7 +93,18 @@ class Verbs(click.Group):
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
             ctx.fail(f"no verb {printable(name)!r}{did_you_mean(near(name, VERBS))}")
+        if sys.platform != "linux" and name in VERBS and name not in ANYWHERE:
+            raise CommandFailed("platform.unsupported", _needs_linux(name), exit_code=2)
         return super().resolve_command(ctx, args)
+
+
+def _needs_linux(verb: str) -> str:
+    system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
+    where = "WSL 2" if sys.platform == "win32" else "a virtual machine or a container with Linux"
+    return (
+        f"`trunkline {verb}` needs Linux, and this is {system}: run the exchange in {where}. "
+        "Agents of yours can run here and reach it over OSSA or Chiffon"
+    )
 
 
 def _version(context: click.Context, _: click.Parameter, value: bool) -> None:

@@ -104,4 +104,5 @@ def _not_ready(process: subprocess.Popen[bytes], said: str, output: Path) -> NoR
         raise CommandFailed("exchange.not_ready", text, exit_code=1)
     code = process.returncode if process.returncode > 0 else 1
     text = said.rpartition("\n")[2] or f"it ended with {process.returncode}; see {output}"
-    raise CommandFailed("exchange.not_started", text, exit_code=code, line=said or text)
+    first, _, rest = said.partition("\n")
+    raise CommandFailed("exchange.not_started", text, exit_code=code, line=first or text, below=rest)
