@@ -1,6 +1,6 @@
 """``trunkline doctor``: what is missing here, what is off and why, what is wrong; with or without an exchange.
 
-Asks the running exchange, if there is one, and shows what ``host.checkup`` finds. Ends with 1 if there is a problem.
+Asks the running exchange, if there is one, and shows what ``checkup`` finds. Ends with 1 if there is a problem.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trunkline.cli.terminal import CommandFailed, printable, say
 from trunkline.errors import ExchangeUnreachable
 
 if TYPE_CHECKING:
-    from trunkline.host.checkup import RunningExchange
+    from trunkline.checkup import RunningExchange
 
 COLOURS: Final = {"ok": "green", "off": "cyan", "warning": "yellow", "problem": "red"}
 
@@ -32,7 +32,7 @@ def doctor(settings: CommandSettings, config: Path | None) -> None:
 
     Works with and without a running exchange. Exit 1 if there is a problem; what is off, or warned about, is none.
     """
-    from trunkline.host.checkup import findings
+    from trunkline.checkup import findings
 
     exchange, why_not = _running(settings)
     found = []
@@ -53,7 +53,7 @@ def doctor(settings: CommandSettings, config: Path | None) -> None:
 
 def _running(settings: CommandSettings) -> tuple[RunningExchange | None, str]:
     """What the running exchange says of itself; else why there is none."""
-    from trunkline.host.checkup import RunningExchange
+    from trunkline.checkup import RunningExchange
 
     try:
         exchange = settings.connect()

@@ -50,10 +50,10 @@ def test_below_the_level_nothing_is_printed_and_another_one_replaces_it(capsys: 
 
 
 def test_every_line_of_an_exchange_that_prints_json_is_json_and_a_reload_changes_the_level(short_path: Path) -> None:
-    config = '[ossa]\nlisten = ""\n[log]\nformat = "json"\n'
+    config = '[log]\nformat = "json"\n'
     with running(short_path / "home", config) as exchange:
         text = exchange.config_file.read_text()
-        exchange.config_file.write_text(text + 'level = "error"\n')
+        exchange.config_file.write_text(text.replace("[log]\n", '[log]\nlevel = "error"\n'))
         assert exchange.request("POST", "/v1/reload")[0] == 200
         wait_until(lambda: "is up in" in exchange.said(), "the first lines")
         exchange.stop()

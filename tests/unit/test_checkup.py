@@ -12,8 +12,8 @@ import pytest
 
 from tests.unit.ledger.made import change, in_process, noticed
 from trunkline.config import Home
-from trunkline.host import checkup, isolation
-from trunkline.host.checkup import Finding, RunningExchange, findings
+from trunkline import checkup, isolation
+from trunkline.checkup import Finding, RunningExchange, findings
 from trunkline.host.isolation import Sandbox
 
 
@@ -94,7 +94,7 @@ def test_a_configuration_that_cannot_be_used_is_named_with_its_line_and_the_rest
 def test_a_port_that_is_taken_is_a_problem_where_it_was_asked_for(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        all_found = found(home, f'[http]\nlisten = "{address}"\n[ossa]\nlisten = ""\n')
+        all_found = found(home, f'[http]\nlisten = "{address}"\n[ossa]\nlisten = ""\n[nostr]\nrelay = ""\n')
     [port] = all_found["port"]
     assert port.state == "problem"
     assert address in port.text
