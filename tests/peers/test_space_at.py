@@ -1,4 +1,4 @@
-"""A space on a folder of the operator's, by the command line on a real exchange: worked in, exported, left as it is."""
+"""Spaces by the command line on a real exchange: one on a folder of the operator's, and all questions of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import running
+from tests.running import running, wait_until
 from tests.unit.cli.conftest import Said, trunkline
 
 CONFIG = """
@@ -75,3 +75,27 @@ def test_an_agents_work_in_a_repository_is_exported_as_a_patch(short_path: Path,
     git(other, "apply", str(patch))
     assert (other / "code.py").read_text() == "x = 2\n"
     assert (other / "new.bin").read_text() == "new\n"
+
+
+@pytest.mark.parametrize(("verb", "done"), [("approve", True), ("deny", False)])
+def test_all_that_a_run_asks_is_answered_as_it_comes(short_path: Path, verb: str, done: bool) -> None:
+    home = short_path / "home"
+
+    def say(*words: str, stdin: bytes = b"") -> Said:
+        return trunkline("--home", str(home), *words, stdin=stdin)
+
+    with running(home, CONFIG) as exchange:
+        folder = Path(say("space", "new", "careful", "--preset", "restrictive", "--json").json["folder"])
+        writes = [{"type": "createFile", "path": name, "content": "x"} for name in ("a", "b")]
+        message = json.dumps({"protocolVersion": "1.0", "operations": writes})
+        asked = say("space", "run", "careful", "--no-wait", stdin=message.encode())
+        assert asked.code == 3
+        run_id = json.loads(asked.out)["runId"]
+        wait_until(lambda: "waits for your answer: call of space.careful/create_file" in exchange.said(), "the line")
+        said = say(verb, "--run", run_id)
+        assert said.code == 0, said.err
+        answered = "approved" if done else "denied"
+        assert f"2 questions {answered}" in said.out
+        assert [(folder / name).exists() for name in ("a", "b")] == [done, done]
+        assert say("approvals").out == "No open questions.\n"
+        assert say(verb, "--run", "run_nothing").code == 2
