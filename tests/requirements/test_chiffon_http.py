@@ -291,6 +291,18 @@ def test_media_type_size_and_broken_json_are_told_in_envelopes(exchange: Running
     error_of(exchange.request("GET", "/api/agent/messages?wait=x", token=agent.token), 400, 5003)
 
 
+def test_a_refusal_is_addressed_to_who_showed_the_token_also_where_nothing_can_be_read(exchange: Running) -> None:
+    agent = SpecAgent(exchange)
+    agent.register()
+    broken = [
+        exchange.request("POST", "/api/agent/message", [], token=agent.token),
+        exchange.request("GET", "/api/agent/messages?wait=x", token=agent.token),
+        exchange.request("POST", "/api/agent/register", {"agent_id": "x"}, token=agent.token),
+        agent.send(envelope("work_status", {"task_id": "x"}, from_agent="desktop")),
+    ]
+    assert [(reply["from_agent"], reply["to_agent"]) for _, reply in broken] == [("orchestrator", "infra")] * 4
+
+
 @requirement("CH-017", "CH-059")
 def test_a_broken_message_is_answered_with_its_ids_if_they_can_be_read(exchange: Running) -> None:
     agent = SpecAgent(exchange)

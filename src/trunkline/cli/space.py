@@ -6,8 +6,11 @@ stdin, each on a line or spread over several, an events message on each line of 
 
 from __future__ import annotations
 
+import base64
+import re
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -21,6 +24,8 @@ from trunkline.errors import ExchangeUnreachable
 WAIT_S: Final = 30
 # What an exchange takes; of more it says so.
 MAX_MESSAGE_BYTES: Final = 16_777_216
+# A name of a commit that a shell and git take for nothing else.
+_REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./~^-]{0,127}")
 
 
 @click.group()
@@ -37,10 +42,19 @@ def space() -> None:
     help="restrictive (asks before it writes), standard (the default) or permissive.",
 )
 @click.option("--network", is_flag=True, help="Its commands may use the machine's network.")
+@click.option(
+    "--at",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Work in this folder of yours, instead of one of its own. Removing the space leaves it as it is.",
+)
 @shared
-def new(settings: CommandSettings, name: str, preset: str, network: bool) -> None:
+def new(settings: CommandSettings, name: str, preset: str, network: bool, folder: Path | None) -> None:
     """Make the space NAME, whose tools are offered as those of the agent space.NAME."""
     asked: dict[str, object] = {"name": name, "preset": preset}
+    if folder is not None:
+        asked["at"] = str(folder.absolute())
     if network:
         asked["policy"] = {"network": {"allowed": True}}
     made: dict[str, Any] = settings.connect().post(at("spaces"), asked)
@@ -202,6 +216,46 @@ def _goes_on(message: bytes) -> bool:
     except ValueError as error:
         return "truncated" in str(error) and len(message) <= MAX_MESSAGE_BYTES
     return False
+
+
+@space.command("export", short_help="What changed in a space, as a patch of git.")
+@click.argument("name")
+@click.option("--since", default="HEAD", metavar="REV", help="Changed since this commit; HEAD unless said.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file.")
+@shared
+def export(settings: CommandSettings, name: str, since: str, output: Path | None) -> None:
+    """Print what changed in the space NAME, a repository of git: a patch for `git apply`, new files included.
+
+    git runs in the space's sandbox, and the repository's own index stays as it is.
+    """
+    if not _REVISION.fullmatch(since):
+        raise click.BadParameter("expected a commit, a branch or a tag", param_hint="--since")
+    command = (
+        "cp .git/index /tmp/index && git add -A && "
+        f"git diff --cached --binary --no-ext-diff --no-textconv {since} -- > /tmp/patch && base64 -w0 /tmp/patch"
+    )
+    operation = {"type": "shell", "command": command, "env": {"GIT_INDEX_FILE": "/tmp/index"}}  # noqa: S108  (its own)
+    body = encode({"protocolVersion": "1.0", "operations": [operation]})
+    answer = settings.connect().answer("POST", at("spaces", name, "runs", wait=WAIT_S), body)[1]
+    event = (events_message(answer)["events"] or [{}])[-1]
+    if event.get("type") != "shell" or not event.get("success"):
+        why = event.get("stderr") or event.get("message") or event.get("reason") or "it did not end in time"
+        raise CommandFailed("tool.failed", f"git in the space: {str(why).strip()}")
+    if event.get("stdoutTruncated"):
+        raise CommandFailed("tool.output_too_large", "the patch is larger than 768 KiB: use git in the folder itself")
+    patch = base64.b64decode(event["stdout"])
+    if output is None:
+        # As it is: a patch with something else in it does not apply. To a person it is shown harmless.
+        if sys.stdout.isatty():
+            say(printable(patch.decode(errors="replace"), keep="\n\t"))
+        else:
+            sys.stdout.buffer.write(patch)
+        return
+    try:
+        output.write_bytes(patch)
+    except OSError as error:
+        raise click.BadParameter(f"{output}: {error.strerror}", param_hint="--output") from None
+    note(f"{len(patch):,} bytes in {output}; `git apply {output.name}` applies it")
 
 
 @space.command("show", short_help="What happened in a run.")

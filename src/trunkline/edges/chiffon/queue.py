@@ -248,12 +248,14 @@ class Queue:
 
     async def _register(self, data: bytes) -> bytes:
         fields: Fields | None = None
+        to = ""
         try:
             caller, fields = self._open(data)
+            to = caller.principal.type
             answer = await self._peers.register(caller, fields, "nats")
             self._carry(caller, self._peers.conversation_of(caller))
         except Refused as refused:
-            return messages.encode(self._peers.refusal(refused, fields))
+            return messages.encode(self._peers.refusal(refused, fields, to))
         return msgspec.json.encode(answer)
 
     async def _heartbeat(self, data: bytes) -> bytes:

@@ -121,17 +121,20 @@ class ChiffonDoor:
             await self._throttle.refused(_address(request))
             raise
         request.scope[SHARE] = Share(self._incoming, caller.principal.identity)
+        # To whom a refusal is addressed, also where nothing of the message can be read.
+        request.state.caller_type = caller.principal.type
         return caller
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 
     async def _on_refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Refused)
-        return self._refusal(error, getattr(request.state, "fields", None))
+        to = getattr(request.state, "caller_type", "")
+        return self._refusal(error, getattr(request.state, "fields", None), to)
 
-    def _refusal(self, refused: Refused, fields: Fields | None) -> Response:
+    def _refusal(self, refused: Refused, fields: Fields | None, to: str = "") -> Response:
         headers = {"www-authenticate": "Bearer"} if refused.status == 401 else None
-        body = messages.encode(self._peers.refusal(refused, fields))
+        body = messages.encode(self._peers.refusal(refused, fields, to))
         return Response(body, refused.status, headers, media_type="application/json")
 
     async def _on_http(self, request: Request, error: Exception) -> Response:

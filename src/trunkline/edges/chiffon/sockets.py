@@ -53,8 +53,10 @@ class Sockets:
         """One frame, and what is said to it at once."""
         fields: Fields | None = None
         answer: bytes | None = None
+        to = ""
         try:
             caller = self._peers.identify(token)
+            to = caller.principal.type
             if len(data) > MAX_MESSAGE_BYTES:
                 raise invalid(f"larger than {MAX_MESSAGE_BYTES} bytes", status=413)
             fields = messages.read_object(data)
@@ -66,7 +68,7 @@ class Sockets:
                 reply = conversation.session.outbox.take_answer(envelope.message_id)
                 answer = None if reply is None else reply.data
         except Refused as refused:
-            answer = messages.encode(self._peers.refusal(refused, fields))
+            answer = messages.encode(self._peers.refusal(refused, fields, to))
         if answer is not None:
             await socket.send_text(answer.decode())
 

@@ -458,6 +458,8 @@ class NewSpace(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     preset: str = "standard"
     policy: dict[str, dict[str, Any]] = {}
+    # A folder that is there already, in which the space works; empty: one of its own.
+    at: str = ""
 
 
 class Undo(Struct, frozen=True, forbid_unknown_fields=True):

@@ -97,7 +97,7 @@ class SpacesApi:
         if not NAME.fullmatch(body.name):
             raise BadRequest(400, f"name: a space's name is {NAME_IN_WORDS}")
         try:
-            agent = await self._spaces.create(body.name, body.preset, body.policy)
+            agent = await self._spaces.create(body.name, body.preset, body.policy, body.at)
         except ConfigError as error:
             raise BadRequest(400, str(error)) from None
         return json_answer(self._shape(agent, by), 201)

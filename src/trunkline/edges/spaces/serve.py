@@ -154,7 +154,7 @@ class Spaces:
             raise Refused(fault("not_found", "there is no such space; `trunkline space list` shows them"))
         return found
 
-    async def create(self, name: str, preset: str, overrides: Mapping[str, Any]) -> SpaceAgent:
+    async def create(self, name: str, preset: str, overrides: Mapping[str, Any], at: str = "") -> SpaceAgent:
         """Make a space and attach it; ``ConfigError`` if it cannot be made of this."""
         async with self._changing:
             closed = self._views.closed()
@@ -162,7 +162,7 @@ class Spaces:
                 raise Refused(closed)
             if name in self.agents:
                 raise Refused(fault("state.conflict", f"there is a space {name} already"))
-            agent = self._put(self._store.create(name, preset, overrides))
+            agent = self._put(self._store.create(name, preset, overrides, at))
             try:
                 await self._attach(agent)
             except TimeoutError:  # the disk is behind; the space is made, and serves as soon as its record is there

@@ -1,9 +1,11 @@
-"""Spaces on disk: ``<home>/spaces/<name>/`` with ``space.toml`` (preset, overrides) and ``files/`` (the root).
+"""Spaces on disk: ``<home>/spaces/<name>/`` with ``space.toml`` (preset, overrides) and ``files/`` (the root), unless
+the file names a folder of the operator's (``at``) that is the root instead.
 
 Owns these folders: reading them at the start, making one, removing one. Does not own what spaces do
 (``agent``). The files belong to a user of the space's own if the exchange runs as root (``workspace.folder``).
 
-Invariant: a folder with a ``space.toml`` is a whole space: that file is written last and removed first.
+Invariant: a folder with a ``space.toml`` is a whole space: that file is written last and removed first. A folder of
+the operator's is never made, given to another user or removed.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ class SpaceFile(Struct, frozen=True):
     """``space.toml``."""
 
     preset: str = "standard"
+    # The operator's folder in which it works; empty: ``files`` beside this file.
+    at: str = ""
     policy: dict[str, dict[str, Any]] = {}
 
 
@@ -63,20 +67,25 @@ class SpacesFolder:
     def _read(self, folder: Path) -> Space:
         if not NAME.fullmatch(folder.name):
             raise ConfigError(f"a space's name is {NAME_IN_WORDS}", str(folder))
-        preset, policy = _settings(folder)
+        settings, policy = _settings(folder)
         try:
-            return Space(folder.name, preset, policy, Workspace.open(folder / FILES), folder)
+            workspace = Workspace.open(Path(settings.at) if settings.at else folder / FILES)
         except WorkspaceError as error:
             raise ConfigError(str(error), str(folder / SETTINGS)) from None
+        return Space(folder.name, settings.preset, _possible(policy, workspace, folder), workspace, folder)
 
     def read_again(self, space: Space) -> Space:
         """The same space with what its file says by now; ``ConfigError`` if that cannot be used."""
-        preset, policy = _settings(space.folder)
-        return structs.replace(space, preset=preset, policy=policy)
+        settings, policy = _settings(space.folder)
+        if Path(settings.at or space.folder / FILES) != space.workspace.root:
+            raise ConfigError("`at` cannot change while the exchange runs", str(space.folder / SETTINGS))
+        return structs.replace(space, preset=settings.preset, policy=_possible(policy, space.workspace, space.folder))
 
-    def create(self, name: str, preset: str, overrides: Mapping[str, Any]) -> Space:
-        """A new, empty space; ``ConfigError`` if it cannot be made of this."""
+    def create(self, name: str, preset: str, overrides: Mapping[str, Any], at: str = "") -> Space:
+        """A new space, empty or on the operator's folder ``at``; ``ConfigError`` if it cannot be made of this."""
         policy = make_policy(preset, overrides)
+        if at:
+            at = self._checked(at)
         for section, values in overrides.items():
             for key, value in values.items():
                 if value is None:
@@ -90,13 +99,30 @@ class SpacesFolder:
                 erase(folder)
             folder.mkdir(mode=0o700)
             others = {files.lstat().st_uid for files in self._path.glob(f"*/{FILES}")}
-            workspace = Workspace.create(folder / FILES, others)
-            _write(folder / SETTINGS, _as_toml(preset, overrides))
+            workspace = Workspace.open(Path(at)) if at else Workspace.create(folder / FILES, others)
+            _write(folder / SETTINGS, _as_toml(preset, overrides, at))
         except OSError as error:
             raise ConfigError(f"cannot be made: {error.strerror}", str(folder)) from None
         except WorkspaceError as error:
             raise ConfigError(f"cannot be made: {error.message}", str(folder)) from None
-        return Space(name, preset, policy, workspace, folder)
+        return Space(name, preset, _possible(policy, workspace, folder), workspace, folder)
+
+    def _checked(self, at: str) -> str:
+        """A folder of the operator's in which an agent may work, without links; ``ConfigError`` says why not."""
+        real = Path(at).resolve()
+        if not Path(at).is_absolute() or not real.is_dir():
+            raise ConfigError("expected the absolute path of a folder that is there", at)
+        kept = {"the exchange's own folder": self._path.parent.resolve(), "your home folder": Path.home().resolve()}
+        for what, place in kept.items():
+            if place.is_relative_to(real):
+                raise ConfigError(f"it holds {what}, which an agent in it could change", at)
+        if real.is_relative_to(kept["the exchange's own folder"]):
+            raise ConfigError("it is in the exchange's own folder", at)
+        for file in self._path.glob(f"*/{SETTINGS}"):
+            other = TomlFile(file, required=True).convert(SpaceFile).at
+            if other and (real.is_relative_to(other) or Path(other).is_relative_to(real)):
+                raise ConfigError(f"the space {file.parent.name} works there: {other}", at)
+        return str(real)
 
     def remove(self, space: Space) -> None:
         """Take it away: first what says that it is one, then its files. Blocks: there may be many."""
@@ -106,20 +132,28 @@ class SpacesFolder:
         erase(space.folder)
 
 
-def _settings(folder: Path) -> tuple[str, Policy]:
+def _possible(policy: Policy, workspace: Workspace, folder: Path) -> Policy:
+    """Without snapshots where they cannot be brought back: that is done by renames, which stay on one file system."""
+    if workspace.device == folder.stat().st_dev:
+        return policy
+    return structs.replace(policy, snapshots=structs.replace(policy.snapshots, kept=0))
+
+
+def _settings(folder: Path) -> tuple[SpaceFile, Policy]:
     file = folder / SETTINGS
     settings = TomlFile(file, required=True).convert(SpaceFile)
     try:
-        return settings.preset, make_policy(settings.preset, settings.policy)
+        return settings, make_policy(settings.preset, settings.policy)
     except ConfigError as error:
         raise ConfigError(str(error), str(file)) from None
 
 
-def _as_toml(preset: str, overrides: Mapping[str, Any]) -> str:
+def _as_toml(preset: str, overrides: Mapping[str, Any], at: str) -> str:
     # TOML reads numbers, true, false, arrays, and texts without escapes of half characters as JSON writes them.
     lines = [
         "# Read when the exchange starts, and by `trunkline reload`. The keys are in docs/protocols/spaces.md.",
         f"preset = {_toml_value(preset)}",
+        *([f"at = {_toml_value(at)}"] if at else []),
     ]
     for section, values in overrides.items():
         lines += ["", f"[policy.{section}]", *(f"{key} = {_toml_value(value)}" for key, value in values.items())]

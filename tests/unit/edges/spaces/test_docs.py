@@ -81,12 +81,12 @@ def test_the_page_has_every_key_of_a_space_toml() -> None:
     table = PAGE.partition("| key | means |")[2].partition("\n\n")[0]
     found, section = set(), ""
     first_column = "\n".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE))
-    for name in re.findall(r"`(policy\.[a-z_.]+|\.[a-z_]+|preset)`", first_column):
+    for name in re.findall(r"`(policy\.[a-z_.]+|\.[a-z_]+|preset|at)`", first_column):
         section = name.rpartition(".")[0] if name.startswith("policy.") else section
         found.add(f"{section}{name}" if name.startswith(".") else name)
     sections = {field.name: field.type for field in msgspec.structs.fields(Policy)}
     keys = {f"policy.{name}.{key}" for name, kind in sections.items() for key in kind.__struct_fields__}
-    assert found == keys | {"preset"}
+    assert found == keys | {"preset", "at"}
 
 
 def test_the_rule_on_the_page_lets_an_agent_work_in_its_space(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -100,3 +101,60 @@ def test_a_value_that_toml_cannot_hold_is_refused_before_anything_is_made(folder
     with pytest.raises(ConfigError, match=r"policy\.shell\.allowed: null"):
         folder.create("demo", "restrictive", {"shell": {"allowed": None}})
     assert not (tmp_path / "spaces").exists()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> SpacesFolder:
+    """The spaces of an exchange that has a folder of its own."""
+    (tmp_path / "home").mkdir()
+    return SpacesFolder(tmp_path / "home" / "spaces")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder of the operator's; root's own would not be one that commands may run in."""
+    made = tmp_path / "project"
+    made.mkdir()
+    (made / "code.py").write_text("x = 1\n")
+    if os.geteuid() == 0:
+        for path in (made, made / "code.py"):
+            os.chown(path, 1000, 1000)
+    return made
+
+
+def test_a_space_on_a_folder_of_the_operators_works_there_and_leaves_it_when_it_is_removed(
+    own: SpacesFolder, project: Path
+) -> None:
+    made = own.create("demo", "standard", {}, str(project))
+    (read,) = own.load()
+    assert made.workspace.root == read.workspace.root == project
+    assert read.policy.snapshots.kept == 20
+    read.workspace.close()
+    own.remove(made)
+    assert (project / "code.py").read_text() == "x = 1\n"
+    assert own.load() == []
+
+
+def test_a_folder_in_which_an_agent_could_change_too_much_is_refused(
+    own: SpacesFolder, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "me" / "home")
+    (tmp_path / "me" / "home").mkdir(parents=True)
+    (tmp_path / "home" / "x").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "me")
+    for at in ("/", str(tmp_path), str(tmp_path / "me"), str(tmp_path / "link"), str(tmp_path / "home" / "x")):
+        with pytest.raises(ConfigError):
+            own.create("demo", "standard", {}, at)
+    for at in ("project", str(project / "code.py"), str(tmp_path / "nowhere")):
+        with pytest.raises(ConfigError, match="absolute path of a folder"):
+            own.create("demo", "standard", {}, at)
+    assert own.load() == []
+
+
+def test_two_spaces_do_not_share_a_folder(own: SpacesFolder, project: Path) -> None:
+    made = own.create("demo", "standard", {}, str(project))
+    (project / "part").mkdir()
+    for at in (project, project / "part"):
+        with pytest.raises(ConfigError, match="the space demo works there"):
+            own.create("other", "standard", {}, str(at))
+    made.workspace.close()
