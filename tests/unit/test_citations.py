@@ -48,10 +48,14 @@ READING = re.compile(r'\breading "([^"]+)"')
 ID = rf"\b(?:(?:{'|'.join(sorted({row[:2] for row in ROWS}))})-\d+|P-[A-Z]\d+)\b"
 
 
+# Folders that are named after another thing of the protocol than its page.
+ALSO = {"nostr": "openagents"}
+
+
 def protocol_of(file: Path) -> str:
     """The protocol whose page has the readings that a file cites; empty for a file that belongs to none."""
     words = re.split(r"[_./]", str(file.relative_to(ROOT)))
-    return next((name for name in PAGES if name in words), "")
+    return next((ALSO.get(name, name) for name in (*PAGES, *ALSO) if name in words), "")
 
 
 def each(cited: str) -> Iterator[str]:

@@ -43,6 +43,12 @@ actions = {greet = "com.example.hello/greet"}
 [nostr]
 relay = ""
 relays = ["wss://relay.example"]
+offer = ["oa.embedding.v1", "com.example.echo/echo"]
+max_jobs = 2
+requests_per_minute = 60
+max_context_tokens = 1000
+pricing = { sandbox_per_minute_msats = 100 }
+kinds = { request = 5051 }
 [pylon]
 listen = "localhost:0"
 app_key = "key"
@@ -537,9 +543,10 @@ def test_the_built_in_rules_can_be_removed(home: Home) -> None:
     assert loaded(home, "policy.builtin = false").policy().rules == ()
 
 
-def test_the_built_in_rules_are_these_six_in_this_order(home: Home) -> None:
+def test_the_built_in_rules_are_these_seven_in_this_order(home: Home) -> None:
     rules = loaded(home).policy().rules
     assert [(rule.caller, rule.tool, rule.side_effects, rule.when, rule.decision) for rule in rules] == [
+        ("nostr:*", "*", None, None, Decision.DENY),
         ("trunkline:trunkline.events", "*/a2a_handle_event", None, None, Decision.ALLOW),
         ("*", "*", True, "untrusted", Decision.ASK),
         ("operator", "*", None, None, Decision.ALLOW),

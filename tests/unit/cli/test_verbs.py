@@ -464,7 +464,7 @@ def test_tokens_are_listed_and_revoked(running: Running) -> None:
 def test_the_rules_are_shown_in_order_with_the_last_resort(running: Running) -> None:
     lines = running.run("policy").out.splitlines()
     assert [line.split()[0] for line in lines[1:-1]] == [rule.id for rule in running.exchange.policy.rules]
-    assert lines[3].split()[:4] == ["builtin-operator", "allow", "operator", "*"]
+    assert lines[4].split()[:4] == ["builtin-operator", "allow", "operator", "*"]
     assert lines[-1].split()[:2] == ["default", "deny"]
     assert running.run("policy", "--json").json["version"] == running.exchange.policy.version
 

@@ -207,8 +207,8 @@ class Provenance(Struct, frozen=True, omit_defaults=True):
 
     model: Annotated[str, Meta(min_length=1, max_length=500)]
     provider_id: str
-    token_counts: OptionalRaw | None = None
-    sampling_params: OptionalRaw | None = None
+    token_counts: OptionalRaw = None
+    sampling_params: OptionalRaw = None
 
 
 class JobResult(Struct, frozen=True):
