@@ -534,7 +534,7 @@ class Buyer:
     ) -> None:
         finding = orders.finding_of(order, verdict)
         if order.requests:
-            details = {**(problem.details or {}), "verification": msgspec.to_builtins(finding)}
+            details = {**(problem.details or {}), "verification": msgspec.json.decode(msgspec.json.encode(finding))}
             problem = msgspec.structs.replace(problem, details=details)
         self.counts["canceled" if status is CallStatus.CANCELED else "failed"] += 1
         self._end(order, CallFinished(self.session, order.call_id, status, None, problem), finding, now)

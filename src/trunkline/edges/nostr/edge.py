@@ -56,6 +56,7 @@ class NostrEdge(RunningEdge):
             self._settings,
             self.signer,
             self.client,
+            self._say,
             given.process,
             given.version,
             given.entropy,

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from trunkline.config import Nostr
 from trunkline.edges.alarm import Alarm
 from trunkline.edges.exchange import Feed, Timer, Views
 from trunkline.edges.nostr import remote_tools
 from trunkline.edges.nostr.buyer import EDGE, PROVIDERS, Buyer, ListenAgain, Lookups, Output, Say
-from trunkline.edges.nostr.client import OLDEST_S, Client
+from trunkline.edges.nostr.client import OLDEST_S, Told
 from trunkline.edges.nostr.discovery import Book, Records
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer, npub_of
@@ -42,8 +42,22 @@ OVERLAP_S: Final = 60
 MAX_LISTENED: Final = 1000
 
 
+class Relays(Protocol):
+    """All relays, as far as this agent listens to them."""
+
+    def subscribe(
+        self, name: str, filters: Callable[[Now], Sequence[Filter]], told: Told, *, has_window: bool = True
+    ) -> None:
+        """Be told of events that fit, also of those that were told before."""
+
+    def unsubscribe(self, name: str) -> None:
+        """Be told no more."""
+
+
 class RemoteJobs(Resident):
-    """The agent, and everything that it needs to buy jobs."""
+    """The agent, and everything that it needs to buy jobs. ``say`` tells relays of an event and hears whether one took
+    it.
+    """
 
     # Each holds its results until it ends; more wait in the exchange's queue.
     max_inflight = 64
@@ -54,7 +68,8 @@ class RemoteJobs(Resident):
         views: Views,
         settings: Nostr,
         signer: Signer,
-        client: Client,
+        relays: Relays,
+        say: Callable[[Event, Callable[[bool], None]], None],
         process: ProcessIdentity,
         version: str,
         entropy: Callable[[int], bytes],
@@ -63,7 +78,8 @@ class RemoteJobs(Resident):
         self._views = views
         self._settings = settings
         self._public = signer.public
-        self._client = client
+        self._relays = relays
+        self._tell = say
         chance = Random(entropy(16))
         self.records = Records()
         self.book = Book(settings.kinds, chance, self.records)
@@ -83,17 +99,22 @@ class RemoteJobs(Resident):
     # -- coming and going ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
+        """Begin, and wait until the tools are there."""
+        self.begin()
+        await self.wait_ready()
+
+    def begin(self) -> None:
         """Go on with what is on record, listen, and come in."""
         views, now = self._views, self._feed.now()
         self._do(self.buyer.take_up(views.open_steps(PROCESS), views.open_steps(PROVIDERS), now))
         self._listen()
-        self._client.subscribe(ANNOUNCEMENTS, self._announcement_filters, self._announced, has_window=False)
-        await self.attach()
+        self._relays.subscribe(ANNOUNCEMENTS, self._announcement_filters, self._announced, has_window=False)
+        self.arrive()
 
     def stop(self) -> None:
         """Leave. Requests that are under way stay on record; the next start goes on with them."""
-        self._client.unsubscribe(ANSWERS)
-        self._client.unsubscribe(ANNOUNCEMENTS)
+        self._relays.unsubscribe(ANSWERS)
+        self._relays.unsubscribe(ANNOUNCEMENTS)
         self._alarm.cancel()
         if self._gathering is not None:
             self._gathering.cancel()
@@ -156,7 +177,7 @@ class RemoteJobs(Resident):
             if not is_taken:
                 self._do(self.buyer.not_taken(event.id, self._feed.now()))
 
-        self._client.say(event).add_done_callback(lambda done: None if done.cancelled() else told(done.result()))
+        self._tell(event, told)
 
     def _wake(self) -> None:
         self._do(self.buyer.wake(self._feed.now()))
@@ -164,7 +185,7 @@ class RemoteJobs(Resident):
     # -- relays --------------------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        self._client.subscribe(ANSWERS, self._answer_filters, self._answered)
+        self._relays.subscribe(ANSWERS, self._answer_filters, self._answered)
 
     def _answer_filters(self, now: Now) -> Sequence[Filter]:
         kinds = (self._settings.kinds.result, self._settings.kinds.feedback)

@@ -102,6 +102,9 @@ class Order(Struct, eq=False):
     # With all defaults.
     inputs: dict[str, Any]
     options: Options
+    # What it asks of a provider, and what names it.
+    need: Need
+    job_hash: str
     # Only this one is asked, if it is given.
     named: str
     deadline: float
@@ -138,25 +141,9 @@ class Order(Struct, eq=False):
         return self.job.schema_id in HARMLESS
 
     @property
-    def need(self) -> Need:
-        """What it asks of a provider."""
-        return Need(
-            self.job.schema_id,
-            count_tokens(self.inputs),
-            _sandbox_s(self.job, self.inputs) / 60,
-            str(self.inputs.get("model", "")),
-            self.options.bid_msats,
-        )
-
-    @property
     def quorum(self) -> int:
         """How many results have to agree."""
         return quorum_of(self.wanted)
-
-    @property
-    def job_hash(self) -> str:
-        """What names the job."""
-        return self.job.job_hash(self.inputs)
 
     @property
     def payload(self) -> Raw:
@@ -193,7 +180,7 @@ def order_of(call: Deliver, silence_s: float, look_s: float, mono: float) -> Ord
     if problem:
         raise BadOrder(problem)
     try:
-        job.job_hash(inputs)
+        job_hash = job.job_hash(inputs)
     except strictjson.NotStrictJson:
         raise BadOrder("inputs: cannot be hashed: an integer has more than 64 bits, or a text is no Unicode") from None
     budget = _budget_s(call, job, inputs)
@@ -203,6 +190,8 @@ def order_of(call: Deliver, silence_s: float, look_s: float, mono: float) -> Ord
         job,
         inputs,
         options,
+        _need(job, inputs, options),
+        job_hash,
         named,
         deadline=mono + budget,
         patience_s=min(silence_s, max(budget / 4, 1.0)),
@@ -210,6 +199,11 @@ def order_of(call: Deliver, silence_s: float, look_s: float, mono: float) -> Ord
         wanted=1 if named else wanted,
         goal=1 if named else wanted,
     )
+
+
+def _need(job: JobType, inputs: dict[str, Any], options: Options) -> Need:
+    minutes = _sandbox_s(job, inputs) / 60
+    return Need(job.schema_id, count_tokens(inputs), minutes, str(inputs.get("model", "")), options.bid_msats)
 
 
 def _budget_s(call: Deliver, job: JobType, inputs: dict[str, Any]) -> float:
