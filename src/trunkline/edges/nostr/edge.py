@@ -77,10 +77,10 @@ class NostrEdge(RunningEdge):
             self.client.add(url)
         count_record(self._given.views, self.provider.tally)
         self.provider.take_up(self._given.feed.now())
-        if self.offer.ids:
-            self.client.subscribe(REQUESTS, self._requests, self._requested)
-            self.client.subscribe(DELETIONS, self._deletions, self._deleted)
-            self._announcer.start()
+        self.client.subscribe(REQUESTS, self._requests, self._requested)
+        self.client.subscribe(DELETIONS, self._deletions, self._deleted)
+        # Also that nothing is offered: relays may still have what was said before.
+        self._announcer.start()
         if self._relay is not None:
             await self.client.wait_connected(self._relay.url, CONNECT_S)
         await self.jobs.start()
