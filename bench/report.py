@@ -56,6 +56,10 @@ MOST_OUTPUT_MIB: Final = 32.0
 MOST_SIGNING: Final = 1.3
 LEAST_PUBLISHING: Final = 0.5
 MOST_TOLD_US: Final = 30.0
+# Of trajectories: the canonical form of 1 KB, and the check of 100,000 lines.
+MOST_CANONICAL_US: Final = 10.0
+MOST_CHECK_S: Final = 5.0
+CHECKED_LINES: Final = 100_000
 
 _TITLES: Final = {contender.name: contender.title for contender in (*CONTENDERS, *HTTP_CONTENDERS)}
 
@@ -98,6 +102,7 @@ def lines(results: Results) -> Iterator[str]:
         _spaces,
         _chiffon,
         _ossa,
+        _trajectories,
     )
     for part in parts:
         shown = list(part(results))
@@ -444,6 +449,26 @@ def _ossa(results: Results) -> Iterator[str]:
     told = f"An event for {ossa.subscribers} subscribers in the hub, for each of them"
     rows.append([told, f"{ossa.told_us:.1f} µs", "", f"at most {MOST_TOLD_US:.0f} µs"])
     yield from table(["", "", "ratio", "goal"], rows)
+
+
+def _trajectories(results: Results) -> Iterator[str]:
+    found = results.trajectories
+    if found is None:
+        return
+    yield "Trajectories, each beside its goal."
+    yield ""
+    form = f"The canonical form of {found.value_bytes:,} bytes"
+    rows = [[form, f"{percentile(found.canonical_us, 50):.1f} µs", "", f"at most {MOST_CANONICAL_US:.0f} µs"]]
+    rows += [
+        [
+            f"`trunkline replay` with {one.lines:,} lines, {_size(one.bytes)}",
+            f"{one.seconds:.2f} s",
+            f"{one.peak_rss / _MIB:.0f} MiB",
+            f"at most {MOST_CHECK_S:.0f} s" if one.lines == CHECKED_LINES else "",
+        ]
+        for one in found.checked
+    ]
+    yield from table(["", "", "memory", "goal"], rows)
 
 
 def _printed(what: str, printed: Printed) -> str:

@@ -193,6 +193,23 @@ class Publishing(Struct, frozen=True):
         return Spread.of([mine / other for mine, other in zip(self.ours, self.jetstream, strict=True)])
 
 
+class Checking(Struct, frozen=True):
+    """A trajectory that was checked by a process of its own: its size, how long it took, the most memory it had."""
+
+    lines: int
+    bytes: int
+    seconds: float
+    peak_rss: int
+
+
+class Trajectories(Struct, frozen=True):
+    """The canonical form of one value, and files that were checked, the smallest first."""
+
+    value_bytes: int
+    canonical_us: tuple[float, ...]
+    checked: tuple[Checking, ...]
+
+
 class Ossa(Struct, frozen=True):
     """What signatures cost, publishing, and one event for many."""
 
@@ -250,6 +267,7 @@ class Results(Struct, omit_defaults=True):
     spaces: Spaces | None = None
     chiffon: Chiffon | None = None
     ossa: Ossa | None = None
+    trajectories: Trajectories | None = None
 
     def rates(self, contender: str, load: Load) -> tuple[float, ...]:
         """Calls a second in each round; nothing if it was not measured."""

@@ -154,8 +154,8 @@ class Running:
             data = answer.read()
         finally:
             connection.close()
-        kind = answer.headers.get("content-type", "")
-        return answer.status, json.loads(data) if kind.startswith("application/json") and data else data.decode()
+        kind = answer.headers.get("content-type", "").partition(";")[0]
+        return answer.status, json.loads(data) if kind == "application/json" and data else data.decode()
 
     def call(self, tool_id: str, value: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
         """One call by the operator; the answer, whatever its HTTP status (under ``http``)."""

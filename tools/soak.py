@@ -158,6 +158,14 @@ def masker(seed: int) -> int:
     return values.judge(seed, 10_000)
 
 
+def trajectories(seed: int) -> int:
+    """P-D16: 10,000 files that may be trajectories."""
+    from tests.fuzz import trajectories as files
+
+    files.judge(seed, 10_000)
+    return 10_000
+
+
 def chiffon(seed: int) -> int:
     """P-D9: 5,000 steps of agents and orchestrators by HTTP, WebSocket, callback and queue; 5,000 outputs in pieces."""
     from tests.fuzz import chiffon as messages
@@ -305,6 +313,7 @@ JOBS: Final = (
     Job(schemas, "schemas"),
     Job(fuzz, "frames"),
     Job(masker, "values"),
+    Job(trajectories, "trajectories"),
     Job(chiffon, "messages"),
     Job(routes, "requests"),
     Job(spaces, "operations"),

@@ -400,6 +400,8 @@ class Config(Sections, frozen=True, kw_only=True):
         """The file's rules in order, then the built-in ones; the version is a hash of them."""
         import hashlib
 
+        from trunkline.canonical import openagents_hash
+
         lines = tuple(
             Rule(
                 f"rule-{number}",
@@ -419,8 +421,8 @@ class Config(Sections, frozen=True, kw_only=True):
         )
         rules = lines + offered + (BUILTIN_RULES if self.policy_table.builtin else ())
         # 64 bits tell apart the handful of policies an exchange ever has, and can be read aloud.
-        version = hashlib.sha256(msgspec.json.encode(rules)).hexdigest()[:16]
-        return Policy(rules, version)
+        encoded = msgspec.json.encode(rules)
+        return Policy(rules, hashlib.sha256(encoded).hexdigest()[:16], openagents_hash(encoded))
 
 
 def tool_of_offer(line: str) -> str:
@@ -541,15 +543,19 @@ def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
         yield ("opensentience", "socket"), problem
 
 
+# The addresses on which the exchange listens, and whether each may be off (empty).
+LISTENERS: Final = {
+    ("http", "listen"): False,
+    ("opensentience", "tcp"): True,
+    ("ossa", "listen"): True,
+    ("nostr", "relay"): True,
+    ("pylon", "listen"): True,
+}
+
+
 def _listen_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
-    listeners: list[tuple[KeyPath, str, bool]] = [
-        (("http", "listen"), config.http.listen, False),
-        (("opensentience", "tcp"), config.opensentience.tcp, True),
-        (("ossa", "listen"), config.ossa.listen, True),
-        (("nostr", "relay"), config.nostr.relay, True),
-        (("pylon", "listen"), config.pylon.listen, True),
-    ]
-    for key, address, may_be_off in listeners:
+    for key, may_be_off in LISTENERS.items():
+        address: str = getattr(getattr(config, key[0]), key[1])
         if not address and may_be_off:
             continue
         try:

@@ -44,6 +44,8 @@ class PolicyChanged(Entry, tag="policy.changed"):
 
     version: str
     rules: tuple[Rule, ...]
+    # The whole hash of them, in the form of OpenAgents: what trajectories name. ``version`` is a short one.
+    policy_bundle_id: str = ""
 
 
 class AgentLaunched(Entry, tag="agent.launched"):

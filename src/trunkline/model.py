@@ -336,10 +336,14 @@ class Rule(Struct, frozen=True, omit_defaults=True):
 
 
 class Policy(Struct, frozen=True):
-    """The rules in force, in order. ``version`` is a hash of them, so that equal rules have equal versions."""
+    """The rules in force, in order. ``version`` is a hash of them, so that equal rules have equal versions.
+
+    ``policy_bundle_id`` is the hash by which trajectories and receipts name them.
+    """
 
     rules: tuple[Rule, ...]
     version: str
+    policy_bundle_id: str = ""
 
 
 class Limits(Struct, frozen=True):

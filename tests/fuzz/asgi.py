@@ -111,7 +111,9 @@ class Socket:
     async def send(self, message: Message) -> None:
         match message["type"]:
             case "websocket.send":
-                assert not self.closed
+                assert self.goodbye is None, "said after the goodbye"
+                if self.closed:
+                    raise OSError  # as a server does when its peer is gone
                 self.said.append(message["text"])
             case "websocket.http.response.start":
                 self.denied = message["status"]

@@ -19,6 +19,8 @@ SEEDS = 500
 CHUNK = 10
 # A broken rule is seen in one of 40 seeds at the least.
 SEEDS_TO_FIND = 200
+# Rare ones, and a seed that showed each: tried first. Any change of the simulation may make it another.
+SEEN_IN = {"an_outcome_is_shown_before_it_is_on_record": 67, "its_outcome_is_told_before_it_is_on_record": 177}
 ORDINARY_SEEDS = 50
 
 
@@ -43,7 +45,7 @@ def test_every_promise_is_kept_where_most_calls_are_ordinary(first: int, monkeyp
 def test_of_ordinary_calls_it_is_found_when(variant: Callable[[Patch], None], says: str, monkeypatch: Patch) -> None:
     variant(monkeypatch)
     ordinary(monkeypatch)
-    test_it_is_found_when(lambda _patch: None, says, monkeypatch)
+    find(says, variant.__name__)
 
 
 def test_the_same_seed_gives_the_same_ledger_in_any_process() -> None:
@@ -69,8 +71,12 @@ def simulate_many(seeds: int) -> None:
 @pytest.mark.parametrize(("variant", "says"), VARIANTS.items(), ids=lambda value: getattr(value, "__name__", ""))
 def test_it_is_found_when(variant: Callable[[Patch], None], says: str, monkeypatch: Patch) -> None:
     variant(monkeypatch)
+    find(says, variant.__name__)
+
+
+def find(says: str, name: str) -> None:
     found = []
-    for seed in range(SEEDS_TO_FIND):
+    for seed in (SEEN_IN.get(name, 0), *range(SEEDS_TO_FIND)):
         try:
             simulate(seed)
         except SimulationFailed as failure:

@@ -59,6 +59,17 @@ codex = []
 nats = "nats://127.0.0.1:4222"
 timeout_s = 45
 work = { infra_change = "com.example.infra/change" }
+[jobs]
+enabled = false
+endpoint = "https://models.example/v1"
+model = "chat"
+embedding_model = "embed"
+key = "file:secrets/models"
+running = 2
+memory_mb = 100
+disk_mb = 100
+timeout_s = 30
+network = true
 [cluster]
 nats = "nats://127.0.0.1:4222"
 [[agent]]
@@ -174,6 +185,7 @@ def test_paths_are_made_absolute_against_the_files_folder_and_the_home(home: Hom
     folder = home.config_file.parent
     assert config.opensentience.socket == "/h/run/other.sock"
     assert config.agents[0].cwd == str(folder / "agents")
+    assert config.jobs.key == f"file:{folder}/secrets/models"
     assert config.agents[0].manifest == str(folder / "opensentience.agent.json")
     assert config.agents[0].read == (str(folder / "data"), os.path.expanduser("~/models"), "/opt")  # noqa: PTH111
     assert config.agents[0].write == (str(folder / "out"),)
@@ -287,6 +299,19 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
         (
             "[limits]\nopen_calls = -1",
             "trunkline.toml:2: limits.open_calls: expected a number from 0, where 0 means no bound",
+        ),
+        ('[jobs]\nmodel = "m"', "trunkline.toml:2: jobs.model: has no effect without `endpoint`"),
+        (
+            '[jobs]\nendpoint = "http://models.example/v1"\nmodel = "m"',
+            "trunkline.toml:2: jobs.endpoint: http leaves this machine unencrypted: expected https",
+        ),
+        (
+            '[jobs]\nendpoint = "https://models.example/v1"\nmodel = "m"\nkey = "sk-1234"',
+            "trunkline.toml:4: jobs.key: expected env:NAME or file:PATH, and never the key itself",
+        ),
+        (
+            '[jobs]\nendpoint = "https://models.example/v1"',
+            "trunkline.toml:2: jobs.endpoint: expected `model`, `embedding_model` or both beside it",
         ),
         ("[ledger]\nanchor = {}", "trunkline.toml:2: ledger.anchor: expected one of the keys `file` and `command`"),
         (

@@ -1,7 +1,7 @@
 """``trunkline ledger``: verify, anchor, copy, show and export the record, read from its file. No exchange needs to run.
 
 Owns what a person is shown and the options. Reading and proving are in ``trunkline.ledger``: ``reader``, ``verify``,
-``heads``, ``backup``, ``export``.
+``heads``, ``backup``, ``export``; what becomes of a trajectory afterwards is ``cli.replay``.
 """
 
 from __future__ import annotations
@@ -157,19 +157,19 @@ def backup(settings: CommandSettings, file: Path) -> None:
         say(f"{printable(str(file))}: {report.entries:,} entries, verified; signed up to {report.signed:,}")
 
 
-@ledger.command("check", short_help="Prove a bundle that `ledger export` made.")
+@ledger.command("check", short_help="Check a proof that `ledger export` made.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @shared
 def check(settings: CommandSettings, file: Path) -> None:
-    """Prove that the parts of a bundle fit together and, where this home has a record, that its entries are of it."""
-    from trunkline.ledger.export import verify_bundle
+    """Prove that the parts of a proof fit together and, where this home has a record, that its entries are of it."""
+    from trunkline.ledger.export import verify_proof
 
     has_record = settings.home.ledger_file.exists()
     if has_record:
         with reading(settings) as reader:
-            found = verify_bundle(file, known=reader.hash)
+            found = verify_proof(file, known=reader.hash)
     else:
-        found = verify_bundle(file)
+        found = verify_proof(file)
     shown = {"correlation": found.correlation, "entries": len(found.entries), "blobs": len(found.blobs)}
     if settings.shown_as_json({"status": "whole", "compared_with_record": has_record, **shown}):
         return
@@ -197,14 +197,14 @@ def show(settings: CommandSettings, call_id: str | None, correlation: str | None
     """What is on record of a call or a conversation, or the latest entries; secrets are masked."""
     if call_id is not None and correlation is not None:
         raise click.UsageError("give one of --call and --correlation")
-    from trunkline.ledger.export import replay
+    from trunkline.ledger.export import entry_lines
 
     with reading(settings) as reader:
         if call_id is None and correlation is None:
             newest = reader.head()[0]
             lines: Iterable[bytes] = reader.lines(max(1, newest - last + 1), newest)
         else:
-            lines = replay(reader, call_id=call_id, correlation=correlation)
+            lines = entry_lines(reader, call_id=call_id, correlation=correlation)
         entries = [decode(line) for line in lines]
     if not entries and (call_id or correlation):
         nothing_under(call_id or correlation)
@@ -234,41 +234,69 @@ def nothing_under(name: str | None) -> NoReturn:
     raise CommandFailed("not_found", f"nothing is on record under {name}; `trunkline calls` shows ids")
 
 
-@ledger.command("export", short_help="Hand out a conversation, as lines or as a bundle with proof.")
+@ledger.command("export", short_help="Hand out a conversation: its trajectory, its entries, or a proof.")
 @click.option("--correlation", metavar="ID", required=True, help="The conversation.")
-@click.option("--format", "form", type=click.Choice(["replay", "bundle"]), default="replay", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["entries", "proof", "replay", "bundle"]),
+    default="entries",
+    show_default=True,
+)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file instead of stdout.")
 @shared
 def export(settings: CommandSettings, correlation: str, form: str, out: Path | None) -> None:
-    """Hand out a conversation: `replay` is one entry a line, `bundle` a zip that proves itself."""
+    """Hand out a conversation, secrets masked.
+
+    \b
+    entries  one entry of the record a line
+    proof    a zip that proves itself: `trunkline ledger check`
+    replay   a trajectory, REPLAY.jsonl v1: `trunkline replay FILE`
+    bundle   the same as one JSON value, a ReplayBundle
+    """
     from trunkline.ledger import export as record
 
     with reading(settings) as reader:
         if not record.numbers(reader, correlation=correlation):
             nothing_under(correlation)
-        if form == "replay":
-            data = b"".join(line + b"\n" for line in record.replay(reader, correlation=correlation))
-            if out is None and sys.stdout.isatty():
-                data = printable(data.decode(), keep="\n").encode()
-            _hand_out(data, out)
-        elif out is None and sys.stdout.isatty():
-            raise click.UsageError("a bundle is a zip, not text: give --out FILE or redirect stdout")
-        else:
-            import io
+        match form:
+            case "proof":
+                if out is None and sys.stdout.isatty():
+                    raise click.UsageError("a proof is a zip, not text: give --out FILE or redirect stdout")
+                _hand_out([_proof(reader, correlation)], out)
+            case "entries":
+                lines = record.entry_lines(reader, correlation=correlation)
+                _hand_out((line + b"\n" for line in lines), out, as_text=True)
+            case "replay":
+                _hand_out((line + b"\n" for line in record.trajectory(reader, correlation)), out, as_text=True)
+            case _:
+                from trunkline.trajectory.bundle import bundle_of, encode_bundle
 
-            bundle = io.BytesIO()
-            record.bundle(reader, correlation, bundle)
-            _hand_out(bundle.getvalue(), out)
+                bundle = bundle_of(record.trajectory(reader, correlation))
+                _hand_out([encode_bundle(bundle) + b"\n"], out, as_text=True)
 
 
-def _hand_out(data: bytes, out: Path | None) -> None:
+def _proof(reader: Reader, correlation: str) -> bytes:
+    import io
+
+    from trunkline.ledger.export import proof
+
+    made = io.BytesIO()
+    proof(reader, correlation, made)
+    return made.getvalue()
+
+
+def _hand_out(pieces: Iterable[bytes], out: Path | None, *, as_text: bool = False) -> None:
+    """Write to the file, or to stdout: there text is shown with nothing invisible in it, if a person looks."""
     if out is None:
         stdout: BinaryIO = sys.stdout.buffer
-        stdout.write(data)
+        escapes = as_text and sys.stdout.isatty()
+        stdout.writelines(printable(piece.decode(), keep="\n").encode() if escapes else piece for piece in pieces)
         stdout.flush()
         return
     try:
-        out.write_bytes(data)
+        with out.open("wb") as file:
+            size = sum(map(file.write, pieces))
     except OSError as error:
         raise click.BadParameter(f"{printable(str(out))}: {error.strerror}", param_hint="--out") from None
-    note(f"{printable(str(out))}: {len(data):,} bytes")
+    note(f"{printable(str(out))}: {size:,} bytes")

@@ -49,6 +49,7 @@ VERBS = {
     "jobs": Verb("jobs", "jobs", "Typed jobs: what there is, where it runs; submit one."),
     "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
+    "replay": Verb("replay", "replay", "Check a trajectory, compare two, or answer from one."),
     "check": Verb("check", "check", "Whether somebody's implementation of a protocol is right."),
     "ledger": Verb("ledger", "ledger", "The record of everything: verify, show, export."),
 }

@@ -7,7 +7,7 @@ acts for the person who runs the exchange. ``Sink`` is the one protocol in the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Raw
@@ -195,6 +195,9 @@ class Views(Protocol):
 
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation, as JSON."""
+
+    def trajectory(self, correlation_id: str) -> Iterator[bytes]:
+        """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it."""
 
     def credential(self, edge: str, token_sha256: str) -> TokenView | None:
         """The standing credential that is known by this hash and good for this edge; None also for a revoked one.

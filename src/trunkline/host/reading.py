@@ -7,6 +7,7 @@ supervisor. Changes nothing, and decides nothing.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -193,7 +194,11 @@ class Reading(Views):
 
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation."""
-        return list(export.replay(self._reader, call_id=call_id, correlation=correlation_id))
+        return list(export.entry_lines(self._reader, call_id=call_id, correlation=correlation_id))
+
+    def trajectory(self, correlation_id: str) -> Iterator[bytes]:
+        """A correlation as REPLAY.jsonl v1, line by line as it is read."""
+        return export.trajectory(self._reader, correlation_id)
 
     def credential(self, edge: str, token_sha256: str) -> TokenView | None:
         """The standing credential that is known by this hash and good for this edge."""

@@ -187,7 +187,13 @@ class Control:
         self._judge.forget()
         rules = self._in_force.settings.policy
         self._journal.write(
-            entries.PolicyChanged(n=self._journal.next, at=now.ms, version=rules.version, rules=rules.rules)
+            entries.PolicyChanged(
+                n=self._journal.next,
+                at=now.ms,
+                version=rules.version,
+                rules=rules.rules,
+                policy_bundle_id=rules.policy_bundle_id,
+            )
         )
 
     def judge_questions_anew(self, now: Now) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -143,7 +144,7 @@ class JobType:
         return schemas.compile(msgspec.json.encode(self.detail.outputs))
 
     def filled(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs with all defaults. They need not be valid."""
+        """The inputs with all defaults, and integers as such. They need not be valid."""
         found = _filled(self.detail.inputs, dict(inputs), absent_objects=True)
         assert isinstance(found, dict)
         return found
@@ -158,6 +159,8 @@ class JobType:
                     return f"inputs.{name}: is missing"
             elif not _is_of_type(inputs[name], field.type):
                 return f"inputs.{name}: expected {field.type}"
+        if not _can_be_hashed(inputs):
+            return "inputs: a number is not finite or has more than 64 bits"
         found = self._inputs.error(_encoded(inputs), inputs)
         return "" if found is None else f"inputs{found.removeprefix('$')}"
 
@@ -171,6 +174,8 @@ class JobType:
                     return f"outputs.{name}: is missing"
             elif not _is_of_type(outputs[name], field.type):
                 return f"outputs.{name}: expected {field.type}"
+        if not _can_be_hashed(outputs):
+            return "outputs: a number is not finite or has more than 64 bits"
         found = self._outputs.error(_encoded(outputs), outputs)
         return "" if found is None else f"outputs{found.removeprefix('$')}"
 
@@ -236,15 +241,29 @@ def count_tokens(value: object) -> int:
 
 
 def _texts(value: object) -> Iterator[str]:
+    return (item for item in _values(value) if isinstance(item, str))
+
+
+def _can_be_hashed(value: object) -> bool:
+    """Whether all numbers are such that everybody writes them the same way."""
+    return all(
+        math.isfinite(item) if isinstance(item, float) else -(2**63) <= item < 2**64
+        for item in _values(value)
+        if isinstance(item, int | float)
+    )
+
+
+def _values(value: object) -> Iterator[object]:
+    """All that is in a value but objects and arrays themselves. Not recursive: it may be nested deeply."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, dict):
+        if isinstance(item, dict):
             waiting.extend(item.values())
         elif isinstance(item, list):
             waiting.extend(item)
+        else:
+            yield item
 
 
 def _encoded(value: object) -> bytes:
@@ -289,4 +308,7 @@ def _filled(schema: Mapping[str, Any], value: Any, *, absent_objects: bool) -> A
         return made
     if isinstance(value, list) and "items" in schema:
         return [_filled(schema["items"], item, absent_objects=absent_objects) for item in value]
+    # JSON knows one kind of number, so 10.0 is an integer to a schema; to whoever counts with it, it has to be one.
+    if isinstance(value, float) and value.is_integer() and "integer" in schema.get("type", ()):
+        return int(value)
     return value

@@ -1,8 +1,9 @@
-"""Parts of the record for others: all about a call or a correlation, as values, JSON lines, or as a bundle with proof.
+"""Parts of the record for others: all about a call or a correlation, as values or lines, as a proof, as a trajectory.
 
-Everything here is the masked form. It does not own the order or the content: entries come as they are stored.
+Everything here is the masked form. It does not own the order or the content: entries come as they are stored, and what
+a trajectory makes of them is ``trajectory.build``.
 
-A bundle is a zip: ``entries/<number>.json``, each as it is stored; ``chain.jsonl`` with each one's hash and the hash
+A proof is a zip: ``entries/<number>.json``, each as it is stored; ``chain.jsonl`` with each one's hash and the hash
 before it; ``blobs/<sha256>``; ``MANIFEST.json`` with the hash of each file. By itself it proves that its parts fit
 together; compared with a ledger's own hashes (``known``) also that the entries are that ledger's.
 """
@@ -14,22 +15,23 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
 from msgspec import Struct
 
-from trunkline.entries import CallAccepted, CallRefused, QuestionJoined, QuestionOpened
+from trunkline.entries import AnyEntry, CallAccepted, CallRefused, ProcessStep, QuestionJoined, QuestionOpened
 from trunkline.errors import LedgerCorrupt, LedgerError
 from trunkline.ledger.chain import link
 from trunkline.ledger.reader import Reader, call_number
+from trunkline.trajectory import build
 
-__all__ = ["Bundle", "bundle", "replay", "story", "verify_bundle"]
+__all__ = ["Proof", "entry_lines", "proof", "story", "trajectory", "verify_proof"]
 
 FORMAT: Final = "trunkline-bundle-1"
 _REFERENCE: Final = re.compile(rb'"\$(?:blob|ref)":"sha256:([0-9a-f]{64})"')
-# Same content, same bytes: the time of making a bundle is no part of it.
+# Same content, same bytes: the time of making a proof is no part of it.
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
@@ -64,7 +66,7 @@ def numbers(reader: Reader, *, call_id: str | None = None, correlation: str | No
     return sorted(found)
 
 
-def replay(reader: Reader, *, call_id: str | None = None, correlation: str | None = None) -> Iterator[bytes]:
+def entry_lines(reader: Reader, *, call_id: str | None = None, correlation: str | None = None) -> Iterator[bytes]:
     """The entries as JSON lines, without line ends: each is one, since JSON needs none inside."""
     for number in numbers(reader, call_id=call_id, correlation=correlation):
         line = reader.line(number)
@@ -74,7 +76,29 @@ def replay(reader: Reader, *, call_id: str | None = None, correlation: str | Non
 
 def story(reader: Reader, *, call_id: str | None = None, correlation: str | None = None) -> list[dict[str, Any]]:
     """The entries as values, for whoever draws them."""
-    return [json.loads(line) for line in replay(reader, call_id=call_id, correlation=correlation)]
+    return [json.loads(line) for line in entry_lines(reader, call_id=call_id, correlation=correlation)]
+
+
+def trajectory(reader: Reader, correlation: str) -> Iterator[bytes]:
+    """A correlation as REPLAY.jsonl v1, line by line, without line ends; none if nothing is recorded under it."""
+    found = numbers(reader, correlation=correlation)
+    # A run of a space is on record under its own name, which is the correlation of its operations.
+    runs = [step for step in reader.steps(correlation) if _is_step_of(reader.entry(step), correlation)]
+    found = sorted({*found, *runs})
+    if not found:
+        return iter(())
+    return build.lines(correlation, lambda: _recorded(reader, found), reader.origin(found[0]))
+
+
+def _is_step_of(entry: AnyEntry | None, subject: str) -> bool:
+    return isinstance(entry, ProcessStep) and entry.subject == subject
+
+
+def _recorded(reader: Reader, found: Iterable[int]) -> Iterator[build.Recorded]:
+    for number in found:
+        entry = reader.entry(number)
+        if entry is not None:
+            yield build.Recorded(entry, masked=reader.is_masked(number))
 
 
 def _on_one_line(line: bytes) -> bytes:
@@ -82,8 +106,8 @@ def _on_one_line(line: bytes) -> bytes:
     return line.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
-def bundle(reader: Reader, correlation: str, out: IO[bytes] | Path) -> int:
-    """Write the bundle of a correlation; the number of entries in it. ``LedgerError`` if there are none."""
+def proof(reader: Reader, correlation: str, out: IO[bytes] | Path) -> int:
+    """Write the proof of a correlation; the number of entries in it. ``LedgerError`` if there are none."""
     files: dict[str, bytes] = {}
     chain = b""
     found = numbers(reader, correlation=correlation)
@@ -112,18 +136,18 @@ def bundle(reader: Reader, correlation: str, out: IO[bytes] | Path) -> int:
     return len(found)
 
 
-class Bundle(Struct, frozen=True):
-    """The content of a bundle that was verified."""
+class Proof(Struct, frozen=True):
+    """The content of a proof that was verified."""
 
     correlation: str
     entries: tuple[dict[str, Any], ...]
     blobs: tuple[str, ...]
 
 
-def verify_bundle(source: IO[bytes] | Path, known: Callable[[int], bytes | None] | None = None) -> Bundle:
-    """Prove a bundle. ``known`` gives a ledger's own hashes by number (``Reader.hash``): that proves where it is from.
+def verify_proof(source: IO[bytes] | Path, known: Callable[[int], bytes | None] | None = None) -> Proof:
+    """Verify a proof. ``known`` gives a ledger's own hashes by number (``Reader.hash``): that proves where it is from.
 
-    ``LedgerCorrupt`` names the first entry that is not as it was, 0 if it is the bundle itself.
+    ``LedgerCorrupt`` names the first entry that is not as it was, 0 if it is the proof itself.
     """
     try:
         with zipfile.ZipFile(source) as archive:
@@ -133,9 +157,9 @@ def verify_bundle(source: IO[bytes] | Path, known: Callable[[int], bytes | None]
         lines = {number: files[f"entries/{number}.json"] for number, _, _ in places}
         hashes: dict[str, str] = dict(manifest["sha256"])
     except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, EOFError, NotImplementedError) as exc:
-        raise LedgerCorrupt(0, f"this is no bundle, or a damaged one ({type(exc).__name__})") from None
+        raise LedgerCorrupt(0, f"this is no proof, or a damaged one ({type(exc).__name__})") from None
     if manifest.get("format") != FORMAT:
-        raise LedgerCorrupt(0, f"the bundle's format is not {FORMAT}")
+        raise LedgerCorrupt(0, f"the proof's format is not {FORMAT}")
     last = (0, b"")
     for number, before, own in places:
         if number <= last[0] or (number == last[0] + 1 and last[1] and before != last[1]):
@@ -150,7 +174,7 @@ def verify_bundle(source: IO[bytes] | Path, known: Callable[[int], bytes | None]
             raise LedgerCorrupt(0, f"{name} does not match the manifest")
         if name.startswith("blobs/") and name.removeprefix("blobs/") != hashes[name]:
             raise LedgerCorrupt(0, f"{name} does not match its name")
-    return Bundle(
+    return Proof(
         correlation=manifest["correlation"],
         entries=tuple(json.loads(line) for line in lines.values()),
         blobs=tuple(sorted(name.removeprefix("blobs/") for name in files if name.startswith("blobs/"))),

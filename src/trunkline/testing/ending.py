@@ -178,7 +178,7 @@ def on_record(setup: Setup, calls: Sequence[str]) -> list[str]:
         reader = Reader(setup.path, setup.keys, vfs=setup.disk.vfs)
         try:
             for call_id in calls:
-                entries = [data.decode() for data in export.replay(reader, call_id=call_id)]
+                entries = [data.decode() for data in export.entry_lines(reader, call_id=call_id)]
                 told += [f"on record of {call_id}:", *(f"  {entry}" for entry in entries or ["nothing"])]
         finally:
             reader.close()

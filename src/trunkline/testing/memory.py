@@ -24,7 +24,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from trunkline import events
-from trunkline.config import Config
+from trunkline.addresses import host_and_port
+from trunkline.config import LISTENERS, Config
 from trunkline.edges.edge import Edge, Surroundings
 from trunkline.edges.exchange import BaseSink
 from trunkline.effects import Answer, Cancel, Deliver, Progress, Reply, ToSession, Wait
@@ -102,6 +103,16 @@ class MemoryRunner(Runner):
         self._dead = True
 
 
+def on_any_port(config: Config) -> Config:
+    """The same, with any free port instead of a default one: two exchanges at a time cannot both have that."""
+    usual = Config()
+    for section, key in LISTENERS:
+        values, default = getattr(config, section), getattr(getattr(usual, section), key)
+        if default and getattr(values, key) == default:
+            config = replace(config, **{section: replace(values, **{key: f"{host_and_port(default)[0]}:0"})})
+    return config
+
+
 class MemoryExchange:
     """One exchange. ``log`` is everything it recorded, as it was before masking, ``effects`` what it said to whom."""
 
@@ -121,7 +132,7 @@ class MemoryExchange:
         self.home = home
         self.policy = policy
         self._known = edges
-        self.config = Config() if config is None else config
+        self.config = on_any_port(Config() if config is None else config)
         is_own = disk is None or run > 1
         self.disk = FaultyDisk(1) if disk is None else disk
         # A megabyte each: a thousand tests must not fill the memory that the folder is in.

@@ -214,7 +214,7 @@ class _Running(asyncio.SubprocessProtocol):
             await self.ask_to_end(transport)
         finally:
             try:
-                await _uninterrupted(self.end(transport, watching))
+                await uninterrupted(self.end(transport, watching))
             finally:
                 self.read_status()
                 loop.remove_reader(self.status_fd)
@@ -364,7 +364,7 @@ def _reap(fd: int) -> None:
             os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)
 
 
-async def _uninterrupted(waiting: Any) -> None:
+async def uninterrupted(waiting: Any) -> None:
     """Wait to the end even if we are cancelled meanwhile; the cancellation goes on afterwards."""
     task = asyncio.ensure_future(waiting)
     cancelled = False

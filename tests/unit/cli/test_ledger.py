@@ -136,15 +136,15 @@ def test_a_damaged_record_is_not_copied(signed: Path, tmp_path: Path) -> None:
     assert not [*tmp_path.glob("*copy*")]
 
 
-def test_a_bundle_is_checked_against_this_record_or_by_itself(signed: Path, tmp_path: Path) -> None:
-    bundle = tmp_path / "bundle.zip"
-    assert run(signed, "export", "--correlation", "chat:1", "--format", "bundle", "--out", str(bundle)).code == 0
-    assert "of this record" in run(signed, "check", str(bundle)).out
+def test_a_proof_is_checked_against_this_record_or_by_itself(signed: Path, tmp_path: Path) -> None:
+    proof = tmp_path / "proof.zip"
+    assert run(signed, "export", "--correlation", "chat:1", "--format", "proof", "--out", str(proof)).code == 0
+    assert "of this record" in run(signed, "check", str(proof)).out
     alone = tmp_path / "empty"
     alone.mkdir(mode=0o700)
-    assert run(alone, "check", str(bundle), "--json").json["compared_with_record"] is False
-    bundle.write_bytes(bundle.read_bytes()[:-40])
-    assert run(signed, "check", str(bundle)).code == 1
+    assert run(alone, "check", str(proof), "--json").json["compared_with_record"] is False
+    proof.write_bytes(proof.read_bytes()[:-40])
+    assert run(signed, "check", str(proof)).code == 1
 
 
 def test_the_story_of_a_call_has_its_bodies(home: Path) -> None:
@@ -187,7 +187,7 @@ def test_what_is_not_there_or_cannot_be_ends_with_2(home: Path, arguments: tuple
     assert said.out == ""
 
 
-def test_a_replay_is_one_entry_a_line_as_stored(home: Path, tmp_path: Path) -> None:
+def test_an_export_is_one_entry_a_line_as_stored(home: Path, tmp_path: Path) -> None:
     said = run(home, "export", "--correlation", "chat:1")
     assert [json.loads(line)["n"] for line in said.out.splitlines()] == [1, 2, 3]
     file = tmp_path / "replay.jsonl"
@@ -195,9 +195,9 @@ def test_a_replay_is_one_entry_a_line_as_stored(home: Path, tmp_path: Path) -> N
     assert file.read_text() == said.out
 
 
-def test_a_bundle_is_a_zip(home: Path, tmp_path: Path) -> None:
+def test_a_proof_is_a_zip(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "chat.zip"
-    said = run(home, "export", "--correlation", "chat:1", "--format", "bundle", "--out", str(file))
+    said = run(home, "export", "--correlation", "chat:1", "--format", "proof", "--out", str(file))
     assert said.code == 0
     names = zipfile.ZipFile(io.BytesIO(file.read_bytes())).namelist()
     assert "MANIFEST.json" in names

@@ -21,7 +21,7 @@ from trunkline.errors import ConfigError
 from trunkline.host import edges
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating
-from trunkline.testing.memory import MemoryExchange
+from trunkline.testing.memory import MemoryExchange, on_any_port
 
 
 async def nothing(_scope: Any, _receive: Any, _send: Any) -> None:
@@ -340,7 +340,7 @@ def test_a_reload_that_changes_the_section_of_an_edge_is_refused_and_changes_not
     with pytest.raises(ConfigError, match=r"trunkline\.toml: \[http\] cannot change while the exchange runs; restart"):
         kit.edges.reload(changed, "trunkline.toml")
     assert kit.edges._config is kit.exchange.config
-    kit.edges.reload(from_file(tmp_path, "[limits]\nopen_calls = 5\n"), "trunkline.toml")
+    kit.edges.reload(on_any_port(from_file(tmp_path, "[limits]\nopen_calls = 5\n")), "trunkline.toml")
 
 
 @pytest.mark.parametrize("edge", [edge for edge in EDGES if edge.section], ids=lambda edge: edge.name)

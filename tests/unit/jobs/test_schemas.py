@@ -142,6 +142,8 @@ def test_an_input_of_another_type_is_refused_by_name(schema_id: str) -> None:
         (SANDBOX, {"commands": [{"cmd": "x", "workdir": 3}]}, r"inputs.commands\[0\].workdir"),
         (SANDBOX, {"commands": [{"cmd": "x"}], "sandbox": {"network_policy": "some"}}, "inputs.sandbox.network_policy"),
         (RERANK, {"user_task": "t", "candidates": [{"id": "a"}]}, r"inputs.candidates\[0\]"),
+        (RERANK, {"user_task": "t", "candidates": [{"id": "a", "metadata": {"n": 2**64}}]}, "more than 64 bits"),
+        (RERANK, {"user_task": "t", "candidates": [{"id": "a", "metadata": {"n": float("inf")}}]}, "not finite"),
         (ANALYSIS, {"task": "t", "chunk": {"path": "a"}}, "inputs.chunk"),
     ],
 )
@@ -175,6 +177,15 @@ def test_defaults_are_filled_in_at_every_depth_and_what_was_said_stays() -> None
     assert "sandbox" not in VALID[SANDBOX]
     assert job_types()[RERANK].filled(VALID[RERANK])["k"] == 10
     assert job_types()[EMBEDDING].filled(VALID[EMBEDDING]) == {"texts": ["a"], "model": "m", "normalize": True}
+
+
+def test_a_whole_number_with_a_point_is_the_integer_and_names_the_same_job() -> None:
+    job = job_types()[RERANK]
+    pointed = {**VALID[RERANK], "k": 3.0}
+    assert job.input_problem(pointed) == ""
+    assert repr(job.filled(pointed)["k"]) == "3"
+    assert job.job_hash(pointed) == job.job_hash({**pointed, "k": 3})
+    assert repr(job_types()[SANDBOX].filled(VALID[SANDBOX])["sandbox"]["resources"]["cpus"]) == "1.0"
 
 
 def test_a_job_hash_covers_schema_and_inputs_with_defaults() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.ledger.made import AT, InProcess, accepted, call_id, in_process, noticed, question, settled
 from trunkline.entries import CallNoted, CallRefused, CallSent, QuestionClosed
 from trunkline.errors import LedgerCorrupt, LedgerError
-from trunkline.ledger.export import bundle, replay, story, verify_bundle
+from trunkline.ledger.export import entry_lines, proof, story, verify_proof
 
 LARGE = b'{"text":"' + b"a" * 70_000 + b'"}'
 
@@ -59,48 +59,48 @@ def test_there_is_no_story_of_what_never_was(made: InProcess) -> None:
     assert story(made.ledger.reader, correlation="nothing") == []
 
 
-def test_a_replay_has_one_masked_line_for_each_entry(made: InProcess) -> None:
-    lines = list(replay(made.ledger.reader, correlation="c"))
+def test_an_export_has_one_masked_line_for_each_entry(made: InProcess) -> None:
+    lines = list(entry_lines(made.ledger.reader, correlation="c"))
     assert len(lines) == 9
     assert all(b"\n" not in line for line in lines)
     assert b"hunter2" not in b"".join(lines)
     assert json.loads(lines[0])["input"] == {"password": "[masked:named]"}
 
 
-def made_bundle(made: InProcess) -> io.BytesIO:
+def made_proof(made: InProcess) -> io.BytesIO:
     out = io.BytesIO()
-    assert bundle(made.ledger.reader, "c", out) == 9
+    assert proof(made.ledger.reader, "c", out) == 9
     return out
 
 
-def test_a_bundle_proves_itself_and_where_it_is_from(made: InProcess) -> None:
-    out = made_bundle(made)
-    held = verify_bundle(out)
+def test_a_proof_proves_itself_and_where_it_is_from(made: InProcess) -> None:
+    out = made_proof(made)
+    held = verify_proof(out)
     assert held.correlation == "c"
     assert list(held.entries) == story(made.ledger.reader, correlation="c")
     assert len(held.blobs) == 1
-    assert verify_bundle(out, made.ledger.reader.hash) == held
+    assert verify_proof(out, made.ledger.reader.hash) == held
     assert b"hunter2" not in out.getvalue()
 
 
-def test_the_same_record_gives_the_same_bundle(made: InProcess, tmp_path: Path) -> None:
+def test_the_same_record_gives_the_same_proof(made: InProcess, tmp_path: Path) -> None:
     path = tmp_path / "c.zip"
-    bundle(made.ledger.reader, "c", path)
-    assert path.read_bytes() == made_bundle(made).getvalue()
+    proof(made.ledger.reader, "c", path)
+    assert path.read_bytes() == made_proof(made).getvalue()
 
 
-def test_a_bundle_of_nothing_is_an_error(made: InProcess) -> None:
+def test_a_proof_of_nothing_is_an_error(made: InProcess) -> None:
     with pytest.raises(LedgerError, match="nothing is recorded under the correlation x"):
-        bundle(made.ledger.reader, "x", io.BytesIO())
+        proof(made.ledger.reader, "x", io.BytesIO())
 
 
-def test_a_bundle_of_another_ledger_is_told_apart(made: InProcess, tmp_path: Path) -> None:
-    out = made_bundle(made)
+def test_a_proof_of_another_ledger_is_told_apart(made: InProcess, tmp_path: Path) -> None:
+    out = made_proof(made)
     (tmp_path / "other").mkdir()
     with in_process(tmp_path / "other") as other:
         other.add(accepted(1, correlation_id="c"))
         with pytest.raises(LedgerCorrupt, match="is not what this ledger has there") as caught:
-            verify_bundle(out, other.ledger.reader.hash)
+            verify_proof(out, other.ledger.reader.hash)
     assert caught.value.number == 1
 
 
@@ -117,8 +117,8 @@ def rezipped(source: io.BytesIO, name: str, data: bytes | None) -> io.BytesIO:
 
 @pytest.mark.parametrize("member", range(13))
 @pytest.mark.parametrize("how", ["changed", "removed", "emptied"])
-def test_any_changed_file_of_a_bundle_is_noticed(made: InProcess, member: int, how: str) -> None:
-    out = made_bundle(made)
+def test_any_changed_file_of_a_proof_is_noticed(made: InProcess, member: int, how: str) -> None:
+    out = made_proof(made)
     with zipfile.ZipFile(out) as archive:
         names = archive.namelist()
         if member >= len(names):
@@ -128,17 +128,17 @@ def test_any_changed_file_of_a_bundle_is_noticed(made: InProcess, member: int, h
     data[len(data) // 2] ^= 1
     given = rezipped(out, name, {"changed": bytes(data), "removed": None, "emptied": b""}[how])
     with pytest.raises(LedgerCorrupt) as caught:
-        verify_bundle(given)
+        verify_proof(given)
     if how == "changed" and name.startswith("entries/"):
         assert name == f"entries/{caught.value.number}.json"
 
 
 def test_an_added_file_is_noticed(made: InProcess) -> None:
     with pytest.raises(LedgerCorrupt, match="does not match the manifest"):
-        verify_bundle(rezipped(made_bundle(made), "blobs/" + "ab" * 32, b"x"))
+        verify_proof(rezipped(made_proof(made), "blobs/" + "ab" * 32, b"x"))
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"not a zip at all" * 10])
-def test_what_is_no_bundle_is_said_so(data: bytes) -> None:
-    with pytest.raises(LedgerCorrupt, match="this is no bundle"):
-        verify_bundle(io.BytesIO(data))
+def test_what_is_no_proof_is_said_so(data: bytes) -> None:
+    with pytest.raises(LedgerCorrupt, match="this is no proof"):
+        verify_proof(io.BytesIO(data))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final, TypeVar, get_args
 
 from msgspec import Raw, Struct
@@ -340,11 +340,25 @@ class Api:
         return json_answer({"entries": [Raw(entry) for entry in found]})
 
     async def replay(self, request: Request) -> Response:
-        """``GET /v1/ledger/{correlation}/replay.jsonl``: the trajectory."""
-        lines = self._views.entries(correlation_id=request.path_params["correlation_id"])
-        if not lines:
+        """``GET /v1/ledger/{correlation}/replay.jsonl``: the trajectory, one line after the other as it is read."""
+        lines = self._views.trajectory(request.path_params["correlation_id"])
+        first = next(lines, None)
+        if first is None:
             return refusal(fault("not_found", "no call has this correlation id"))
-        return Response(b"".join(line + b"\n" for line in lines), media_type="application/jsonl")
+        return StreamingResponse(_lines(first, lines), media_type="application/jsonl")
+
+
+async def _lines(first: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Lines with their ends, in pieces that are worth sending; between two of them others have their turn."""
+    piece, size = [first, b"\n"], len(first)
+    for line in rest:
+        piece += (line, b"\n")
+        size += len(line)
+        if size >= PIECE_BYTES:
+            async for part in _pieces(b"".join(piece)):
+                yield part
+            piece, size = [], 0
+    yield b"".join(piece)
 
 
 _NO_CALL: Final = fault("not_found", "no such call, or not one of yours")

@@ -24,7 +24,7 @@ from trunkline.jobs.sandbox import Bounds, Plan, Show
 from trunkline.jobs.sources import BlobSource, SpaceSource, UrlSource, copy_space, put_blob, read_source
 from trunkline.model import Behalf, Decision, Principal
 from trunkline.workspace.folder import Workspace, erase
-from trunkline.workspace.sandbox import Sandbox, probe
+from trunkline.workspace.sandbox import Sandbox, probe, uninterrupted
 
 log = logging.getLogger("trunkline")
 
@@ -70,8 +70,8 @@ class Sandboxes:
                 clone = source.url if isinstance(source, UrlSource) else ""
                 return await jobs_sandbox.run(inputs, plan, self._sandbox, workspace, show, clone)
         finally:
-            # Shielded: it is removed although the job was cancelled.
-            await asyncio.shield(asyncio.to_thread(erase, root))
+            # Also if the job was cancelled, and before anybody hears of that.
+            await uninterrupted(asyncio.to_thread(erase, root))
 
     async def _opened(self, root: Path) -> Workspace:
         try:

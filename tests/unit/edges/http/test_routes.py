@@ -518,11 +518,15 @@ async def test_the_ledger_shows_entries_as_they_are_stored(server: Server) -> No
 @pytest.mark.parametrize("correlation", ["chat:1", "a/b", "a%2Fb"])
 async def test_a_trajectory_is_one_object_a_line(server: Server, correlation: str) -> None:
     answer = await server.ask("GET", f"/v1/ledger/{correlation}/replay.jsonl")
-    lines = server.exchange.views.entries(correlation_id=correlation.replace("%2F", "/"))
+    assert answer.headers["content-type"] == "application/jsonl"
+    lines = server.exchange.views.trajectory(correlation.replace("%2F", "/"))
     assert answer.content == b"".join(line + b"\n" for line in lines)
-    assert {json.loads(line)["call_id"] for line in answer.text.splitlines()} == {
+    found = [json.loads(line) for line in answer.text.splitlines()]
+    assert [line["id"] for line in found if line["event"] == "ToolCall"] == [
         server.exchange.call_id if correlation == "chat:1" else server.exchange.running_id
-    }
+    ]
+    # A session in which a call is open has no end.
+    assert (found[-1]["event"] == "SessionEnd") is (correlation == "chat:1")
     is_error(await server.ask("GET", "/v1/ledger/none/replay.jsonl"), 404, "not_found")
 
 
