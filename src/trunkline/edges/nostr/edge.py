@@ -77,8 +77,9 @@ class NostrEdge(RunningEdge):
             self.client.add(url)
         count_record(self._given.views, self.provider.tally)
         self.provider.take_up(self._given.feed.now())
-        self.client.subscribe(REQUESTS, self._requests, self._requested)
+        # Deletions first: a request that was taken back while we were away is then not taken on.
         self.client.subscribe(DELETIONS, self._deletions, self._deleted)
+        self.client.subscribe(REQUESTS, self._requests, self._requested)
         # Also that nothing is offered: relays may still have what was said before.
         self._announcer.start()
         if self._relay is not None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -48,8 +48,8 @@ ANSWERED: Final = "answered"
 MAX_SENT_BYTES: Final = 65_536
 # Jobs that wait for a place; more are told to come back.
 MAX_WAITING: Final = 64
-# Requests that their buyers took back before they came here (relays keep no order).
-MAX_DELETED: Final = 4096
+# Requests that their buyers took back (relays keep no order: they may come after that), and such that we refused.
+MAX_REMEMBERED: Final = 4096
 # A feedback for what a tool shows: so many of one job, and one in so many seconds.
 MAX_PARTIAL: Final = 20
 PARTIAL_S: Final = 1.0
@@ -173,6 +173,7 @@ class Provider:
         self._unpaid: dict[str, Job] = {}
         self._last: dict[str, _Answered] = {}
         self._deleted: dict[tuple[str, str], None] = {}
+        self._refused: dict[str, None] = {}
         # Of all strangers together: requests that may still be looked at.
         self._room = float(settings.requests_per_minute)
         self._room_at = float("-inf")
@@ -194,6 +195,9 @@ class Provider:
         is_ours = self._signer.public in addressed
         is_own = event.pubkey == self._signer.public and not self._settings.buyer.from_ourselves
         if (addressed and not is_ours) or is_own:
+            return
+        if event.id in self._refused:
+            self._note("nostr.repeated", "a request that was refused before")
             return
         if self._views.closed() is not None:
             return  # its relay has it, and the next start looks for it
@@ -247,11 +251,8 @@ class Provider:
         for name in messages.deleted_by(event):
             job = self._jobs.get(name) or self._unpaid.get(name)
             job = job or next((one for one in self._waiting if one.event.id == name), None)
-            if job is None:
-                self._deleted[event.pubkey, name] = None
-                if len(self._deleted) > MAX_DELETED:
-                    del self._deleted[next(iter(self._deleted))]
-            elif job.event.pubkey == event.pubkey and not job.is_canceled:
+            _remember(self._deleted, (event.pubkey, name))
+            if job is not None and job.event.pubkey == event.pubkey and not job.is_canceled:
                 job.is_canceled = True
                 if job.number:
                     by, reason = job.principal, "the buyer took the request back"
@@ -437,6 +438,7 @@ class Provider:
 
     def _refuse(self, event: Event, text: str, now: Now) -> None:
         """Say why there is no job. The same refusal of the same request is the same event, also after a restart."""
+        _remember(self._refused, event.id)
         at = min(event.created_at, int(now.wall))
         is_private = bool(event.tag("encrypted"))
         encrypt = self._signer.encrypt if is_private else None
@@ -445,6 +447,16 @@ class Provider:
 
     def _note(self, code: str, detail: str) -> None:
         self._feed.feed([Noticed(code, EDGE, "", detail)])
+
+
+T = TypeVar("T")
+
+
+def _remember(known: dict[T, None], one: T) -> None:
+    """One more, and of too many not the oldest."""
+    known[one] = None
+    if len(known) > MAX_REMEMBERED:
+        del known[next(iter(known))]
 
 
 def _nobody(_is_taken: bool) -> None:
