@@ -24,10 +24,11 @@ from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.messages import MAX_MSATS, Announced, Announcement, BadMessage, Pricing
 from trunkline.model import Now
 
-# Announcements that are kept, all together and of one provider, and their bytes. A network of jobs has some hundreds.
+# Announcements that are kept, all together and of one provider, and their bytes: read, they take up to five times that
+# in memory. A network of jobs has some hundreds, of a kilobyte each.
 MAX_ANNOUNCEMENTS: Final = 4096
 MAX_OF_ONE: Final = 8
-MAX_BOOK_BYTES: Final = 16_777_216
+MAX_BOOK_BYTES: Final = 4_194_304
 # One with a thousand schema ids and models has some 50 KB.
 MAX_ANNOUNCEMENT_BYTES: Final = 65_536
 # When one has to go, the first of so many drawn by chance whose author never did a job for us.
