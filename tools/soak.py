@@ -209,6 +209,13 @@ def ossa(seed: int) -> int:
     return messages.fuzz(seed, 2_000) + messages.fields(seed, 24)
 
 
+def market(seed: int) -> int:
+    """P-D1 for a buyer on Nostr: 2,000 words of providers, made wrong."""
+    from tests.fuzz import market as providers
+
+    return providers.fuzz(seed, 2_000)
+
+
 def lossy(seed: int) -> Outcome:
     """P-A1 for OSSA: 10,000 messages of each quality through a network that loses 0 to 50 %, with three kills."""
     import asyncio
@@ -320,6 +327,7 @@ JOBS: Final = (
     Job(logs, "outputs"),
     Job(agents, "words of agents"),
     Job(ossa, "OSSA messages"),
+    Job(market, "words of providers"),
     Job(lossy, "messages over a bad network"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )

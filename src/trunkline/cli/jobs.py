@@ -143,10 +143,14 @@ def _remote_tool(exchange: ExchangeClient, schema_id: str) -> str:
         return wanted
     names = [name.partition("/")[2] for name in known if name.startswith(f"{REMOTE}/oa.")]
     if not names:
-        text = f"nothing is bought here; `trunkline status` says why {REMOTE} is off"
-        raise CommandFailed("tool.unavailable", text, exit_code=1)
+        raise _nothing_bought()
     text = did_you_mean(near(schema_id, names)) or "; `trunkline jobs providers` lists who announces what"
     raise CommandFailed("not_found", f"no provider announces {schema_id!r}{text}")
+
+
+def _nothing_bought() -> CommandFailed:
+    text = "no jobs are bought here; `trunkline status` says why nostr is off"
+    return CommandFailed("tool.unavailable", text, exit_code=1)
 
 
 @jobs.command("providers")
@@ -155,6 +159,8 @@ def _remote_tool(exchange: ExchangeClient, schema_id: str) -> str:
 def providers(settings: CommandSettings, schema: str | None) -> None:
     """Who announces which jobs on Nostr, at which price, and how they did for us."""
     exchange = settings.connect()
+    if not any(one["tool_id"] == f"{REMOTE}/providers" for one in all_tools(exchange)):
+        raise _nothing_bought()
     wish = {} if schema is None else {"schema_id": schema}
     found = exchange.post(at("calls"), {"tool_id": f"{REMOTE}/providers", "input": wish})
     if found.get("status") != "succeeded":
