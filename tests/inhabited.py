@@ -27,6 +27,7 @@ from trunkline.events import (
     CancelRequested,
     DirectiveStated,
     Event,
+    SubscriptionRequested,
     TokenIssued,
     TokenRevoked,
 )
@@ -77,7 +78,9 @@ class AnsweringFeed:
 
 
 class Inhabited(MemoryExchange):
-    """The exchange. ``call_id``, ``running_id``, ``approval_id``, ``token_id`` and ``blob`` name what is in it."""
+    """The exchange. ``call_id``, ``running_id``, ``approval_id``, ``token_id``, ``subscription_id`` and ``blob`` name
+    what is in it.
+    """
 
     def __init__(self, *more: Edge) -> None:
         config = Config(http=Http(listen="127.0.0.1:0"))
@@ -103,6 +106,8 @@ class Inhabited(MemoryExchange):
         assert large is not None
         self.blob = large.sha256
         self.token_id = next(view.token_id for view in self.operator.tokens() if view.agent == "alice")
+        self.feed.feed([SubscriptionRequested(0, "", ALICE, "build.#", 1, durable=True)])
+        self.subscription_id = self.operator.subscriptions(1)[0].subscription
         self._begun = len(self.log)
 
     def surroundings(self, home: Path | None = None) -> Surroundings:
@@ -123,6 +128,7 @@ class Inhabited(MemoryExchange):
             "call_id": self.call_id,
             "approval_id": self.approval_id,
             "token_id": self.token_id,
+            "subscription_id": self.subscription_id,
             "sha256": self.blob,
             "correlation_id": "chat:1",
         }

@@ -62,6 +62,15 @@ def started(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
     return _starter.submit(start).result()
 
 
+# Listeners with a default port, which only one exchange at a time could have.
+LISTENERS = {"ossa": "listen", "nostr": "relay"}
+
+
+def _without_default_ports(config: str) -> str:
+    """What turns off each of them that this configuration does not mention."""
+    return "".join(f'\n[{name}]\n{key} = ""\n' for name, key in LISTENERS.items() if f"[{name}" not in config)
+
+
 class Running:
     """One exchange process in its own home folder."""
 
@@ -73,7 +82,7 @@ class Running:
         self.under = under
         home.mkdir(mode=0o700, exist_ok=True)
         self.config_file = home / "trunkline.toml"
-        self.config_file.write_text('[http]\nlisten = "127.0.0.1:0"\n' + config)
+        self.config_file.write_text('[http]\nlisten = "127.0.0.1:0"\n' + config + _without_default_ports(config))
         self.env = {**os.environ, **(env or {})}
         # Of `up`, besides the home.
         self.flags: tuple[str, ...] = ()

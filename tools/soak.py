@@ -216,6 +216,13 @@ def market(seed: int) -> int:
     return providers.fuzz(seed, 2_000)
 
 
+def nostr(seed: int) -> int:
+    """P-D1 for Nostr: 1,000 events of strangers, 10,000 frames of relays, 4,000 things in the place of an event."""
+    from tests.fuzz import nostr as strangers
+
+    return strangers.jobs(seed, 1_000) + strangers.frames(seed, 10_000) + strangers.bytes_of_events(seed, 4_000)
+
+
 def lossy(seed: int) -> Outcome:
     """P-A1 for OSSA: 10,000 messages of each quality through a network that loses 0 to 50 %, with three kills."""
     import asyncio
@@ -328,6 +335,7 @@ JOBS: Final = (
     Job(agents, "words of agents"),
     Job(ossa, "OSSA messages"),
     Job(market, "words of providers"),
+    Job(nostr, "words of strangers"),
     Job(lossy, "messages over a bad network"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )

@@ -157,6 +157,12 @@ class Notify(ToSession):
     sensitive: bool = False
 
 
+class StopTelling(ToSession):
+    """A subscription of this conversation was ended by somebody else: what is on its way for it is owed no more."""
+
+    subscription_id: str
+
+
 class Reply(ToSession):
     """The answer to a request that is not a call: an id, a view of a call, or a fault."""
 
@@ -190,6 +196,7 @@ __all__ = [
     "Progress",
     "Refuse",
     "Reply",
+    "StopTelling",
     "ToSession",
     "Wait",
 ]

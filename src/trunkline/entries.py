@@ -345,7 +345,10 @@ class TopicSubscribed(Entry, tag="topic.subscribed"):
 
 
 class TopicUnsubscribed(Entry, tag="topic.unsubscribed"):
-    """A subscription ended, and with it what was owed to it."""
+    """A subscription ended, and with it what was owed to it.
+
+    ``reason`` is empty if its subscriber wanted it so, ``left`` if his conversation ended, ``operator``.
+    """
 
     subscription_id: str
     reason: str = ""

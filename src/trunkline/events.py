@@ -251,11 +251,11 @@ class SubscriptionRequested(Event):
 
 
 class SubscriptionEnded(Event):
-    """A subscriber wants to hear no more of it."""
+    """A subscriber wants to hear no more of it, or the operator ends it. ``Reply`` has the subscription's id."""
 
     session: int
     ref: str
-    subscriber: Principal
+    by: Principal
     subscription_id: str
 
 

@@ -562,6 +562,26 @@ Guard = Callable[[str, Raw], Verdict | None]
 Router = Callable[[str, Raw], Sequence[str]]
 
 
+class SubscriptionView(Struct, frozen=True):
+    """A subscription as it is listed. ``connected`` is whether there is a conversation in which its subscriber is told.
+
+    ``number`` is that of the entry that made it: lists are in this order.
+    """
+
+    number: int
+    subscription: str
+    subscriber: str
+    # A pattern.
+    topic: str
+    qos: int
+    durable: bool
+    since: str
+    # What its subscriber has not taken yet.
+    owed_events: int
+    owed_bytes: int
+    connected: bool
+
+
 class TokenView(Struct, frozen=True, omit_defaults=True):
     """A standing credential as it is listed; its secret is kept nowhere.
 

@@ -355,7 +355,7 @@ class World:
             try:
                 peers.receive(finished(peers.identities.read(data)), lambda told: self.hear_all(agent, told, data))
             except Refused as refused:
-                self.refused(json.loads(peers.refusal(refused)), data)
+                self.refused(json.loads(peers.refusal(refused, "memory")), data)
         return data
 
     def by_operator(self) -> object:
@@ -410,13 +410,13 @@ class World:
         assert not self.kit.edge._server._posts
         for peer in self.kit.peers.by_agent.values():
             assert not len(peer.asker), f"{peer.agent_id} waits for ever"
-            assert not peer.asker._lanes
+            assert not peer.asker._by_correlation
             assert not len(peer.streams)
             if peer.attachment is not None:
                 provider = peer.attachment.provider
                 assert not provider._requests, "a place that is never free again"
                 assert not provider._by_call
-                assert not provider._calls._threads
+                assert not provider._calls_waiting._correlations
         assert not self.exchange.views.open_steps("ossa.streams")
         verify(self.exchange.disk.path("ledger.sqlite"), vfs=self.exchange.disk.vfs)
 

@@ -39,7 +39,8 @@ from trunkline.model import HubSettings, Limits, Now, Policy, Status
 from trunkline.testing import chiffon, world
 from trunkline.testing.agents import ScriptedAgent
 from trunkline.testing.callers import HttpCallers
-from trunkline.testing.simulation import WORK_DEEDS, Simulation
+from trunkline.testing.choices import WORK_DEEDS
+from trunkline.testing.simulation import Simulation
 from trunkline.testing.world import World
 
 Patch = pytest.MonkeyPatch

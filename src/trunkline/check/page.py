@@ -5,7 +5,7 @@ Owns the page and nothing of what it says. What an endpoint answered stands in i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
@@ -49,7 +49,7 @@ def _parts(report: Report) -> Iterator[str]:
     yield "</table>"
     if report.failures:
         yield "<h2>What failed, and what to mend</h2>"
-        yield from map(_fault, report.failures)
+        yield from map(_cause, report.causes)
     yield "<h2>Everything that was checked</h2>"
     for category, results in report.categories.items():
         yield f"<details><summary>{escape(category)} ({len(results)})</summary><table>"
@@ -72,12 +72,19 @@ def _row(category: str, tally: Tally) -> str:
     )
 
 
-def _fault(one: Result) -> str:
+def _cause(cases: Sequence[Result]) -> str:
+    """What was seen once, below all the cases that it fails."""
+    first = cases[0]
     return (
-        f'<section class="fault" id="{escape(one.id)}"><b><code>{escape(one.id)}</code></b>'
-        f' <span class="pale">{escape(one.level)}, {escape(", ".join(one.rows))}</span>'
-        f"<dl><dt>must</dt><dd>{escape(one.must)}</dd><dt>seen</dt><dd>{escape(one.seen)}</dd>"
-        f"<dt>mend</dt><dd>{escape(one.mend)}</dd></dl></section>"
+        f'<section class="fault">{"".join(map(_broken, cases))}'
+        f"<dl><dt>seen</dt><dd>{escape(first.seen)}</dd><dt>mend</dt><dd>{escape(first.mend)}</dd></dl></section>"
+    )
+
+
+def _broken(one: Result) -> str:
+    return (
+        f'<div id="{escape(one.id)}"><b><code>{escape(one.id)}</code></b>'
+        f' <span class="pale">{escape(one.level)}, {escape(", ".join(one.rows))}</span><br>{escape(one.must)}</div>'
     )
 
 

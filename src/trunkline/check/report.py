@@ -74,6 +74,14 @@ class Report:
         return [one for one in self.results if one.status == FAILED]
 
     @property
+    def causes(self) -> list[list[Result]]:
+        """The failures, those together that were seen for the same reason and are mended the same way."""
+        found: dict[tuple[str, str], list[Result]] = {}
+        for one in self.failures:
+            found.setdefault((one.seen, one.mend), []).append(one)
+        return list(found.values())
+
+    @property
     def skipped(self) -> list[Result]:
         """The cases that could not be tried."""
         return [one for one in self.results if one.status == SKIPPED]

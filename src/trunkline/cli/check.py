@@ -262,12 +262,9 @@ def _show(report: Report) -> None:
     size = max(len(category) for category in report.categories)
     for category, results in report.categories.items():
         say(_row(category.ljust(size), Tally.of(results)))
-    for one in report.failures:
+    for cases in report.causes:
         say()
-        say(f"{click.style('FAILED', fg='red', bold=True)} {heading(one.id)}  {one.level}, {', '.join(one.rows)}")
-        _paragraph("must", one.must)
-        _paragraph("seen", one.seen)
-        _paragraph("mend", one.mend)
+        _show_cause(cases)
     if report.skipped:
         say()
         for one in report.skipped:
@@ -279,6 +276,19 @@ def _show(report: Report) -> None:
         + (f", {tally.skipped} could not be tried" if tally.skipped else "")
         + f"; score {tally.rate:g}, {report.messages} messages looked at in {duration(report.duration_s)}"
     )
+
+
+def _show_cause(cases: Sequence[Result]) -> None:
+    """What was seen once, and what it fails: of one case its sentence, of several their names."""
+    first, failed = cases[0], click.style("FAILED", fg="red", bold=True)
+    if len(cases) == 1:
+        say(f"{failed} {heading(first.id)}  {first.level}, {', '.join(first.rows)}")
+        _paragraph("must", first.must)
+    else:
+        say(f"{failed} {heading(f'{len(cases)} cases')} for one reason")
+        _paragraph("these", ", ".join(one.id for one in cases))
+    _paragraph("seen", first.seen)
+    _paragraph("mend", first.mend)
 
 
 def _row(category: str, tally: Tally) -> str:

@@ -40,6 +40,7 @@ VERBS = {
     "call": Verb("call", "call", "Call a tool and print its output."),
     "watch": Verb("watch", "watch", "Everything that happens, or the events of a topic, as it happens."),
     "publish": Verb("publish", "publish", "Tell all who subscribed to a topic of an event."),
+    "topics": Verb("topics", "topics", "Who is told of which topics; end a subscription."),
     "approvals": Verb("approvals", "approvals", "What waits for your answer, and what it is about."),
     "approve": Verb("approvals", "approve", "Answer with yes: the call runs, the permission is given."),
     "deny": Verb("approvals", "deny", "Answer with no."),

@@ -119,7 +119,7 @@ async def request(
             await writer.drain()
             return await _read(reader)
     except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-        raise Unreachable(type(error).__name__) from None
+        raise Unreachable(type(error).__name__) from error
     finally:
         if writer is not None:
             # abort for TLS: a goodbye would wait for the other side, and there is nothing left to be said.

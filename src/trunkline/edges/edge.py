@@ -94,7 +94,14 @@ def one_of(words: Iterable[str]) -> str:
 
 
 class EdgeOff(Exception):
-    """An edge that cannot run here and is not needed; its text says why and what to do. The exchange runs without."""
+    """An edge that cannot run here and is not needed; its text says why and what to do. The exchange runs without.
+
+    ``is_chosen``: its own section turns it off, so that there is nothing to warn of.
+    """
+
+    def __init__(self, why: str, *, is_chosen: bool = False) -> None:
+        super().__init__(why)
+        self.is_chosen = is_chosen
 
 
 class Surroundings(Struct, frozen=True):

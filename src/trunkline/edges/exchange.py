@@ -29,6 +29,7 @@ from trunkline.model import (
     Principal,
     Question,
     Router,
+    SubscriptionView,
     TokenView,
     ToolView,
     Verdict,
@@ -208,6 +209,15 @@ class Views(Protocol):
     def credentials(self, edge: str, agent: str) -> list[TokenView]:
         """The standing credentials of one agent that are good for this edge, newest first."""
 
+    def revoked(self, edge: str, token_sha256: str) -> TokenView | None:
+        """The credential that was known by this hash on this edge and was revoked.
+
+        For whoever proves that he has its private part: nobody else is told that it existed.
+        """
+
+    def was_offered(self, tool_id: str) -> bool:
+        """Whether a definition of this tool is in force, also if nobody offers the tool now."""
+
     def open_steps(self, process: str) -> dict[str, list[ProcessStep]]:
         """What is on record of the subjects of a process that are not done, each in order, as it was written."""
 
@@ -220,6 +230,9 @@ class Operator(Protocol):
 
     def tokens(self) -> list[TokenView]:
         """The standing credentials."""
+
+    def subscriptions(self, limit: int, after: int = 0) -> list[SubscriptionView]:
+        """Who is told of which topics: the first so many after the one with this number, oldest first."""
 
     def token_kinds(self) -> Mapping[str, TokenKind]:
         """By edge: which credentials can be made there."""

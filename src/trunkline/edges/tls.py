@@ -159,11 +159,20 @@ class _PinnedContext(ssl.SSLContext):
     pin = ""
 
 
+class WrongPin(ssl.SSLCertVerificationError):
+    """The server has another key than the pinned one: ``seen`` is the pin of that."""
+
+    def __init__(self, seen: str) -> None:
+        super().__init__("the server's key is not the pinned one")
+        self.seen = seen
+
+
 def _check_pin(context: ssl.SSLContext, certificate: bytes | None) -> None:
     """Right after the handshake and before anything is said: the server has proved that it has this key."""
     assert isinstance(context, _PinnedContext)
-    if certificate is None or pin_of(certificate) != context.pin:
-        raise ssl.SSLCertVerificationError("the server's key is not the pinned one")
+    seen = "" if certificate is None else pin_of(certificate)
+    if seen != context.pin:
+        raise WrongPin(seen)
 
 
 class _PinnedObject(ssl.SSLObject):

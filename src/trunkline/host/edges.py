@@ -43,6 +43,8 @@ class Edges:
         self._running: dict[str, RunningEdge] = {}
         # Why an edge does not run here.
         self._off: dict[str, str] = {}
+        # Those of them that the configuration turns off.
+        self._chosen_off: set[str] = set()
         self._is_started: set[str] = set()
         self._config = Config()
         self._feed: Feed
@@ -111,7 +113,11 @@ class Edges:
                 await running.start()
             except EdgeOff as off:
                 await self._stop_one(name)
-                self._turn_off(name, str(off))
+                if off.is_chosen:
+                    self._off[name] = str(off)
+                    self._chosen_off.add(name)
+                else:
+                    self._turn_off(name, str(off))
             except (ConfigError, LedgerError):
                 raise
             except Exception as error:  # noqa: BLE001  (the boundary of an edge)
@@ -170,7 +176,7 @@ class Edges:
         found += [
             f"[{edge.section}] has no effect: {self._off[edge.name]}"
             for edge in self._known
-            if edge.name in self._off and edge.section in given
+            if edge.name in self._off and edge.name not in self._chosen_off and edge.section in given
         ]
         return found + [text for running in self._running.values() for text in self._told(running.warnings, NONE)]
 

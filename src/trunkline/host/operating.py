@@ -15,7 +15,7 @@ from trunkline.host.anchoring import Anchoring
 from trunkline.host.edges import Edges
 from trunkline.host.runner import Runner
 from trunkline.hub import views
-from trunkline.model import Policy, TokenView
+from trunkline.model import Policy, SubscriptionView, TokenView
 
 
 class Operating(Operator):
@@ -41,6 +41,10 @@ class Operating(Operator):
     def tokens(self) -> list[TokenView]:
         """The standing credentials."""
         return views.tokens(self._runner.hub)
+
+    def subscriptions(self, limit: int, after: int = 0) -> list[SubscriptionView]:
+        """Who is told of which topics, oldest first."""
+        return self._runner.hub.topics.listed(limit, after)
 
     def token_kinds(self) -> Mapping[str, TokenKind]:
         """By edge: which credentials can be made there."""

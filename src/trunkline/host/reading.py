@@ -208,6 +208,14 @@ class Reading(Views):
         """The standing credentials of one agent that are good for this edge, newest first."""
         return views.credentials(self._hub, edge, agent)
 
+    def revoked(self, edge: str, token_sha256: str) -> TokenView | None:
+        """The credential that was known by this hash on this edge and was revoked."""
+        return views.revoked(self._hub, edge, token_sha256)
+
+    def was_offered(self, tool_id: str) -> bool:
+        """Whether a definition of this tool is in force, also if nobody offers the tool now."""
+        return tool_id in self._hub.state.pins
+
     def open_steps(self, process: str) -> dict[str, list[ProcessStep]]:
         """What is on record of the subjects of a process that are not done."""
         found = self._hub.state.processes.items()

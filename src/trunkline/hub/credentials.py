@@ -52,6 +52,7 @@ class Credentials:
         # Standing tokens by hash, those of each identity (oldest first), and the identities that had one and have none:
         # all follow ``state`` (``index``).
         self._by_hash: dict[str, str] = {}
+        self._revoked_by_hash: dict[str, str] = {}
         self._by_identity: dict[str, list[TokenIssued]] = {}
         self._revoked: frozenset[str] = frozenset()
         # Identities that were launched: those need no standing token.
@@ -61,6 +62,7 @@ class Credentials:
         """Read the standing tokens from the state, after a fold and after each change."""
         tokens, revoked = self._state.tokens.values(), self._state.revoked
         self._by_hash = {token.sha256: token.token_id for token in tokens if token.token_id not in revoked}
+        self._revoked_by_hash = {token.sha256: token.token_id for token in tokens if token.token_id in revoked}
         self._by_identity = {}
         for token_id in self._by_hash.values():
             token = self._state.tokens[token_id]
@@ -153,6 +155,12 @@ class Credentials:
     def standing(self, edge: str, token_sha256: str) -> TokenIssued | None:
         """The standing token with this hash, if it is good for this edge."""
         token_id = self._by_hash.get(token_sha256)
+        token = None if token_id is None else self._state.tokens[token_id]
+        return token if token is not None and token.edge == edge else None
+
+    def revoked(self, edge: str, token_sha256: str) -> TokenIssued | None:
+        """The token with this hash that was good for this edge until it was revoked."""
+        token_id = self._revoked_by_hash.get(token_sha256)
         token = None if token_id is None else self._state.tokens[token_id]
         return token if token is not None and token.edge == edge else None
 

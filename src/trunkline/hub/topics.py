@@ -23,13 +23,14 @@ that says why not.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Raw, Struct
 
 from trunkline import entries, events
-from trunkline.effects import Notify
+from trunkline.effects import Notify, StopTelling
 from trunkline.entries import EventPublished, TopicSubscribed
 from trunkline.hub.calls import Calls
 from trunkline.hub.in_force import InForce
@@ -39,13 +40,16 @@ from trunkline.hub.policy import REVOKED, Judge
 from trunkline.hub.state import body_size
 from trunkline.model import (
     EXCHANGE,
+    OPERATOR,
     Circumstance,
     Decision,
     Fault,
     Now,
+    SubscriptionView,
     Verdict,
     agent_of,
     fault,
+    stamp,
 )
 from trunkline.topic_names import MAX_TOPIC_CHARS, is_pattern, is_topic, matches
 
@@ -149,6 +153,11 @@ class Topics:
             "events": dict(self._counts),
         }
 
+    def listed(self, limit: int, after: int) -> list[SubscriptionView]:
+        """The first so many subscriptions made after the one with this number, oldest first."""
+        found = (one for one in self._by_id.values() if one.entry.n > after)
+        return [_view(one) for one in itertools.islice(found, limit)]
+
     def take_up(self) -> None:
         """After a restart: durable subscriptions wait for their subscribers."""
         for entry in self._state.subscriptions.values():
@@ -213,14 +222,17 @@ class Topics:
         return problem or self._loads.try_note(identity, 2, now.mono)
 
     def unsubscribed(self, event: events.SubscriptionEnded, now: Now) -> None:
-        """A subscriber wants to hear no more. Nobody ends a subscription of somebody else."""
+        """A subscriber wants to hear no more. But for the operator, nobody ends a subscription of somebody else."""
         found = self._by_id.get(event.subscription_id)
-        if found is None or found.subscriber.identity != event.subscriber.identity:
-            self._journal.reply(
-                event.session, event.ref, 0, problem=fault("not_found", "you have no such subscription")
-            )
+        is_his = found is not None and found.subscriber.identity == event.by.identity
+        if found is None or not (is_his or event.by.is_operator):
+            text = "no such subscription" if event.by.is_operator else "you have no such subscription"
+            self._journal.reply(event.session, event.ref, 0, problem=fault("not_found", text))
             return
-        number = self._end(found, "", now)
+        number = self._end(found, "" if is_his else OPERATOR, now)
+        if event.by.is_operator and found.subscriber.session not in {0, event.session}:
+            self._journal.say(StopTelling(found.subscriber.session, 0, found.id))
+        self._forget_if_idle(found.subscriber)
         self._journal.reply(event.session, event.ref, number if found.entry.durable else 0, named=found.id)
 
     def arrived(self, event: events.SubscriberArrived, now: Now) -> None:
@@ -263,8 +275,6 @@ class Topics:
         for number in list(found.owed):
             self._not_owed(found, number)
         del self._by_id[found.id], found.subscriber.subscriptions[found.id]
-        if not reason:
-            self._forget_if_idle(found.subscriber)
         self._told.clear()
         return self._journal.write(
             entries.TopicUnsubscribed(
@@ -534,6 +544,22 @@ class Topics:
             verdict = self._judge.judge_name(f"topic/{topic}", callers, frozenset())
             self._verdicts[topic, callers] = (self._judge.epoch, verdict)
         return verdict
+
+
+def _view(found: Subscription) -> SubscriptionView:
+    entry = found.entry
+    return SubscriptionView(
+        number=entry.n,
+        subscription=entry.subscription_id,
+        subscriber=entry.subscriber,
+        topic=entry.pattern,
+        qos=entry.qos,
+        durable=entry.durable,
+        since=stamp(entry.at),
+        owed_events=len(found.owed),
+        owed_bytes=sum(found.owed.values()),
+        connected=bool(found.subscriber.session),
+    )
 
 
 def _is_full(found: Subscription, size: int) -> bool:

@@ -205,6 +205,12 @@ def credentials(hub: Hub, edge: str, agent: str) -> list[TokenView]:
     return [_token(found) for found in reversed(hub.credentials.standing_of(f"{edge}:{agent}"))]
 
 
+def revoked(hub: Hub, edge: str, token_sha256: str) -> TokenView | None:
+    """The credential that was known by this hash on this edge until it was revoked."""
+    found = hub.credentials.revoked(edge, token_sha256)
+    return None if found is None else _token(found, is_revoked=True)
+
+
 def _token(token: TokenIssued, *, is_revoked: bool = False) -> TokenView:
     return TokenView(
         token.token_id,

@@ -13,22 +13,21 @@
 and, inside ``async with agent.connected():``, ``await agent.request("bob", "greet", {"name": "you"})``.
 
 Done for the author: registration, signatures, encryption, heartbeats, retries, order, acknowledgments, reconnecting.
-Owns the declaration, subscriptions and the agent's life; requests are in ``ossa_asking``, handlers in
-``ossa_handling``, streams in ``ossa_streams``, the WebSocket in ``ossa_connection``.
+Owns the declaration and the agent's life; requests are in ``ossa_asking``, handlers in ``ossa_handling``, topics in
+``ossa_subscription``, streams in ``ossa_streams``, the WebSocket in ``ossa_connection``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import json
 import logging
 import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 import msgspec
 from msgspec import Raw, Struct
@@ -52,7 +51,7 @@ from trunkline.edges.ossa.messages import (
 )
 from trunkline.errors import ConfigError, ExchangeUnreachable, NotAdmitted
 from trunkline.model import TOOL_NAME, stamp
-from trunkline.sdk.ossa_asking import Asked, Asking, Outcome
+from trunkline.sdk.ossa_asking import Asked, Asking, MessageOptions, answer_of
 from trunkline.sdk.ossa_connection import EXCHANGE, HEARTBEAT_S, Dialling, NetworkDialling, OssaConnection
 from trunkline.sdk.ossa_handling import Handler, Handling, is_async
 from trunkline.sdk.ossa_identity import DEFAULT_TYPE, Place, read_identity
@@ -60,8 +59,7 @@ from trunkline.sdk.ossa_inbox import Inbox
 from trunkline.sdk.ossa_message import ConnectionLost, OssaError, OssaMessage
 from trunkline.sdk.ossa_retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from trunkline.sdk.ossa_streams import Stream, StreamHandler, Streams
-from trunkline.sdk.ossa_subscription import Subscription
-from trunkline.topic_names import matches
+from trunkline.sdk.ossa_subscription import Subscription, Subscriptions
 
 log = logging.getLogger("trunkline.sdk")
 
@@ -72,28 +70,11 @@ REQUEST_TIMEOUT_S: Final = 30.0
 # Handlers that run at once: as many as the exchange gives one agent.
 CONCURRENCY: Final = 16
 GRACE_S: Final = 5.0
+# How long `connected` tries: a restart of the exchange takes less.
+CONNECT_S: Final = 30.0
 ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 # The exchange says that trying again will not help.
 NOT_LET_IN: Final = frozenset({BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_IMPLEMENTED})
-
-
-class MessageOptions(TypedDict, total=False):
-    """What can be said with each message. Without ``qos`` it is 1 for a request or command and 0 for an event."""
-
-    correlation_id: str | None
-    # 0 to 2.
-    qos: int | None
-    # 0 to 9, 0 is the most urgent.
-    priority: int | None
-    # After this moment it is not delivered any more.
-    expires_at: dt.datetime | None
-    # Encrypt the payload.
-    sensitive: bool
-    # For this message instead of what the agent uses.
-    retry: RetryPolicy | None
-    timeout_s: float | None
-    # Fields of your own, which the recipient gets.
-    header: Mapping[str, Any] | None
 
 
 class DeclaredAction(Struct, frozen=True):
@@ -147,8 +128,7 @@ class OssaAgent:
         self._actions: dict[str, DeclaredAction] = {}
         self._stream_handlers: dict[str, StreamHandler] = {}
         self._result_handler: Callable[[OssaMessage | OssaError], Any] | None = None
-        self._subscriptions: list[Subscription] = []
-        self._unknown: set[str] = set()
+        self._subscriptions = Subscriptions()
         # The first message of a connection on which nothing is registered.
         self._hello_id = ""
         self._parts: _Parts | None = None
@@ -243,7 +223,7 @@ class OssaAgent:
         except OssaError:
             self._running().asking.forget(asked)
             raise
-        return asked.message.thread_id
+        return asked.message.correlation
 
     async def await_response(self, correlation_id: str, timeout_s: float | None = None) -> Any:
         """The reply to what was sent under this correlation: an ``OssaMessage``; an error is raised. For several
@@ -259,7 +239,7 @@ class OssaAgent:
         if not asked.outcome.done():
             raise OssaError(TIMEOUT, "no reply yet")
         asking.forget(asked)
-        return _answer(asked, asked.outcome.result())
+        return answer_of(asked, asked.outcome.result())
 
     async def request(
         self,
@@ -273,7 +253,7 @@ class OssaAgent:
         """``send_request`` and ``await_response`` in one. ``on_progress`` is given what is shown meanwhile."""
         asked = self._asked(REQUEST, _recipients(to), action, payload, options, on_progress, is_to_list=not _is_one(to))
         self._running().asking.begin(asked)
-        return _answer(asked, await asyncio.shield(asked.outcome))
+        return answer_of(asked, await asyncio.shield(asked.outcome))
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -289,7 +269,7 @@ class OssaAgent:
             raise OssaError(BAD_REQUEST, refused.text) from None
         asked = self._asked(EVENT, (EXCHANGE,), action, payload, options, topic=topic)
         self._running().asking.begin(asked)
-        _answer(asked, await asyncio.shield(asked.outcome))
+        answer_of(asked, await asyncio.shield(asked.outcome))
 
     def subscribe(self, topic: str, handler: Handler, qos: int = 0, durable: bool = False) -> Subscription:
         """Have events of a topic (``*`` is one segment, ``#`` all that follow) given to a function, async or plain.
@@ -299,37 +279,16 @@ class OssaAgent:
         quality 1 or 2 waits.
         """
         subscription = Subscription(topic, handler, qos, durable=durable)
-        self._subscriptions.append(subscription)
+        self._subscriptions.add(subscription)
         if self._parts is not None:
-            self._parts.spawn(self._establish(subscription))
+            self._parts.spawn(self._subscriptions.establish(subscription, self._ask_exchange))
         return subscription
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Its handler gets nothing from here on, and the exchange sends nothing more."""
-        if subscription not in self._subscriptions:
-            return
-        self._subscriptions.remove(subscription)
-        known = subscription.id
-        if known is not None and all(one.id != known for one in self._subscriptions):
+        known = self._subscriptions.remove(subscription)
+        if known is not None:
             await self.request(EXCHANGE.agent_id, "unsubscribe", {"subscription": known})
-
-    async def _establish(self, subscription: Subscription, *, is_greeting: bool = False) -> None:
-        wanted = {"topic": subscription.topic, "qos": subscription.qos, "durable": subscription.durable}
-        asked = self._asked(REQUEST, (EXCHANGE,), "subscribe", wanted, {}, is_greeting=is_greeting)
-        self._running().asking.begin(asked)
-        try:
-            found: OssaMessage = _answer(asked, await asyncio.shield(asked.outcome))
-        except OssaError as error:
-            if is_greeting and error.code in DEFAULT_RETRY_POLICY.retryable_errors:
-                raise  # the next connection asks again
-            if isinstance(error, ConnectionLost):
-                return
-            log.warning("%r was not taken: %s", subscription, error)
-            if subscription in self._subscriptions:
-                self._subscriptions.remove(subscription)
-            subscription.settle(error)
-        else:
-            subscription.settle(str(found.payload["subscription"]))
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
@@ -409,21 +368,34 @@ class OssaAgent:
             self._parts = self._stopping = None
 
     @contextlib.asynccontextmanager
-    async def connected(self, *, grace_s: float = GRACE_S) -> AsyncIterator[OssaAgent]:
-        """``async with agent.connected():`` connected, registered and subscribed, inside the block."""
+    async def connected(
+        self, *, timeout_s: float | None = CONNECT_S, grace_s: float = GRACE_S
+    ) -> AsyncIterator[OssaAgent]:
+        """``async with agent.connected():`` connected, registered and subscribed, inside the block.
+
+        ``ExchangeUnreachable`` says why not: after ``timeout_s`` (None: it is tried for ever), and at once if who
+        answers is not the exchange that was meant.
+        """
         serving = asyncio.create_task(self.serve(grace_s=grace_s))
         # One turn, so that serve() has made its parts.
         await asyncio.sleep(0)
-        waiting = None if self._parts is None else asyncio.create_task(self._parts.connection.is_ready.wait())
+        connection = None if self._parts is None else self._parts.connection
+        waiting: set[asyncio.Task[Any]] = set()
+        if connection is not None:
+            found = (connection.is_ready, connection.is_distrusted)
+            waiting = {asyncio.create_task(event.wait()) for event in found}
         try:
-            await asyncio.wait({serving, waiting} if waiting else {serving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving, *waiting}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 await serving
                 raise ExchangeUnreachable(f"{self.agent_id} was stopped before the exchange answered")
+            if connection is not None and not connection.is_ready.is_set():
+                why = connection.trouble or "what an agent says first was not answered"
+                raise ExchangeUnreachable(f"{self.agent_id} is not connected: {why}")
             yield self
         finally:
-            if waiting is not None:
-                waiting.cancel()
+            for task in waiting:
+                task.cancel()
             self.stop()
             await serving
 
@@ -434,12 +406,8 @@ class OssaAgent:
         parts = self._running()
         if self._actions:
             offers = [dict(one.offer) for one in self._actions.values()]
-            asked = self._asked(
-                REQUEST, (EXCHANGE,), "register", {"actions": offers, "replace": True}, {}, is_greeting=True
-            )
-            parts.asking.begin(asked)
             try:
-                found: OssaMessage = _answer(asked, await asyncio.shield(asked.outcome))
+                found = await self._ask_exchange("register", {"actions": offers, "replace": True}, is_greeting=True)
             except OssaError as error:
                 if error.code in NOT_LET_IN:
                     raise NotAdmitted(str(error.code), error.message) from None
@@ -452,7 +420,14 @@ class OssaAgent:
             self._hello_id = hello.message_id
             await parts.connection.send(hello)
         for subscription in list(self._subscriptions):
-            await self._establish(subscription, is_greeting=True)
+            await self._subscriptions.establish(subscription, self._ask_exchange, is_greeting=True)
+
+    async def _ask_exchange(self, action: str, payload: Any, *, is_greeting: bool = False) -> OssaMessage:
+        """A request to the exchange itself; with ``is_greeting`` before anything else on a new connection."""
+        asked = self._asked(REQUEST, (EXCHANGE,), action, payload, {}, is_greeting=is_greeting)
+        self._running().asking.begin(asked)
+        found: OssaMessage = answer_of(asked, await asyncio.shield(asked.outcome))
+        return found
 
     def _asked(
         self,
@@ -504,17 +479,7 @@ class OssaAgent:
         if message.type != EVENT:
             declared = self._actions.get(message.action)
             return None if declared is None else [declared.handler]
-        given = message.others.get("subscription")
-        known = None if given is None else str(msgspec.json.decode(given))
-        found = [one for one in self._subscriptions if known is not None and one.id == known]
-        if not found:
-            # The exchange may be quicker with an event than with the name of its subscription.
-            waiting = [one for one in self._subscriptions if one.id is None or known is None]
-            found = [one for one in waiting if matches(one.topic, message.topic or "")]
-        if not found and known not in self._unknown:
-            self._unknown.add(str(known))
-            log.warning("nobody here subscribed to %s; events of %s wait", message.topic, known)
-        return [one.handler for one in found] or None
+        return self._subscriptions.handlers_of(message)
 
     def _received(self, message: Message, is_sealed: bool) -> None:
         parts = self._running()
@@ -538,9 +503,7 @@ class OssaAgent:
     def _lost(self) -> None:
         if self._parts is None:
             return
-        for subscription in self._subscriptions:
-            if not subscription.durable:
-                subscription.id = None
+        self._subscriptions.lost()
         self._parts.asking.lost()
         self._parts.streams.lost()
 
@@ -578,8 +541,7 @@ class _Parts:
             heartbeat_s=own._heartbeat_s,  # noqa: SLF001
         )
         self.inbox = Inbox(own._inbox_path or ":memory:")  # noqa: SLF001
-        self.asking = Asking(self.connection)
-        self.asking.on_result = own._result  # noqa: SLF001
+        self.asking = Asking(self.connection, own._result)  # noqa: SLF001
         self.handling = Handling(self.connection, self.inbox, own._concurrency, own._handlers_of)  # noqa: SLF001
         self.streams = Streams(self.connection)
         for action, handler in own._stream_handlers.items():  # noqa: SLF001
@@ -611,12 +573,3 @@ def _recipients(to: str | Sequence[str]) -> tuple[Identity, ...]:
     """Whom a message is for. What class they are of is the exchange's to know."""
     names = [to] if isinstance(to, str) else to
     return tuple(EXCHANGE if name == EXCHANGE.agent_id else Identity(name, DEFAULT_TYPE) for name in names)
-
-
-def _answer(asked: Asked, outcome: Outcome) -> Any:
-    if asked.message.is_to_list:
-        return outcome
-    [found] = outcome
-    if isinstance(found, OssaError):
-        raise found
-    return found

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any, Final, TypedDict
 
 import msgspec
 
@@ -44,6 +45,25 @@ log = logging.getLogger("trunkline.sdk")
 MAX_OUTCOMES: Final = 1024
 
 Outcome = list[OssaMessage | OssaError]
+
+
+class MessageOptions(TypedDict, total=False):
+    """What can be said with each message. Without ``qos`` it is 1 for a request or command and 0 for an event."""
+
+    correlation_id: str | None
+    # 0 to 2.
+    qos: int | None
+    # 0 to 9, 0 is the most urgent.
+    priority: int | None
+    # After this moment it is not delivered any more.
+    expires_at: dt.datetime | None
+    # Encrypt the payload.
+    sensitive: bool
+    # For this message instead of what the agent uses.
+    retry: RetryPolicy | None
+    timeout_s: float | None
+    # Fields of your own, which the recipient gets.
+    header: Mapping[str, Any] | None
 
 
 class Asked:
@@ -104,10 +124,21 @@ def _looked_at(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
+def answer_of(asked: Asked, outcome: Outcome) -> Any:
+    """The one reply, of which an error is raised; to a list of recipients, all of them."""
+    if asked.message.is_to_list:
+        return outcome
+    [found] = outcome
+    if isinstance(found, OssaError):
+        raise found
+    return found
+
+
 class Asking:
     """Everything that one agent has asked and has no outcome yet."""
 
-    def __init__(self, connection: OssaConnection) -> None:
+    def __init__(self, connection: OssaConnection, on_result: Callable[[OssaMessage | OssaError], None]) -> None:
+        self._on_result = on_result
         self._connection = connection
         self._open: dict[str, Asked] = {}
         self._lanes: dict[str, deque[asyncio.Future[None]]] = {}
@@ -115,8 +146,6 @@ class Asking:
         self._outcomes: dict[str, deque[Asked]] = {}
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        # Told of a command's result that nobody here waits for.
-        self.on_result: Callable[[OssaMessage | OssaError], None] = lambda _: None
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -135,15 +164,15 @@ class Asking:
 
     def forget(self, asked: Asked) -> None:
         """Its outcome was fetched, or nobody wants it."""
-        found = self._outcomes.get(asked.message.thread_id)
+        found = self._outcomes.get(asked.message.correlation)
         if found is not None and asked in found:
             found.remove(asked)
             self._count -= 1
             if not found:
-                del self._outcomes[asked.message.thread_id]
+                del self._outcomes[asked.message.correlation]
 
     def _keep(self, asked: Asked) -> None:
-        self._outcomes.setdefault(asked.message.thread_id, deque()).append(asked)
+        self._outcomes.setdefault(asked.message.correlation, deque()).append(asked)
         self._count += 1
         if self._count > MAX_OUTCOMES:
             self.forget(next(iter(self._outcomes.values()))[0])
@@ -191,7 +220,7 @@ class Asking:
     @contextlib.asynccontextmanager
     async def _turn(self, asked: Asked) -> AsyncIterator[None]:
         """While this is held, nothing else of the same correlation is under way."""
-        thread = asked.message.thread_id
+        thread = asked.message.correlation
         lane = self._lanes.setdefault(thread, deque())
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.append(turn)
@@ -290,7 +319,7 @@ class Asking:
             # told that nobody knows him would be told so once more.
             self._acknowledge(message)
         if asked is None:
-            self.on_result(answer)
+            self._on_result(answer)
             return
         for one in asked.message.recipients:
             # The exchange itself refuses a message for all.
@@ -300,7 +329,7 @@ class Asking:
             asked.ring()
 
     def _acknowledge(self, message: Message) -> None:
-        body = msgspec.Raw(msgspec.json.encode({"messageId": message.message_id}))
+        body = messages.receipt(message.message_id)
         ack = self._connection.new(ACK, ACK, (message.sender,), body, correlation_id=message.correlation_id)
         self._spawn(self._say(ack))
 

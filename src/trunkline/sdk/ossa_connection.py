@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import ssl
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,6 +29,7 @@ from trunkline.errors import ExchangeUnreachable, NotAdmitted
 from trunkline.model import EMPTY_OBJECT, stamp
 from trunkline.sdk.ossa_identity import ExchangeKeys, OwnIdentity, Place, UnknownKey, read_keys
 from trunkline.sdk.ossa_message import ConnectionLost, OssaError
+from trunkline.sdk.ossa_trouble import FOREIGN, Distrusted, explained
 
 log = logging.getLogger("trunkline.sdk")
 
@@ -74,7 +74,10 @@ class NetworkDialling:
     async def keys(self) -> ExchangeKeys:
         """Ask ``GET /ossa/v1/keys``."""
         url, context = self._place.find()
-        answer = await client.request(url, "GET", path=f"{PREFIX}/keys", timeout_s=OPEN_S, tls=context)
+        try:
+            answer = await client.request(url, "GET", path=f"{PREFIX}/keys", timeout_s=OPEN_S, tls=context)
+        except FOREIGN as error:
+            raise explained(error, url, open_s=OPEN_S) from None
         if answer.status != 200:
             raise ExchangeUnreachable(f"GET {PREFIX}/keys: HTTP {answer.status}")
         return read_keys(answer.body)
@@ -86,10 +89,16 @@ class NetworkDialling:
 
         url, context = self._place.find()
         address = f"wss{url.removeprefix('https')}{PREFIX}/ws"
-        async with connect(
-            address, ssl=context, open_timeout=OPEN_S, max_size=2 * MAX_MESSAGE_BYTES, compression=None, proxy=None
-        ) as socket:
+        try:
+            socket = await connect(
+                address, ssl=context, open_timeout=OPEN_S, max_size=2 * MAX_MESSAGE_BYTES, compression=None, proxy=None
+            )
+        except FOREIGN as error:
+            raise explained(error, url, open_s=OPEN_S) from None
+        try:
             yield socket
+        finally:
+            await socket.close()
 
 
 class OssaConnection:
@@ -118,6 +127,9 @@ class OssaConnection:
         self._keys_at = 0.0
         self._refused: asyncio.Future[None] | None = None
         self.is_ready = asyncio.Event()
+        # Why the last attempt led to nothing, and whether that is because nobody vouches for who answered.
+        self.trouble = ""
+        self.is_distrusted = asyncio.Event()
 
     def not_admitted(self, why: NotAdmitted) -> None:
         """The exchange does not let this agent in: ``run`` ends with this."""
@@ -133,19 +145,19 @@ class OssaConnection:
 
     async def run(self) -> None:
         """Stay connected until cancelled; ``NotAdmitted`` if the exchange does not let this agent in."""
-        from websockets.exceptions import WebSocketException
-
         wait_s, is_told = FIRST_WAIT_S, False
         while True:
             try:
                 await self._connect()
-            except (OSError, ssl.SSLError, TimeoutError, WebSocketException, ExchangeUnreachable, OssaError) as error:
+            except (*FOREIGN, ExchangeUnreachable, OssaError) as error:
                 if self.is_ready.is_set():
                     wait_s, is_told = FIRST_WAIT_S, False
+                self.trouble = _sentence(error)
+                if isinstance(error, Distrusted):
+                    self.is_distrusted.set()
                 if not is_told:
                     is_told = True
-                    why = str(error) if isinstance(error, ExchangeUnreachable | OssaError) else type(error).__name__
-                    log.warning("no connection to the exchange, which is tried again: %s", why)
+                    log.warning("no connection to the exchange, which is tried again: %s", self.trouble)
             finally:
                 self._socket = None
                 self.is_ready.clear()
@@ -262,3 +274,14 @@ class OssaConnection:
             await socket.send(data.decode())
         except (ConnectionClosed, OSError):
             raise ConnectionLost from None
+
+
+def _sentence(error: Exception) -> str:
+    """Why a connection ended, or was not made."""
+    from websockets.exceptions import ConnectionClosed
+
+    if isinstance(error, ExchangeUnreachable | OssaError):
+        return str(error)
+    if isinstance(error, ConnectionClosed) and error.rcvd is not None and error.rcvd.reason:
+        return f"the exchange closed it: {error.rcvd.reason}"
+    return type(error).__name__

@@ -25,6 +25,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from trunkline.edges.ossa import messages
 from trunkline.edges.ossa.messages import (
     ACK,
     BAD_REQUEST,
@@ -238,10 +239,10 @@ class Handling:
 
     def _reply(self, work: Work, kind: str, action: str, payload: Raw) -> Message:
         to = (work.message.sender,)
-        return self._connection.new(kind, action, to, payload, correlation_id=work.message.thread_id)
+        return self._connection.new(kind, action, to, payload, correlation_id=work.message.correlation)
 
     def _receipt(self, work: Work, kind: str) -> Message:
-        body = Raw(msgspec.json.encode({"messageId": work.message.message_id}))
+        body = messages.receipt(work.message.message_id)
         return self._reply(work, kind, kind, body)
 
     def _say(self, message: Message) -> None:

@@ -92,7 +92,7 @@ def message_of(message: Message, *, is_sealed: bool) -> OssaMessage:
         message.sender.agent_type,
         message.action,
         msgspec.json.decode(message.payload),
-        message.thread_id,
+        message.correlation,
         message.topic,
         message.level,
         message.urgency,

@@ -87,7 +87,7 @@ class IncomingStream:
         self.stream_id = str(start.stream_id)
         self.sender = start.sender.agent_id
         self.action = start.action
-        self.correlation_id = start.thread_id
+        self.correlation_id = start.correlation
         self.metadata: Any = msgspec.json.decode(start.payload)
         self._next = 0
         self._unread: deque[Raw] = deque()

@@ -17,15 +17,15 @@ from random import Random
 from typing import Final
 
 from trunkline import events
-from trunkline.edges.chiffon import messages
-from trunkline.edges.chiffon.messages import ErrorPayload, WorkRequest
+from trunkline.edges.chiffon.messages import WorkRequest
 from trunkline.edges.opensentience.agent_events import Called
 from trunkline.effects import Reply
 from trunkline.errors import InvariantBroken, LedgerError
 from trunkline.model import HubSettings, Principal, Status
-from trunkline.testing import chiffon, spaces
-from trunkline.testing.agents import Deed, Job, ScriptedAgent, Thief
+from trunkline.testing import spaces
+from trunkline.testing.agents import Job, ScriptedAgent, Thief
 from trunkline.testing.chiffon import Plan, Worker
+from trunkline.testing.choices import Choices
 from trunkline.testing.disk import Failure
 from trunkline.testing.ending import figures, findings, forgetting, ledger_sha256, on_record
 from trunkline.testing.exchange import SimulatedExchange
@@ -42,40 +42,10 @@ STEPS: Final = 120
 QUIET_S: Final = 150.0
 # An exchange that is down or dying is up again within so many seconds.
 UP_WITHIN_S: Final = 8
-# What an agent does with a call, and how often.
-DEEDS: Final = {
-    Deed.ANSWER: 60,
-    Deed.CHAIN: 22,
-    Deed.FAIL: 6,
-    Deed.CRASH: 5,
-    Deed.TWO_RESULTS: 4,
-    Deed.NEVER: 3,
-    Deed.FORGE: 4,
-    Deed.BAD_RESULT: 2,
-    Deed.GARBAGE: 2,
-    Deed.HANG: 2,
-}
-# Which tools are called, and how often.
-WANTED: Final = {"read": 5, "look": 4, "write": 5, "make": 4, "once": 4, "intended": 1.5, "guarded": 1}
-# What a Chiffon worker does with a piece of work, and how often.
-WORK_DEEDS: Final = {
-    chiffon.Deed.SUCCEED: 50,
-    chiffon.Deed.FAIL: 8,
-    chiffon.Deed.ERROR: 12,
-    chiffon.Deed.TWO_RESULTS: 5,
-    chiffon.Deed.IN_PIECES: 8,
-    chiffon.Deed.NEVER: 3,
-    chiffon.Deed.SILENT: 5,
-    chiffon.Deed.DIE: 5,
-}
 # How long a step is followed by nothing new: most are close to each other, some far apart.
 PAUSES_S: Final = (((0.0, 0.0), 3), ((0.0, 0.02), 8), ((0.0, 0.5), 6), ((0.5, 6.0), 3), ((6.0, 35.0), 1))
 # In the end: for questions to be answered, and for calls to come back over the slowest disk and network.
 ROLL_CALL_S: Final = 12
-# A body that is stored apart from its entry.
-LARGE_BYTES: Final = 70_000
-# An input that costs every agent its life.
-POISON: Final = b'{"n":13}'
 
 
 def simulate(seed: int, steps: int = STEPS) -> Story:
@@ -95,7 +65,7 @@ class Simulation:
         self._steps = steps
         self.world = World(seed, self._job, self._plan)
         self.rng: Random = self.world.rng
-        self._is_quiet = False
+        self.choices = Choices(self.world)
         self._sent = 0
         self._directives: list[tuple[str, str]] = []
         self._complaints = _Complaints()
@@ -144,6 +114,12 @@ class Simulation:
                 self._person_looks_at_a_run: 14,
                 self._person_resumes_a_run: 8,
             }
+
+    def _job(self, agent: ScriptedAgent, called: Called) -> Job:
+        return self.choices.job(agent, called)
+
+    def _plan(self, worker: Worker, request: WorkRequest) -> Plan:
+        return self.choices.plan(worker, request)
 
     def close(self) -> None:
         """Let go of the disk."""
@@ -195,7 +171,7 @@ class Simulation:
     def _fall_silent(self) -> None:
         """Nothing new happens, nothing breaks any more, and everybody does what they should."""
         world = self.world
-        self._is_quiet = True
+        self.choices.is_quiet = True
         world.cut_power_after(0)
         world.setup.disk.heal()
         # First it has to be up: it may be dying of what was broken before.
@@ -247,81 +223,12 @@ class Simulation:
     def _story(self, sha256: str = "") -> Story:
         return Story(self._seed, self._steps, sha256, figures(self.world), list(self.world.witness.lines))
 
-    # -- what agents do with a call ------------------------------------------------------------------------------------
-
-    def _job(self, agent: ScriptedAgent, called: Called) -> Job:
-        rng = self.rng
-        if self._is_quiet:
-            return Job(Deed.ANSWER, 0.01)
-        (deed,) = rng.choices(list(DEEDS), list(DEEDS.values()))
-        if bytes(called.input) == POISON:
-            deed = Deed.CRASH
-        after_s = rng.choice([rng.uniform(0.0, 0.05), rng.uniform(0.0, 0.05), rng.uniform(0.1, 3.0)])
-        if rng.random() < 0.08:
-            after_s = rng.uniform(10.0, 45.0)
-        return Job(
-            deed,
-            after_s,
-            output=self._body(f"done by {agent.agent_id}"),
-            chunks=self._chunks() if rng.random() < 0.2 else (),
-            obeys_cancel=rng.random() < 0.6,
-            other=self._some_tool(agent.agent_id),
-            names_cause=rng.random() < 0.7,
-        )
-
-    def _plan(self, worker: Worker, request: WorkRequest) -> Plan:
-        del request
-        rng = self.rng
-        if self._is_quiet:
-            return Plan(chiffon.Deed.SUCCEED, 0.01, "done in the end")
-        (deed,) = rng.choices(list(WORK_DEEDS), list(WORK_DEEDS.values()))
-        after_s = rng.choice([rng.uniform(0.0, 0.05), rng.uniform(0.1, 3.0)])
-        if rng.random() < 0.1:
-            after_s = rng.uniform(10.0, 40.0)
-        output = f"done by {worker.agent_id} as number {rng.randrange(1000)}"
-        return Plan(deed, after_s, output, self._error() if deed is chiffon.Deed.ERROR else None)
-
-    def _error(self) -> ErrorPayload:
-        return self.rng.choice(
-            [
-                ErrorPayload(messages.TIMEOUT, "took too long"),
-                messages.unavailable("worker", None, "busy elsewhere").error,
-                messages.over_limit("memory_mb", 1, 2).error,
-                messages.invalid("not like this").error,
-                messages.unsupported("this", ("that",)).error,
-                ErrorPayload(5999, "something else"),
-            ]
-        )
-
-    def _chunks(self) -> tuple[str, ...]:
-        """Some text, in which a secret may be cut in two."""
-        if self.rng.random() < 0.3:
-            secret = self.world.canary()
-            cut = self.rng.randint(1, len(secret) - 1)
-            return ("here: " + secret[:cut], secret[cut:] + " so far")
-        return tuple(f"line {number}\n" for number in range(self.rng.randint(1, 4)))
-
-    def _body(self, text: str = "") -> bytes:
-        """A JSON object: one of a few, so that equal ones meet; sometimes with a secret, sometimes large."""
-        kind = self.rng.random()
-        if kind < 0.09:
-            return b'{"n":0,"note":"%s use %s"}' % (text.encode(), self.world.canary().encode())
-        if kind < 0.12:
-            return b'{"n":0,"password":"%s"}' % self.world.canary().encode()
-        if kind < 0.13:
-            return b'{"n":0,"large":"%s"}' % (b"x" * LARGE_BYTES)
-        if kind < 0.15:
-            return b'{"n":"none"}'
-        if kind < 0.17:
-            return POISON
-        return b'{"n":%d}' % self.rng.randrange(3)
-
     # -- what people and programs do -----------------------------------------------------------------------------------
 
     def _person_calls(self) -> None:
         rng, world = self.rng, self.world
         who = rng.choice(PEOPLE)
-        tool_id, causation_id = self._some_tool(), None
+        tool_id, causation_id = self.choices.tool(), None
         if tool_id.endswith("/intended") and self._directives:
             tool_id, causation_id = rng.choice(self._directives)
         wall_ms = int(world.clock.wall * 1000)
@@ -329,11 +236,11 @@ class Simulation:
             world.callers.call,
             who,
             tool_id,
-            self._body(),
+            self.choices.body(),
             key=f"k{rng.randrange(12)}" if rng.random() < 0.3 else None,
             timeout_ms=rng.choice([None, None, 200, 2000, 20_000]),
             expires_ms=wall_ms + rng.choice([-5, 1, 300, 5000, 30_000]) if rng.random() < 0.15 else None,
-            correlation_id=self._correlation(),
+            correlation_id=self.choices.correlation(),
             causation_id=causation_id,
             announce=rng.random() < 0.4,
         )
@@ -341,33 +248,16 @@ class Simulation:
         for _ in range(2 if rng.random() < (0.15 if causation_id is None else 0.7) else 1):
             call()
 
-    def _some_tool(self, not_of: str = "") -> str:
-        """A tool, mostly of the few agents that everybody wants something of."""
-        agents = [name for name in self.world.agents if name != not_of]
-        if self.world.has_chiffon and self.rng.random() < 0.2:
-            worker = self.rng.choice(list(self.world.workers.values()))
-            who = worker.agent_id if self.rng.random() < 0.4 else f"chiffon.{worker.kind}"
-            return f"{who}/{self.rng.choice(worker.work_types)}"
-        agent = self.rng.choice(agents[:2] if self.rng.random() < 0.5 else agents)
-        (name,) = self.rng.choices(list(WANTED), list(WANTED.values()))
-        return f"{agent}/{name}"
-
-    def _correlation(self) -> str | None:
-        kind = self.rng.random()
-        if kind < 0.02:
-            return f"about {self.world.canary()}"
-        return self.rng.choice(["c1", "c2", "c3"]) if kind < 0.3 else None
-
     def _agent_calls(self) -> None:
         rng = self.rng
         agent = self._ready_agent()
         if agent is not None:
             agent.ask(
-                self._some_tool("" if rng.random() < 0.05 else agent.agent_id),
-                self._body(),
+                self.choices.tool("" if rng.random() < 0.05 else agent.agent_id),
+                self.choices.body(),
                 key=f"k{rng.randrange(12)}" if rng.random() < 0.3 else None,
                 timeout_ms=rng.choice([None, None, 200, 2000]),
-                correlation_id=self._correlation(),
+                correlation_id=self.choices.correlation(),
             )
 
     def _ready_agent(self) -> ScriptedAgent | None:

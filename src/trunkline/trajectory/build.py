@@ -322,7 +322,7 @@ def _hashed(value: Raw) -> tuple[Raw, str, bool]:
         data = msgspec.json.encode(data.decode("utf-8", "replace"))
         digest, as_text = openagents_hash(data), True
     # A body keeps the white space it arrived with. Outside strings a line end is only that; inside there is none.
-    return Raw(data.replace(b"\n", b" ")), digest, as_text
+    return Raw(data.replace(b"\r", b" ").replace(b"\n", b" ")), digest, as_text
 
 
 def _commands(asked: CallAccepted, ended: CallSettled) -> tuple[list[str], list[int]]:

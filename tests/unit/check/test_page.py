@@ -33,6 +33,13 @@ def test_the_page_tells_score_failures_with_advice_and_everything_that_was_check
         assert part in text
 
 
+def test_the_page_tells_one_cause_of_several_failures_once() -> None:
+    text = Tags(page(report(result("a.one", "failed", "HTTP 200"), result("b.two", "failed", "HTTP 200")))).text
+    assert text.count("HTTP 200") == text.count("Mend it.") == 1
+    assert "a.one" in text
+    assert "b.two" in text
+
+
 def test_what_an_endpoint_said_is_text() -> None:
     tags = Tags(page(report(result("a.one", "failed", EVIL))))
     assert EVIL in tags.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from trunkline.check.report import Report, Tally
@@ -57,6 +58,13 @@ def test_the_report_has_a_summary_and_one_row_for_each_category() -> None:
         "durationMs": 12,
         "reason": "no key",
     }
+
+
+def test_failures_that_were_seen_and_are_mended_alike_have_one_cause() -> None:
+    alike = [result("a.one", "failed", "no WebSocket"), result("b.two", "failed", "no WebSocket")]
+    other = dataclasses.replace(alike[0], id="b.three", mend="Mend something else.")
+    made = report(alike[0], result("a.four"), other, alike[1])
+    assert [[one.id for one in cases] for cases in made.causes] == [["a.one", "b.two"], ["b.three"]]
 
 
 def test_what_was_skipped_counts_neither_way() -> None:

@@ -20,9 +20,9 @@ from tests.unit.cli.conftest import Said, trunkline
 class Served:
     """A server of the tests in a thread of its own, with the files of six identities."""
 
-    def __init__(self, folder: Path, *defects: str) -> None:
+    def __init__(self, folder: Path, *defects: str, has_socket: bool = True) -> None:
         self.folder = folder
-        self.server = HonestServer(*defects)
+        self.server = HonestServer(*defects, has_socket=has_socket)
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
@@ -76,6 +76,23 @@ def test_a_failure_is_exit_1_and_says_what_must_be_what_was_seen_and_what_to_men
     told = said.out.partition("FAILED")[2].partition("\n\n")[0]
     assert [line.split()[0] for line in told.splitlines()[1:] if line[2:3].strip()] == ["must", "seen", "mend"]
     assert "1 of 2 passed; score 50" in said.out
+
+
+def test_one_cause_of_many_failures_is_told_once_and_the_report_has_a_line_for_each(tmp_path: Path) -> None:
+    one = Served(tmp_path, has_socket=False)
+    report = tmp_path / "report.json"
+    try:
+        said = one.check("--only", "patterns", "--report", str(report))
+    finally:
+        one.stop()
+    assert said.code == 1
+    failures = [case for part in json.loads(report.read_text())["results"] for case in part["failures"]]
+    about_sockets = [case for case in failures if "no WebSocket at wss://" in case["actual"]]
+    assert len(about_sockets) > 5
+    assert said.out.count("no WebSocket at") == 1
+    assert said.out.count("Serve a WebSocket at /ossa/v1/ws") == 1
+    assert f"FAILED {len(about_sockets)} cases for one reason" in said.out
+    assert all(case["id"] in said.out for case in about_sockets)
 
 
 def test_the_report_is_written_and_is_what_json_prints(honest: Served, tmp_path: Path) -> None:

@@ -184,6 +184,20 @@ def test_status_is_one_line_for_each_thing_and_names_what_is_off(running: Runnin
     assert running.run("status", "--json").json["entries"] == len(running.exchange.log)
 
 
+def test_topics_shows_who_is_told_of_what_and_ends_a_subscription(running: Running) -> None:
+    name = running.exchange.subscription_id
+    header, row = running.run("topics").out.splitlines()
+    assert header.split() == ["ID", "WHO", "TOPIC", "LASTS", "QOS", "OWED", "SINCE", "STATE"]
+    assert row.split()[:6] == [name, "http:alice", "build.#", "durable", "1", "0"]
+    assert row.endswith("away")
+    assert running.run("topics", "--json").json["subscriptions"][0]["subscription"] == name
+    assert running.run("topics", "end", name).out == f"ended {name}\n"
+    said = running.run("topics", "end", name)
+    assert (said.code, "not_found: no such subscription" in said.err) == (2, True)
+    assert running.run("topics").out.startswith("No subscriptions.")
+    assert running.run("topics", "--json").json == {"subscriptions": []}
+
+
 def test_status_says_why_an_edge_is_off_what_has_no_effect_and_how_often_a_defect_was_met(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,6 +250,17 @@ def test_an_extra_that_is_there_is_no_reason_to_be_off() -> None:
     assert kit.edges.status()["edges"] == {"a": {"state": "on", "connections": 3}}
 
 
+async def test_an_edge_that_its_own_section_turns_off_is_off_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    off = noted("ossa", [], {"started": EdgeOff('[ossa] listen is ""', is_chosen=True)}, section="ossa")
+    kit = Kit(off, config=from_file(tmp_path, '[ossa]\nlisten = ""\n'))
+    await kit.edges.start()
+    assert kit.edges.status()["edges"] == {"ossa": {"state": "off", "note": '[ossa] listen is ""'}}
+    assert kit.edges.warnings() == []
+    assert caplog.messages == []
+
+
 async def test_an_edge_that_turns_itself_off_is_stopped_and_the_others_run(caplog: pytest.LogCaptureFixture) -> None:
     log: list[str] = []
     kit = Kit(noted("a", log, {"started": EdgeOff("no broker here")}), noted("b", log))

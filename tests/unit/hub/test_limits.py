@@ -134,3 +134,21 @@ def test_a_caller_without_open_calls_and_without_a_rate_is_forgotten() -> None:
     loads.give_back("c", 5)
     assert loads.of("c").calls == 0
     assert loads.total() == (0, 0)
+
+
+def test_strangers_share_what_one_caller_has_and_leave_nothing_behind(kit: Kit) -> None:
+    kit.in_force(limits=Limits(open_calls=3))
+    strangers = [Principal(f"nostr:npub1{number}") for number in range(5)]
+    asked = [kit.call("com.a/x", by=stranger) for stranger in strangers]
+    assert [a.code for a in asked] == [None, None, None, "limit.inflight", "limit.inflight"]
+    assert kit.call("com.a/x", by=QUIET).answer is None
+    kit.finish(asked[0], {})
+    assert kit.call("com.a/x", by=strangers[4]).answer is None
+    assert [caller for caller in kit.hub.loads.written() if caller.startswith("nostr:")] == ["nostr:*"]
+
+
+def test_strangers_share_the_questions_of_one_caller() -> None:
+    kit = Kit(ASK)
+    kit.attach("com.a", "x")
+    asked = [kit.call("com.a/x", by=Principal(f"nostr:npub1{number}")) for number in range(6)]
+    assert [a.code for a in asked] == [None] * 5 + ["policy.denied"]

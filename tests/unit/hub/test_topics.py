@@ -165,6 +165,50 @@ def test_nobody_ends_the_subscription_of_another() -> None:
     assert board.publish("a") == []
 
 
+def test_the_operator_ends_a_subscription_of_anybody_and_what_was_owed_is_owed_no_more() -> None:
+    board = Board()
+    name = board.subscribe(ALICE, "a", qos=1, durable=True)
+    other = board.subscribe(ALICE, "b", qos=1)
+    board.publish("a", qos=1)
+    stop, reply = board.feed(events.SubscriptionEnded(8, "u", Principal(OPERATOR), name))[-2:]
+    assert stop == effects.StopTelling(5, 0, name)
+    assert isinstance(reply, Reply)
+    assert (reply.session, reply.id, reply.fault) == (8, name, None)
+    (ended,) = [entry for entry in board.log if isinstance(entry, entries.TopicUnsubscribed)]
+    assert (ended.subscription_id, ended.reason) == (name, "operator")
+    assert [one.subscription for one in board.hub.topics.listed(10, 0)] == [other]
+    assert board.back(ALICE, 6) == []
+
+
+def test_who_is_not_there_is_not_told_that_his_subscription_was_ended() -> None:
+    board = Board()
+    name = board.subscribe(ALICE, "a", qos=1, durable=True)
+    board.feed(events.SubscriberLeft(5))
+    said = board.feed(events.SubscriptionEnded(8, "u", Principal(OPERATOR), name))
+    assert not [effect for effect in said if isinstance(effect, effects.StopTelling)]
+    (reply,) = board.feed(events.SubscriptionEnded(8, "u", Principal(OPERATOR), name))
+    assert isinstance(reply, Reply)
+    assert reply.fault is not None
+    assert reply.fault.message == "no such subscription"
+
+
+def test_a_list_of_subscriptions_says_who_is_told_of_what_and_what_is_owed() -> None:
+    board = Board()
+    first = board.subscribe(ALICE, "a.*", qos=1, durable=True)
+    second = board.subscribe(BOB, "#", session=6)
+    board.feed(events.SubscriberLeft(5))
+    board.publish("a.b", qos=1)
+    board.publish("a.c", qos=1)
+    one, two = board.hub.topics.listed(10, 0)
+    assert (one.subscription, one.subscriber, one.topic, one.qos) == (first, ALICE.identity, "a.*", 1)
+    assert (one.durable, one.owed_events, one.connected) == (True, 2, False)
+    assert one.owed_bytes > 2 * len(BODY)
+    assert (two.subscription, two.durable, two.owed_events, two.connected) == (second, False, 0, True)
+    assert one.since.endswith("Z")
+    assert board.hub.topics.listed(1, 0) == [one]
+    assert board.hub.topics.listed(10, one.number) == [two]
+
+
 def test_the_same_durable_subscription_again_is_the_one_there_is() -> None:
     board = Board()
     first = board.subscribe(ALICE, "a", qos=1, durable=True)

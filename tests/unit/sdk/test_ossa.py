@@ -87,7 +87,7 @@ async def test_a_subscription_that_is_refused_says_why(tmp_path: Path) -> None:
         with pytest.raises(OssaError) as caught:
             await bob.subscribe("a..b", lambda _: None)
         assert caught.value.code == 400
-        assert bob._subscriptions == []
+        assert list(bob._subscriptions) == []
 
 
 async def test_above_the_rate_a_request_waits_as_long_as_the_exchange_says(tmp_path: Path) -> None:

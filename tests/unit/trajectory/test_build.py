@@ -91,6 +91,12 @@ def test_integers_and_floats_stand_as_they_were_sent_and_are_hashed_so() -> None
     assert values(lines)[3]["params_hash"] == f"sha256:{hashlib.sha256(form).hexdigest()}"
 
 
+def test_the_white_space_of_a_body_ends_no_line_for_any_reader() -> None:
+    lines = trajectory(accepted(1, b'{\r"a":\n\r\n1}'), settled(2, 1, b"{\r\n}"))
+    assert all(len(line.splitlines()) == 1 for line in lines)
+    assert check(lines).hashes == 3
+
+
 def test_a_value_that_has_no_form_to_hash_stands_as_the_text_of_its_json() -> None:
     lines = trajectory(accepted(1, b'{"id": 36893488147419103232}'), settled(2, 1, b"[36893488147419103232]"))
     call, result = values(lines)[3:5]

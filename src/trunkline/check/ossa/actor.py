@@ -27,6 +27,10 @@ from trunkline.check.suite import Failed
 
 # How long the action `slow` takes.
 SLOW_S: Final = 0.8
+NEEDS_REGISTER: Final = (
+    'Answer a request `register` to the recipient `trunkline` with {"registered": [every name that was offered]}: '
+    "without actions of its own the suite cannot be called."
+)
 
 # What is registered, and how a call of it ends.
 ACTIONS: Final = {
@@ -200,16 +204,17 @@ class Actor:
             for name in names
         ]
         request = self.make("request", EXCHANGE, "register", {"actions": offers}, correlationId=str(uuid.uuid4()))
-        seen = len(self.arrivals)
+        before = len(self.arrivals)
         await self.say(request)
         # By what it says, not by its correlation: without these actions there is hardly a case that can be tried.
         answer = await self.wait(
-            lambda one: one.kind == "error" or (isinstance(one.payload, dict) and "registered" in one.payload), seen
+            lambda one: one.kind == "error" or (isinstance(one.payload, dict) and "registered" in one.payload), before
         )
         registered = answer.payload.get("registered") if answer is not None else None
         if not isinstance(registered, list) or len(registered) != len(names):
             # Once is enough: every case would wait for it.
-            self._refusal = Failed(f"`register` of {', '.join(names)} was answered by {answer or 'nothing'}")
+            seen = f"`register` of {', '.join(names)} was answered by {answer or 'nothing'}"
+            self._refusal = Failed(seen, NEEDS_REGISTER)
             raise self._refusal
         self._offered.update(names)
 

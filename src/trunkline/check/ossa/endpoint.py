@@ -25,6 +25,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from trunkline.check.ossa.wire import MAX_MESSAGE_BYTES, Message
+from trunkline.check.suite import Failed
 
 MESSAGES: Final = "/ossa/v1/messages"
 SOCKET: Final = "/ossa/v1/ws"
@@ -33,6 +34,10 @@ KEYS: Final = "/ossa/v1/keys"
 PATIENCE_S: Final = 10.0
 # Requests on their way at once: one thread each.
 AT_ONCE: Final = 32
+NEEDS_SOCKET: Final = (
+    f"Serve a WebSocket at {SOCKET}, with one message in each text frame: the suite is called, told of events and sent "
+    "streams by it, and cannot try these cases without."
+)
 # What is shown of an answer in a report.
 _SHOWN_CHARS: Final = 160
 
@@ -111,6 +116,8 @@ class Endpoint:
         self._idle: list[http.client.HTTPSConnection] = []
         self.fingerprint = ""
         self.tls_version = ""
+        self._had_socket = False
+        self._no_socket: Failed | None = None
 
     @property
     def url(self) -> str:
@@ -144,11 +151,21 @@ class Endpoint:
         return await self._in_thread(self._request, "GET", path, None, PATIENCE_S)
 
     async def open_socket(self) -> ClientConnection:
-        """A new WebSocket; ``OSError`` or ``WebSocketException`` if there is none."""
+        """A new WebSocket; ``Failed`` if there is none, with the same words for every case that needs one."""
+        if self._no_socket is not None:
+            raise self._no_socket
         uri = "wss" + self.url.removeprefix("https") + SOCKET
-        return await connect(
-            uri, ssl=self._tls, open_timeout=PATIENCE_S, close_timeout=1, max_size=2 * MAX_MESSAGE_BYTES, proxy=None
-        )
+        try:
+            opened = await connect(
+                uri, ssl=self._tls, open_timeout=PATIENCE_S, close_timeout=1, max_size=2 * MAX_MESSAGE_BYTES, proxy=None
+            )
+        except (OSError, WebSocketException) as error:
+            failed = Failed(f"no WebSocket at {uri}: {error}", NEEDS_SOCKET)
+            if not self._had_socket:
+                self._no_socket = failed  # each case would wait for it
+            raise failed from None
+        self._had_socket = True
+        return opened
 
     async def speaks(self, version: ssl.TLSVersion) -> bool:
         """Whether a handshake of exactly this version of TLS succeeds."""

@@ -10,6 +10,7 @@ output have forms of their own); no text of an exception reaches the wire.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final, TypeVar, get_args
@@ -18,7 +19,7 @@ from msgspec import Raw, Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trunkline.edges.answers import Handler, application, encode, json_answer, principal_of, refusal
 from trunkline.edges.bodies import BadRequest, clip, decode, known_parameters, number_of, read_body
@@ -38,6 +39,7 @@ from trunkline.events import (
     ApprovalAnswered,
     CancelRequested,
     DirectiveStated,
+    SubscriptionEnded,
     TokenIssued,
     TokenRevoked,
 )
@@ -48,6 +50,8 @@ PAGE_CALLS: Final = 50
 MAX_PAGE_CALLS: Final = 500
 # One page of tools: as many as one agent may have.
 MAX_PAGE_TOOLS: Final = 1000
+# One page of subscriptions: as many as one identity may have.
+MAX_PAGE_SUBSCRIPTIONS: Final = 1000
 # A page of calls with long faults or outputs is shorter: it ends with the slice that reaches this.
 MAX_PAGE_BYTES: Final = 1_048_576
 # A page is put together in slices of so many calls, or of what is looked through for fewer; after so many slices who
@@ -103,6 +107,8 @@ class Api:
             "/v1/blobs/{sha256}": {"GET": (ANYBODY, self.blob)},
             "/v1/tokens": {"GET": (OPERATOR, self.tokens), "POST": (OPERATOR, self.new_token)},
             "/v1/tokens/{token_id}": {"DELETE": (OPERATOR, self.revoke_token)},
+            "/v1/subscriptions": {"GET": (OPERATOR, self.subscriptions)},
+            "/v1/subscriptions/{subscription_id}": {"DELETE": (OPERATOR, self.end_subscription)},
             "/v1/policy": {"GET": (OPERATOR, self.policy)},
             "/v1/policy/check": {"POST": (OPERATOR, self.check)},
             "/v1/reload": {"POST": (OPERATOR, self.reload)},
@@ -296,6 +302,22 @@ class Api:
         reply = await ask(self._feed, lambda session, ref: TokenRevoked(session, ref, by, token_id))
         return refusal(reply.fault) if reply.fault is not None else json_answer({"id": token_id, "revoked": True})
 
+    async def subscriptions(self, request: Request) -> Response:
+        """``GET /v1/subscriptions?limit=&after=``, oldest first. ``next`` is the next page's ``after``."""
+        known_parameters(request, "limit", "after")
+        limit = number_of(request, "limit", 1, MAX_PAGE_SUBSCRIPTIONS) or MAX_PAGE_SUBSCRIPTIONS
+        # One more than the page has: whether there is another.
+        found = self._operator.subscriptions(limit + 1, number_of(request, "after", 0, 2**53) or 0)
+        last = found[limit - 1].number if len(found) > limit else None
+        return json_answer({"subscriptions": found[:limit], "next": last})
+
+    async def end_subscription(self, request: Request) -> Response:
+        """``DELETE /v1/subscriptions/{id}``: whoever has it is told of nothing more, and owed nothing."""
+        name: str = request.path_params["subscription_id"]
+        by = principal_of(request)
+        reply = await ask(self._feed, lambda session, ref: SubscriptionEnded(session, ref, by, name))
+        return refusal(reply.fault) if reply.fault is not None else json_answer({"subscription": name, "ended": True})
+
     async def policy(self, _: Request) -> Response:
         """``GET /v1/policy``: the rules in force, in the order in which they are tried."""
         return json_answer(self._operator.policy())
@@ -339,26 +361,35 @@ class Api:
         found = self._views.entries(call_id=call_id, correlation_id=correlation_id)
         return json_answer({"entries": [Raw(entry) for entry in found]})
 
-    async def replay(self, request: Request) -> Response:
+    async def replay(self, request: Request) -> ASGIApp:
         """``GET /v1/ledger/{correlation}/replay.jsonl``: the trajectory, one line after the other as it is read."""
         lines = self._views.trajectory(request.path_params["correlation_id"])
         first = next(lines, None)
         if first is None:
             return refusal(fault("not_found", "no call has this correlation id"))
-        return StreamingResponse(_lines(first, lines), media_type="application/jsonl")
+        return _LineStream(first, lines)
 
 
-async def _lines(first: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines with their ends, in pieces that are worth sending; between two of them others have their turn."""
-    piece, size = [first, b"\n"], len(first)
-    for line in rest:
-        piece += (line, b"\n")
-        size += len(line)
-        if size >= PIECE_BYTES:
-            async for part in _pieces(b"".join(piece)):
-                yield part
-            piece, size = [], 0
-    yield b"".join(piece)
+class _LineStream:
+    """Lines with their ends, in pieces that are worth sending, as they are read. Needs nothing but a loop that runs."""
+
+    def __init__(self, first: bytes, rest: Iterator[bytes]) -> None:
+        self._lines = itertools.chain((first,), rest)
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        headers = [(b"content-type", b"application/jsonl")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        piece: list[bytes] = []
+        size = 0
+        for line in self._lines:
+            piece += (line, b"\n")
+            size += len(line)
+            if size >= PIECE_BYTES:
+                async for part in _pieces(b"".join(piece)):
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                piece, size = [], 0
+        await send({"type": "http.response.body", "body": b"".join(piece)})
 
 
 _NO_CALL: Final = fault("not_found", "no such call, or not one of yours")

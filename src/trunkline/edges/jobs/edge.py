@@ -33,7 +33,7 @@ class JobsEdge(RunningEdge):
     async def start(self) -> None:
         """Find out what can run here, and offer it."""
         if not self._settings.enabled:
-            raise EdgeOff("off in trunkline.toml (`enabled` in [jobs])")
+            raise EdgeOff("off in trunkline.toml (`enabled` in [jobs])", is_chosen=True)
         if self._settings.endpoint:
             self.agent.remote = Remote(self._settings)
         await self.sandboxes.start()

@@ -67,8 +67,6 @@ class NostrEdge(RunningEdge):
     async def start(self) -> None:
         """Start the relay, connect to all, and go on with what is on record."""
         settings = self._settings
-        if not settings.relay and not settings.relays:
-            raise EdgeOff('[nostr] relay is "" and relays is empty')
         if settings.relay:
             self._relay = self._embedded()
             await self._relay.start()
@@ -158,4 +156,17 @@ class NostrEdge(RunningEdge):
         return [f"[nostr] offer: nobody offers {tool_id} here now" for tool_id in self.offer.missing()]
 
 
-NOSTR: Final = Edge(name=EDGE, make=NostrEdge, section=EDGE, ready_keys=("relay",))
+class WithoutRelays(RunningEdge):
+    """Nobody can be reached: nothing is made, not even our keys."""
+
+    async def start(self) -> None:
+        """Off."""
+        raise EdgeOff('[nostr] relay is "" and relays is empty', is_chosen=True)
+
+
+def _made(given: Surroundings) -> RunningEdge:
+    settings = given.config.nostr
+    return NostrEdge(given) if settings.relay or settings.relays else WithoutRelays()
+
+
+NOSTR: Final = Edge(name=EDGE, make=_made, section=EDGE, ready_keys=("relay",))

@@ -12,9 +12,8 @@ import functools
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import nostr_sdk  # type: ignore[import-untyped]
 import orjson
 
 from trunkline import key_files
@@ -28,8 +27,19 @@ REMEMBERED: Final = 1024
 MAX_SECRET_BYTES: Final = 65_535
 
 
+def _sdk() -> Any:
+    """nostr-sdk, from its first use on: its import takes 0.1 s, and an exchange without Nostr does not need it."""
+    import nostr_sdk  # type: ignore[import-untyped]
+
+    return nostr_sdk
+
+
 class CannotDecrypt(ValueError):
     """What was encrypted is not for us, was changed, or is no NIP-44."""
+
+
+class CannotEncrypt(ValueError):
+    """NIP-44 does not carry nothing, nor this much."""
 
 
 class Signer:
@@ -41,9 +51,9 @@ class Signer:
         self.npub = npub_of(self.public)
 
     @property
-    def _keys(self) -> nostr_sdk.Keys:
+    def _keys(self) -> Any:
         # Made for each use, 50 µs: one that lives until the interpreter ends complains in its finalizer.
-        return nostr_sdk.Keys.parse(self._secret)
+        return _sdk().Keys.parse(self._secret)
 
     def __repr__(self) -> str:
         return f"Signer({self.npub})"
@@ -56,14 +66,14 @@ class Signer:
         """For the holder of that public key only (NIP-44, version 2)."""
         size = len(text.encode())
         if not 1 <= size <= MAX_SECRET_BYTES:
-            raise ValueError(f"NIP-44 carries 1 to {MAX_SECRET_BYTES} bytes, not {size}")
-        return str(self._keys.nip44_encrypt(nostr_sdk.PublicKey.parse(to), text))
+            raise CannotEncrypt(f"NIP-44 carries 1 to {MAX_SECRET_BYTES} bytes, not {size}")
+        return str(self._keys.nip44_encrypt(_sdk().PublicKey.parse(to), text))
 
     def decrypt(self, payload: str, by: str) -> str:
         """What the holder of that public key wrote to us."""
         try:
-            return str(self._keys.nip44_decrypt(nostr_sdk.PublicKey.parse(by), payload))
-        except (nostr_sdk.NostrSdkError, ValueError, UnicodeError):
+            return str(self._keys.nip44_decrypt(_sdk().PublicKey.parse(by), payload))
+        except (_sdk().NostrSdkError, ValueError, UnicodeError):
             raise CannotDecrypt("it is not NIP-44 for this key by its author") from None
 
 
@@ -75,7 +85,7 @@ def own_signer(folder: Path, entropy: Callable[[int], bytes] = secrets.token_byt
         if len(secret) != SEED_BYTES:
             raise ValueError
         return Signer(secret)
-    except (nostr_sdk.NostrSdkError, ValueError):
+    except (_sdk().NostrSdkError, ValueError):
         raise ConfigError(f"is damaged: it should have {SEED_BYTES} bytes that are a key", str(path)) from None
 
 
@@ -85,7 +95,7 @@ def _new_secret(entropy: Callable[[int], bytes]) -> bytes:
         secret = entropy(SEED_BYTES)
         try:
             Signer(secret)
-        except nostr_sdk.NostrSdkError:
+        except _sdk().NostrSdkError:
             continue
         return secret
 
@@ -94,15 +104,15 @@ def is_signature(public: str, event_id: str, signature: str) -> bool:
     """Whether the holder of that public key signed this id. About 0.2 ms, most of it the curve."""
     event = {"id": event_id, "pubkey": public, "created_at": 0, "kind": 0, "tags": [], "content": "", "sig": signature}
     try:
-        return bool(nostr_sdk.Event.from_json(orjson.dumps(event).decode()).verify_signature())
-    except (nostr_sdk.NostrSdkError, ValueError):
+        return bool(_sdk().Event.from_json(orjson.dumps(event).decode()).verify_signature())
+    except (_sdk().NostrSdkError, ValueError):
         return False
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def npub_of(public: str) -> str:
     """A public key as people show it (bech32, NIP-19)."""
-    return str(nostr_sdk.PublicKey.parse(public).to_bech32())
+    return str(_sdk().PublicKey.parse(public).to_bech32())
 
 
 def public_of(npub: str) -> str:
@@ -110,6 +120,6 @@ def public_of(npub: str) -> str:
     if not npub.startswith("npub1"):
         raise ValueError("expected npub1…")
     try:
-        return str(nostr_sdk.PublicKey.parse(npub).to_hex())
-    except nostr_sdk.NostrSdkError:
+        return str(_sdk().PublicKey.parse(npub).to_hex())
+    except _sdk().NostrSdkError:
         raise ValueError("expected npub1…") from None

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from trunkline import strictjson
 from trunkline.config import Config, tool_of_offer
 from trunkline.edges.exchange import Views
 from trunkline.jobs import models
@@ -80,7 +81,11 @@ class Offer:
         problem = job_type.input_problem(given)
         if problem:
             raise NotServed(problem)
-        if job_hash and not job_type.is_job_hash(job_hash, given):
+        try:
+            is_named = not job_hash or job_type.is_job_hash(job_hash, given)
+        except strictjson.NotStrictJson as error:
+            raise NotServed(f"inputs: {error.fault}") from None
+        if not is_named:
             raise NotServed("job_hash does not compute: it is that of {schema_id, inputs} with all defaults filled in")
 
     def made(self, schema_id: str, inputs: Raw, output: Raw) -> Made:
@@ -91,9 +96,13 @@ class Offer:
         is_shipped = schema_id in job_types()
         model = models.model_of(self._settings, schema_id, job_type.filled(given)) if is_shipped else ""
         counts = {"input": count_tokens(given), "output": count_tokens(found)}
+        try:
+            output_hash = job_type.output_hash(found)
+        except strictjson.NotStrictJson as error:
+            raise NotServed(f"the outputs have no hash: {error.fault}") from None
         return Made(
             outputs=outputs,
-            output_hash=job_type.output_hash(found),
+            output_hash=output_hash,
             model=model or self.tools[schema_id],
             token_counts=Raw(msgspec.json.encode(counts)),
             is_success=schema_id != SANDBOX or found.get("status") not in FAILED_RUNS,

@@ -26,7 +26,7 @@ from msgspec import Raw, Struct
 
 from trunkline.config import Nostr
 from trunkline.edges.exchange import BaseSink, Feed, Views
-from trunkline.edges.nostr import messages
+from trunkline.edges.nostr import keys, messages
 from trunkline.edges.nostr.events import Draft, Event, signed
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import BadMessage, Encrypt, JobRequest, Provenance, Status
@@ -378,7 +378,7 @@ class Provider:
                 self._settings.kinds, job.event, made.outputs, provenance, made.output_hash, created_at=at,
                 encrypt=encrypt, max_bytes=MAX_SENT_BYTES,
             )  # fmt: skip
-        except (messages.TooLarge, NotServed, ValueError) as error:
+        except (messages.TooLarge, keys.CannotEncrypt, NotServed) as error:
             why = str(error) if isinstance(error, NotServed) else "the result is larger than a relay carries"
             return self._feedback(job, Status.ERROR, why, at), False, ""
         return draft, made.is_success, "" if made.is_success else "the run did not succeed; the result says how"

@@ -74,6 +74,7 @@ from trunkline.effects import (
     Progress,
     Refuse,
     Reply,
+    StopTelling,
     ToSession,
     Wait,
 )
@@ -211,6 +212,7 @@ class CoreSession:
             Wait: (self._say_wait, READY),
             Progress: (self._say_progress, READY),
             Notify: (self._told.notify, READY),
+            StopTelling: (self._told.stop, READY),
             ConfirmTools: (self._say_tools, READY),
             ConfirmWithdrawal: (self._tools.confirm_withdrawal, READY),
             Reply: (self._say_reply, READY),

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline.effects import Answer, Notify
+from trunkline.effects import Answer, Notify, StopTelling
 from trunkline.events import CallRequested, Event, EventGivenUp, EventTaken, SubscriberArrived
 from trunkline.model import EVENT_TOOL, EVENTS_CALLER, MAX_NAME_CHARS, Behalf, Now, Principal, Status
 
@@ -40,6 +40,8 @@ class Told(Struct, eq=False):
     failures: int = 0
     # When it is tried again; 0.0 is now.
     at: float = 0.0
+    # Its subscription was ended: it is not tried again.
+    is_over: bool = False
 
 
 class ToldEvents:
@@ -74,6 +76,14 @@ class ToldEvents:
         self._waiting.append(Told(effect))
         self._call_next()
 
+    def stop(self, effect: StopTelling, _now: Now) -> None:
+        """A subscription was ended by somebody else: its events are told no more, but for those in a call."""
+        self._waiting = deque(told for told in self._waiting if told.effect.subscription_id != effect.subscription_id)
+        self._resting = [told for told in self._resting if told.effect.subscription_id != effect.subscription_id]
+        for told in self.open.values():
+            told.is_over = told.is_over or told.effect.subscription_id == effect.subscription_id
+        self._known = {key for key in self._known if key[0] != effect.subscription_id}
+
     def _call_next(self) -> None:
         while self._waiting and len(self.open) < MAX_AT_ONCE:
             told = self._waiting.popleft()
@@ -97,7 +107,7 @@ class ToldEvents:
         """A call of ours has its outcome."""
         told = self.open.pop(answer.ref)
         effect = told.effect
-        if effect.qos:
+        if effect.qos and not told.is_over:
             told.failures += 1
             is_late = effect.expires_ms is not None and effect.expires_ms <= now.ms
             if answer.status is Status.SUCCEEDED:

@@ -1,9 +1,9 @@
 """What one agent asks for: its requests, commands and events become calls, and outcomes become replies. Sans-IO.
 
-Each message to each recipient is one ``Asking``: it waits until those before it with the same correlation are over
+Each message to each recipient is one ``OssaAsking``: it waits until those before it with the same correlation are over
 (OSSA-083), becomes a call whose key is the message's id, and ends with one reply, the same for every repeat. What a
 repeat is told follows from the record: ids are derived, times are those of the call. Only refusals, of which nothing is
-on record, are kept here, for as long as the exchange runs.
+on record, are remembered here, for as long as the exchange runs.
 
 Owns order within a correlation, repeats, and the words of replies. Does not own who the agent is (``peers``), rates
 (``rates``), nor how a reply travels: a ``Saying`` names the tickets of those who wait for it.
@@ -67,8 +67,8 @@ MAX_OPEN: Final = 512
 MAX_OPEN_BYTES: Final = 33_554_432
 # Of one message to several, all copies together: each is read and compared by itself.
 MAX_COPIES_BYTES: Final = 1_048_576
-# Refusals that are kept for repeats.
-MAX_KEPT: Final = 1000
+# Refusals that are remembered for repeats.
+MAX_REMEMBERED: Final = 1000
 # How often a tool that only reads is run again for the same message (decision 64).
 MAX_RUNS: Final = 16
 # Results of commands that are owed: one subject for each command.
@@ -77,9 +77,10 @@ COMMANDS: Final = "ossa.commands"
 NOTHING_MORE: Final = b'{"json":{}}'
 # What an OSSA reply can carry besides its payload.
 REPLY_ROOM: Final = 8192
+OTHER_CONTENT: Final = "this messageId was used before with other content; a new message needs a new one"
 
 
-class Asking(Struct, eq=False):
+class OssaAsking(Struct, eq=False):
     """One message to one recipient, on its way to an outcome."""
 
     ref: str
@@ -108,7 +109,7 @@ class Asking(Struct, eq=False):
         names = (self.message.type, self.tool_id, str(self.message.topic))
         return hashlib.sha256("\n".join(names).encode() + canonical(self.message.payload)).digest()
 
-    def is_same(self, other: Asking) -> bool:
+    def is_same(self, other: OssaAsking) -> bool:
         """Whether the other one is a repeat of this one, as one with the same id has to be."""
         ours, theirs = self.message, other.message
         if (ours.type, self.tool_id, ours.topic) != (theirs.type, other.tool_id, theirs.topic):
@@ -129,7 +130,7 @@ Registering = Callable[[str, tuple[ToolDefinition, ...], bool, Now], list[Event]
 
 
 class Asker:
-    """One agent as a caller. ``find_…`` and ``is_away`` look things up, ``register`` is told what it offers."""
+    """One agent as a caller. ``find_…`` and ``absence`` look things up, ``register`` is told what it offers."""
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class Asker:
         find_tool: Callable[[str], ToolView | None],
         find_call: Callable[[str], CallView | None],
         find_keyed: Callable[[str, str], CallView | None],
-        is_away: Callable[[str], bool],
+        absence: Callable[[str], Fault | None],
         register: Registering,
     ) -> None:
         self.number = number
@@ -151,18 +152,18 @@ class Asker:
         self._find_tool = find_tool
         self._find_call = find_call
         self._find_keyed = find_keyed
-        self._is_away = is_away
+        self._absence = absence
         self._register = register
-        self._open: dict[str, Asking] = {}
+        self._open: dict[str, OssaAsking] = {}
         self._open_bytes = 0
         # By correlation: what is under way, then what waits for it.
-        self._lanes: dict[str, deque[Asking]] = {}
-        self._kept: dict[str, tuple[bytes, Message]] = {}
+        self._by_correlation: dict[str, deque[OssaAsking]] = {}
+        self._remembered: dict[str, tuple[bytes, Message]] = {}
         # Results of commands that it has not acknowledged.
         self.owed = OwedResults()
         self._is_going_on = False
         # Commands from before a restart whose calls may still run.
-        self._resumed: dict[str, Asking] = {}
+        self._resumed: dict[str, OssaAsking] = {}
         self.output: list[Saying] = []
 
     @property
@@ -187,7 +188,7 @@ class Asker:
                 INSUFFICIENT, f"the copies for all recipients have {copies} bytes, and {MAX_COPIES_BYTES} at most"
             )
         made = [self._asking(message, one, is_sealed, now) for one in message.recipients]
-        new = [asking for asking in made if asking.ref not in self._open and asking.ref not in self._kept]
+        new = [asking for asking in made if asking.ref not in self._open and asking.ref not in self._remembered]
         size = sum(asking.size for asking in new)
         if len(self._open) + len(new) > MAX_OPEN or (new and self._open_bytes + size > MAX_OPEN_BYTES):
             raise Refused(INSUFFICIENT, f"{MAX_OPEN} messages or {MAX_OPEN_BYTES} bytes of yours are not answered yet")
@@ -198,7 +199,7 @@ class Asker:
             events += self._take(asking, ticket, now)
         return events
 
-    def _asking(self, message: Message, recipient: Identity, is_sealed: bool, now: Now) -> Asking:
+    def _asking(self, message: Message, recipient: Identity, is_sealed: bool, now: Now) -> OssaAsking:
         tool_id = ""
         if message.type == EVENT:
             tool_id = translate.PUBLISH
@@ -207,19 +208,19 @@ class Asker:
         # The first of a list has the message's own id, as one alone has: to write him in a list is no other message.
         is_first = recipient.agent_id == message.recipients[0].agent_id
         ref = message.message_id if is_first else f"{message.message_id}@{recipient.agent_id}"
-        return Asking(ref, message, recipient, tool_id, is_sealed, now.ms)
+        return OssaAsking(ref, message, recipient, tool_id, is_sealed, now.ms)
 
-    def _check_same(self, asking: Asking) -> None:
-        found, kept = self._open.get(asking.ref), self._kept.get(asking.ref)
-        if (found is not None and not found.is_same(asking)) or (kept is not None and kept[0] != asking.digest):
-            raise Refused(
-                BAD_REQUEST, "this messageId was used before with other content; a new message needs a new one"
-            )
+    def _check_same(self, asking: OssaAsking) -> None:
+        found, remembered = self._open.get(asking.ref), self._remembered.get(asking.ref)
+        if (found is not None and not found.is_same(asking)) or (
+            remembered is not None and remembered[0] != asking.digest
+        ):
+            raise Refused(BAD_REQUEST, OTHER_CONTENT)
 
-    def _take(self, asking: Asking, ticket: int, now: Now) -> list[Event]:
-        kept = self._kept.get(asking.ref)
-        if kept is not None:
-            self._say(kept[1], (ticket,), asking)
+    def _take(self, asking: OssaAsking, ticket: int, now: Now) -> list[Event]:
+        remembered = self._remembered.get(asking.ref)
+        if remembered is not None:
+            self._say(remembered[1], (ticket,), asking)
             return []
         found = self._open.get(asking.ref)
         if found is not None:
@@ -228,20 +229,20 @@ class Asker:
         asking.tickets.append(ticket)
         self._open[asking.ref] = asking
         self._open_bytes += asking.size
-        lane = asking.message.correlation_id
-        if lane is None:
+        correlation = asking.message.correlation_id
+        if correlation is None:
             return self._start(asking, now)
-        waiting = self._lanes.setdefault(lane, deque())
+        waiting = self._by_correlation.setdefault(correlation, deque())
         waiting.append(asking)
         return self._start(asking, now) if len(waiting) == 1 else []
 
-    def _repeated(self, asking: Asking) -> list[Event]:
+    def _repeated(self, asking: OssaAsking) -> list[Event]:
         """A command that is under way is acknowledged again; everything else is answered when it ends."""
         if asking.message.type == COMMAND and asking.call_id:
             self._acknowledge(asking)
         return []
 
-    def _start(self, asking: Asking, now: Now) -> list[Event]:
+    def _start(self, asking: OssaAsking, now: Now) -> list[Event]:
         message = asking.message
         if message.is_expired(now.ms):
             return self._expired(asking, now)
@@ -249,7 +250,7 @@ class Asker:
             return self._offer(asking, now)
         return [self._call(asking)]
 
-    def _call(self, asking: Asking) -> CallRequested:
+    def _call(self, asking: OssaAsking) -> CallRequested:
         message = asking.message
         is_event = message.type == EVENT
         return CallRequested(
@@ -259,14 +260,14 @@ class Asker:
             asking.tool_id,
             _published(message) if is_event else translate.input_of(message.payload),
             key=asking.ref if asking.runs == 1 else f"{asking.ref}#{asking.runs}",
-            correlation_id=message.thread_id,
+            correlation_id=message.correlation,
             context=context_of(message, self.principal.type, is_sealed=asking.is_sealed),
             expires_ms=message.expires_ms,
             announce=message.type == COMMAND,
             sensitive=message.sensitive,
         )
 
-    def _expired(self, asking: Asking, now: Now) -> list[Event]:
+    def _expired(self, asking: OssaAsking, now: Now) -> list[Event]:
         message = asking.message
         noticed = Noticed("message.expired", EDGE, self.principal.identity, f"{message.type} {message.message_id}")
         info = ErrorInfo(TIMEOUT, "expired before it was handled", stamp(now.ms))
@@ -274,14 +275,14 @@ class Asker:
             return [noticed, *self._end(asking, self._failure(asking, info), now)]
         return [noticed, *self._end(asking, None, now)]
 
-    def _offer(self, asking: Asking, now: Now) -> list[Event]:
+    def _offer(self, asking: OssaAsking, now: Now) -> list[Event]:
         try:
             tools, replace = _offered(self.agent_id, asking.message.payload)
             return self._register(asking.ref, tools, replace, now)
         except Refused as refused:
             details = Raw(msgspec.json.encode(refused.details)) if refused.details else msgspec.UNSET
             info = ErrorInfo(refused.error_code, refused.text, stamp(now.ms), details)
-            return self._end(asking, self._failure(asking, info), now, is_kept=refused.error_code == BAD_REQUEST)
+            return self._end(asking, self._failure(asking, info), now, is_remembered=refused.error_code == BAD_REQUEST)
 
     # -- what the exchange says ----------------------------------------------------------------------------------------
 
@@ -311,7 +312,7 @@ class Asker:
         rejected = {tool_id.partition("/")[2]: found.message for tool_id, found in effect.rejected}
         body = Raw(msgspec.json.encode({"registered": names, "rejected": rejected}))
         # Kept: an offer that is said again, by whomever, must not undo a later one.
-        return self._end(asking, self._reply(asking, RESPONSE, body, now.ms), now, is_kept=True)
+        return self._end(asking, self._reply(asking, RESPONSE, body, now.ms), now, is_remembered=True)
 
     def not_registered(self, ref: str, code: int, text: str, now: Now) -> list[Event]:
         """Why nothing was taken."""
@@ -334,7 +335,7 @@ class Asker:
             self.number, reply_ref, COMMANDS, f"{self.agent_id}/{ref}", step, data, done, self.principal.identity
         )
 
-    def _acknowledge(self, asking: Asking) -> None:
+    def _acknowledge(self, asking: OssaAsking) -> None:
         tickets, asking.tickets = tuple(asking.tickets), []
         view = self._find_call(asking.call_id)
         at = "" if view is None else view.accepted_at
@@ -357,14 +358,14 @@ class Asker:
         if effect.done:
             self._end_stream(asking, effect.call_id, now)
 
-    def _end_stream(self, asking: Asking, call_id: str, now: Now) -> None:
+    def _end_stream(self, asking: OssaAsking, call_id: str, now: Now) -> None:
         if asking.is_streaming:
             asking.is_streaming = False
             self._stream(asking, call_id, STREAM_END, now, sequence=asking.shown)
 
     def _stream(
         self,
-        asking: Asking,
+        asking: OssaAsking,
         call_id: str,
         kind: str,
         now: Now,
@@ -386,17 +387,25 @@ class Asker:
         self._end_stream(asking, effect.call_id, now)
         ms = effect.finished_ms or now.ms
         found = effect.fault
-        if found is not None and found.code == "tool.not_found" and self._is_away(asking.recipient.agent_id):
-            found = fault("tool.unavailable")  # it may well have that action (decision 63)
+        if found is not None and found.code == "tool.not_found":
+            found = self._absence(asking.tool_id) or found  # it may well have that action (decision 63)
+        elif found is not None and found.code == "idempotency.conflict":
+            found = fault(found.code, OTHER_CONTENT)
         made = self._outcome(asking, effect.call_id, effect.output, found, effect.large, ms)
         if asking.message.type == COMMAND and not effect.refused:
             return self._command_ended(asking, effect.call_id, made, now)
         code = None if made is None or made.error is None else made.error.code
-        is_kept = effect.refused and code is not None and code not in translate.RETRYABLE
-        return self._end(asking, made, now, is_kept=is_kept)
+        is_remembered = effect.refused and code is not None and code not in translate.RETRYABLE
+        return self._end(asking, made, now, is_remembered=is_remembered)
 
     def _outcome(
-        self, asking: Asking, call_id: str, output: Raw | None, found: Fault | None, large: LargeOutput | None, ms: int
+        self,
+        asking: OssaAsking,
+        call_id: str,
+        output: Raw | None,
+        found: Fault | None,
+        large: LargeOutput | None,
+        ms: int,
     ) -> Message | None:
         """What is said of a call that ended; an event of quality 0 hears nothing of a success."""
         kind = asking.message.type
@@ -412,17 +421,19 @@ class Asker:
             body = large.reference()
         return self._reply(asking, RESPONSE if kind == REQUEST else COMMAND_RESULT, body, ms)
 
-    def _command_ended(self, asking: Asking, call_id: str, result: Message | None, now: Now) -> list[Event]:
+    def _command_ended(self, asking: OssaAsking, call_id: str, result: Message | None, now: Now) -> list[Event]:
         """Whoever waits is told that the command was taken; its result is owed until the agent acknowledges it."""
         assert result is not None
         is_on_record = bool(asking.call_id)
         asking.call_id = call_id
         if asking.tickets:
             self._acknowledge(asking)
-        events = self._owe(asking.ref if is_on_record else "", Saying(result, (), asking.is_sealed, is_kept=True), now)
+        events = self._owe(
+            asking.ref if is_on_record else "", Saying(result, (), asking.is_sealed, after_disk=True), now
+        )
         return [*events, *self._end(asking, None, now)]
 
-    def _is_to_run_again(self, asking: Asking, effect: Answer) -> bool:
+    def _is_to_run_again(self, asking: OssaAsking, effect: Answer) -> bool:
         """Decision 64: after a timeout, a repeat runs again what only reads."""
         is_old = (effect.finished_ms or asking.arrived_ms) < asking.arrived_ms
         if not is_old or effect.fault is None or effect.fault.code != "tool.timeout" or asking.runs >= MAX_RUNS:
@@ -430,37 +441,39 @@ class Asker:
         tool = self._find_tool(asking.tool_id)
         return tool is not None and not tool.side_effects
 
-    def _end(self, asking: Asking, message: Message | None, now: Now, *, is_kept: bool = False) -> list[Event]:
+    def _end(
+        self, asking: OssaAsking, message: Message | None, now: Now, *, is_remembered: bool = False
+    ) -> list[Event]:
         del self._open[asking.ref]
         self._open_bytes -= asking.size
-        if is_kept and message is not None:
-            self._kept[asking.ref] = (asking.digest, message)
-            if len(self._kept) > MAX_KEPT:
-                del self._kept[next(iter(self._kept))]
+        if is_remembered and message is not None:
+            self._remembered[asking.ref] = (asking.digest, message)
+            if len(self._remembered) > MAX_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
         if asking.tickets:
             is_final = message is not None and asking.message.level > 0
             self.output.append(Saying(message, tuple(asking.tickets), asking.is_sealed, is_final))
-        lane = asking.message.correlation_id
-        waiting = None if lane is None else self._lanes.get(lane)
-        if waiting is None or lane is None or waiting[0] is not asking:
+        correlation = asking.message.correlation_id
+        waiting = None if correlation is None else self._by_correlation.get(correlation)
+        if waiting is None or correlation is None or waiting[0] is not asking:
             return []
         waiting.popleft()
-        return self._go_on(lane, now)
+        return self._go_on(correlation, now)
 
-    def _go_on(self, lane: str, now: Now) -> list[Event]:
+    def _go_on(self, correlation: str, now: Now) -> list[Event]:
         """Start the next of a correlation; those that end at once, because they expired, one after the other."""
         if self._is_going_on:
             return []
         self._is_going_on = True
         events: list[Event] = []
         try:
-            waiting = self._lanes[lane]
+            waiting = self._by_correlation[correlation]
             while waiting:
                 first = waiting[0]
                 events += self._start(first, now)
                 if waiting and waiting[0] is first:
                     return events
-            del self._lanes[lane]
+            del self._by_correlation[correlation]
         finally:
             self._is_going_on = False
         return events
@@ -469,7 +482,7 @@ class Asker:
         """A defect ended the conversation: the tickets of all who wait, each answered by nobody else from here on."""
         tickets = [tuple(asking.tickets) for asking in self._open.values()]
         self._open.clear()
-        self._lanes.clear()
+        self._by_correlation.clear()
         self._open_bytes = 0
         return tickets
 
@@ -528,29 +541,29 @@ class Asker:
 
     def _as_it_was(self, view: CallView, ref: str) -> CallView:
         """An outcome with what is only for its caller: the record shows it masked, and of a sensitive one a hash."""
-        kept = self._find_keyed(self.principal.identity, ref)
-        return view if kept is None or kept.call_id != view.call_id else kept
+        remembered = self._find_keyed(self.principal.identity, ref)
+        return view if remembered is None or remembered.call_id != view.call_id else remembered
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
-    def _say(self, message: Message | None, tickets: tuple[int, ...], asking: Asking) -> None:
+    def _say(self, message: Message | None, tickets: tuple[int, ...], asking: OssaAsking) -> None:
         self.output.append(Saying(message, tickets, asking.is_sealed))
 
-    def _id(self, asking: Asking, kind: str) -> str:
+    def _id(self, asking: OssaAsking, kind: str) -> str:
         return derived_id(self._key, kind, self.agent_id, asking.ref, str(asking.runs))
 
-    def _reply(self, asking: Asking, kind: str, payload: Raw, ms: int) -> Message:
+    def _reply(self, asking: OssaAsking, kind: str, payload: Raw, ms: int) -> Message:
         return messages.reply(asking.message, kind, asking.recipient, self._id(asking, kind), ms, payload)
 
-    def _receipt(self, asking: Asking, kind: str, at: str) -> Message:
-        body = Raw(msgspec.json.encode({"messageId": asking.message.message_id}))
+    def _receipt(self, asking: OssaAsking, kind: str, at: str) -> Message:
+        body = messages.receipt(asking.message.message_id)
         sender = US if asking.message.type == EVENT else asking.recipient
         return Message(
             self._id(asking, kind), kind, sender, (asking.message.sender,), at, kind, body,
-            correlation_id=asking.message.thread_id,
+            correlation_id=asking.message.correlation,
         )  # fmt: skip
 
-    def _failure(self, asking: Asking, info: ErrorInfo) -> Message:
+    def _failure(self, asking: OssaAsking, info: ErrorInfo) -> Message:
         return translate.failed(asking.message, info, self._id(asking, messages.ERROR), asking.recipient)
 
 

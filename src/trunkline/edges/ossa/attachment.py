@@ -23,7 +23,7 @@ from trunkline.model import (
 )
 
 if TYPE_CHECKING:
-    from trunkline.edges.ossa.peer import Peer
+    from trunkline.edges.ossa.peer import OssaPeer
 
 
 class Way(Protocol):
@@ -34,13 +34,13 @@ class Way(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be sent now; ``Peer.flush`` is called when there is room again."""
+        """Whether more may be sent now; ``OssaPeer.flush`` is called when there is room again."""
 
 
 class Attachment(BaseSink):
     """The way to an agent, and the conversation in which the exchange gives it work."""
 
-    def __init__(self, peer: Peer, way: Way, origin: str) -> None:
+    def __init__(self, peer: OssaPeer, way: Way, origin: str) -> None:
         self._peer = peer
         self._peers = peer._peers  # noqa: SLF001  (one part of the same thing)
         self._feed = self._peers.feed
@@ -52,9 +52,9 @@ class Attachment(BaseSink):
             peer.token_sha256,
             self._peers.key,
             origin,
-            told_registered=peer.told_registered,
+            on_registered=peer.on_registered,
             is_open=self._peers.is_open,
-            taken=peer.taken,
+            used=peer.used,
             late=peer.late,
             now=self._feed.now(),
         )

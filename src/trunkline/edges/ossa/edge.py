@@ -11,9 +11,10 @@ from trunkline.edges import tls
 from trunkline.edges.background import Background
 from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings
 from trunkline.edges.listener import Address, WebListener
+from trunkline.edges.ossa.attachment import Way
 from trunkline.edges.ossa.keys import OSSA_KEYS, AgentKeys, own_keys
-from trunkline.edges.ossa.peer import Peer
-from trunkline.edges.ossa.peers import Peers
+from trunkline.edges.ossa.peer import OssaPeer
+from trunkline.edges.ossa.peers import OssaPeers
 from trunkline.edges.ossa.push import UrlWay
 from trunkline.edges.ossa.serve import OssaServer
 from trunkline.edges.ossa.translate import EDGE
@@ -27,21 +28,25 @@ class OssaEdge(RunningEdge):
     def __init__(self, given: Surroundings) -> None:
         self._given = given
         own = own_keys(given.home / KEYS, given.entropy)
-        self.peers = Peers(given.feed, given.views, given.config.ossa, own, given.key, given.entropy)
+        self.peers = OssaPeers(given.feed, given.views, given.config.ossa, own, given.key, given.entropy, ways=self)
         self._background = Background(given.feed)
         self._server = OssaServer(self.peers, self._background)
         self._listener: WebListener | None = None
-        self.peers.on_url = self._reach
 
-    def _reach(self, peer: Peer, keys: AgentKeys) -> None:
+    def reach(self, peer: OssaPeer, keys: AgentKeys) -> None:
+        """Attach an agent by the URL of its key (``peers.Ways``)."""
         peer.attach(UrlWay(self.peers, self._background, peer, keys), keys.url)
+
+    def send_away(self, way: Way) -> None:
+        """End this way, if it is a connection (``peers.Ways``)."""
+        self._server.send_away(way)
 
     async def start(self) -> None:
         """Listen, and go on with what is on record."""
         given = self._given
         config = given.config.ossa
         if not config.listen:
-            raise EdgeOff('[ossa] listen is ""')
+            raise EdgeOff('[ossa] listen is ""', is_chosen=True)
         host, port = host_and_port(config.listen)
         certificate = tls.own_certificate(given.home / KEYS, time.time())
         context = tls.server_context(certificate, authorities=config.client_ca or None, required=bool(config.client_ca))

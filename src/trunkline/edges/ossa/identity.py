@@ -68,24 +68,49 @@ class Identities:
                 return self._unsigned(message)
             claim = signing.read_claim(message.signature)
             keys = self._claimed(message, claim.kid)
-            if len(data) > HEAVY_BYTES:
-                # The canonical form of a megabyte of numbers takes a tenth of a second: others have their turns.
-                await asyncio.to_thread(signing.check, data, claim, keys.checks)
-            else:
-                signing.check(data, claim, keys.checks)
+            if keys is None:
+                await self._refuse_unknown(message, claim, data)
+                raise Refused(UNAUTHORIZED, NOT_YOURS)
+            await self._check(data, claim, keys)
             return self._known(message, keys)
         except Refused as refused:
-            refused.to, refused.thread_id = message.sender, message.thread_id
+            refused.to, refused.correlation = message.sender, message.correlation
             refused.is_of_error = message.type == ERROR
             raise
 
-    def _claimed(self, message: Message, kid: str) -> AgentKeys:
+    async def _check(self, data: bytes, claim: signing.Claim, keys: AgentKeys) -> None:
+        if len(data) > HEAVY_BYTES:
+            # The canonical form of a megabyte of numbers takes a tenth of a second: others have their turns.
+            await asyncio.to_thread(signing.check, data, claim, keys.checks)
+        else:
+            signing.check(data, claim, keys.checks)
+
+    def _claimed(self, message: Message, kid: str) -> AgentKeys | None:
         """The keys of the credential that a signature names, if it is this sender's."""
         view = self._views.credential(EDGE, _digest(kid))
         agent_id = message.sender.agent_id
-        if view is None or view.public is None or view.agent != agent_id or reserved_prefix(agent_id):
-            raise Refused(UNAUTHORIZED, NOT_YOURS)
+        if view is None or view.public is None or view.agent != agent_id:
+            return None
         return agent_keys(view.public)
+
+    async def _refuse_unknown(self, message: Message, claim: signing.Claim, data: bytes) -> None:
+        """Tell whoever has a key of this sender that was revoked that it was; strangers hear the same in every case."""
+        view = self._views.revoked(EDGE, _digest(claim.kid))
+        agent_id = message.sender.agent_id
+        if view is None or view.public is None or view.agent != agent_id:
+            return
+        try:
+            await self._check(data, claim, agent_keys(view.public))
+        except Refused:
+            raise Refused(UNAUTHORIZED, NOT_YOURS) from None
+        raise Refused(UNAUTHORIZED, f"the key {claim.kid} was revoked; {self._instead(agent_id)}")
+
+    def _instead(self, agent_id: str) -> str:
+        known = (view.public for view in self._views.credentials(EDGE, agent_id))
+        kids = [agent_keys(public).kid for public in known if public is not None]
+        if kids:
+            return f"sign with {kids[0]}"
+        return f"trunkline token new ossa --agent {agent_id} makes another"
 
     def _unsigned(self, message: Message) -> Known:
         """Where signatures are not required, an agent is whom it says, if a key was made for one of that id."""
@@ -99,10 +124,15 @@ class Identities:
     def _known(self, message: Message, keys: AgentKeys) -> Known:
         digest = _digest(keys.kid)
         principal = self._feed.identify(EDGE, digest)
-        if principal is None:
+        # A record may hold a key for an id that became one of the exchange's own later.
+        if principal is None or reserved_prefix(message.sender.agent_id):
             raise Refused(UNAUTHORIZED, NOT_YOURS)
-        self._check_time(message)
-        return self._opened(Known(message, principal, digest, keys))
+        try:
+            self._check_time(message)
+            return self._opened(Known(message, principal, digest, keys))
+        except Refused as refused:
+            refused.proven = principal.identity
+            raise
 
     def _check_time(self, message: Message) -> None:
         age_ms = self._feed.now().ms - message.sent_ms

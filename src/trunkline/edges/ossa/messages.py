@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, Final
 
@@ -91,11 +91,6 @@ _EXPECTED: Final = {
 }
 AGENT_TYPE: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
-# The fields of a header that mean something here. All others are the sender's own, and are passed on (OSSA-098).
-KNOWN: Final = frozenset(
-    {"messageId", "type", "version", "timestamp", "sender", "recipient", "correlationId", "priority", "expiresAt",
-     "topic", "qos", "streamId", "sequence", "sensitive"}
-)  # fmt: skip
 
 
 class Identity(Struct, frozen=True):
@@ -175,23 +170,25 @@ class Message(Struct, frozen=True):
         return expires_ms is not None and expires_ms <= now_ms
 
     @property
-    def thread_id(self) -> str:
+    def correlation(self) -> str:
         """The correlation of everything that belongs to this message (silent point 9)."""
         return self.correlation_id or self.message_id
 
 
 class Refused(RemoteProtocolError):
-    """A message that is not taken. ``to`` and ``thread_id`` are whom and what the reply is about, as far as known."""
+    """A message that is not taken. ``to`` and ``correlation`` are whom and what the reply is about, as far as known."""
 
     def __init__(
-        self, code: int, text: str, *, to: Identity | None = None, thread_id: str | None = None, **details: object
+        self, code: int, text: str, *, to: Identity | None = None, correlation: str | None = None, **details: object
     ) -> None:
         super().__init__(f"ossa.{CODES[code].lower()}", text)
         self.error_code = code
         self.text = text
         self.details = details
         self.to = to
-        self.thread_id = thread_id
+        self.correlation = correlation
+        # The identity that proved to have said it; empty if nobody did.
+        self.proven = ""
         # It was an error: an error never gets an error (silent point 15).
         self.is_of_error = False
 
@@ -217,11 +214,11 @@ def read(data: bytes, *, any_uuid: bool = False) -> Message:
         raise Refused(BAD_REQUEST, "not a JSON object")
     header = value.get("header")
     known = header if type(header) is dict else {}
-    to, thread_id = _addressed_by(known)
+    to, correlation = _addressed_by(known)
     try:
         return _read(value, data, any_uuid=any_uuid)
     except Refused as refused:
-        refused.to, refused.thread_id = to, thread_id
+        refused.to, refused.correlation = to, correlation
         refused.is_of_error = known.get("type") == ERROR
         raise
 
@@ -232,10 +229,10 @@ def _addressed_by(header: Mapping[str, Any]) -> tuple[Identity | None, str | Non
         to = read_identity(header.get("sender"), "sender")
     except Refused:
         to = None
-    thread_id = header.get("correlationId", header.get("messageId"))
-    if type(thread_id) is not str or not 0 < len(thread_id) <= MAX_NAME_CHARS or not thread_id.isprintable():
-        thread_id = None
-    return to, thread_id
+    correlation = header.get("correlationId", header.get("messageId"))
+    if type(correlation) is not str or not 0 < len(correlation) <= MAX_NAME_CHARS or not correlation.isprintable():
+        correlation = None
+    return to, correlation
 
 
 def read_own(data: bytes) -> Message:
@@ -261,14 +258,7 @@ def _read(value: dict[str, Any], data: bytes, *, any_uuid: bool) -> Message:
         text_of(body["action"], "body.action"),
         body_parts["payload"],
         _error(body_parts["error"]) if "error" in body else None,
-        correlation_id=text_of(header["correlationId"], "correlationId") if "correlationId" in header else None,
-        priority=_integer(header["priority"], "priority", 0, LOWEST_PRIORITY) if "priority" in header else None,
-        expires_at=_time(header["expiresAt"], "expiresAt") if "expiresAt" in header else None,
-        topic=topic_of(header["topic"]) if "topic" in header else None,
-        qos=_integer(header["qos"], "qos", 0, 2) if "qos" in header else None,
-        stream_id=text_of(header["streamId"], "streamId") if "streamId" in header else None,
-        sequence=_integer(header["sequence"], "sequence", 0, MAX_INTEGER) if "sequence" in header else None,
-        sensitive=_boolean(header.get("sensitive", False), "sensitive"),
+        **{field: read(header[name], name) for name, (field, read) in OPTIONAL.items() if name in header},
         signature=_signature(value["signature"]) if "signature" in value else None,
         version=header["version"],
         is_to_list=is_list,
@@ -400,11 +390,31 @@ def moment(text: str) -> int:
     return int(dt.datetime.fromisoformat(text).timestamp() * 1000)
 
 
-def topic_of(given: object) -> str:
+def topic_of(given: object, _place: str = "topic") -> str:
     """A topic to publish on: segments between dots (silent point 11)."""
     if type(given) is not str or not is_topic(given):
         raise Refused(BAD_REQUEST, f"topic: expected segments between dots, at most {MAX_TOPIC_CHARS} characters")
     return given
+
+
+def _in_range(low: int, high: int) -> Callable[[object, str], int]:
+    return lambda given, place: _integer(given, place, low, high)
+
+
+# The fields that a header need not have: the one place where they are spelled. By their name on the wire: what
+# ``Message`` calls them, and how they are read. None, and a sensitive that is false, are not written.
+OPTIONAL: Final[Mapping[str, tuple[str, Callable[[object, str], Any]]]] = {
+    "correlationId": ("correlation_id", text_of),
+    "priority": ("priority", _in_range(0, LOWEST_PRIORITY)),
+    "expiresAt": ("expires_at", _time),
+    "topic": ("topic", topic_of),
+    "qos": ("qos", _in_range(0, 2)),
+    "streamId": ("stream_id", text_of),
+    "sequence": ("sequence", _in_range(0, MAX_INTEGER)),
+    "sensitive": ("sensitive", _boolean),
+}
+# The fields of a header that mean something here. All others are the sender's own, and are passed on (OSSA-098).
+KNOWN: Final = frozenset(SCHEMA["properties"]["header"]["required"]) | OPTIONAL.keys()
 
 
 def _error(given: Raw) -> ErrorInfo:
@@ -416,6 +426,11 @@ def _error(given: Raw) -> ErrorInfo:
         raise Refused(BAD_REQUEST, "body.error.code: not a code of this protocol")
     _time(error.timestamp, "body.error.timestamp")
     return error
+
+
+def receipt(message_id: str) -> Raw:
+    """The payload of an acknowledgment of a message, or of its opposite (silent point 13)."""
+    return Raw(msgspec.json.encode({"messageId": message_id}))
 
 
 def about(payload: Raw) -> str:
@@ -442,16 +457,12 @@ def write(message: Message) -> dict[str, object]:
         "recipient": [written(one) for one in message.recipients]
         if message.is_to_list
         else written(message.recipients[0]),
-        "correlationId": message.correlation_id,
-        "priority": message.priority,
-        "expiresAt": message.expires_at,
-        "topic": message.topic,
-        "qos": message.qos,
-        "streamId": message.stream_id,
-        "sequence": message.sequence,
-        "sensitive": message.sensitive or None,
     }
-    header = {**{name: value for name, value in given.items() if value is not None}, **message.others}
+    for name, (field, _) in OPTIONAL.items():
+        value = getattr(message, field)
+        if value is not None and value is not False:
+            given[name] = value
+    header = {**given, **message.others}
     body: dict[str, object] = {"action": message.action, "payload": message.payload}
     if message.error is not None:
         body["error"] = message.error
@@ -487,7 +498,14 @@ def reply(
 ) -> Message:
     """An answer to a message: sender and recipient change places, and the thread stays (OSSA-101)."""
     return Message(
-        message_id, kind, sender, (to.sender,), stamp(now_ms), action or to.action, payload, correlation_id=to.thread_id
+        message_id,
+        kind,
+        sender,
+        (to.sender,),
+        stamp(now_ms),
+        action or to.action,
+        payload,
+        correlation_id=to.correlation,
     )
 
 
@@ -507,5 +525,5 @@ def error_reply(refused: Refused, sender: Identity, message_id: str, now_ms: int
             stamp(now_ms),
             Raw(msgspec.json.encode(refused.details)) if refused.details else msgspec.UNSET,
         ),
-        correlation_id=refused.thread_id,
+        correlation_id=refused.correlation,
     )

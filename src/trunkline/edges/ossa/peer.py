@@ -1,7 +1,7 @@
 """One agent: what it says goes to the right part of it, and what its parts say goes out. Driver of one conversation.
 
 The exchange knows an agent by two conversations: this one, in which it asks (``Asker``), and, while it can be reached,
-that of its ``Attachment``, in which it is asked. Streams it sends are put in order here (``Streams``): they are the
+that of its ``Attachment``, in which it is asked. Streams it sends are put in order here (``OssaStreams``): they are the
 progress of a call it works on, or go on to the agents they are addressed to.
 
 Owns what the agent offers, and its streams to others. Does not own who it is (``identity``), nor who waits for its
@@ -43,7 +43,7 @@ from trunkline.edges.ossa.messages import (
 from trunkline.edges.ossa.providing import NOT_ADMITTED, Provider, Sending
 from trunkline.edges.ossa.rates import Pace, Rate
 from trunkline.edges.ossa.replies import Saying
-from trunkline.edges.ossa.streams import Streams
+from trunkline.edges.ossa.streams import OssaStreams
 from trunkline.edges.ossa.translate import EDGE, US, derived_id
 from trunkline.effects import ConfirmTools, ToSession
 from trunkline.events import Event, Noticed, ProcessStepped
@@ -57,7 +57,7 @@ from trunkline.model import (
 )
 
 if TYPE_CHECKING:
-    from trunkline.edges.ossa.peers import Peers
+    from trunkline.edges.ossa.peers import OssaPeers
 
 # How often calls from before a restart are looked at.
 LOOK_S: Final = 1.0
@@ -74,10 +74,10 @@ class Offers(Struct, frozen=True):
     token_sha256: str
 
 
-class Peer(BaseSink):
+class OssaPeer(BaseSink):
     """One agent. The exchange knows it by two conversations: this one, in which it asks, and its attachment's."""
 
-    def __init__(self, peers: Peers, known: Known) -> None:
+    def __init__(self, peers: OssaPeers, known: Known) -> None:
         self._peers = peers
         self._feed = peers.feed
         self.number = peers.feed.open_session(self)
@@ -87,7 +87,7 @@ class Peer(BaseSink):
         self.heard_at = peers.feed.now().mono
         self.rate = Rate(peers.config.rate)
         self.pace = Pace()
-        self.streams = Streams()
+        self.streams = OssaStreams()
         self.asker = Asker(
             self.number,
             known.principal,
@@ -96,12 +96,12 @@ class Peer(BaseSink):
             find_tool=peers.views.tool,
             find_call=peers.views.call,
             find_keyed=peers.views.keyed,
-            is_away=peers.is_away,
+            absence=peers.absence,
             register=self._register,
         )
         self.attachment: Attachment | None = None
         # Ids of its answers that ended calls.
-        self.taken: dict[str, None] = {}
+        self.used: dict[str, None] = {}
         # Correlations of requests that it was sent and has not answered, each with its call.
         self.late: dict[str, str] = {}
         # What it said it does, for when it comes back.
@@ -262,7 +262,7 @@ class Peer(BaseSink):
         return [self._peers.stream_step(self, stream_id, step, told, done=True)]
 
     def _nack(self, message: Message, now: Now) -> None:
-        body = Raw(msgspec.json.encode({"messageId": message.message_id}))
+        body = messages.receipt(message.message_id)
         info = ErrorInfo(BAD_REQUEST, "a piece before this one is missing", stamp(now.ms))
         nack = Message(
             derived_id(self._peers.key, NACK, self.agent_id, message.message_id),
@@ -273,7 +273,7 @@ class Peer(BaseSink):
             NACK,
             body,
             info,
-            correlation_id=message.thread_id,
+            correlation_id=message.correlation,
             stream_id=message.stream_id,
         )
         self.asker.output.append(Saying(nack))
@@ -337,7 +337,7 @@ class Peer(BaseSink):
         self._offers_subject = subject
         self.tools = {tool.tool_id: tool for tool in offers.tools}
 
-    def told_registered(self, told: ConfirmTools | str, now: Now) -> list[Event]:
+    def on_registered(self, told: ConfirmTools | str, now: Now) -> list[Event]:
         """What the exchange took of an offer."""
         if not isinstance(told, ConfirmTools):
             self._offered.pop(told, None)
@@ -372,7 +372,7 @@ class Peer(BaseSink):
         """Answer who waits, hand on what is to be sent, wake up in time."""
         sayings, self.asker.output = self.asker.output, []
         for saying in sayings:
-            if saying.is_kept:
+            if saying.after_disk:
                 self._drain()  # what was said before it comes before it, where both go the same way
                 self._feed.when_stored(partial(self._say_now, saying))
             else:
@@ -389,7 +389,7 @@ class Peer(BaseSink):
             self._peers.answer(self, saying)
         else:
             self._push(saying)
-            if saying.is_kept:
+            if saying.after_disk:
                 self._drain()
                 self._alarm.set()
 

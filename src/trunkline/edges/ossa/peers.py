@@ -1,7 +1,7 @@
 """Everybody who speaks OSSA with us: who waits for which reply, and how everything we say leaves.
 
 Start reading here. Bytes come from a transport (``serve``, ``push``); ``identity`` says whose message they are; then it
-goes to its sender's ``Peer``, which has an ``Asker`` for what the agent asks for and, while it can be reached, an
+goes to its sender's ``OssaPeer``, which has an ``Asker`` for what the agent asks for and, while it can be reached, an
 ``Attachment`` with a ``Provider`` for what it is asked.
 
 Owns the peers, tickets (who waits for which reply) and the way out: everything is signed here, with our key, and sealed
@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
@@ -38,37 +38,61 @@ from trunkline.edges.ossa.messages import (
     Message,
     Refused,
 )
-from trunkline.edges.ossa.peer import DISCONNECTED, OFFERS, STREAMS, Offers, Peer
+from trunkline.edges.ossa.peer import DISCONNECTED, OFFERS, STREAMS, Offers, OssaPeer
+from trunkline.edges.ossa.refusals import Refusals
 from trunkline.edges.ossa.replies import Saying
 from trunkline.edges.ossa.translate import EDGE, US
 from trunkline.events import Event, ProcessStepped
 from trunkline.model import (
     EMPTY_OBJECT,
+    Fault,
     Now,
     ToolDefinition,
+    fault,
     stamp,
+    tool_agent,
 )
 
 # Who has said nothing for so long, waits for nothing and is not connected is forgotten.
 FORGET_S: Final = 600.0
+# What an agent that was here before a restart hears of, and how soon it has mostly said again what it does.
+NOT_REGISTERED: Final = "its agent is connected, and has not said again yet what it does"
+REGISTERS_MS: Final = 1000
 DEFECT: Final = "a defect of the exchange; it is on record"
 
 
 class Ticket(Struct, eq=False):
-    """Somebody who waits for replies: ``told`` hears them, all together, once there are as many as expected."""
+    """Somebody who waits for replies: ``on_replies`` hears them, all together, once there are as many as expected."""
 
     to: Message
     expected: int
-    told: Callable[[list[tuple[Message, bytes]]], None]
+    on_replies: Callable[[list[tuple[Message, bytes]]], None]
     got: list[tuple[Message, bytes]] = []
     count: int = 0
 
 
-class Peers:
+class Ways(Protocol):
+    """What the transports do for the agents: whoever makes ``OssaPeers`` gives it."""
+
+    def reach(self, peer: OssaPeer, keys: AgentKeys) -> None:
+        """Attach an agent by the URL of its key."""
+
+    def send_away(self, way: Way) -> None:
+        """End this way, if it is a connection: its agent has no right to it any more."""
+
+
+class OssaPeers:
     """All agents. ``key`` makes ids that can be told again."""
 
     def __init__(
-        self, feed: Feed, views: Views, config: Ossa, own: OwnKeys, key: bytes, entropy: Callable[[int], bytes]
+        self,
+        feed: Feed,
+        views: Views,
+        config: Ossa,
+        own: OwnKeys,
+        key: bytes,
+        entropy: Callable[[int], bytes],
+        ways: Ways,
     ) -> None:
         self.feed = feed
         self.views = views
@@ -76,16 +100,13 @@ class Peers:
         self.own = own
         self.key = key
         self._entropy = entropy
-        self.by_agent: dict[str, Peer] = {}
+        self.by_agent: dict[str, OssaPeer] = {}
         self._tickets: dict[int, Ticket] = {}
         self.identities = Identities(feed, views, config, own)
         self._numbers = itertools.count(1)
         self._judging = JudgingBudget(EDGE, feed.offer_refused)
-        # Told when an agent is sent away: its socket has no right to stay.
-        self.on_sent_away: Callable[[Way], None] = lambda _: None
-        # Told of an agent that is reached by a URL.
-        self.on_url: Callable[[Peer, AgentKeys], None] = lambda _, __: None
-        self.refused: dict[int, int] = {}
+        self._ways = ways
+        self.refusals = Refusals(feed)
         self.is_over = False
 
     def new_id(self) -> str:
@@ -111,27 +132,27 @@ class Peers:
                 peer.take_up_offers(subject, msgspec.json.decode(steps[-1].data, type=Offers))
         for peer in self.by_agent.values():
             if peer.keys.url:
-                self.on_url(peer, peer.keys)
+                self._ways.reach(peer, peer.keys)
             peer.flush()
 
-    def _peer_of(self, agent_id: str) -> Peer | None:
+    def _peer_of(self, agent_id: str) -> OssaPeer | None:
         """The peer that has this id, if it still has a key."""
         known = self.identities.of_agent(agent_id)
         return None if known is None else self.peer(known)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def peer(self, known: Known) -> Peer:
+    def peer(self, known: Known) -> OssaPeer:
         """The sender of a message, who may be new."""
         agent_id = known.principal.identity.partition(":")[2]
         found = self.by_agent.get(agent_id)
         if found is None:
             self._forget_idle()
-            found = self.by_agent[agent_id] = Peer(self, known)
+            found = self.by_agent[agent_id] = OssaPeer(self, known)
         else:
             found.recognize(known)  # before anything is attached by what it was known by
         if known.keys.url and found.attachment is None:
-            self.on_url(found, known.keys)
+            self._ways.reach(found, known.keys)
         return found
 
     def _forget_idle(self) -> None:
@@ -141,23 +162,23 @@ class Peers:
             self.feed.close_session(peer.number)
             self.forget(peer)
 
-    def forget(self, peer: Peer) -> None:
+    def forget(self, peer: OssaPeer) -> None:
         """A peer is over."""
         if self.by_agent.get(peer.agent_id) is peer:
             del self.by_agent[peer.agent_id]
 
-    def reached(self, agent_id: str) -> Peer | None:
+    def reached(self, agent_id: str) -> OssaPeer | None:
         """An agent, if it can be reached now."""
         found = self.by_agent.get(agent_id)
         return found if found is not None and found.attachment is not None else None
 
-    def detached(self, peer: Peer, reason: str) -> None:
+    def detached(self, peer: OssaPeer, reason: str) -> None:
         """A way ended. Who went and has a URL is reached by that from here on, if his key still counts."""
         keys = peer.keys
         if not keys.url or peer.is_over or self.is_over or reason != DISCONNECTED:
             return
         if self.feed.identify(EDGE, peer.token_sha256) is not None:
-            self.on_url(peer, keys)
+            self._ways.reach(peer, keys)
 
     def is_open(self, call_id: str) -> bool:
         """Whether a call has no outcome yet."""
@@ -172,26 +193,33 @@ class Peers:
             wait_ms = (refused.details or {}).get("retry_after_ms", 1000)
             raise Refused(RATE_LIMITED, refused.message, retryAfterMs=wait_ms)
 
-    def is_away(self, agent_id: str) -> bool:
-        """Whether this is an agent of ours that cannot be reached now."""
-        return self.reached(agent_id) is None and bool(self.views.credentials(EDGE, agent_id))
+    def absence(self, tool_id: str) -> Fault | None:
+        """Why a tool that nobody offers now may be there later: its agent is one of ours, and is away or just back."""
+        agent_id = tool_agent(tool_id)
+        peer = self.reached(agent_id)
+        if peer is None or peer.attachment is None:
+            return fault("tool.unavailable") if self.views.credentials(EDGE, agent_id) else None
+        if peer.attachment.provider.is_ready or not self.views.was_offered(tool_id):
+            return None
+        return fault("tool.unavailable", NOT_REGISTERED, details={"retry_after_ms": REGISTERS_MS})
 
-    def receive(self, known: Known, told: Callable[[list[tuple[Message, bytes]]], None]) -> int:
-        """Hand a message to its sender's conversation. The ticket whose replies ``told`` will hear; 0 if none come.
+    def receive(self, known: Known, on_replies: Callable[[list[tuple[Message, bytes]]], None]) -> int:
+        """Hand a message to its sender's conversation. The ticket whose replies ``on_replies`` hears; 0 if none come.
 
         ``Refused`` if the message is not taken, and then nothing happened.
         """
         peer = self.peer(known)
         ticket = next(self._numbers)
-        self._tickets[ticket] = Ticket(known.message, len(known.message.recipients), told)
+        self._tickets[ticket] = Ticket(known.message, len(known.message.recipients), on_replies)
         try:
             if peer.receive(known, ticket, self.feed.now()):
                 return ticket
         except Refused as refused:
             self._tickets.pop(ticket, None)
             refused.to = refused.to or known.message.sender
-            refused.thread_id = refused.thread_id or known.message.thread_id
+            refused.correlation = refused.correlation or known.message.correlation
             refused.is_of_error = known.message.type == ERROR
+            refused.proven = known.principal.identity
             raise
         except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
             self._tickets.pop(ticket, None)
@@ -200,7 +228,7 @@ class Peers:
         self._tickets.pop(ticket, None)
         return 0
 
-    def stream_step(self, peer: Peer, stream_id: str, step: str, data: Raw, *, done: bool = False) -> Event:
+    def stream_step(self, peer: OssaPeer, stream_id: str, step: str, data: Raw, *, done: bool = False) -> Event:
         """What is on record of a stream from one agent to others: that it began, and how it ended."""
         subject = f"{peer.agent_id}/{stream_id}"
         return ProcessStepped(peer.number, "", STREAMS, subject, step, data, done, peer.principal.identity)
@@ -209,7 +237,7 @@ class Peers:
         """Who waited is gone."""
         self._tickets.pop(ticket, None)
 
-    def answer(self, peer: Peer, saying: Saying) -> None:
+    def answer(self, peer: OssaPeer, saying: Saying) -> None:
         """Tell those who wait."""
         told = None if saying.message is None else self._encoded(peer, saying)
         for number in saying.tickets:
@@ -221,7 +249,7 @@ class Peers:
                 ticket.got.append(told)
             if ticket.count == ticket.expected:
                 del self._tickets[number]
-                ticket.told(ticket.got)
+                ticket.on_replies(ticket.got)
 
     def give_up(self, tickets: tuple[int, ...]) -> None:
         """A defect of ours ended a conversation: who waits in it is told so."""
@@ -230,9 +258,9 @@ class Peers:
             if ticket is not None:
                 info = ErrorInfo(INTERNAL_ERROR, DEFECT, stamp(self.feed.now().ms))
                 made = translate.failed(ticket.to, info, self.new_id(), US)
-                ticket.told([*ticket.got, (made, self.encode(made, None))])
+                ticket.on_replies([*ticket.got, (made, self.encode(made, None))])
 
-    def _encoded(self, peer: Peer, saying: Saying) -> tuple[Message, bytes]:
+    def _encoded(self, peer: OssaPeer, saying: Saying) -> tuple[Message, bytes]:
         assert saying.message is not None
         return self.encoded(saying.message, peer.keys if saying.is_sealed else None)
 
@@ -258,14 +286,14 @@ class Peers:
             raise Refused(INSUFFICIENT, f"larger than {MAX_MESSAGE_BYTES} bytes")
         return data
 
-    def refusal(self, refused: Refused) -> bytes:
-        """What the sender of a message that was not taken is told."""
-        self.refused[refused.error_code] = self.refused.get(refused.error_code, 0) + 1
+    def refusal(self, refused: Refused, origin: str) -> bytes:
+        """What the sender of a message that was not taken is told; ``origin`` is the address it came from."""
+        self.refusals.note(refused, origin)
         return self.encode(messages.error_reply(refused, US, self.new_id(), self.feed.now().ms), None)
 
     def sent_away(self, way: Way) -> None:
         """An agent's key was revoked, or a defect ended its conversation."""
-        self.on_sent_away(way)
+        self._ways.send_away(way)
 
     def stop(self) -> None:
         """Say nothing more."""
@@ -279,5 +307,5 @@ class Peers:
             "agents": len(self.by_agent),
             "reached": sum(1 for peer in self.by_agent.values() if peer.attachment is not None),
             "open": sum(len(peer.asker) for peer in self.by_agent.values()),
-            "refused": sum(self.refused.values()),
+            **self.refusals.figures(),
         }

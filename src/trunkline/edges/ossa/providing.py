@@ -42,7 +42,18 @@ from trunkline.edges.ossa.messages import (
 )
 from trunkline.edges.ossa.queue import SendQueue
 from trunkline.edges.ossa.translate import EDGE, RETRY, derived_id, extras_of, fault_of
-from trunkline.effects import Admit, Cancel, CheckHealth, Close, ConfirmTools, Deliver, Notify, Refuse, ToSession
+from trunkline.effects import (
+    Admit,
+    Cancel,
+    CheckHealth,
+    Close,
+    ConfirmTools,
+    Deliver,
+    Notify,
+    Refuse,
+    StopTelling,
+    ToSession,
+)
 from trunkline.events import (
     AgentArrived,
     AgentLeft,
@@ -74,7 +85,7 @@ MAX_EARLY: Final = 256
 SUBSCRIPTION: Final = "subscription"
 MAX_EARLY_BYTES: Final = 4_194_304
 # Answers that ended a call are known again by their ids: a repeat must not answer the next call of its correlation.
-MAX_TAKEN: Final = 4096
+MAX_USED: Final = 4096
 # Calls without an answer whose late ones are still told apart from those of others.
 MAX_LATE: Final = 256
 # Pieces of streams and the like that wait for an agent that reads slowly; more is not taken.
@@ -96,15 +107,15 @@ class Sending(Struct, eq=False):
     attempts: int = 0
     published_ms: int = 0
     expires_ms: int | None = None
-    thread: str = ""
+    correlation: str = ""
     # A result of a command: told again like an event, until it is acknowledged.
     is_owed: bool = False
 
 
 class Provider:
-    """One attachment. ``told_registered`` hears what became of what the agent offers, by the ref of its message.
+    """One attachment. ``on_registered`` hears what became of what the agent offers, by the ref of its message.
 
-    ``is_open`` says whether a call has no outcome yet; ``taken`` are ids of answers that ended one, also by earlier
+    ``is_open`` says whether a call has no outcome yet; ``used`` are ids of answers that ended one, also by earlier
     attachments of the agent. ``late`` are correlations of requests that it was sent and has not answered, each with its
     call: it may still be at them.
     """
@@ -117,9 +128,9 @@ class Provider:
         key: bytes,
         origin: str,
         *,
-        told_registered: Callable[[ConfirmTools | str, Now], list[Event]],
+        on_registered: Callable[[ConfirmTools | str, Now], list[Event]],
         is_open: Callable[[str], bool],
-        taken: dict[str, None],
+        used: dict[str, None],
         late: dict[str, str],
         now: Now,
     ) -> None:
@@ -129,12 +140,12 @@ class Provider:
         self._token_sha256 = token_sha256
         self._key = key
         self._origin = origin
-        self._told_registered = told_registered
+        self._told_registered = on_registered
         self._is_open = is_open
-        self._used = taken
+        self._used = used
         # Two, so that an agent that waits for a result or an event inside its work gets it however much it works on.
-        self._calls: SendQueue[Sending] = SendQueue()
-        self._told: SendQueue[Sending] = SendQueue()
+        self._calls_waiting: SendQueue[Sending] = SendQueue()
+        self._events_waiting: SendQueue[Sending] = SendQueue()
         # What is not answered, and waits for nothing.
         self._plain: deque[Sending] = deque()
         self._plain_bytes = 0
@@ -142,8 +153,8 @@ class Provider:
         self._requests: dict[str, Sending] = {}
         self._events: dict[str, Sending] = {}
         # Events and results that wait to be sent, by the id of the message.
-        self._to_tell: set[str] = set()
-        self._by_thread: dict[str, Sending] = {}
+        self._waiting_by_id: dict[str, Sending] = {}
+        self._by_correlation: dict[str, Sending] = {}
         self._by_call: dict[str, Sending] = {}
         self._late = late
         self._early: dict[str, Message] = {}
@@ -163,7 +174,7 @@ class Provider:
         return self.principal.identity.partition(":")[2]
 
     def __len__(self) -> int:
-        return len(self._calls) + len(self._told) + len(self._plain)
+        return len(self._calls_waiting) + len(self._events_waiting) + len(self._plain)
 
     @property
     def has_room(self) -> bool:
@@ -177,7 +188,7 @@ class Provider:
         return [SubscriberArrived(self.number, self.principal)]
 
     def register(self, ref: str, tools: tuple[ToolDefinition, ...], replace: bool) -> list[Event]:
-        """The agent says what it does; ``told_registered`` hears what was taken."""
+        """The agent says what it does; ``on_registered`` hears what was taken."""
         if self.is_ready:
             return [ToolsOffered(self.number, ref, tools, replace=replace)]
         self._offers.append((ref, tools, replace))
@@ -217,6 +228,8 @@ class Provider:
                 return self._deliver(effect, now)
             case Notify():
                 self._notify(effect, now)
+            case StopTelling():
+                self._stop_telling(effect.subscription_id)
             case Cancel():
                 return self._cancel(effect)
             case CheckHealth():
@@ -242,8 +255,8 @@ class Provider:
         # In a circle (it is asked, for something that it asked for, under the same correlation) it would wait for
         # itself: such a call has a correlation of its own.
         is_circle = self.principal.identity in effect.chain or effect.caller == self.principal.identity
-        thread = effect.call_id if is_circle else effect.correlation_id
-        early = self._pop_early(effect.call_id if self._is_apart(thread, effect.call_id) else thread)
+        correlation = effect.call_id if is_circle else effect.correlation_id
+        early = self._pop_early(effect.call_id if self._is_apart(correlation, effect.call_id) else correlation)
         if early is not None and effect.attempt > 1 and self._is_new(early):
             return [self._ended(effect.call_id, early)]
         if effect.call_id in self._by_call:
@@ -256,7 +269,7 @@ class Provider:
             stamp(now.ms),
             effect.tool_id.partition("/")[2],
             effect.input,
-            correlation_id=thread,
+            correlation_id=correlation,
             priority=extras.priority if extras.priority != messages.DEFAULT_PRIORITY else None,
             qos=2,
             others=extras.header,
@@ -267,21 +280,21 @@ class Provider:
         sending = Sending(
             message,
             call_id=effect.call_id,
-            thread=thread,
+            correlation=correlation,
             is_sealed=extras.is_sealed or effect.sensitive,
             expires_ms=extras.expires_ms,
         )
         self._by_call[effect.call_id] = sending
-        self._calls.put(sending, thread, extras.priority, now.mono)
+        self._calls_waiting.put(sending, correlation, extras.priority, now.mono)
         if effect.timeout_ms is not None:
             self._look_at(sending, now.mono + effect.timeout_ms / 1000)
         return []
 
-    def _is_apart(self, thread: str, call_id: str) -> bool:
+    def _is_apart(self, correlation: str, call_id: str) -> bool:
         """Whether a call comes after another of its correlation that was not answered in time: the late answer would be
         taken for this one's, so it is asked under a correlation of its own.
         """
-        return self._late.get(thread, call_id) != call_id
+        return self._late.get(correlation, call_id) != call_id
 
     def _look_at(self, sending: Sending, at: float) -> None:
         self._count += 1
@@ -290,7 +303,7 @@ class Provider:
     def _cancel(self, effect: Cancel) -> list[Event]:
         """OSSA has no word for it: only what was not sent can be stopped."""
         sending = self._by_call.get(effect.call_id)
-        if sending is None or not self._calls.remove(sending):
+        if sending is None or not self._calls_waiting.remove(sending):
             return []
         del self._by_call[effect.call_id]
         return [CallFinished(self.number, effect.call_id, Status.CANCELED, fault=fault("tool.canceled"))]
@@ -313,7 +326,7 @@ class Provider:
             # One event comes once for each subscription that it fits: the subscriber is told for which.
             others={**extras.header, SUBSCRIPTION: Raw(msgspec.json.encode(effect.subscription_id))},
         )
-        if message.message_id in self._events or message.message_id in self._to_tell:
+        if message.message_id in self._events or message.message_id in self._waiting_by_id:
             return
         sending = Sending(
             message,
@@ -322,13 +335,24 @@ class Provider:
             event=effect.event,
             published_ms=effect.published_ms,
             expires_ms=effect.expires_ms,
-            thread=f"event {effect.correlation_id}" if effect.correlation_id and effect.qos else "",
+            correlation=f"event {effect.correlation_id}" if effect.correlation_id and effect.qos else "",
         )
         self._tell(sending, extras.priority, now)
 
+    def _stop_telling(self, subscription_id: str) -> None:
+        """A subscription was ended by somebody else: its events are neither sent nor told again."""
+        for message_id, sending in list(self._waiting_by_id.items()):
+            if sending.subscription_id == subscription_id:
+                del self._waiting_by_id[message_id]
+                self._events_waiting.remove(sending)
+        for message_id, sending in list(self._events.items()):
+            if sending.subscription_id == subscription_id:
+                del self._events[message_id]
+                self._events_waiting.done(sending.correlation)
+
     def _tell(self, sending: Sending, priority: int, now: Now) -> None:
-        self._to_tell.add(sending.message.message_id)
-        self._told.put(sending, sending.thread, priority, now.mono)
+        self._waiting_by_id[sending.message.message_id] = sending
+        self._events_waiting.put(sending, sending.correlation, priority, now.mono)
 
     def say(self, message: Message, *, is_sealed: bool = False) -> None:
         """Something that is not answered, a piece of a stream for one: of use now, or not at all."""
@@ -338,7 +362,7 @@ class Provider:
 
     def owe(self, message: Message, *, is_sealed: bool, now: Now) -> None:
         """A result, which is told again until it is acknowledged."""
-        if message.message_id not in self._events and message.message_id not in self._to_tell:
+        if message.message_id not in self._events and message.message_id not in self._waiting_by_id:
             self._tell(Sending(message, is_sealed, is_owed=True, published_ms=now.ms), message.urgency, now)
 
     def _identity(self) -> Identity:
@@ -357,12 +381,12 @@ class Provider:
         if sending is None:
             return None
         if sending.call_id:
-            if self._is_apart(sending.thread, sending.call_id):
+            if self._is_apart(sending.correlation, sending.call_id):
                 sending.message = msgspec.structs.replace(sending.message, correlation_id=sending.call_id)
             self._requests[sending.message.message_id] = sending
-            self._by_thread[str(sending.message.correlation_id)] = sending
+            self._by_correlation[str(sending.message.correlation_id)] = sending
             return sending
-        self._to_tell.discard(sending.message.message_id)
+        self._waiting_by_id.pop(sending.message.message_id, None)
         if sending.is_owed or sending.message.qos:
             self._events[sending.message.message_id] = sending
             self._sent_event(sending, now)
@@ -370,11 +394,11 @@ class Provider:
 
     def _next_queue(self, now: Now) -> SendQueue[Sending] | None:
         """Where the most urgent one is that may leave."""
-        calls = self._calls.rank(now.mono) if len(self._requests) < MAX_REQUESTS else None
-        told = self._told.rank(now.mono) if len(self._events) < MAX_EVENTS else None
+        calls = self._calls_waiting.rank(now.mono) if len(self._requests) < MAX_REQUESTS else None
+        told = self._events_waiting.rank(now.mono) if len(self._events) < MAX_EVENTS else None
         if calls is None or (told is not None and told < calls):
-            return None if told is None else self._told
-        return self._calls
+            return None if told is None else self._events_waiting
+        return self._calls_waiting
 
     def _sent_event(self, sending: Sending, now: Now) -> None:
         wait_s = min(FIRST_DELAY_S * 2.0 ** min(sending.attempts, 16), MAX_DELAY_S)
@@ -392,7 +416,7 @@ class Provider:
 
     def _keep_late(self, sending: Sending) -> None:
         if sending.message.correlation_id != sending.call_id:
-            self._late[sending.thread] = sending.call_id
+            self._late[sending.correlation] = sending.call_id
             if len(self._late) > MAX_LATE:
                 del self._late[next(iter(self._late))]
 
@@ -411,7 +435,7 @@ class Provider:
             return [CallFinished(self.number, sending.call_id, Status.FAILED, fault=problem)]
         if self._events.pop(message_id, None) is None or sending.is_owed:
             return []
-        self._told.done(sending.thread)
+        self._events_waiting.done(sending.correlation)
         return [EventGivenUp(self.number, sending.subscription_id, sending.event, reason)]
 
     # -- what it says --------------------------------------------------------------------------------------------------
@@ -441,59 +465,59 @@ class Provider:
         sending = self._events.pop(message_id, None)
         if sending is None:
             return []
-        self._told.done(sending.thread)
+        self._events_waiting.done(sending.correlation)
         return [] if sending.is_owed else [EventTaken(self.number, sending.subscription_id, sending.event)]
 
     def _answered(self, message: Message) -> list[Event]:
-        thread = message.correlation_id or ""
+        correlation = message.correlation_id or ""
         if not self._is_new(message):
             return []
-        sending = self._by_thread.get(thread)
-        named = self._by_call.get(thread)
+        sending = self._by_correlation.get(correlation)
+        named = self._by_call.get(correlation)
         if sending is None and named is not None and named.message.message_id in self._requests:
             sending = named  # sent under this correlation before a restart of ours
         if sending is None:
-            if thread and not any(one.thread == thread for one in self._by_call.values()):
-                self._keep_early(thread, message)
+            if correlation and not any(one.correlation == correlation for one in self._by_call.values()):
+                self._keep_early(correlation, message)
             return []
         return self._end(sending, message)
 
     def _is_new(self, message: Message) -> bool:
         return message.message_id not in self._used
 
-    def _keep_early(self, thread: str, message: Message) -> None:
-        self._pop_early(thread)
-        self._early[thread] = message
+    def _keep_early(self, correlation: str, message: Message) -> None:
+        self._pop_early(correlation)
+        self._early[correlation] = message
         self._early_bytes += len(message.payload)
         while len(self._early) > MAX_EARLY or self._early_bytes > MAX_EARLY_BYTES:
             self._pop_early(next(iter(self._early)))
 
-    def _pop_early(self, thread: str) -> Message | None:
-        found = self._early.pop(thread, None)
+    def _pop_early(self, correlation: str) -> Message | None:
+        found = self._early.pop(correlation, None)
         if found is not None:
             self._early_bytes -= len(found.payload)
         return found
 
     def _end(self, sending: Sending, message: Message) -> list[Event]:
         self._requests.pop(sending.message.message_id, None)
-        if self._late.get(sending.thread) == sending.call_id:
-            del self._late[sending.thread]
+        if self._late.get(sending.correlation) == sending.call_id:
+            del self._late[sending.correlation]
         self._forget(sending)
         return [self._ended(sending.call_id, message)]
 
     def _forget(self, sending: Sending) -> None:
         self._by_call.pop(sending.call_id, None)
-        thread = str(sending.message.correlation_id)
-        if self._by_thread.get(thread) is sending:
-            del self._by_thread[thread]
-        self._calls.done(sending.thread)
+        correlation = str(sending.message.correlation_id)
+        if self._by_correlation.get(correlation) is sending:
+            del self._by_correlation[correlation]
+        self._calls_waiting.done(sending.correlation)
 
     def _ended(self, call_id: str, message: Message) -> Event:
         found = None if message.error is None else fault_of(message.error)
         if found is not None and found.retryable:
             return AttemptFailed(self.number, call_id, found)
         self._used[message.message_id] = None
-        if len(self._used) > MAX_TAKEN:
+        if len(self._used) > MAX_USED:
             del self._used[next(iter(self._used))]
         if found is None:
             return CallFinished(self.number, call_id, Status.SUCCEEDED, message.payload)
@@ -508,13 +532,13 @@ class Provider:
             message = msgspec.structs.replace(message, error=info)
         return self._end(sending, message)
 
-    def is_working_on(self, thread: str) -> bool:
+    def is_working_on(self, correlation: str) -> bool:
         """Whether it was sent a request of this correlation and has not answered."""
-        return thread in self._by_thread
+        return correlation in self._by_correlation
 
-    def progressed(self, thread: str, sequence: int, payload: Raw, *, done: bool) -> list[Event] | None:
+    def progressed(self, correlation: str, sequence: int, payload: Raw, *, done: bool) -> list[Event] | None:
         """A piece of a stream, if it belongs to a call that this agent works on."""
-        sending = self._by_thread.get(thread)
+        sending = self._by_correlation.get(correlation)
         if sending is None:
             return None
         data = Raw(b'{"json":%b}' % bytes(payload))
@@ -537,7 +561,7 @@ class Provider:
                 continue
             if self._is_open(sending.call_id):
                 self._look_at(sending, now.mono + LOOK_S)
-            elif self._calls.remove(sending):
+            elif self._calls_waiting.remove(sending):
                 del self._by_call[sending.call_id]
             else:
                 self._requests.pop(sending.message.message_id, None)
@@ -557,7 +581,7 @@ class Provider:
             is_late = sending.expires_ms is not None and sending.expires_ms <= now.ms
             if is_late or now.ms - sending.published_ms >= EVENT_LIVES_MS:
                 del self._events[message_id]
-                self._told.done(sending.thread)
+                self._events_waiting.done(sending.correlation)
                 if sending.is_owed:
                     continue
                 reason = "expired" if is_late else "not acknowledged"

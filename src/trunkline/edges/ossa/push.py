@@ -13,8 +13,8 @@ from trunkline.edges.background import Background
 from trunkline.edges.ossa.identity import Known
 from trunkline.edges.ossa.keys import AgentKeys
 from trunkline.edges.ossa.messages import Refused
-from trunkline.edges.ossa.peer import Peer
-from trunkline.edges.ossa.peers import Peers
+from trunkline.edges.ossa.peer import OssaPeer
+from trunkline.edges.ossa.peers import OssaPeers
 from trunkline.edges.ossa.providing import Sending
 
 # A tool's own time ends before this.
@@ -25,7 +25,7 @@ MAX_PUSHES: Final = 64
 class UrlWay:
     """The way to one agent."""
 
-    def __init__(self, peers: Peers, background: Background, peer: Peer, keys: AgentKeys) -> None:
+    def __init__(self, peers: OssaPeers, background: Background, peer: OssaPeer, keys: AgentKeys) -> None:
         self._peers = peers
         self._background = background
         self._peer = peer

@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class Waiting(Struct, Generic[T], eq=False):
-    """One that waits. ``thread`` is its correlation; empty if order does not matter to it."""
+    """One that waits. ``correlation`` is empty if order does not matter to it."""
 
     item: T
-    thread: str
+    correlation: str
     priority: int
     since: float
 
@@ -35,19 +35,19 @@ class SendQueue(Generic[T]):
     def __init__(self) -> None:
         # Those that may leave, by level: the oldest first, also of one that its correlation held back until now.
         self._levels: tuple[list[tuple[float, int, Waiting[T]]], ...] = tuple([] for _ in range(LOWEST_PRIORITY + 1))
-        # By thread: what was let out or may be, then what comes after it.
-        self._threads: dict[str, deque[Waiting[T]]] = {}
+        # By correlation: what was let out or may be, then what comes after it.
+        self._correlations: dict[str, deque[Waiting[T]]] = {}
         self._count = self._numbers = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def put(self, item: T, thread: str, priority: int, now_mono: float) -> None:
+    def put(self, item: T, correlation: str, priority: int, now_mono: float) -> None:
         """One more."""
-        waiting = Waiting(item, thread, priority, now_mono)
+        waiting = Waiting(item, correlation, priority, now_mono)
         self._count += 1
-        if thread:
-            held = self._threads.setdefault(thread, deque())
+        if correlation:
+            held = self._correlations.setdefault(correlation, deque())
             held.append(waiting)
             if len(held) > 1:
                 return
@@ -76,16 +76,16 @@ class SendQueue(Generic[T]):
         self._count -= 1
         return heapq.heappop(self._levels[best[2]])[2].item
 
-    def done(self, thread: str) -> None:
+    def done(self, correlation: str) -> None:
         """What left of this correlation is done with: the next one may leave."""
-        held = self._threads.get(thread) if thread else None
+        held = self._correlations.get(correlation) if correlation else None
         if held is None:
             return
         held.popleft()
         if held:
             self._let(held[0])
         else:
-            del self._threads[thread]
+            del self._correlations[correlation]
 
     def remove(self, item: T) -> bool:
         """Take one back that has not left; False if it has."""
@@ -95,9 +95,9 @@ class SendQueue(Generic[T]):
                     del waiting[index]
                     heapq.heapify(waiting)
                     self._count -= 1
-                    self.done(one.thread)
+                    self.done(one.correlation)
                     return True
-        for held in self._threads.values():
+        for held in self._correlations.values():
             for index, one in enumerate(held):
                 if index and one.item is item:
                     del held[index]

@@ -25,7 +25,7 @@ class Saying(Struct, frozen=True):
     tickets: tuple[int, ...] = ()
     is_sealed: bool = False
     # It leaves once what it tells is on disk: a repeat is told the same, also after a power loss.
-    is_kept: bool = False
+    after_disk: bool = False
 
 
 class Owed(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Encrypted payloads of OSSA messages: a JWE with A256GCM, bound to the message that it is part of.
 
 ``body.payload`` is ``{"$encrypted": …}``: the compact form for one recipient, the JSON form for several. The content
-key is wrapped for an X25519 key (``ECDH-ES+A256KW``), or is a shared one (``dir``). The protected header has the
+key is wrapped for an X25519 key (``ECDH-ES+A256KW``). The protected header has the
 ``messageId``, so a ciphertext cannot be moved to another message. Encryption is from hop to hop: we open what is for
 us, and seal it anew for whom it goes on to.
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 from joserfc import jwe
 from joserfc.errors import JoseError
-from joserfc.jwk import OctKey, OKPKey
+from joserfc.jwk import OKPKey
 from msgspec import Raw
 
 from trunkline import strictjson
@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
 MEMBER: Final = "$encrypted"
 WRAPPED: Final = "ECDH-ES+A256KW"
-SHARED: Final = "dir"
 CONTENT: Final = "A256GCM"
 _registry: Final = jwe.JWERegistry(
-    algorithms=[WRAPPED, SHARED, CONTENT], strict_check_header=False, verify_all_recipients=False
+    algorithms=[WRAPPED, CONTENT], strict_check_header=False, verify_all_recipients=False
 )
 _MAYBE_SEALED: Final = b'"$encrypted"'
 
@@ -62,17 +61,11 @@ def seal(payload: Raw, message_id: str, keys: Sequence[OKPKey]) -> Raw:
     return _member(jwe.encrypt_json(sealed, None, registry=_registry))
 
 
-def seal_shared(payload: Raw, message_id: str, secret: bytes) -> Raw:
-    """The payload under a key of 256 bits that both sides have."""
-    protected = {"alg": SHARED, "enc": CONTENT, "messageId": message_id}
-    return _member(jwe.encrypt_compact(protected, bytes(payload), OctKey.import_key(secret), registry=_registry))
-
-
 def _member(sealed: object) -> Raw:
     return Raw(msgspec.json.encode({MEMBER: sealed}))
 
 
-def open_sealed(message: Message, key: OKPKey | OctKey) -> Raw:
+def open_sealed(message: Message, key: OKPKey) -> Raw:
     """The payload of an encrypted message. ``Refused`` with 400 if it cannot be opened, or is of another message."""
     sealed = _sealed(message.payload)
     if sealed is None:

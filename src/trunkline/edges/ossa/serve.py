@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
@@ -41,8 +42,8 @@ from trunkline.edges.ossa.messages import (
     Message,
     Refused,
 )
-from trunkline.edges.ossa.peer import DISCONNECTED, Peer
-from trunkline.edges.ossa.peers import Peers
+from trunkline.edges.ossa.peer import DISCONNECTED, OssaPeer
+from trunkline.edges.ossa.peers import OssaPeers
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.ossa.translate import EDGE
 from trunkline.edges.shares import SHARE, Share, Shares
@@ -64,13 +65,13 @@ KNOWN_WITHIN_S: Final = 10.0
 # How long a socket whose agent sends too much is not read at a time.
 MAX_PAUSE_S: Final = 5.0
 
-Told = list[tuple[Message, bytes]]
+Replies = list[tuple[Message, bytes]]
 
 
 class OssaServer:
     """The application, and the sockets that are open."""
 
-    def __init__(self, peers: Peers, background: Background) -> None:
+    def __init__(self, peers: OssaPeers, background: Background) -> None:
         self._peers = peers
         self._background = background
         self._incoming = Shares()
@@ -78,7 +79,6 @@ class OssaServer:
         self._posts: dict[str, int] = {}
         self._numbers = itertools.count(1)
         self._sockets: set[SocketWay] = set()
-        peers.on_sent_away = self._sent_away
         routes = [
             Route(f"{PREFIX}/messages", self.message, methods=["POST"]),
             Route(f"{PREFIX}/keys", self.keys, methods=["GET"]),
@@ -125,9 +125,9 @@ class OssaServer:
                 del self._posts[agent_id]
         return _answer(known.message, told)
 
-    async def _told(self, request: Request, known: Known) -> Told:
+    async def _told(self, request: Request, known: Known) -> Replies:
         """The replies to a message; nothing if there are none, or nobody waits for them any more."""
-        bell: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
+        bell: asyncio.Future[Replies] = asyncio.get_running_loop().create_future()
         ticket = self._peers.receive(known, lambda told: None if bell.done() else bell.set_result(told))
         if not ticket:
             return []
@@ -139,12 +139,12 @@ class OssaServer:
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 
-    async def _on_refused(self, _: HTTPConnection, refused: Exception) -> Response:
+    async def _on_refused(self, request: HTTPConnection, refused: Exception) -> Response:
         assert isinstance(refused, Refused)
-        data = self._peers.refusal(refused)
+        data = self._peers.refusal(refused, _address(request))
         if refused.is_of_error:
             return Response(None, refused.error_code)
-        return Response(data, refused.error_code, _headers(refused), "application/json")
+        return Response(data, refused.error_code, _headers(refused.details), "application/json")
 
     async def _on_http(self, request: HTTPConnection, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -170,8 +170,8 @@ class OssaServer:
             oldest = min((way for way in self._sockets if way.peer is None), key=lambda one: one.number)
             self._background.spawn(oldest.finish(CloseCode.TRY_AGAIN_LATER))
         await socket.accept()
-        way = SocketWay(socket, next(self._numbers), asyncio.get_running_loop().time() + KNOWN_WITHIN_S)
-        way.on_unread = lambda: self._sent_away(way)
+        known_by = asyncio.get_running_loop().time() + KNOWN_WITHIN_S
+        way = SocketWay(socket, next(self._numbers), known_by, self.send_away)
         self._sockets.add(way)
         sender = self._background.spawn(way.run())
         bad = 0
@@ -214,7 +214,7 @@ class OssaServer:
         if wait_s:
             await asyncio.sleep(min(wait_s, MAX_PAUSE_S))
 
-    def _close_oldest(self, peer: Peer) -> None:
+    def _close_oldest(self, peer: OssaPeer) -> None:
         """An agent has a few sockets: the newest is used, and one that it lost may not be known to be."""
         own = [way for way in self._sockets if way.peer is peer]
         for way in sorted(own, key=lambda one: one.number)[:-MAX_SOCKETS]:
@@ -238,17 +238,18 @@ class OssaServer:
             self._refuse(way, refused)
             return False
         try:
-            self._peers.receive(known, way.told)
+            self._peers.receive(known, way.replied)
         except Refused as refused:
             self._refuse(way, refused)
         return True
 
     def _refuse(self, way: SocketWay, refused: Refused) -> None:
-        data = self._peers.refusal(refused)
+        data = self._peers.refusal(refused, way.origin)
         if not refused.is_of_error:
             way.say(data)
 
-    def _sent_away(self, way: object) -> None:
+    def send_away(self, way: object) -> None:
+        """End this way, if it is one of our sockets."""
         if isinstance(way, SocketWay):
             self._background.spawn(self._end(way))
 
@@ -264,19 +265,18 @@ class OssaServer:
 
 
 class SocketWay:
-    """One socket, as the way to an agent."""
+    """One socket, as the way to an agent. ``on_unread`` hears of it when more waits than an agent may leave unread."""
 
-    def __init__(self, socket: WebSocket, number: int, known_by: float) -> None:
+    def __init__(self, socket: WebSocket, number: int, known_by: float, on_unread: Callable[[SocketWay], None]) -> None:
         self.socket = socket
         self.number = number
         # Until when it may be nobody's, by the loop's clock.
         self.known_by = known_by
-        self.peer: Peer | None = None
+        self.peer: OssaPeer | None = None
         self.is_open = True
         # Whether the agent sent a frame that is not text.
         self.sent_bytes = False
-        # Told when more waits than an agent may leave unread.
-        self.on_unread: Callable[[], None] = lambda: None
+        self._on_unread = on_unread
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._bell, self._written = asyncio.Event(), asyncio.Event()
@@ -300,7 +300,7 @@ class SocketWay:
         """What the exchange asks the agent."""
         self.say(data)
 
-    def told(self, replies: Told) -> None:
+    def replied(self, replies: Replies) -> None:
         """Replies to what the agent asked here."""
         for _, data in replies:
             self.say(data)
@@ -315,7 +315,7 @@ class SocketWay:
         if self._bytes > MAX_WAITING_BYTES:
             self._waiting.clear()
             self.close()
-            self.on_unread()
+            self._on_unread(self)
 
     async def run(self) -> None:
         """Write what there is, as fast as it is read."""
@@ -362,24 +362,27 @@ async def _text(way: SocketWay) -> bytes | None:
         return None
 
 
-def _answer(message: Message, told: Told) -> Response:
+def _answer(message: Message, told: Replies) -> Response:
     """The HTTP answer."""
     if not told:
         return Response(status_code=202)
     if message.is_to_list:
         return Response(b"[%b]" % b",".join(data for _, data in told), 200, media_type="application/json")
     reply, data = told[0]
-    status = reply.error.code if reply.error is not None else 202 if reply.type == ACK else 200
-    return Response(data, status, media_type="application/json")
+    if reply.error is None:
+        return Response(data, 202 if reply.type == ACK else 200, media_type="application/json")
+    given = {} if isinstance(reply.error.details, msgspec.UnsetType) else msgspec.json.decode(reply.error.details)
+    return Response(data, reply.error.code, _headers(given), "application/json")
 
 
-def _headers(refused: Refused) -> dict[str, str] | None:
-    wait_ms = refused.details.get("retryAfterMs")
+def _headers(details: object) -> dict[str, str] | None:
+    wait_ms = details.get("retryAfterMs") if isinstance(details, dict) else None
     return {"retry-after": str(-(-wait_ms // 1000))} if isinstance(wait_ms, int) else None
 
 
 def _about(known: Known, refused: Refused) -> Refused:
-    refused.to, refused.thread_id = known.message.sender, known.message.thread_id
+    refused.to, refused.correlation = known.message.sender, known.message.correlation
+    refused.proven = known.principal.identity
     return refused
 
 

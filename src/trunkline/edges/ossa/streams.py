@@ -22,7 +22,7 @@ MAX_HELD: Final = 256
 MAX_HELD_BYTES: Final = 8_388_608
 
 
-class Stream(Struct, eq=False):
+class OssaStream(Struct, eq=False):
     """One that has begun."""
 
     start: Message
@@ -32,11 +32,11 @@ class Stream(Struct, eq=False):
     held: dict[int, Message] = {}
 
 
-class Streams:
+class OssaStreams:
     """All that one agent has begun and not ended."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Stream] = {}
+        self._open: dict[str, OssaStream] = {}
         self._held = self._held_bytes = 0
 
     def __len__(self) -> int:
@@ -74,10 +74,10 @@ class Streams:
             raise Refused(BAD_REQUEST, "streamId: this stream has begun")
         if len(self._open) >= MAX_STREAMS:
             raise Refused(INSUFFICIENT, f"{MAX_STREAMS} streams of yours have not ended")
-        self._open[message.stream_id] = Stream(message, now_mono)
+        self._open[message.stream_id] = OssaStream(message, now_mono)
         return [message]
 
-    def _hold(self, stream: Stream, number: int, message: Message) -> None:
+    def _hold(self, stream: OssaStream, number: int, message: Message) -> None:
         if number in stream.held:
             return
         if self._held >= MAX_HELD or self._held_bytes + len(message.payload) > MAX_HELD_BYTES:
@@ -86,7 +86,7 @@ class Streams:
         self._held += 1
         self._held_bytes += len(message.payload)
 
-    def _go_on(self, stream: Stream, message: Message) -> list[Message]:
+    def _go_on(self, stream: OssaStream, message: Message) -> list[Message]:
         going = [message]
         while going[-1].type == STREAM_DATA:
             stream.next += 1

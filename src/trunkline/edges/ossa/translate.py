@@ -223,7 +223,7 @@ def error_info(found: Fault, ms: int, trace_id: str | None) -> ErrorInfo:
         details["outcome"] = "unknown"
     wait_ms = details.pop("retry_after_ms", None)
     code = CODE_OF.get(found.code, INTERNAL_ERROR)
-    if code == RATE_LIMITED:
+    if code == RATE_LIMITED or isinstance(wait_ms, int):
         details["retryAfterMs"] = wait_ms if isinstance(wait_ms, int) else 1000
     details["fault"] = found.code
     return ErrorInfo(code, found.message, stamp(ms), Raw(msgspec.json.encode(details)), trace_id)
@@ -240,7 +240,7 @@ def failed(to: Message, info: ErrorInfo, message_id: str, sender: Identity) -> M
         "error",
         EMPTY_OBJECT,
         info,
-        correlation_id=to.thread_id,
+        correlation_id=to.correlation,
     )
 
 

@@ -27,7 +27,7 @@ from trunkline.edges.server_events import PING_S, aside, event, finish_stream, s
 from trunkline.edges.topics.messages import PUBLISH, SUBSCRIBE
 from trunkline.edges.topics.streams import IdentityReaders, Reader, Readers
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Dropped, Item, Requests, Waiting
-from trunkline.effects import Answer, Notify, Wait
+from trunkline.effects import Answer, Notify, StopTelling, Wait
 from trunkline.events import CallRequested
 from trunkline.model import LATEST_MS, MAX_INPUT_BYTES, MAX_NAME_CHARS, Fault, Principal, fault, stamp
 
@@ -162,6 +162,9 @@ class TopicsApi:
                 await write(send, event("", encode(shape(item)), item.event_id))
                 readers.taken(reader, item)
                 continue
+            if isinstance(item, StopTelling):
+                await write(send, event("closing", encode({"reason": "the operator ended this subscription"})))
+                return
             await write(send, aside(item))
             # What was dropped is still owed: whoever comes back is told of it, and in order.
             if item is CLOSING or item is FAILED or (isinstance(item, Dropped) and wanted["qos"]):

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from trunkline.edges.exchange import BaseSink, Feed
 from trunkline.edges.waiting import FAILED, Waiting, size_of
-from trunkline.effects import Notify, ToSession
+from trunkline.effects import Notify, StopTelling, ToSession
 from trunkline.events import EventTaken, SubscriberArrived, SubscriberLeft, SubscriptionEnded
 from trunkline.model import Now, Principal
 
@@ -43,7 +43,10 @@ class IdentityReaders(BaseSink):
 
     def send(self, effect: ToSession, now: Now) -> None:  # noqa: ARG002  (a reader sees when it was published)
         """An event for those who read its subscription; one that nobody reads is owed until somebody does."""
-        if isinstance(effect, Notify):
+        if isinstance(effect, StopTelling):
+            for reader in self._readers.get(effect.subscription_id, ()):
+                reader.waiting.put(effect)
+        elif isinstance(effect, Notify):
             for reader in self._readers.get(effect.subscription_id, ()):
                 if effect.event not in reader.pending:
                     if effect.qos:

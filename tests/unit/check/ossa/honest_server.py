@@ -256,7 +256,8 @@ class Socket:
 
 
 class HonestServer:
-    def __init__(self, *broken: str, timeout_s: float = 2.0) -> None:
+    def __init__(self, *broken: str, timeout_s: float = 2.0, has_socket: bool = True) -> None:
+        self.has_socket = has_socket
         assert set(broken) <= set(DEFECTS), broken
         self.broken = frozenset(broken)
         self.timeout_s = timeout_s
@@ -342,7 +343,7 @@ class HonestServer:
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = await reader.readuntil(b"\r\n\r\n")
         method, path, _ = head.split(b"\r\n")[0].decode().split(" ")
-        if path == "/ossa/v1/ws":
+        if path == "/ossa/v1/ws" and self.has_socket:
             await self._socket(head, reader, writer)
             return False
         if path == "/ossa/v1/keys":

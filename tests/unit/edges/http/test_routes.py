@@ -22,6 +22,7 @@ from trunkline.events import (
     ApprovalAnswered,
     CancelRequested,
     DirectiveStated,
+    SubscriptionRequested,
     TokenIssued,
 )
 from trunkline.hub.state import RECENT_CALLS
@@ -61,6 +62,8 @@ WAYS = [
     Way("GET", "/v1/tokens", None, 200, "operator"),
     Way("POST", "/v1/tokens", {"edge": "http", "agent": "dave"}, 201, "operator"),
     Way("DELETE", "/v1/tokens/{token_id}", None, 200, "operator"),
+    Way("GET", "/v1/subscriptions", None, 200, "operator"),
+    Way("DELETE", "/v1/subscriptions/{subscription_id}", None, 200, "operator"),
     Way("GET", "/v1/policy", None, 200, "operator"),
     Way("POST", "/v1/policy/check", {"caller": "http:x", "tool_id": "com.example.echo/say"}, 200, "operator"),
     Way("POST", "/v1/reload", None, 200, "operator"),
@@ -490,6 +493,29 @@ async def test_a_pair_may_be_reached_by_plain_http_on_this_machine(with_keys: Se
 
 async def test_an_unknown_token_cannot_be_revoked(server: Server) -> None:
     is_error(await server.ask("DELETE", "/v1/tokens/t1"), 404, "not_found")
+
+
+async def test_subscriptions_are_listed_in_pages_and_ended_once(server: Server) -> None:
+    mine = server.exchange.subscription_id
+    server.exchange.feed.feed([SubscriptionRequested(0, "", BOB, "news", 0, durable=True)])
+    whole = (await server.ask("GET", "/v1/subscriptions")).json()
+    assert [one["subscriber"] for one in whole["subscriptions"]] == ["http:alice", "http:bob"]
+    assert whole["next"] is None
+    first = whole["subscriptions"][0]
+    assert {name: first[name] for name in ("subscription", "topic", "qos", "durable", "owed_events", "connected")} == {
+        "subscription": mine,
+        "topic": "build.#",
+        "qos": 1,
+        "durable": True,
+        "owed_events": 0,
+        "connected": False,
+    }
+    page = (await server.ask("GET", "/v1/subscriptions?limit=1")).json()
+    assert page["subscriptions"] == [first]
+    page = (await server.ask("GET", f"/v1/subscriptions?limit=1&after={page['next']}")).json()
+    assert page == {"subscriptions": whole["subscriptions"][1:], "next": None}
+    assert (await server.ask("DELETE", f"/v1/subscriptions/{mine}")).json() == {"subscription": mine, "ended": True}
+    is_error(await server.ask("DELETE", f"/v1/subscriptions/{mine}"), 404, "not_found")
 
 
 async def test_a_bad_configuration_says_where_and_that_nothing_changed(

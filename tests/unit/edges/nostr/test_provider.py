@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import tracemalloc
 
 import pytest
+from msgspec import Raw
 
 from tests.requirement import requirement
 from tests.unit.edges.nostr.kit import BUYER, ECHO, OTHER, OURS, Bench, read
@@ -211,6 +213,30 @@ def test_a_result_that_no_relay_would_carry_is_an_error() -> None:
     bench.agent.finish({"text": "x" * MAX_SENT_BYTES})
     assert bench.results() == []
     assert "larger than a relay carries" in bench.feedback()[-1].text
+
+
+def test_numbers_that_have_no_hash_are_errors_in_both_directions() -> None:
+    bench = Bench(answers=False)
+    huge = -(2**63) - 1
+    wrong = events.Draft(
+        5050,
+        json.dumps({"job_type": ECHO, "job_hash": "sha256:" + "0" * 64, "payload": {"n": huge}}),
+        (("p", OURS.public),),
+        int(bench.exchange.now().wall),
+    )
+    bench.provider.requested(events.signed(wrong, BUYER), bench.exchange.now())
+    assert bench.feedback()[-1].text == "inputs: an integer outside 64 bits"
+    bench.ask()
+    bench.agent.finish(Raw(b'{"n":%d}' % huge))
+    assert "an integer outside 64 bits" in bench.feedback()[-1].text
+    assert bench.results() == []
+
+
+def test_a_private_result_that_nip_44_does_not_carry_is_an_error() -> None:
+    bench = Bench(answers=False)
+    bench.ask(encrypt=BUYER.encrypt)
+    bench.agent.finish({"text": "x" * 66_000})
+    assert bench.feedback()[-1].content == "the result is larger than a relay carries"
 
 
 def test_an_output_that_is_no_object_is_the_value_of_one() -> None:

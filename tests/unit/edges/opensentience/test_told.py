@@ -18,7 +18,7 @@ from trunkline.edges.opensentience import told
 from trunkline.edges.opensentience.edge import OPENSENTIENCE
 from trunkline.edges.opensentience.told import ToldEvents
 from trunkline.edges.topics.edge import TOPICS
-from trunkline.effects import Answer, Notify
+from trunkline.effects import Answer, Notify, StopTelling
 from trunkline.entries import CallAccepted, EventTaken
 from trunkline.events import CallRequested, Event, EventGivenUp, SubscriberArrived
 from trunkline.events import EventTaken as Taken
@@ -100,6 +100,22 @@ def test_a_call_that_failed_is_made_again_after_1_2_4_and_at_most_30_seconds() -
         kit.advance(0.02)
         assert len(kit.calls()) == before + 1
     assert [round(wait) for wait in waits] == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_events_of_a_subscription_that_was_ended_are_not_tried_again() -> None:
+    kit = Agentless()
+    for number in range(told.MAX_AT_ONCE + 2):
+        kit.told.notify(notify(number), kit.now)
+    kit.answer(kit.calls()[0], Status.FAILED)
+    kit.told.stop(StopTelling(7, 0, "sub"), kit.now)
+    made = len(kit.calls())
+    for call in kit.calls()[1:]:
+        kit.answer(call, Status.FAILED)
+    kit.advance(60)
+    assert len(kit.calls()) == made
+    assert kit.told.wake_at() is None
+    kit.told.notify(Notify(7, 0, "other", 99, "e", "http:bob", "a.b", Raw(b"{}"), 1, AT), kit.now)
+    assert len(kit.calls()) == made + 1
 
 
 @pytest.mark.parametrize("terms", [{}, {"expires_ms": AT + 60_000}])

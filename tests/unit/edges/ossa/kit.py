@@ -1,7 +1,7 @@
 """The OSSA edge in a whole exchange in memory, seen from outside: agents with keys of their own, signed messages, time.
 
 ``Kit.agent`` is an agent that can sign; ``Agent.ask`` says something and gives the replies; ``Agent.connect`` is a
-connection that keeps what it was sent. Nothing listens: bytes go to ``Peers`` as a transport hands them over.
+connection that keeps what it was sent. Nothing listens: bytes go to ``OssaPeers`` as a transport hands them over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trunkline.edges.ossa import keys, messages, sealing, signing
 from trunkline.edges.ossa.edge import OSSA, OssaEdge
 from trunkline.edges.ossa.identity import Known
 from trunkline.edges.ossa.messages import Refused
-from trunkline.edges.ossa.peer import DISCONNECTED, Peer
+from trunkline.edges.ossa.peer import DISCONNECTED, OssaPeer
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.topics.edge import TOPICS
 from trunkline.events import TokenIssued
@@ -247,7 +247,7 @@ class Agent:
             assert reply["body"]["payload"]["registered"] == list(actions), reply
         return line
 
-    def peer(self, data: bytes | None = None) -> Peer:
+    def peer(self, data: bytes | None = None) -> OssaPeer:
         """What the exchange has of it."""
         if data is None:
             return self.kit.peers.by_agent[self.name]

@@ -91,6 +91,7 @@ def test_the_same_id_with_another_content_is_refused(kit: Kit) -> None:
     line.answer(line.got[-1], {})
     [reply] = alice.send(other)
     assert code(reply) == 400
+    assert "this messageId was used before with other content" in reply["body"]["error"]["message"]
     assert len(line.of("request")) == 1
 
 
@@ -106,6 +107,24 @@ def test_an_agent_that_has_a_key_and_is_away_is_503_and_one_that_nobody_knows_40
     kit.agent("bob")
     assert [code(one) for one in alice.ask("request", "bob", "echo")] == [503]
     assert [code(one) for one in alice.ask("request", "zed", "echo")] == [404]
+
+
+def test_an_agent_that_is_back_after_a_restart_and_has_not_registered_yet_is_503_and_says_when_to_come(
+    kit: Kit,
+) -> None:
+    alice, agent = kit.agent("alice"), kit.agent("bob")
+    agent.connect("echo")
+    after = kit.restarted()
+    line = agent.moved(after).connect()
+    with after:
+        request = after.post(alice.moved(after).signed(alice.message("request", "bob", "echo", {})))
+    assert request.status == 503
+    assert request.headers[b"retry-after"] == b"1"
+    assert json.loads(request.content)["body"]["error"]["details"]["retryAfterMs"] == 1000
+    assert [code(one) for one in alice.ask("request", "bob", "never")] == [404]
+    agent.ask("request", "trunkline", "register", {"actions": [{"name": "other", "side_effects": False}]})
+    assert [code(one) for one in alice.ask("request", "bob", "echo")] == [404], "it said what it does"
+    assert line.of("request") == []
 
 
 def test_an_expired_request_is_408_and_an_expired_event_is_dropped(kit: Kit) -> None:
@@ -126,6 +145,17 @@ def test_a_timeout_of_what_only_reads_is_run_again_for_a_repeat_and_what_has_eff
         assert [code(one) for one in replies] == [408]
         alice.send(message)
         assert len(line.of("request")) == expected
+
+
+def test_what_only_reads_is_run_16_times_for_the_same_message_and_no_more(kit: Kit) -> None:
+    line, alice = bob(kit), kit.agent("alice")
+    message = alice.message("request", "bob", "echo", {})
+    for _ in range(18):
+        line.agent.ask("heartbeat")
+        replies = alice.send(message)
+        kit.advance(60)
+        assert [code(one) for one in replies] == [408]
+    assert len(line.of("request")) == 16
 
 
 # --- order ------------------------------------------------------------------------------------------------------------
@@ -150,7 +180,7 @@ def test_as_many_as_may_wait_that_expired_behind_a_slow_one_all_end(kit: Kit) ->
     assert code(slow[0]) is None
     assert {code(one[0]) for one in late} == {408}
     assert len(alice.peer().asker) == 0
-    assert not alice.peer().asker._lanes
+    assert not alice.peer().asker._by_correlation
 
 
 def test_more_than_may_wait_is_refused_with_507_and_nothing_of_it_happens() -> None:

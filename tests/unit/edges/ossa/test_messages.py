@@ -121,7 +121,7 @@ def test_a_message_that_is_not_one_is_refused_with_400(path: str, value: object)
 )
 def test_what_is_not_strict_json_is_refused_and_addressed_to_nobody(data: bytes) -> None:
     refused = refusal(data)
-    assert (refused.error_code, refused.to, refused.thread_id) == (messages.BAD_REQUEST, None, None)
+    assert (refused.error_code, refused.to, refused.correlation) == (messages.BAD_REQUEST, None, None)
 
 
 @pytest.mark.parametrize("payload", [{}, [1], "text", 5, 1.5, True, None])

@@ -6,11 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.edges.ossa.kit import Agent, Kit, refusal
 from trunkline import entries
 from trunkline.edges.ossa.peers import FORGET_S
+from trunkline.events import SubscriptionEnded
 from trunkline.model import LATEST_MS, Decision, Policy, Rule
+from trunkline.testing.memory import BOSS
 
 
 @pytest.fixture
@@ -122,7 +125,7 @@ class Urls:
 
 def test_an_agent_with_a_url_is_reached_by_it_again_when_its_socket_ended() -> None:
     kit, urls = Kit(), Urls()
-    kit.peers.on_url = lambda peer, _: peer.attach(urls, "url")
+    kit.edge.reach = lambda peer, _: peer.attach(urls, "url")
     bob = kit.agent("bob", url="https://bob.example/in")
     line = bob.connect("echo")
     kit.call("bob/echo")
@@ -139,6 +142,20 @@ def test_an_agent_with_a_url_offers_the_same_after_a_restart() -> None:
     bob.connect("echo")
     later = kit.restarted()
     assert later.peers.by_agent["bob"].tools.keys() == {"bob/echo"}
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_who_has_a_key_of_an_id_that_is_the_exchanges_own_is_nobody(is_signed: bool) -> None:
+    kit = Kit(require_signature=False)
+    agent = kit.agent("plain")
+    # None is made any more; a record from before that may hold one.
+    state = kit.exchange.hub.state
+    state.tokens = {name: replace(token, agent="space.x") for name, token in state.tokens.items()}
+    kit.exchange.hub.credentials.index()
+    agent.name = "space.x"
+    message = agent.message("request", "bob", "greet")
+    data = agent.signed(message) if is_signed else json.dumps(message).encode()
+    assert refusal(agent.send, data).error_code == 401
 
 
 def test_a_key_that_is_revoked_ends_what_its_agent_has_and_may(kit: Kit) -> None:
@@ -267,6 +284,20 @@ def test_what_expired_and_gets_no_reply_is_dropped_and_recorded(kit: Kit, kind: 
     line.agent.ask(kind, "trunkline", kind, {}, expiresAt=kit.stamp(-1), **more)
     assert [entry.code for entry in kit.exchange.recorded(entries.Noticed)] == ["message.expired"]
     assert len(line.agent.peer().streams) == 0
+
+
+def test_events_of_a_subscription_that_the_operator_ended_are_neither_sent_nor_told_again(kit: Kit) -> None:
+    alice, bob = kit.agent("alice"), kit.agent("bob")
+    line = bob.connect()
+    name, other = bob.subscribe("news"), bob.subscribe("other")
+    for number in range(2):  # the second waits for the first: they have one correlation
+        alice.ask("event", payload=number, topic="news", qos=1, correlationId="c")
+    assert len(line.of("event")) == 1
+    kit.exchange.feed.feed([SubscriptionEnded(0, "", BOSS, name)])
+    kit.advance(120)
+    assert len(line.of("event")) == 1
+    alice.ask("event", payload=2, topic="other", qos=1, correlationId="c")
+    assert [one["header"]["subscription"] for one in line.of("event")] == [name, other]
 
 
 def test_who_was_told_an_event_and_whose_key_was_revoked_is_not_told_it_again(kit: Kit) -> None:

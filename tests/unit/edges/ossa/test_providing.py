@@ -170,6 +170,40 @@ def test_events_and_results_reach_an_agent_that_works_on_as_much_as_it_may(kit: 
     assert result["body"]["payload"] == {"done": True}
 
 
+def test_what_waits_for_an_agent_leaves_by_urgency_calls_and_events_together_and_pieces_of_streams_first(
+    kit: Kit,
+) -> None:
+    alice, agent = kit.agent("alice"), kit.agent("bob")
+    line = agent.connect("echo")
+    agent.subscribe("news", qos=1)
+    line.room = 0
+    for priority in (9, 0, 5):
+        alice.ask("request", "bob", "echo", {"n": priority}, priority=priority)
+    for priority in (3, 7):
+        alice.ask("event", payload={"n": priority}, topic="news", qos=1, priority=priority)
+    alice.ask("stream_start", "bob", "echo", {"n": "stream"}, streamId="s")
+    assert line.got == []
+    line.room = 100
+    agent.peer().flush()
+    assert [one["body"]["payload"]["n"] for one in line.got] == ["stream", 0, 3, 5, 7, 9]
+
+
+def test_a_call_that_was_never_answered_takes_the_correlation_of_no_other_with_it(kit: Kit) -> None:
+    line = kit.agent("bob").connect("echo")
+    kit.call("bob/echo", correlation_id="c")
+    kit.advance(40)
+    apart = kit.call("bob/echo", correlation_id="c")
+    assert line.got[-1]["header"]["correlationId"] == apart.call_id, "its correlation is that of a late one"
+    kit.advance(20)
+    other = kit.call("bob/echo", {"n": 1}, correlation_id=apart.call_id)
+    request = line.got[-1]
+    assert request["header"]["correlationId"] == apart.call_id
+    kit.advance(18)
+    assert apart.code == "tool.timeout"
+    line.answer(request, {"y": 1})
+    assert other.output == {"y": 1}
+
+
 def test_calls_reach_an_agent_that_acknowledges_no_events(kit: Kit) -> None:
     kit = Kit(rate={"monitor": 10_000})
     bob = kit.agent("bob")

@@ -65,11 +65,11 @@ class Machine(RuleBasedStateMachine):
         self.out: dict[str, object] = {}
         self.now = 0.0
 
-    @rule(thread=st.sampled_from(["", "a", "b"]), priority=st.integers(0, 9))
-    def put(self, thread: str, priority: int) -> None:
+    @rule(correlation=st.sampled_from(["", "a", "b"]), priority=st.integers(0, 9))
+    def put(self, correlation: str, priority: int) -> None:
         item = object()
-        self.queue.put(item, thread, priority, self.now)
-        self.waiting.append(Waiting(item, thread, priority, self.now))
+        self.queue.put(item, correlation, priority, self.now)
+        self.waiting.append(Waiting(item, correlation, priority, self.now))
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 10.0, 30.0, 100.0]))
     def wait(self, seconds: float) -> None:
@@ -79,10 +79,10 @@ class Machine(RuleBasedStateMachine):
         seen = set(self.out)
         free = []
         for one in self.waiting:
-            if not one.thread or one.thread not in seen:
+            if not one.correlation or one.correlation not in seen:
                 free.append(one)
-            if one.thread:
-                seen.add(one.thread)
+            if one.correlation:
+                seen.add(one.correlation)
         return min(
             free, key=lambda one: (one.priority - (self.now - one.since) // AGEING_S, one.since, one.priority),
             default=None,
@@ -98,17 +98,17 @@ class Machine(RuleBasedStateMachine):
         # Of those that are equal in everything any may leave.
         found = next(one for one in self.waiting if one.item is taken)
         assert (found.since, found.priority) == (expected.since, expected.priority)
-        assert found.thread not in self.out
+        assert found.correlation not in self.out
         self.waiting.remove(found)
-        if found.thread:
-            self.out[found.thread] = taken
+        if found.correlation:
+            self.out[found.correlation] = taken
 
     @precondition(lambda self: self.out)
     @rule(data=st.data())
     def done(self, data: st.DataObject) -> None:
-        thread = data.draw(st.sampled_from(sorted(self.out)))
-        del self.out[thread]
-        self.queue.done(thread)
+        correlation = data.draw(st.sampled_from(sorted(self.out)))
+        del self.out[correlation]
+        self.queue.done(correlation)
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -123,16 +123,16 @@ class Machine(RuleBasedStateMachine):
         assert len(self.queue) == len(self.waiting)
 
     def teardown(self) -> None:
-        for thread in self.out:
-            self.queue.done(thread)
+        for correlation in self.out:
+            self.queue.done(correlation)
         while self.waiting:
             item = self.queue.take(self.now)
             assert item is not None, "something never leaves"
             found = next(one for one in self.waiting if one.item is item)
             self.waiting.remove(found)
-            self.queue.done(found.thread)
+            self.queue.done(found.correlation)
         assert len(self.queue) == 0
-        assert not self.queue._threads
+        assert not self.queue._correlations
 
 
 Machine.TestCase.settings = settings(max_examples=400, stateful_step_count=40, deadline=None)

@@ -46,11 +46,11 @@ def test_for_several_recipients_each_opens_it_with_his_own_key() -> None:
     refused(message, OKPKey.generate_key("X25519"))
 
 
-def test_a_shared_key_opens_what_it_sealed() -> None:
-    key = OctKey.import_key(b"s" * 32)
-    message = replace(MESSAGE, payload=sealing.seal_shared(PLAIN, MESSAGE.message_id, b"s" * 32))
-    assert bytes(sealing.open_sealed(message, key)) == bytes(PLAIN)
-    refused(message, OctKey.import_key(b"t" * 32))
+def test_what_was_encrypted_with_a_key_that_two_share_is_not_opened_here() -> None:
+    protected = {"alg": "dir", "enc": "A256GCM", "messageId": MESSAGE.message_id}
+    registry = jwe.JWERegistry(algorithms=["dir", "A256GCM"], strict_check_header=False)
+    made = jwe.encrypt_compact(protected, bytes(PLAIN), OctKey.import_key(b"s" * 32), registry=registry)
+    refused(replace(MESSAGE, payload=Raw(json.dumps({sealing.MEMBER: made}).encode())))
 
 
 def test_a_key_of_another_does_not_open_it() -> None:

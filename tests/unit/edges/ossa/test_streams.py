@@ -14,7 +14,7 @@ from msgspec import Raw
 from tests.unit.edges.ossa.kit import refusal
 from trunkline.edges.ossa import streams
 from trunkline.edges.ossa.messages import STREAM_DATA, STREAM_END, STREAM_START, Identity, Message
-from trunkline.edges.ossa.streams import IDLE_S, MAX_STREAMS, Streams
+from trunkline.edges.ossa.streams import IDLE_S, MAX_STREAMS, OssaStreams
 
 ALICE = Identity("alice", "worker")
 COUNT = 5
@@ -28,7 +28,7 @@ def piece(kind: str, stream_id: str = "s", sequence: int | None = None, message_
 
 
 def test_pieces_go_on_as_they_come() -> None:
-    found = Streams()
+    found = OssaStreams()
     for sequence, kind in ((None, STREAM_START), (0, STREAM_DATA), (1, STREAM_DATA), (2, STREAM_END)):
         one = piece(kind, sequence=sequence)
         assert found.receive(one, 0.0) == ([one], False)
@@ -36,7 +36,7 @@ def test_pieces_go_on_as_they_come() -> None:
 
 
 def test_nothing_beyond_a_gap_goes_on_until_it_is_filled() -> None:
-    found = Streams()
+    found = OssaStreams()
     found.receive(piece(STREAM_START), 0.0)
     end, third, second, first = (piece(STREAM_END, sequence=3), *(piece(STREAM_DATA, sequence=n) for n in (2, 1, 0)))
     assert [found.receive(one, 0.0) for one in (end, third, second)] == [([], True)] * 3
@@ -46,7 +46,7 @@ def test_nothing_beyond_a_gap_goes_on_until_it_is_filled() -> None:
 
 
 def test_a_repeat_goes_on_once() -> None:
-    found = Streams()
+    found = OssaStreams()
     start, data = piece(STREAM_START), piece(STREAM_DATA, sequence=0)
     assert found.receive(start, 0.0)[0] == [start]
     assert found.receive(start, 0.0)[0] == []
@@ -55,7 +55,7 @@ def test_a_repeat_goes_on_once() -> None:
 
 
 def test_what_has_not_begun_or_has_ended_is_refused_and_so_is_an_end_before_what_came() -> None:
-    found = Streams()
+    found = OssaStreams()
     assert refusal(found.receive, piece(STREAM_DATA, sequence=0), 0.0).error_code == 400
     found.receive(piece(STREAM_START), 0.0)
     assert refusal(found.receive, piece(STREAM_START), 0.0).error_code == 400
@@ -66,7 +66,7 @@ def test_what_has_not_begun_or_has_ended_is_refused_and_so_is_an_end_before_what
 
 
 def test_streams_and_what_they_hold_have_bounds() -> None:
-    found = Streams()
+    found = OssaStreams()
     for n in range(MAX_STREAMS):
         found.receive(piece(STREAM_START, f"s{n}"), 0.0)
     assert refusal(found.receive, piece(STREAM_START, "more"), 0.0).error_code == 507
@@ -79,7 +79,7 @@ def test_streams_and_what_they_hold_have_bounds() -> None:
 
 
 def test_an_idle_stream_is_closed_after_300_s() -> None:
-    found = Streams()
+    found = OssaStreams()
     start = piece(STREAM_START)
     found.receive(start, 0.0)
     found.receive(piece(STREAM_DATA, sequence=4), 100.0)
@@ -94,7 +94,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.streams = Streams()
+        self.streams = OssaStreams()
         self.made = {
             name: [piece(STREAM_DATA, name, n) for n in range(COUNT)] + [piece(STREAM_END, name, COUNT)]
             for name in "abc"
@@ -135,7 +135,7 @@ TestStreams = Machine.TestCase
 
 
 def test_a_piece_goes_where_its_start_said_and_is_what_its_start_said() -> None:
-    streams = Streams()
+    streams = OssaStreams()
     streams.receive(piece(STREAM_START), 0.0)
     other = msgspec.structs.replace(piece(STREAM_DATA, sequence=0), recipients=(Identity("eve", "worker"),))
     assert refusal(streams.receive, other, 0.0).error_code == 400

@@ -277,5 +277,18 @@ async def test_a_stream_ends_when_the_exchange_stops_and_when_a_defect_ends_its_
         assert [name async for name, _, _ in stream] == ["closing"]
 
 
+async def test_a_stream_whose_subscription_the_operator_ends_is_told_so_and_ends(web: Web) -> None:
+    async with web.reading("a", qos=1) as stream, web.reading("b") as other:
+        name = (await anext(stream))[2]["subscription"]
+        await anext(other)
+        answer = await web.client.delete(f"/v1/subscriptions/{name}", headers=bearer(OPERATOR_TOKEN))
+        assert (answer.status_code, answer.json()) == (200, {"subscription": name, "ended": True})
+        assert [(kind, data) async for kind, _, data in stream] == [
+            ("closing", {"reason": "the operator ended this subscription"})
+        ]
+        await web.publish("b", 2)
+        assert (await anext(other))[2]["payload"] == 2
+
+
 def test_the_path_of_the_routes_is_that_of_the_door() -> None:
     assert routes.PATH.startswith(routes.PREFIXES[0] + "/")

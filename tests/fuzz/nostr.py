@@ -1,0 +1,102 @@
+"""Anything over Nostr: what a relay sends, what an event holds that a stranger signed well, and what he encrypts.
+
+Each function is one of its seed. Nothing may raise, no defect may be on record, and what was taken on has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from typing import Any
+
+import orjson
+
+from tests.fuzz.mutations import Mutator
+from tests.unit.edges.nostr.kit import BUYER, ECHO, OURS, Bench
+from trunkline.edges.nostr import events
+from trunkline.edges.nostr.events import Draft, Event, NotAnEvent
+from trunkline.edges.nostr.keys import Signer
+from trunkline.edges.nostr.provider import PROCESS
+from trunkline.edges.nostr.session import Filter, RelaySession
+from trunkline.model import Now
+
+ENVELOPE = {"job_type": ECHO, "schema_version": 1, "job_hash": "sha256:" + "0" * 64, "payload": {"text": "x"}}
+TAGS: list[Any] = [
+    [["p", OURS.public]],
+    [["p", OURS.public], ["param", "schema_id", ECHO], ["i", '{"text": "hi"}', "text"]],
+    [["p", OURS.public], ["encrypted"]],
+    [["relays", "wss://x"], ["bid", "100"], ["output", "application/json"], ["e", "ab" * 32], ["k", "5050"]],
+]
+FRAMES: list[Any] = [
+    ["EVENT", "a", {"id": "x", "tags": [["p", "y"]], "kind": 1}],
+    ["OK", "ab" * 32, True, "duplicate: x"],
+    ["EOSE", "a"],
+    ["CLOSED", "a", "auth-required: x"],
+    ["AUTH", "challenge"],
+    ["NOTICE", "words"],
+]
+
+
+def jobs(seed: int, count: int) -> int:
+    """Well signed events with anything in them, for us; and deletions of them."""
+    chance = random.Random(seed)
+    contents, tags = Mutator(seed, [ENVELOPE]), Mutator(seed, TAGS)
+    bench = Bench(requests_per_minute=1_000_000)
+    for _ in range(count):
+        event = _event(chance, contents, tags, int(bench.exchange.now().wall))
+        if event is None:
+            continue
+        if chance.random() < 0.9:
+            bench.provider.requested(event, bench.exchange.now())
+        else:
+            bench.provider.deleted(event, bench.exchange.now())
+        bench.said.clear()
+    assert bench.exchange.died is None
+    assert [code for code in bench.exchange.notices() if not code.startswith("nostr.")] == []
+    assert bench.exchange.views.open_steps(PROCESS) == {}
+    bench.exchange.close()
+    return count
+
+
+def _event(chance: random.Random, contents: Mutator, tags: Mutator, now: int) -> Event | None:
+    content = contents.body().decode("utf-8", "replace")
+    if chance.random() < 0.2:
+        content = ""
+    try:
+        found = json.loads(tags.body())
+        wanted = tuple(tuple(str(part) for part in tag) for tag in found if isinstance(tag, list))
+    except (ValueError, TypeError, RecursionError):
+        wanted = (("p", OURS.public),)
+    if ("encrypted",) in wanted and content and len(content) < 5000:
+        content = BUYER.encrypt(content, OURS.public)
+    try:
+        return events.read(events.encoded(events.signed(Draft(5050, content, wanted, now), BUYER)))
+    except (NotAnEvent, UnicodeEncodeError, orjson.JSONEncodeError):
+        return None
+
+
+def frames(seed: int, count: int) -> int:
+    """Anything that a relay sends."""
+    mutator, signer = Mutator(seed, FRAMES), Signer(bytes(31) + b"\x05")
+    relay = RelaySession("ws://x", lambda draft: events.signed(draft, signer))
+    now = Now(0.0, 1e9)
+    relay.connected(now)
+    relay.subscribe("a", lambda now: [Filter()], now)
+    for number in range(count):
+        relay.receive(mutator.body(), Now(float(number), 1e9))
+        relay.wake(Now(float(number), 1e9))
+        relay.take_output()
+    assert len(relay) == 0
+    return count
+
+
+def bytes_of_events(seed: int, count: int) -> int:
+    """Anything in the place of an event; what is let in is what was signed."""
+    signer = Signer(bytes(31) + b"\x05")
+    good = events.signed(Draft(1, "hé", (("p", "x"),), 5), signer)
+    mutator = Mutator(seed, [json.loads(events.encoded(good))])
+    for _ in range(count):
+        with contextlib.suppress(NotAnEvent):
+            assert events.read(mutator.body()) == good
+    return count

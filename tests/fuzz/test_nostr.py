@@ -1,0 +1,22 @@
+"""Anything over Nostr is a job, refused, or passed over; nothing of it is fatal. Deterministic by seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz import nostr
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_strangers_sign_is_never_fatal(seed: int) -> None:
+    nostr.jobs(seed, 400)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_relays_send_is_never_fatal(seed: int) -> None:
+    nostr.frames(seed, 4000)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_let_in_as_an_event_is_what_its_author_signed(seed: int) -> None:
+    nostr.bytes_of_events(seed, 1500)
