@@ -224,7 +224,8 @@ class Buyer:
             return []
         request = order.requests[event.value("e")]
         if event.pubkey != request.provider:
-            self._note("nostr.not_asked", npub_of(event.pubkey), "it answers a request that another one was asked")
+            # Without a name: of the same the exchange writes down only some, and names cost nothing.
+            self._note("nostr.not_asked", "", "somebody answers a request that another one was asked")
         elif request.state not in {"recording", "answered"} and request.fate != "lied":
             if event.kind == self._settings.kinds.result:
                 self._result(order, request, event, now)

@@ -4,8 +4,8 @@ Owns the rim around ``buyer``: what the exchange says to the agent goes to it, w
 fed, requests told to relays), its timer, what it listens for, and which types are offered as announcements come in.
 Does not own any decision about a job.
 
-Invariant: whatever relays send, the exchange is told of new tools, and orders are looked through, at most once in
-``GATHER_S``.
+Invariant: whatever relays send, orders are looked through at most once in ``GATHER_S``, and the exchange is told of
+other tools, which is an entry, at most once in ``OFFER_S``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trunkline.edges.nostr.buyer import EDGE, PROVIDERS, Buyer, ListenAgain, Loo
 from trunkline.edges.nostr.client import OLDEST_S, Told
 from trunkline.edges.nostr.discovery import Book, Records
 from trunkline.edges.nostr.events import Event
-from trunkline.edges.nostr.keys import Signer, npub_of
+from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import BadMessage
 from trunkline.edges.nostr.orders import PROCESS
 from trunkline.edges.nostr.session import Filter
@@ -37,6 +37,8 @@ ANSWERS: Final = "answers"
 ANNOUNCEMENTS: Final = "announcements"
 # New announcements are acted upon together.
 GATHER_S: Final = 0.25
+# Somebody who announces other types all the time must not fill the disk: 64 names a minute are 5 MB a day.
+OFFER_S: Final = 60.0
 # New events are wanted from a little before a connection was made; what belongs to open requests, from any time.
 OVERLAP_S: Final = 60
 MAX_LISTENED: Final = 1000
@@ -88,6 +90,8 @@ class RemoteJobs(Resident):
         self._alarm = Alarm(feed, self.buyer.wake_at, self._wake)
         self._offered: tuple[str, ...] = remote_tools.offered(())
         self._gathering: Timer | None = None
+        self._offering: Timer | None = None
+        self._offered_at = float("-inf")
 
     def _steps(self, call_id: str) -> Sequence[ProcessStep]:
         return self._views.open_steps(PROCESS).get(call_id, [])
@@ -116,8 +120,9 @@ class RemoteJobs(Resident):
         self._relays.unsubscribe(ANSWERS)
         self._relays.unsubscribe(ANNOUNCEMENTS)
         self._alarm.cancel()
-        if self._gathering is not None:
-            self._gathering.cancel()
+        for timer in (self._gathering, self._offering):
+            if timer is not None:
+                timer.cancel()
         self.leave("stopping")
 
     def arrive(self) -> None:
@@ -205,7 +210,8 @@ class RemoteJobs(Resident):
         try:
             is_news = self.book.heard(event, self._feed.now())
         except BadMessage as error:
-            self._feed.feed([Noticed("nostr.announcement", EDGE, npub_of(event.pubkey), str(error))])
+            # Without a name: of the same the exchange writes down only some, and names cost nothing.
+            self._feed.feed([Noticed("nostr.announcement", EDGE, "", str(error))])
             return
         if is_news and self._gathering is None:
             self._gathering = self._feed.call_later(GATHER_S, self._gathered)
@@ -213,9 +219,18 @@ class RemoteJobs(Resident):
     def _gathered(self) -> None:
         """Offer what is announced now, and ask those who came."""
         self._gathering = None
+        now = self._feed.now()
+        wait_s = self._offered_at + OFFER_S - now.mono
+        if wait_s <= 0:
+            self._offer_announced()
+        elif self._offering is None:
+            self._offering = self._feed.call_later(wait_s, self._offer_announced)
+        self._do(self.buyer.announced(now))
+
+    def _offer_announced(self) -> None:
+        self._offering = None
         offered = remote_tools.offered(self.book.types().items())
         if offered != self._offered:
-            self._offered = offered
+            self._offered, self._offered_at = offered, self._feed.now().mono
             if self.number:
                 self.offer()
-        self._do(self.buyer.announced(self._feed.now()))

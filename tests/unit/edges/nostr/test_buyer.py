@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.requirement import requirement
 from tests.unit.edges.nostr.market import EMBED, PROVIDERS, RANK, US, Market, announcement, embedded, ranked, shown
-from trunkline.edges.nostr import messages
+from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.buyer import LOOK_S
 from trunkline.edges.nostr.buyer import PROVIDERS as RECORDS
 from trunkline.edges.nostr.events import Draft
@@ -596,6 +596,35 @@ def test_after_a_restart_the_same_request_is_told_again_and_a_late_result_is_tak
     assert view is not None
     assert view.status is CallStatus.SUCCEEDED
     assert len(again.requests()) == 1
+
+
+def test_a_clean_stop_leaves_requests_under_way_and_the_next_start_goes_on_with_them() -> None:
+    market = Market()
+    market.announce(ANNA)
+    call_id = market.call().call_id
+    [request] = market.requests()
+    market.agent.stop()
+    assert market.taken_back() == []
+    again = market.restarted()
+    again.exchange.advance(5)
+    again.answer(ANNA, embedded(), request=request)
+    view = again.exchange.views.call(call_id)
+    assert view is not None
+    assert (view.status, again.requests()) == (CallStatus.SUCCEEDED, [request])
+
+
+def test_a_request_with_something_that_the_record_masks_is_the_same_after_a_restart() -> None:
+    market = Market()
+    market.announce(ANNA)
+    secret = "tlk_" + "aB3" * 15
+    market.call(inputs={**EMBED, "texts": [secret, "b"]})
+    [request] = market.requests()
+    again = market.restarted()
+    again.exchange.advance(2)
+    assert again.requests() == [request]
+    assert events.checked(again.requests()[0]) == request
+    disk = market.exchange.disk.folder
+    assert not any(secret.encode() in path.read_bytes() for path in disk.rglob("*") if path.is_file())
 
 
 def test_who_lied_before_a_restart_is_not_asked_again_after_it() -> None:
