@@ -209,6 +209,13 @@ def ossa(seed: int) -> int:
     return messages.fuzz(seed, 2_000) + messages.fields(seed, 24)
 
 
+def market(seed: int) -> int:
+    """P-D1 for a buyer on Nostr: 2,000 words of providers, made wrong."""
+    from tests.fuzz import market as providers
+
+    return providers.fuzz(seed, 2_000)
+
+
 def nostr(seed: int) -> int:
     """P-D1 for Nostr: 1,000 events of strangers, 10,000 frames of relays, 4,000 things in the place of an event."""
     from tests.fuzz import nostr as strangers
@@ -327,6 +334,7 @@ JOBS: Final = (
     Job(logs, "outputs"),
     Job(agents, "words of agents"),
     Job(ossa, "OSSA messages"),
+    Job(market, "words of providers"),
     Job(nostr, "words of strangers"),
     Job(lossy, "messages over a bad network"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),

@@ -135,6 +135,17 @@ class NostrPricing(Section):
     sandbox_per_minute_msats: Count = 0
 
 
+class NostrBuyer(Section):
+    """How jobs of ours are bought from providers."""
+
+    # How long a provider may say nothing before the next one is asked.
+    silence_s: Annotated[float, Meta(ge=1, le=3600)] = 30.0
+    # Whether what we offer ourselves may be bought by us.
+    from_ourselves: bool = False
+    # A tool that says which results of a job mean the same; without one they are compared.
+    judge: str = ""
+
+
 class Nostr(Section):
     """Jobs over Nostr: the embedded relay and the outside ones, and what strangers may ask for."""
 
@@ -147,6 +158,7 @@ class Nostr(Section):
     requests_per_minute: Annotated[int, Meta(ge=1, le=1_000_000)] = 600
     max_context_tokens: Positive = 128_000
     pricing: NostrPricing = NostrPricing()
+    buyer: NostrBuyer = NostrBuyer()
     kinds: NostrKinds = NostrKinds()
 
 
@@ -307,6 +319,7 @@ class LedgerTable(Section):
 
 # The agent that does typed jobs, and the names of their types (docs/protocols/openagents.md).
 JOBS_AGENT: Final = "trunkline.jobs"
+REMOTE_JOBS_AGENT: Final = "nostr.jobs"
 _SCHEMA_ID: Final = re.compile(r"oa(\.[a-z][a-z0-9_]*){1,2}\.v[1-9][0-9]*")
 # What OSSA calls the type of an agent (docs/protocols/ossa.md).
 _AGENT_CLASS: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -409,11 +422,16 @@ class Config(Sections, frozen=True, kw_only=True):
         return HubSettings(
             self.policy(),
             self.limits,
-            untrusted_agents=frozenset(agent.id for agent in self.agents if agent.reads_untrusted),
+            untrusted_agents=self._untrusted_agents(),
             unpinned_agents=frozenset(agent.id for agent in self.agents if not agent.pin_definitions),
             schema_strict=self.schema_strict,
             approval_expire_s=self.approvals.expire_s,
         )
+
+    def _untrusted_agents(self) -> frozenset[str]:
+        found = frozenset(agent.id for agent in self.agents if agent.reads_untrusted)
+        # What comes from an outside relay was written by anybody; on our own, on this machine, nobody else writes.
+        return found | {REMOTE_JOBS_AGENT} if self.nostr.relays else found
 
     def policy(self) -> Policy:
         """The file's rules in order, then the built-in ones; the version is a hash of them."""
@@ -662,6 +680,9 @@ def _tool_problems(place: KeyPath, tools: Mapping[str, str], what: str) -> Itera
 
 
 def _offer_problems(nostr: Nostr) -> Iterator[tuple[KeyPath, str]]:
+    judge_agent, _, judge_tool = nostr.buyer.judge.partition("/")
+    if nostr.buyer.judge and not (AGENT_ID.fullmatch(judge_agent) and TOOL_NAME.fullmatch(judge_tool)):
+        yield ("nostr", "buyer", "judge"), "expected the id of a tool, 'agent_id/tool_name'"
     for index, line in enumerate(nostr.offer):
         key: KeyPath = ("nostr", "offer", index)
         agent_id, slash, tool_name = line.partition("/")

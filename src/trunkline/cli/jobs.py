@@ -1,4 +1,4 @@
-"""``trunkline jobs``: the job types and where they can run, one of them in full, and submitting a job.
+"""``trunkline jobs``: the job types and where they can run, one of them in full, submitting a job, who does jobs.
 
 Owns what a person sees of jobs. A job is submitted as a call of the tool that has its schema id, so its progress, its
 exit code and Ctrl-C are those of ``trunkline call``. Does not own what a type is (``trunkline.jobs.schemas``).
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import click
-from msgspec import Raw, structs, to_builtins
+from msgspec import DecodeError, Raw, structs, to_builtins
 
 from trunkline.cli.call import ProgressPrinter, run_and_tell
-from trunkline.cli.client import ExchangeClient, encode
+from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, printable, say, table
 from trunkline.cli.tools import all_tools, help_with_tool
@@ -21,6 +21,8 @@ from trunkline.jobs.schemas import JobType, job_types
 from trunkline.jobs.tool_schemas import job_type_of, tool_of
 
 AGENT: Final = "trunkline.jobs"
+# Has jobs done by others; it runs none itself.
+REMOTE: Final = "nostr.jobs"
 
 
 @click.group(invoke_without_command=True)
@@ -33,6 +35,7 @@ def jobs(context: click.Context, settings: CommandSettings) -> None:
     trunkline jobs
     trunkline jobs show oa.embedding.v1
     trunkline jobs submit oa.embedding.v1 '{"texts": ["hello"], "model": "trunkline-hashing-v1"}'
+    trunkline jobs providers
     """
     if context.invoked_subcommand is not None:
         return
@@ -84,19 +87,114 @@ def _cells(field: dict[str, Any]) -> list[str]:
 @click.argument("json_input", metavar="JSON")
 @click.option("--key", metavar="K", help="A name of yours for this job: a repeat returns its outcome.")
 @click.option("--no-wait", is_flag=True, help="If a person is asked, do not wait: exit with 3.")
+@click.option("--remote", is_flag=True, help="Have it done by providers on Nostr.")
+@click.option("--provider", metavar="NPUB", help="With --remote: ask only this one.")
+@click.option("--bid", metavar="MSATS", type=click.IntRange(0), help="With --remote: what it may cost.")
+@click.option("--private", is_flag=True, help="With --remote: nobody but the provider can read it.")
+@click.option("--providers", metavar="N", type=click.IntRange(1, 9), help="With --remote: how many have to do it.")
 @shared
-def submit(settings: CommandSettings, schema_id: str, json_input: str, key: str | None, no_wait: bool) -> None:
+def submit(
+    settings: CommandSettings,
+    schema_id: str,
+    json_input: str,
+    key: str | None,
+    no_wait: bool,
+    remote: bool,
+    **options: str | int | bool | None,
+) -> None:
     """Do a job of the type SCHEMA with the inputs JSON (`-` for stdin, `@FILE` for a file), and print its outputs.
 
-    Progress is shown on stderr. Exits as `trunkline call` does.
+    Progress is shown on stderr. Exits as `trunkline call` does. With --remote it leaves this machine: what providers
+    gave is verified, and `verification` says how.
     """
+    said_of_market = {name: value for name, value in options.items() if value}
+    if options["bid"] is not None:
+        said_of_market["bid_msats"] = said_of_market.pop("bid", 0)
+    if said_of_market and not remote:
+        raise click.UsageError("--provider, --bid, --private and --providers need --remote")
+    body = json_argument(json_input)
     exchange = settings.connect()
-    tool = _tool(exchange, schema_id)
-    said: dict[str, object] = {"tool_id": tool, "input": Raw(json_argument(json_input))}
+    tool = _remote_tool(exchange, schema_id) if remote else _tool(exchange, schema_id)
+    said: dict[str, object] = {"tool_id": tool, "input": Raw(_with_options(body, said_of_market))}
     if key is not None:
         said["idempotency_key"] = key
     help_with_tool(exchange, tool)
     run_and_tell(settings, exchange, encode(said), ProgressPrinter(), no_wait=no_wait)
+
+
+def _with_options(body: bytes, options: dict[str, Any]) -> bytes:
+    """The inputs, and beside them what is said of how they are bought. What is no object the exchange refuses."""
+    if not options:
+        return body
+    try:
+        inputs = decode(body, type=dict[str, Raw])
+    except DecodeError:
+        return body
+    if "remote" in inputs:
+        raise click.UsageError("`remote` in JSON, or --provider, --bid, --private and --providers: not both")
+    return encode({**inputs, "remote": options})
+
+
+def _remote_tool(exchange: ExchangeClient, schema_id: str) -> str:
+    """The tool that has jobs of a type done elsewhere."""
+    wanted = f"{REMOTE}/{schema_id}"
+    known = [str(one["tool_id"]) for one in all_tools(exchange)]
+    if wanted in known:
+        return wanted
+    names = [name.partition("/")[2] for name in known if name.startswith(f"{REMOTE}/oa.")]
+    if not names:
+        raise _nothing_bought()
+    text = did_you_mean(near(schema_id, names)) or "; `trunkline jobs providers` lists who announces what"
+    raise CommandFailed("not_found", f"no provider announces {schema_id!r}{text}")
+
+
+def _nothing_bought() -> CommandFailed:
+    text = "no jobs are bought here; `trunkline status` says why nostr is off"
+    return CommandFailed("tool.unavailable", text, exit_code=1)
+
+
+@jobs.command("providers")
+@click.option("--schema", metavar="ID", help="Only who does jobs of this type.")
+@shared
+def providers(settings: CommandSettings, schema: str | None) -> None:
+    """Who announces which jobs on Nostr, at which price, and how they did for us."""
+    exchange = settings.connect()
+    if not any(one["tool_id"] == f"{REMOTE}/providers" for one in all_tools(exchange)):
+        raise _nothing_bought()
+    wish = {} if schema is None else {"schema_id": schema}
+    found = exchange.post(at("calls"), {"tool_id": f"{REMOTE}/providers", "input": wish})
+    if found.get("status") != "succeeded":
+        end_with(
+            {"code": "tool.unavailable", "message": "the providers cannot be listed", **(found.get("error") or {})}
+        )
+    listed = found["output"]
+    if settings.shown_as_json(listed):
+        return
+    rows = [
+        [
+            printable(one["provider"]),
+            printable(", ".join(one["supported_jobs"])),
+            "/".join(f"{price:g}" for price in one["pricing"].values()),
+            f"{one['capacity']['max_concurrent_jobs']}",
+            _own_word(one["stability"]),
+            _record(one["record"]),
+        ]
+        for one in listed["providers"]
+    ]
+    table(["PROVIDER", "JOBS", "MSATS IN/OUT/MINUTE", "AT ONCE", "SAYS", "OUR RECORD"], rows)
+    if len(rows) < listed["count"]:
+        say(f"{len(rows)} of {listed['count']}; --schema shows fewer")
+
+
+def _own_word(stability: dict[str, Any] | None) -> str:
+    """What a provider says of how it did."""
+    return "" if stability is None else f"{stability['success_rate']:.0%} of {stability['jobs_completed']}"
+
+
+def _record(record: dict[str, int]) -> str:
+    """How it did for us."""
+    told = [f"{count} {name}" for name, count in record.items() if count and name != "total_ms"]
+    return ", ".join(told) or "none"
 
 
 def _tool(exchange: ExchangeClient, schema_id: str) -> str:
@@ -143,7 +241,11 @@ def _places(settings: CommandSettings) -> list[str] | None:
 
 def _described(job: JobType, places: list[str] | None) -> dict[str, Any]:
     tool = tool_of(job.schema_id)
-    runs_at = [place for place in places or () if place == tool or place.partition("/")[2] == job.schema_id]
+    runs_at = [
+        place
+        for place in places or ()
+        if place == tool or (place.partition("/")[2] == job.schema_id and not place.startswith(f"{REMOTE}/"))
+    ]
     return {
         "schema_id": job.schema_id,
         "verification_mode": job.schema.verification_mode,

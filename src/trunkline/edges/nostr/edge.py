@@ -15,6 +15,7 @@ from trunkline.edges.nostr import messages
 from trunkline.edges.nostr.announcing import Announcer, count_record
 from trunkline.edges.nostr.client import OLDEST_S, Bad, Client
 from trunkline.edges.nostr.events import MAX_CONTENT_BYTES, Draft, Event
+from trunkline.edges.nostr.jobs_agent import RemoteJobs
 from trunkline.edges.nostr.keys import own_signer
 from trunkline.edges.nostr.offer import Offer
 from trunkline.edges.nostr.provider import EDGE, Provider
@@ -49,6 +50,17 @@ class NostrEdge(RunningEdge):
         self.provider = Provider(given.feed, given.views, self._settings, self.signer, self.offer, self._say)
         self._announcer = Announcer(given.feed, self._settings, self.offer, self.provider.tally, self._announce)
         self._relay: RelayProcess | None = None
+        self.jobs = RemoteJobs(
+            given.feed,
+            given.views,
+            self._settings,
+            self.signer,
+            self.client,
+            self._say,
+            given.process,
+            given.version,
+            given.entropy,
+        )
 
     # -- starting and stopping -----------------------------------------------------------------------------------------
 
@@ -70,6 +82,7 @@ class NostrEdge(RunningEdge):
         self._announcer.start()
         if self._relay is not None:
             await self.client.wait_connected(self._relay.url, CONNECT_S)
+        await self.jobs.start()
 
     def _embedded(self) -> RelayProcess:
         given, kinds = self._given, self._settings.kinds
@@ -85,6 +98,7 @@ class NostrEdge(RunningEdge):
 
     async def stop(self) -> None:
         """Tell what is left to tell, and let go of all relays; what no relay has is on record."""
+        self.jobs.stop()
         self._announcer.stop()
         self.client.unsubscribe(REQUESTS)
         self.client.unsubscribe(DELETIONS)
@@ -129,7 +143,13 @@ class NostrEdge(RunningEdge):
     def status(self) -> Mapping[str, object]:
         """Relays, jobs, and who we are."""
         restarts = {} if self._relay is None else {"relay_restarts": self._relay.restarts}
-        return {"npub": self.signer.npub, **self.client.status(), **self.provider.status(), **restarts}
+        return {
+            "npub": self.signer.npub,
+            **self.client.status(),
+            **self.provider.status(),
+            **self.jobs.status(),
+            **restarts,
+        }
 
     def warnings(self) -> Sequence[str]:
         """Tools of the offer that nobody has here."""

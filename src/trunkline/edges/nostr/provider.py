@@ -193,7 +193,8 @@ class Provider:
         """A request, whose id and signature were checked."""
         addressed = messages.providers_of(event)
         is_ours = self._signer.public in addressed
-        if (addressed and not is_ours) or event.pubkey == self._signer.public:
+        is_own = event.pubkey == self._signer.public and not self._settings.buyer.from_ourselves
+        if (addressed and not is_ours) or is_own:
             return
         if event.id in self._refused:
             self._note("nostr.repeated", "a request that was refused before")

@@ -1,0 +1,321 @@
+"""One job that is being bought: what was asked of whom, what came back, and what of it is on record.
+
+Pure data and its arithmetic; what is done about it is ``buyer``'s. Owns the form of the steps on record, so that an
+order can be taken up after a restart from them and from the call, which the exchange delivers again.
+
+Invariant: a request that is on record is told to relays as it is there, so it is the same event however often that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from trunkline import strictjson
+from trunkline.config import Nostr
+from trunkline.edges.nostr import messages
+from trunkline.edges.nostr.discovery import Fate, Need
+from trunkline.edges.nostr.events import Draft, Event
+from trunkline.edges.nostr.keys import Signer, npub_of
+from trunkline.edges.nostr.messages import TooLarge
+from trunkline.edges.nostr.remote_tools import HARMLESS, OPTIONS, Options, job_type
+from trunkline.edges.nostr.results import Finding, Received
+from trunkline.effects import Deliver
+from trunkline.entries import ProcessStep
+from trunkline.jobs import consistency
+from trunkline.jobs.schemas import SANDBOX, JobType, count_tokens
+from trunkline.jobs.verification import JobVerdict, quorum_of
+
+PROCESS: Final = "nostr.request"
+ASKED: Final = "asked"
+OVER: Final = "over"
+VERDICT: Final = "verdict"
+# How long a job may take whose caller does not say; one of a sandbox has its own time beside it.
+DEFAULT_S: Final = 600.0
+# The longest: providers take no request that is older than an hour.
+LONGEST_S: Final = 3000.0
+# Before the caller's own limit, so that the answer is ours and not that he waited in vain.
+MARGIN_S: Final = 2.0
+# What most relays carry: a whole event.
+MAX_SENT_BYTES: Final = 65_536
+TOO_LARGE: Final = f"the job is larger than relays carry, {MAX_SENT_BYTES} bytes with everything around it"
+# Providers that are asked for one job, whatever becomes of them.
+MAX_ASKED: Final = 12
+
+# ``recording``: not told to anybody yet. ``posted``: told. ``working``: it has said a word. ``answered``: its result
+# counts. ``over``: it will not do it, or has lied.
+State = Literal["recording", "posted", "working", "answered", "over"]
+
+
+class BadOrder(ValueError):
+    """A call that cannot be a job; the text begins with the place."""
+
+
+class Request(Struct, eq=False):
+    """A job as it was asked of one provider."""
+
+    event: Event
+    provider: str
+    state: State
+    # When it has to have said something.
+    due: float
+    posted_at: float = 0.0
+    took_ms: int = 0
+    # It said nothing in its time: another one is asked, and what it still says counts.
+    is_silent: bool = False
+    # It said that it failed; of a sandbox the result that says how still follows.
+    has_failed: bool = False
+    fate: Fate | None = None
+    reason: str = ""
+    shown: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something may still come of it."""
+        return self.state in {"recording", "posted", "working"}
+
+
+class AskedStep(Struct, frozen=True):
+    """On record before a provider is asked."""
+
+    request: Event
+    provider: str
+
+
+class OverStep(Struct, frozen=True):
+    """On record when a provider will not be waited for."""
+
+    request: str
+    provider: str
+    fate: Fate
+    reason: str
+
+
+class Order(Struct, eq=False):
+    """One call, as a job that others do."""
+
+    call: Deliver
+    job: JobType
+    # With all defaults.
+    inputs: dict[str, Any]
+    options: Options
+    # What it asks of a provider, and what names it.
+    need: Need
+    job_hash: str
+    # Only this one is asked, if it is given.
+    named: str
+    deadline: float
+    # How long a provider may be silent.
+    patience_s: float
+    # Until then announcements may still come in.
+    look_until: float
+    wanted: int = 1
+    # How many results there have to be before they are judged.
+    goal: int = 1
+    # By the id of the event.
+    requests: dict[str, Request] = {}
+    # By the provider's public key.
+    results: dict[str, Received] = {}
+    shown: int = 0
+    # What a judge said: of which providers, and which of their results mean the same. Empty while it is asked.
+    judged_of: tuple[str, ...] = ()
+    groups: list[int | None] | None = None
+    is_judging: bool = False
+
+    @property
+    def call_id(self) -> str:
+        """Its call."""
+        return self.call.call_id
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody but the provider may read it: as the caller says, and always if the call is sensitive."""
+        return self.options.private or self.call.sensitive
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether nothing is left of the job but its result."""
+        return self.job.schema_id in HARMLESS
+
+    @property
+    def quorum(self) -> int:
+        """How many results have to agree."""
+        return quorum_of(self.wanted)
+
+    @property
+    def payload(self) -> Raw:
+        """The inputs as they are sent: complete, so that every way of hashing them gives the same."""
+        return Raw(msgspec.json.encode(self.inputs))
+
+    def open_requests(self) -> list[Request]:
+        """Those of which something may still come."""
+        return [request for request in self.requests.values() if request.is_open]
+
+    def live(self) -> int:
+        """How many results there are, or may be soon."""
+        return len(self.results) + sum(not request.is_silent for request in self.open_requests())
+
+
+def order_of(call: Deliver, silence_s: float, look_s: float, mono: float) -> Order:
+    """A call as an order; ``BadOrder`` if it is no job."""
+    job = job_type(call.tool_id.partition("/")[2])
+    try:
+        given = strictjson.load(bytes(call.input), strictjson.CARRIED_DEPTH, strictjson.CARRIED_CONTAINERS)
+        inputs = dict(given) if isinstance(given, dict) else {}
+        options = msgspec.convert(inputs.pop(OPTIONS, None) or {}, Options)
+    except strictjson.NotStrictJson:
+        raise BadOrder("inputs: expected an object") from None
+    except msgspec.ValidationError as error:
+        raise BadOrder(f"{OPTIONS}: {error}") from None
+    try:
+        named = options.public
+    except ValueError:
+        raise BadOrder(f"{OPTIONS}.provider: expected an npub") from None
+    problem = job.input_problem(inputs)
+    inputs = job.filled(inputs)
+    problem = problem or consistency.input_problem(job.schema_id, inputs)
+    if problem:
+        raise BadOrder(problem)
+    try:
+        job_hash = job.job_hash(inputs)
+    except strictjson.NotStrictJson:
+        raise BadOrder("inputs: cannot be hashed: an integer has more than 64 bits, or a text is no Unicode") from None
+    budget = _budget_s(call, job, inputs)
+    wanted = options.providers or (1 if named else job.detail.redundancy)
+    return Order(
+        call,
+        job,
+        inputs,
+        options,
+        _need(job, inputs, options),
+        job_hash,
+        named,
+        deadline=mono + budget,
+        patience_s=min(silence_s, max(budget / 4, 1.0)),
+        look_until=0.0 if named else mono + min(look_s, budget / 4),
+        wanted=1 if named else wanted,
+        goal=1 if named else wanted,
+    )
+
+
+def _need(job: JobType, inputs: dict[str, Any], options: Options) -> Need:
+    minutes = _sandbox_s(job, inputs) / 60
+    return Need(job.schema_id, count_tokens(inputs), minutes, str(inputs.get("model", "")), options.bid_msats)
+
+
+def _budget_s(call: Deliver, job: JobType, inputs: dict[str, Any]) -> float:
+    if call.timeout_ms is None:
+        return min(DEFAULT_S + _sandbox_s(job, inputs), LONGEST_S)
+    given = call.timeout_ms / 1000
+    return min(given - min(MARGIN_S, given / 10), LONGEST_S)
+
+
+def _sandbox_s(job: JobType, inputs: dict[str, Any]) -> float:
+    if job.schema_id != SANDBOX:
+        return 0.0
+    return float(inputs.get("sandbox", {}).get("resources", {}).get("timeout_secs", 60))
+
+
+def draft_of(order: Order, provider: str, settings: Nostr, signer: Signer, nonce: str, at: int) -> Draft:
+    """The request for one provider; ``TooLarge`` if relays do not carry it."""
+    try:
+        draft = messages.request_draft(
+            settings.kinds,
+            order.job.schema_id,
+            order.payload,
+            order.job_hash,
+            created_at=at,
+            nonce=nonce,
+            provider=provider,
+            bid_msats=order.options.bid_msats,
+            relays=settings.relays,
+            encrypt=signer.encrypt if order.is_private else None,
+        )
+    except ValueError:  # more than NIP-44 carries
+        raise TooLarge(TOO_LARGE) from None
+    if _size(draft) > MAX_SENT_BYTES:
+        # The envelope has the inputs, too, and it wins over the tag.
+        draft = msgspec.structs.replace(draft, tags=tuple(tag for tag in draft.tags if tag[:1] != ("i",)))
+    if _size(draft) > MAX_SENT_BYTES:
+        raise TooLarge(TOO_LARGE)
+    return draft
+
+
+def _size(draft: Draft) -> int:
+    return len(msgspec.json.encode(draft)) + messages.SIGNED_BYTES
+
+
+_asked: Final = msgspec.json.Decoder(AskedStep).decode
+_over: Final = msgspec.json.Decoder(OverStep).decode
+
+
+def take_up(order: Order, steps: Sequence[ProcessStep], mono: float) -> None:
+    """Fill an order with what is on record of it."""
+    for step in steps:
+        if step.step == ASKED:
+            asked = _asked(step.data)
+            request = Request(asked.request, asked.provider, "posted", mono + order.patience_s, mono)
+            order.requests[asked.request.id] = request
+        elif step.step == OVER:
+            over = _over(step.data)
+            found = order.requests.get(over.request)
+            if found is not None:
+                found.state, found.fate, found.reason = "over", over.fate, over.reason
+
+
+def asked_ids(steps: Sequence[ProcessStep]) -> list[str]:
+    """The requests of a job that may still be under way, by what is on record."""
+    found: dict[str, None] = {}
+    for step in steps:
+        if step.step == ASKED:
+            found[_asked(step.data).request.id] = None
+        elif step.step == OVER:
+            found.pop(_over(step.data).request, None)
+    return list(found)
+
+
+def finding_of(order: Order, verdict: JobVerdict | None) -> Finding:
+    """What became of an order: the verdict on its results, if there were any, and those who gave none."""
+    fates: dict[str, list[str]] = {"lied": [], "failed": [], "silent": []}
+    reasons = [] if verdict is None else list(verdict.reasons)
+    for request in order.requests.values():
+        npub = npub_of(request.provider)
+        if request.state == "over" and request.fate is not None:
+            fates[request.fate].append(npub)
+            reasons.append(f"{npub}: {request.reason}")
+        elif request.is_open and request.is_silent:
+            fates["silent"].append(npub)
+    reasons += [f"{one.result.provider}: {text}" for one in order.results.values() for text in one.warnings]
+    found = JobVerdict("failed") if verdict is None else verdict
+    return Finding(
+        state="verified" if found.state == "verified" else "failed",
+        mode=order.job.schema.verification_mode,
+        wanted=order.wanted,
+        quorum=order.quorum,
+        asked=len(order.requests),
+        reasons=tuple(reasons),
+        agreed=found.agreed,
+        dissented=found.dissented,
+        rejected=tuple(fates["lied"]),
+        failed=tuple(fates["failed"]),
+        silent=tuple(fates["silent"]),
+        to_be_paid=found.to_be_paid,
+        job_hash=order.job_hash,
+        output_hash=found.output_hash,
+    )
+
+
+def fates_of(order: Order, finding: Finding) -> Iterator[tuple[Request, Fate]]:
+    """How each provider did that was asked; nothing of those that were not given the time."""
+    for request in order.requests.values():
+        if request.state == "answered":
+            # A result that nobody agrees with is somebody's fault only if others agree with each other.
+            is_alone = bool(finding.agreed) and npub_of(request.provider) in finding.dissented
+            yield request, "disagreed" if is_alone else "succeeded"
+        elif request.is_open and request.is_silent:
+            yield request, "silent"
+        elif request.fate is not None:
+            yield request, request.fate
