@@ -47,6 +47,7 @@ VERBS = {
     "policy": Verb("policy", "policy", "The rules in force; what they would say to a call."),
     "space": Verb("space", "space", "Workspaces for agents: make, list, remove, run operations."),
     "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
+    "pylon": Verb("pylon", "pylon", "The bridge for pages: how to trust its certificate."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
     "check": Verb("check", "check", "Whether somebody's implementation of a protocol is right."),
     "ledger": Verb("ledger", "ledger", "The record of everything: verify, show, export."),

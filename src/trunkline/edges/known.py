@@ -14,15 +14,15 @@ from trunkline.edges.edge import Edge
 from trunkline.edges.http.edge import HTTP
 from trunkline.edges.opensentience.edge import OPENSENTIENCE
 from trunkline.edges.ossa.edge import OSSA
+from trunkline.edges.pylon.edge import PYLON
 from trunkline.edges.spaces.edge import SPACES
 from trunkline.edges.topics.edge import TOPICS
 
-EDGES: Final[tuple[Edge, ...]] = (TOPICS, SPACES, OPENSENTIENCE, CHIFFON, OSSA, HTTP)
+EDGES: Final[tuple[Edge, ...]] = (TOPICS, SPACES, OPENSENTIENCE, CHIFFON, OSSA, PYLON, HTTP)
 
 # Sections of trunkline.toml for edges that this release does not have, each with its key in ``ready.json``.
 UNBUILT: Final[dict[str, str | None]] = {
     "nostr": "relay",
-    "pylon": "pylon",
     "mcp": None,
     "cluster": None,
 }
