@@ -63,7 +63,7 @@ def started(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
 
 
 # Listeners with a default port, which only one exchange at a time could have.
-LISTENERS = {"ossa": "listen", "nostr": "relay"}
+LISTENERS = {"ossa": "listen", "nostr": "relay", "pylon": "listen"}
 
 
 # The same for whoever starts one by hand, with a free port for HTTP.

@@ -163,12 +163,15 @@ class Nostr(Section):
 
 
 class Pylon(Section):
-    """The Pusher door for a browser beside a coding agent."""
+    """The bridge for pages in a browser, in Pusher's protocol."""
 
     listen: str = "127.0.0.1:8081"
+    # Clients are `pylon:<app_key>` to the rules. It is in every page that uses it, and no secret.
     app_key: str = "local-key"
     tls: bool = True
+    # Besides those of this machine.
     allowed_origins: tuple[str, ...] = ()
+    # How the app-server is started; empty turns it off.
     codex: tuple[str, ...] = ("codex", "app-server")
 
 
@@ -368,6 +371,20 @@ BUILTIN_RULES: Final = (
         "every agent may tell those of events who subscribed to them; rules for topic/<topic> say where not",
     ),
     Rule(
+        "builtin-codex-request",
+        "pylon:*",
+        "pylon.codex/request",
+        Decision.ALLOW,
+        "a page may use the workspaces that it has connected; that it may connect them was decided then",
+    ),
+    Rule(
+        "builtin-codex-respond",
+        "pylon:*",
+        "pylon.codex/respond",
+        Decision.ALLOW,
+        "a page may answer what codex asks in the workspaces that it has connected",
+    ),
+    Rule(
         "builtin-side-effects",
         "*",
         "*",
@@ -563,6 +580,8 @@ def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
             yield ("ossa", "rate", name), f"expected the class of an agent, {_AGENT_CLASS.pattern}"
     yield from _command_problems(("pylon", "codex"), config.pylon.codex)
     yield from _job_problems(config.jobs)
+    if not AGENT_ID.fullmatch(config.pylon.app_key):
+        yield ("pylon", "app_key"), "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -, the first a letter or digit"
     yield from _agent_problems(config.agents)
     yield from _mcp_problems(config.mcp_servers)
     for index, rule in enumerate(config.policy_table.rule):

@@ -58,7 +58,7 @@ MAX_NAME_CHARS: Final = 128
 AGENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 # Ids that only an edge of ours may give out, so that `space.x/shell` can never be somebody's agent.
-RESERVED_PREFIXES: Final = ("space.", "chiffon.", "mcp.", "nostr.", "a2a.", "trunkline.")
+RESERVED_PREFIXES: Final = ("space.", "chiffon.", "mcp.", "nostr.", "pylon.", "a2a.", "trunkline.")
 
 # The agent that is the exchange itself, and the one who calls for it when it tells an agent of an event: two, because
 # what the first works on has nothing to do with what the second asks for.

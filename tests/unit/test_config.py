@@ -410,6 +410,13 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
             '[pylon]\nallowed_origins = ["https://app.example/"]',
             "trunkline.toml:2: pylon.allowed_origins[0]: expected http://HOST[:PORT] or https://HOST[:PORT]",
         ),
+        (
+            '[pylon]\napp_key = "a/b"',
+            (
+                "trunkline.toml:2: pylon.app_key: expected 1 to 128 of the characters A-Z a-z 0-9 . _ -,"
+                " the first a letter or digit"
+            ),
+        ),
         ('[pylon]\ncodex = [""]', "trunkline.toml:2: pylon.codex: the first word, the program, is empty"),
         (
             '[[mcp]]\nid = "x"\nurl = "mcp.example"',
@@ -599,7 +606,7 @@ def test_the_built_in_rules_can_be_removed(home: Home) -> None:
     assert loaded(home, "policy.builtin = false").policy().rules == ()
 
 
-def test_the_built_in_rules_are_these_seven_in_this_order(home: Home) -> None:
+def test_the_built_in_rules_are_these_in_this_order(home: Home) -> None:
     rules = loaded(home).policy().rules
     assert [(rule.caller, rule.tool, rule.side_effects, rule.when, rule.decision) for rule in rules] == [
         ("nostr:*", "*", None, None, Decision.DENY),
@@ -608,6 +615,8 @@ def test_the_built_in_rules_are_these_seven_in_this_order(home: Home) -> None:
         ("operator", "*", None, None, Decision.ALLOW),
         ("*", "*", False, None, Decision.ALLOW),
         ("*", "trunkline/publish", None, None, Decision.ALLOW),
+        ("pylon:*", "pylon.codex/request", None, None, Decision.ALLOW),
+        ("pylon:*", "pylon.codex/respond", None, None, Decision.ALLOW),
         ("*", "*", True, None, Decision.ASK),
     ]
     assert all(rule.reason and rule.id.startswith("builtin-") for rule in rules)

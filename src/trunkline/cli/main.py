@@ -53,6 +53,7 @@ VERBS = {
     "space": Verb("space", "space", "Workspaces for agents: make, list, remove, run operations."),
     "jobs": Verb("jobs", "jobs", "Typed jobs: what there is, where it runs; submit one."),
     "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
+    "pylon": Verb("pylon", "pylon", "The bridge for pages: how to trust its certificate."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
     "replay": Verb("replay", "replay", "Check a trajectory, compare two, or answer from one."),
     "completion": Verb("completion", "completion", "Let a shell complete verbs, tools, agents and questions."),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Raw, Struct
 
 from trunkline.config import Config
+from trunkline.edges.piped import StartPiped, start_nothing
 from trunkline.model import Manifest, ProcessIdentity
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class Surroundings(Struct, frozen=True):
     key: bytes
     # So many random bytes: the source of all ids and secrets that an edge makes.
     entropy: Callable[[int], bytes] = secrets.token_bytes
+    # Has a program started whose stdin and stdout are pipes to the edge.
+    start_piped: StartPiped = start_nothing
 
 
 class RunningEdge:

@@ -16,14 +16,14 @@ from trunkline.edges.jobs.edge import JOBS
 from trunkline.edges.nostr.edge import NOSTR
 from trunkline.edges.opensentience.edge import OPENSENTIENCE
 from trunkline.edges.ossa.edge import OSSA
+from trunkline.edges.pylon.edge import PYLON
 from trunkline.edges.spaces.edge import SPACES
 from trunkline.edges.topics.edge import TOPICS
 
-EDGES: Final[tuple[Edge, ...]] = (TOPICS, SPACES, JOBS, OPENSENTIENCE, CHIFFON, OSSA, NOSTR, HTTP)
+EDGES: Final[tuple[Edge, ...]] = (TOPICS, SPACES, JOBS, OPENSENTIENCE, CHIFFON, OSSA, NOSTR, PYLON, HTTP)
 
 # Sections of trunkline.toml for edges that this release does not have, each with its key in ``ready.json``.
 UNBUILT: Final[dict[str, str | None]] = {
-    "pylon": "pylon",
     "mcp": None,
     "cluster": None,
 }

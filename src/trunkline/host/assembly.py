@@ -17,6 +17,7 @@ from trunkline import events
 from trunkline.config import Config
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import AgentAction
+from trunkline.edges.piped import StartPiped, start_nothing
 from trunkline.host.anchoring import Anchoring
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating
@@ -55,6 +56,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     steer: Callable[[str, AgentAction], bool] = lambda _agent_id, _action: False
     # What is to be said of agents that run without isolation.
     agent_warnings: Callable[[], list[str]] = list
+    # Starts programs that edges speak with over pipes.
+    start_piped: StartPiped = start_nothing
     # How far the record is signed and published, if it is.
     anchoring: Anchoring | None = None
     # Figures of the disk, where there is one.
@@ -109,6 +112,7 @@ def assemble(
         doors=edges.doors,
         key=derived(ledger.mac_key, b"trunkline edges 1"),
         entropy=plan.entropy,
+        start_piped=plan.start_piped,
     )
     edges.make(surroundings)
     edges.prepare()

@@ -4,16 +4,20 @@ It starts agents, ends them with everything below them, and copies what they pri
 when to start and stop is the supervisor's business, at the other end of a socket pair. One JSON object a line::
 
     {"do": "begin", "mask", "run_variable"}                         how to mask logs, how to know a run; first, once
-    {"do": "launch", "run_id", "argv", "env", "token", "cwd", "log", "max_log_bytes", "isolation"}
+    {"do": "launch", "run_id", "argv", "env", "token", "cwd", "log", "max_log_bytes", "isolation", "pipes"}
                                                                     fork, but do not run the command yet
     {"do": "go", "run_id"}                                          run it
     {"do": "stop", "run_id", "grace_s"}                             SIGTERM, and SIGKILL after the grace
 
-    {"report": "launched", "run_id", "pid", "start_time"}           forked and ready to go
+    {"report": "launched", "run_id", "pid", "start_time", "pipes"}  forked and ready to go
     {"report": "failed", "run_id", "reason"}                        could not be launched
     {"report": "exited", "run_id", "code", "reason"}                nothing of it is left
 
 Between ``launched`` and ``go`` the exchange makes the run known, so an agent can never be faster than its own launch.
+
+With ``pipes`` the exchange speaks with the program itself: the other ends of its stdin and stdout, in this order, leave
+with the bytes of ``launched`` (SCM_RIGHTS), and the keeper has them no more; only stderr goes into its log. Descriptors
+arrive in the order of their reports.
 
 Bubblewrap is two processes above its agent, which end the agent at once when one of them ends: they are never asked to,
 only killed. What an agent leaves in its sandbox ends with its first process.
@@ -40,7 +44,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from trunkline.host import processes
-from trunkline.host.launch import GO, MAX_OPEN_FILES, READY, LaunchError, become, find_program, why_not_run
+from trunkline.host.launch import GO, MAX_OPEN_FILES, READY, LaunchError, Stdio, become, find_program, why_not_run
 from trunkline.host.processes import Process
 from trunkline.host.runlog import RunLog
 from trunkline.tracing import refuse_tracing
@@ -61,6 +65,8 @@ READ_BYTES: Final = 65_536
 READ_PAUSE_S: Final = 0.02
 # Read at the end from what is still in the pipe; more can only come from a process we could not end.
 LAST_READS: Final = 16
+# Descriptors in one message; the kernel takes 253.
+MAX_HANDED: Final = 64
 
 
 class Root(NamedTuple):
@@ -86,6 +92,8 @@ class Run:
         self.start_time = process.start_time
         self.gate: socket.socket | None = gate
         self.pipe: int | None = pipe
+        # The exchange's ends of its stdin and stdout, until they are handed over.
+        self.ends: tuple[int, ...] = ()
         self.log = log
         self.is_ready = False
         self.has_begun = False
@@ -115,6 +123,8 @@ class Keeper:
         self._runs: dict[str, Run] = {}
         self._received = bytearray()
         self._unsent = bytearray()
+        # Descriptors that leave with it, the oldest first.
+        self._handed: list[int] = []
         self._is_leaving = False
         # Something happened that may have changed who lives below us.
         self._is_stirred = False
@@ -218,7 +228,14 @@ class Keeper:
         if self._is_leaving:
             return
         try:
-            del self._unsent[: self._control.send(self._unsent)]
+            if self._handed:
+                handed = self._handed[:MAX_HANDED]
+                sent = socket.send_fds(self._control, [self._unsent], handed)
+                del self._handed[: len(handed)]
+                _close_all(handed)
+            else:
+                sent = self._control.send(self._unsent)
+            del self._unsent[:sent]
         except BlockingIOError:
             pass
         except ConnectionError:
@@ -250,24 +267,34 @@ class Keeper:
             import trunkline.host.confined  # noqa: F401
         program = find_program(command["argv"][0], command["cwd"], env.get("PATH", os.defpath))
         log = RunLog(command["log"], command["max_log_bytes"], self._mask, command["token"])
-        with ExitStack() as undo:
+        ends: list[int] = []
+        with ExitStack() as undo, ExitStack() as childs:
             undo.callback(log.close)
+            undo.callback(_close_all, ends)
             gate, child_gate = socket.socketpair()
             undo.callback(gate.close)
-            with child_gate:
-                pipe, child_pipe = os.pipe()
-                undo.callback(os.close, pipe)
-                try:
-                    pid = os.fork()
-                    if pid == 0:
-                        become(command, program, child_gate.fileno(), child_pipe, self._pid, self._open_files)
-                finally:
-                    os.close(child_pipe)
+            childs.callback(child_gate.close)
+            pipe, child_pipe = os.pipe()
+            undo.callback(os.close, pipe)
+            childs.callback(os.close, child_pipe)
+            stdio = Stdio(None, child_pipe, child_pipe)
+            if command.get("pipes"):
+                stdin, end = os.pipe()
+                childs.callback(os.close, stdin)
+                ends.append(end)
+                end, stdout = os.pipe()
+                childs.callback(os.close, stdout)
+                ends.append(end)
+                stdio = Stdio(stdin, stdout, child_pipe)
+            pid = os.fork()
+            if pid == 0:
+                become(command, program, child_gate.fileno(), stdio, self._pid, self._open_files)
             undo.pop_all()
         gate.setblocking(False)
         os.set_blocking(pipe, False)
         is_wrapped = isolation is not None and isolation["kind"] == "bubblewrap"
         run = Run(command["run_id"], pid, program, gate, pipe, log, is_wrapped=is_wrapped)
+        run.ends = tuple(ends)
         self._runs[run.run_id] = run
         self._selector.register(gate, selectors.EVENT_READ, partial(self._guard, run, self._read_gate))
         self._selector.register(pipe, selectors.EVENT_READ, partial(self._guard, run, self._read_output))
@@ -292,7 +319,9 @@ class Keeper:
             said = b""
         if said == READY:
             run.is_ready = True
-            self._report("launched", run.run_id, pid=run.pid, start_time=run.start_time)
+            self._handed += run.ends
+            count, run.ends = len(run.ends), ()
+            self._report("launched", run.run_id, pid=run.pid, start_time=run.start_time, pipes=count)
             return
         if said:
             text = said.decode(errors="replace").strip()
@@ -431,6 +460,8 @@ class Keeper:
         if run.gate is not None:
             self._selector.unregister(run.gate)
             run.gate.close()
+        _close_all(run.ends)
+        run.ends = ()
 
     def _close_log(self, run: Run) -> None:
         run.log.close()
@@ -504,6 +535,11 @@ def by_run(
             found.setdefault(run_id, []).append(process)
         waiting += [(child, run_id) for child in below.get(process.pid, ())]
     return found
+
+
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _defect(problem: Exception) -> str:

@@ -1,7 +1,8 @@
 """The exchange's end of the keeper: starting it, speaking with it, and cleaning up if it is killed.
 
-Owns the keeper's process and the socket pair; does not know what a command means (``keeper``) or when one is due
-(``supervisor``). The keeper is started anew, not forked off: a keeper that was killed can so be replaced at any time,
+Owns the keeper's process, the socket pair and the descriptors that come through it; does not know what a command means
+(``keeper``) or when one is due (``supervisor``). No transport of asyncio reads the socket: those drop descriptors. The
+keeper is started anew, not forked off: a keeper that was killed can so be replaced at any time,
 although the exchange has threads and an event loop by then.
 
 Invariant: ``on_lost`` is called once for each keeper that ended without being asked to.
@@ -20,14 +21,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from trunkline.edges.edge import Launcher
 from trunkline.host import processes
 from trunkline.host.isolation import place_of
-from trunkline.host.keeper import CHASE_S, KILL_WAIT_S, SHORT_GRACE_S
+from trunkline.host.keeper import CHASE_S, KILL_WAIT_S, MAX_HANDED, READ_BYTES, SHORT_GRACE_S
 from trunkline.model import ProcessIdentity
 
 # The longest that a keeper needs to end everything.
@@ -37,16 +39,24 @@ POLL_S: Final = 0.01
 Report = dict[str, Any]
 
 
-class KeeperLink(asyncio.Protocol):
-    """One keeper, as the exchange sees it."""
+class KeeperLink:
+    """One keeper, as the exchange sees it.
+
+    ``on_report`` gets each report; one with ``pipes`` has the descriptors themselves there, and whoever takes the
+    report closes them.
+    """
 
     def __init__(self, on_report: Callable[[Report], None], on_lost: Callable[[], None]) -> None:
         self._on_report = on_report
         self._on_lost = on_lost
         self._received = b""
+        self._unsent = bytearray()
+        # Descriptors whose reports are still on their way.
+        self._handed: deque[int] = deque()
         self._is_closing = False
         self._gone = asyncio.Event()
-        self._transport: asyncio.WriteTransport
+        self._socket: socket.socket
+        self._loop: asyncio.AbstractEventLoop
         self._process: subprocess.Popen[bytes]
 
     @property
@@ -59,6 +69,7 @@ class KeeperLink(asyncio.Protocol):
 
         ``run_variable`` is where an agent's processes carry the name of their run.
         """
+        self._loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         with theirs:
             # Its own group: neither Ctrl-C nor a signal to the exchange's group reaches it.
@@ -69,43 +80,80 @@ class KeeperLink(asyncio.Protocol):
                 stdout=subprocess.DEVNULL,
                 process_group=0,
             )
-        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
+        ours.setblocking(False)
+        self._socket = ours
+        self._loop.add_reader(ours, self._read)
         pickled = base64.b64encode(pickle.dumps(mask)).decode()
         self.send({"do": "begin", "mask": pickled, "run_variable": run_variable})
 
     def send(self, command: dict[str, object]) -> None:
         """Give a command. One that a lost keeper did not read is answered by ``on_lost``."""
         # json, not msgspec: an environment may hold bytes that are not UTF-8, as lone surrogates.
-        self._transport.write(json.dumps(command).encode() + b"\n")
+        self._unsent += json.dumps(command).encode() + b"\n"
+        self._write()
 
     async def close(self) -> None:
         """Let the keeper end what is left and leave."""
         self._is_closing = True
-        self._transport.write_eof()
+        self._write()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_WAIT_S):
                 await self._gone.wait()
-        self._transport.close()
+        self._let_go()
         self._bury()
 
-    # --- asyncio.Protocol ---------------------------------------------------------------------------------------------
+    # --- the socket ---------------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is attached to the loop."""
-        self._transport = cast("asyncio.WriteTransport", transport)
+    def _write(self) -> None:
+        if self._gone.is_set():
+            return
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            self._loop.add_writer(self._socket, self._write)
+            return
+        except ConnectionError:
+            # Reading tells when it is gone, after its last reports.
+            self._unsent.clear()
+        self._loop.remove_writer(self._socket)
+        if self._is_closing:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
 
-    def data_received(self, data: bytes) -> None:
-        """Hand over whole reports."""
+    def _read(self) -> None:
+        try:
+            data, handed, _, _ = socket.recv_fds(self._socket, READ_BYTES, MAX_HANDED, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data, handed = b"", []
+        self._handed.extend(handed)
+        if not data:
+            self._lost()
+            return
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
-            self._on_report(json.loads(line))
+            report: Report = json.loads(line)
+            if count := report.get("pipes", 0):
+                report["pipes"] = tuple(self._handed.popleft() for _ in range(count))
+            self._on_report(report)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def _lost(self) -> None:
         """The keeper is gone."""
-        self._gone.set()
+        self._let_go()
         if not self._is_closing:
             self._bury()
             self._on_lost()
+
+    def _let_go(self) -> None:
+        if not self._gone.is_set():
+            self._gone.set()
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
+            while self._handed:
+                os.close(self._handed.popleft())
 
     def _bury(self) -> None:
         self._process.kill()

@@ -4,8 +4,8 @@ Owns the child's side of the gate: everything is prepared, the keeper is told, a
 Does not own what happens to it afterwards (``keeper``), nor the steps into its sandbox (``confined``). Only the
 standard library is imported.
 
-Invariant: the program starts with its own session, the default signals, an empty standard input and no descriptor of
-ours; and it is killed when the keeper dies.
+Invariant: the program starts with its own session, the default signals, an empty standard input unless it is given a
+pipe, and no other descriptor of ours; and it is killed when the keeper dies.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ import errno
 import os
 import resource
 import signal
-from typing import Any, Final, NoReturn
+import sys
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, NoReturn
 
 from trunkline.host import processes
 
 # A run keeps two descriptors open in the keeper, and 1,024 is a common soft limit. Agents get the exchange's own limit.
 MAX_OPEN_FILES: Final = 65_536
+
+# What a program sees of the exchange's own environment (decision 18).
+PASSED_ON: Final = ("PATH", "HOME", "LANG", "TZ")
 
 READY: Final = b"+"
 GO: Final = b"!"
@@ -27,8 +32,27 @@ GO: Final = b"!"
 CANNOT_RUN: Final = 127
 
 
+class Stdio(NamedTuple):
+    """The descriptors that become a program's standard input (None: there is nothing to read), output and error."""
+
+    stdin: int | None
+    stdout: int
+    stderr: int
+
+
 class LaunchError(Exception):
     """An agent that cannot be started; the text names the reason for the operator."""
+
+
+def passed_on(own: Mapping[str, str]) -> dict[str, str]:
+    """What every program of ours finds in its environment; ``own`` is that of the exchange.
+
+    The folder of our own interpreter comes first on PATH, so that a bare ``python`` is the one that has trunkline
+    installed, also when the exchange was started by the full path of a virtual environment.
+    """
+    found = {name: own[name] for name in PASSED_ON if name in own}
+    found["PATH"] = f"{os.path.dirname(sys.executable)}:{own.get('PATH', os.defpath)}"  # noqa: PTH120
+    return found
 
 
 def find_program(name: str, cwd: str, path: str) -> str:
@@ -60,7 +84,7 @@ def why_not_run(program: str, number: int) -> str:
 
 
 def become(
-    command: dict[str, Any], program: str, gate: int, pipe: int, keeper_pid: int, open_files: tuple[int, int]
+    command: dict[str, Any], program: str, gate: int, stdio: Stdio, keeper_pid: int, open_files: tuple[int, int]
 ) -> NoReturn:
     """In the child: prepare everything, say so, and run the command when the gate opens. Returns never."""
     try:
@@ -73,9 +97,9 @@ def become(
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.chdir(command["cwd"])
-        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        os.dup2(pipe, 1)
-        os.dup2(pipe, 2)
+        os.dup2(os.open("/dev/null", os.O_RDONLY) if stdio.stdin is None else stdio.stdin, 0)
+        os.dup2(stdio.stdout, 1)
+        os.dup2(stdio.stderr, 2)
         gate = os.dup2(gate, 3, inheritable=False)
         os.closerange(4, MAX_OPEN_FILES)
         resource.setrlimit(resource.RLIMIT_NOFILE, open_files)

@@ -52,7 +52,8 @@ class RunLog:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._max_bytes = max_bytes
         self._mask = mask
-        self._secrets = spellings(token.encode())
+        # A program that got no token has none to print.
+        self._secrets = spellings(token.encode()) if token else ()
         self._line = bytearray()
         self._line_bytes = 0
         self._end = 0

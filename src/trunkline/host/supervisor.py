@@ -2,7 +2,8 @@
 
 Joins three parts: ``restart`` (pure: when to run again), ``keeper`` (a process of its own: running and ending) and the
 hub, which hears ``AgentLaunched`` before the agent's program starts and ``AgentExited`` when nothing of it is left.
-Owns the launch tokens and the environment of agents; a token's value goes to its agent and is not kept.
+Owns the launch tokens and the environment of agents; a token's value goes to its agent and is not kept. Owns the link
+to the keeper, too, which processes with pipes share (``piped``).
 
 Invariant: at most one run of an agent exists at a time, and only a process of its session is told to belong to it.
 """
@@ -15,9 +16,7 @@ import hashlib
 import logging
 import os
 import random
-import secrets
 import signal
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -34,18 +33,16 @@ from trunkline.host.confinement import Subject, View, advice, environment_inside
 from trunkline.host.isolation import Isolation, Sandbox, Wanted
 from trunkline.host.keeper import KILL_WAIT_S
 from trunkline.host.keeper_link import KeeperLink, Report, end_leftovers, end_strays
-from trunkline.host.launch import CANNOT_RUN, LaunchError, find_program
+from trunkline.host.launch import CANNOT_RUN, LaunchError, find_program, passed_on
 from trunkline.host.log_mask import mask_log
+from trunkline.host.piped import PipedProcesses
 from trunkline.host.restart import STOPPED_BY_HAND, Life, Restart, State, Step, how_it_ended
+from trunkline.host.run_files import forget_old_logs, new_run_id
 from trunkline.host.watched_files import FileWatch, Looks, look_at_files
 from trunkline.model import AgentView, Manifest, Peer, ProcessIdentity
 
 log = logging.getLogger("trunkline")
 
-# What an agent sees of the exchange's own environment (decision 18).
-PASSED_ON: Final = ("PATH", "HOME", "LANG", "TZ")
-# Logs of earlier runs that are kept for each agent: enough to see how a crash loop began.
-KEPT_LOGS: Final = 20
 # After its heartbeats, which take 30 s to be missed, an agent that was there gets so long to come back.
 HUNG_S: Final = 60.0
 # A launch token has to be used within this time (decision 16).
@@ -145,6 +142,8 @@ class Supervisor:
         self._is_stopping = False
         # Commands for the next keeper, while there is none.
         self._unsent: list[dict[str, object]] = []
+        # Processes that edges speak with over pipes.
+        self.piped = PipedProcesses(home, launcher, self._send)
         self._replacing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._quiet = asyncio.Event()
@@ -274,6 +273,7 @@ class Supervisor:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s + 2 * KILL_WAIT_S):
                 await self._quiet.wait()
+        await self.piped.stop(2 * KILL_WAIT_S)
         if self._replacing is not None:
             await self._replacing
         if self._timer is not None:
@@ -409,6 +409,7 @@ class Supervisor:
     def _on_report(self, report: Report) -> None:
         run = self._runs.get(report["run_id"])
         if run is None:
+            self.piped.on_report(report)
             return
         if report["report"] != "launched":
             # One that hung did not end well, whatever it says in the end.
@@ -507,7 +508,9 @@ class Supervisor:
 
     async def _replace_keeper(self, lost: Sequence[Run]) -> None:
         """The keeper was killed, and the agents with it: end what they left, say so, and get another keeper."""
-        await end_strays([run.process for run in lost if run.process is not None])
+        roots = [run.process for run in lost if run.process is not None]
+        await end_strays([*roots, *self.piped.identities()])
+        self.piped.keeper_lost()
         self._feed([Noticed("host.keeper_lost", "host", detail=f"{len(lost)} agents ended with it")])
         for run in lost:
             self._end(run, -signal.SIGKILL, "the process that keeps the agents was killed")
@@ -520,22 +523,5 @@ class Supervisor:
 
 
 def environment(spec: AgentSpec, given: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """All that an agent finds in its environment (decision 18); ``given`` is what its edge wants there.
-
-    The folder of our own interpreter comes first on PATH, so that a bare ``python`` is the one that has trunkline
-    installed, also when the exchange was started by the full path of a virtual environment.
-    """
-    passed_on = {name: own[name] for name in PASSED_ON if name in own}
-    passed_on["PATH"] = f"{Path(sys.executable).parent}:{own.get('PATH', os.defpath)}"
-    return {**passed_on, **spec.env, **given}
-
-
-def new_run_id(wall: float) -> str:
-    """A name for a run that sorts by time."""
-    return f"{int(wall * 1000):012x}-{secrets.token_hex(4)}"
-
-
-def forget_old_logs(folder: Path) -> None:
-    """Make room for one more log of an agent."""
-    for log in sorted(folder.glob("*.log"))[: -(KEPT_LOGS - 1)]:
-        log.unlink(missing_ok=True)
+    """All that an agent finds in its environment (decision 18); ``given`` is what its edge wants there."""
+    return {**passed_on(own), **spec.env, **given}

@@ -184,6 +184,7 @@ class Exchange:
             masked=known,
             reload=self._reload_now,
             steer=self._supervisor.steer,
+            start_piped=self._supervisor.piped.start,
             agent_warnings=self._supervisor.warnings,
             anchoring=self._anchoring,
             storage=lambda: storage_figures(self._home),

@@ -28,6 +28,7 @@ from trunkline.addresses import host_and_port
 from trunkline.config import LISTENERS, Config
 from trunkline.edges.edge import Edge, Surroundings
 from trunkline.edges.exchange import BaseSink
+from trunkline.edges.piped import StartPiped, start_nothing
 from trunkline.effects import Answer, Cancel, Deliver, Progress, Reply, ToSession, Wait
 from trunkline.entries import Entry
 from trunkline.errors import InvariantBroken, LedgerError
@@ -127,6 +128,7 @@ class MemoryExchange:
         live: Loop | None = None,
         home: Path = Path("/nowhere"),
         log: list[Entry] | None = None,
+        start_piped: StartPiped = start_nothing,
         run: int = 1,
     ) -> None:
         self.home = home
@@ -184,7 +186,9 @@ class MemoryExchange:
             call_prefix=f"{run:08x}-0000-8000-a000-",
             new_id=lambda: f"{run:08x}-0000-4000-8000-{next(self._ids):012x}",
             steer=lambda agent_id, _: agent_id in self.launched,
+            start_piped=start_piped,
         )
+        self._start_piped = start_piped
         self._parts = parts = assemble(self.ledger, self.edges, NoProcesses(), plan, self._make_runner)
         self.hub, self.views, self.operator = parts.hub, parts.views, parts.operator
         self._caller = _Caller()
@@ -248,6 +252,7 @@ class MemoryExchange:
             "log": self.log,
             "home": self.home,
             "live": self._live,
+            "start_piped": self._start_piped,
         }
         return MemoryExchange(**{**terms, **changes}, run=self._run + 1)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Said, trunkline
+from trunkline.host.run_files import new_run_id
 from trunkline.host.runlog import RunLog
-from trunkline.host.supervisor import new_run_id
 
 AGENT = "com.example.echo"
 BOUND_S = 10

@@ -187,7 +187,7 @@ def test_status_is_one_line_for_each_thing_and_names_what_is_off(running: Runnin
     lines = dict(line.split(maxsplit=1) for line in said.out.splitlines())
     assert lines["running"].endswith("up 1.5 s")
     assert lines["http"].startswith("http://127.0.0.1:")
-    assert lines["off"] == "pylon, relay: not configured"
+    assert lines["off"] == "relay: not configured"
     assert lines["calls"] == "2 open (1 running, 1 waiting_approval); 2 ended (2 succeeded)"
     assert lines["agents"] == "3 attached, 4 tools"
     assert "refused" not in lines

@@ -22,15 +22,13 @@ from trunkline.edges.opensentience.launching import AgentLauncher
 from trunkline.events import AgentLaunched, Event, Noticed
 from trunkline.host import processes, restart
 from trunkline.host.keeper import SHORT_GRACE_S
+from trunkline.host.run_files import KEPT_LOGS, forget_old_logs, new_run_id
 from trunkline.host.supervisor import (
     HUNG_S,
-    KEPT_LOGS,
     NEVER_CAME_S,
     AgentSpec,
     Supervisor,
     environment,
-    forget_old_logs,
-    new_run_id,
 )
 from trunkline.model import ProcessIdentity
 

@@ -21,17 +21,16 @@ from typing import Final, Protocol
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trunkline.addresses import shown
 from trunkline.edges.answers import error_body
 from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed
+from trunkline.edges.hosts import is_our_host
 from trunkline.edges.listener import MAX_CONNECTIONS, RESERVED, Serve
 from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, SHARE, Share, Shares
 from trunkline.model import fault
 
 EDGE: Final = "http"
-LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 # Open to everybody: whether we serve, and a page that says what this is.
 PUBLIC_PATHS: Final = frozenset({"/healthz", "/"})
 # Host headers that were judged; strangers make up others.
@@ -70,14 +69,6 @@ OTHER_HOST: Final = _refusal(
     403, "not_allowed", "the Host header must be localhost or this machine's loopback address, with our port"
 )
 OTHER_ORIGIN: Final = _refusal(403, "not_allowed", "requests from pages of another origin are refused")
-
-
-def is_our_host(host: str, server: tuple[str, int]) -> bool:
-    """Whether a Host header names this listener by a loopback name or by the address that was connected to."""
-    address, port = server
-    names = (*LOOPBACK_NAMES, shown(address))
-    host = host.lower()
-    return any(host == f"{name}:{port}" or (port == 80 and host == name) for name in names)
 
 
 class Route(Protocol):

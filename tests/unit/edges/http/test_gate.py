@@ -12,8 +12,9 @@ from tests.inhabited import Inhabited
 from tests.unit.edges.http.conftest import Server, wait_until
 from trunkline.edges import bearer, listener
 from trunkline.edges.doors import Door
+from trunkline.edges.hosts import is_our_host
 from trunkline.edges.http import gate
-from trunkline.edges.http.gate import Counted, is_our_host
+from trunkline.edges.http.gate import Counted
 from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, Share, Shares
 from trunkline.entries import Noticed
 from trunkline.testing.memory import OPERATOR_TOKEN
