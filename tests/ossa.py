@@ -26,14 +26,13 @@ from joserfc import jwe
 from joserfc.jwk import OKPKey
 
 from tests.fuzz.asgi import Request, Scene, Socket
+from tests.ossa_messages import identity, new_identity
+from tests.ossa_messages import message as plain_message
 from trunkline.config import Config, Ossa
-from trunkline.edges.edge import KeyTerms
 from trunkline.edges.ossa.edge import OssaEdge
-from trunkline.edges.ossa.keys import new_pair
 from trunkline.edges.topics.edge import TOPICS
-from trunkline.events import TokenIssued
 from trunkline.model import Now, Policy
-from trunkline.testing.memory import ALLOW_ALL, BOSS, MemoryExchange
+from trunkline.testing.memory import ALLOW_ALL, MemoryExchange
 from trunkline.testing.tasks import TaskLoop
 
 JSON = dict[str, Any]
@@ -107,7 +106,7 @@ class Keyed:
     @property
     def identity(self) -> JSON:
         """What it says of itself."""
-        return {"agentId": self.agent_id, "agentType": self.type}
+        return identity(self.agent_id, self.type)
 
     def stamp(self, after_s: float = 0.0) -> str:
         """A time, so long after now."""
@@ -118,17 +117,9 @@ class Keyed:
         self, kind: str, to: str | list[str], action: str = "do", payload: Any = None, error: Any = None, **header: Any
     ) -> JSON:
         """A message without a signature; ``header`` are more of its fields, in the wire's spelling."""
-        to_one = {"agentId": to, "agentType": "worker"}
-        fields = {
-            "messageId": str(uuid.uuid4()),
-            "type": kind,
-            "version": "1.0.0",
-            "timestamp": self.stamp(),
-            "sender": self.identity,
-            "recipient": to_one if isinstance(to, str) else [{**to_one, "agentId": one} for one in to],
-        }
-        body = {"action": action, "payload": {} if payload is None else payload}
-        return {"header": {**fields, **header}, "body": body if error is None else {**body, "error": error}}
+        given = {"message_id": str(uuid.uuid4()), "timestamp": self.stamp(), **header}
+        body = {} if error is None else {"error": error}
+        return plain_message(self.identity, kind, to, action, {} if payload is None else payload, body=body, **given)
 
     def signed(self, message: JSON, **header: Any) -> JSON:
         """The message with a detached JWS; ``header`` changes what stands in its protected header."""
@@ -332,10 +323,8 @@ class World:
 
     def agent(self, agent_id: str, agent_type: str = "worker", url: str = "", pin: str = "") -> Keyed:
         """An agent with a new pair of keys, as ``token new ossa`` makes it."""
-        pair = new_pair(KeyTerms(agent_id, agent_type, url, pin))
-        digest = hashlib.sha256(pair.kid.encode()).hexdigest()
-        self.exchange.feed.feed([TokenIssued(0, "key", BOSS, "ossa", agent_id, digest, (), agent_type, pair.public)])
-        return Keyed({"agent": agent_id, **pair.shown}, agent_type, lambda: self.now().ms)
+        shown = new_identity(self.exchange, agent_id, agent_type, url, pin)
+        return Keyed(shown, agent_type, lambda: self.now().ms)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.fuzz.asgi import Request, Socket
-from tests.unit.edges.ossa.kit import Agent, Kit, Line, signed
+from tests.ossa_messages import signed
+from tests.unit.edges.ossa.kit import Agent, Kit, Line
 from trunkline.edges.ossa import messages, sealing, signing
 from trunkline.edges.ossa.providing import MAX_REQUESTS
 from trunkline.entries import CallAccepted, TopicSubscribed

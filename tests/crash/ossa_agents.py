@@ -21,8 +21,9 @@ import websockets
 from joserfc.jwk import OKPKey
 from msgspec import Raw
 
+from tests import ossa_messages
+from tests.ossa_messages import signed
 from tests.running import Running
-from tests.unit.edges.ossa.kit import signed
 from trunkline.edges.ossa import messages, sealing, signing
 
 CONFIG = """
@@ -88,13 +89,8 @@ class Speaker:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def message(self, kind: str, to: str, action: str, payload: Any, **header: Any) -> dict[str, Any]:
-        given = {
-            "messageId": str(uuid.uuid4()), "type": kind, "version": "1.0.0",
-            "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-            "sender": {"agentId": self.name, "agentType": "worker"},
-            "recipient": {"agentId": to, "agentType": "worker"}, **header,
-        }  # fmt: skip
-        return {"header": given, "body": {"action": action, "payload": payload}}
+        given = {"message_id": str(uuid.uuid4()), "timestamp": datetime.now(UTC).isoformat(), **header}
+        return ossa_messages.message(ossa_messages.identity(self.name), kind, to, action, payload, **given)
 
     def sealed(self, message: dict[str, Any]) -> dict[str, Any]:
         """A message whose payload only the exchange can read."""

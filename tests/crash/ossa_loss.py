@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 from tests.crash.ossa_agents import CONFIG, Proxy, Speaker, address, speaking, until
+from tests.ossa_messages import signed
 from tests.running import Running, running
-from tests.unit.edges.ossa.kit import signed
 
 # Of one publisher, not answered yet.
 AT_ONCE = 20

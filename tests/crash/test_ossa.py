@@ -9,8 +9,8 @@ import pytest
 
 from tests.crash.ossa_agents import CONFIG, Speaker, address, speaking, until
 from tests.crash.ossa_loss import qualities
+from tests.ossa_messages import signed
 from tests.running import Running, running
-from tests.unit.edges.ossa.kit import signed
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -16,7 +16,8 @@ import msgspec
 
 from tests.fuzz.asgi import LONG_S, Request, Socket
 from tests.fuzz.mutations import VALUES, Mutator
-from tests.unit.edges.ossa.kit import OBJECT, Agent, Kit, finished, signed
+from tests.ossa_messages import signed
+from tests.unit.edges.ossa.kit import OBJECT, Agent, Kit, finished
 from trunkline.edges import bearer, client
 from trunkline.edges.ossa import messages, sealing, signing
 from trunkline.edges.ossa.messages import CODES, TYPES, Refused

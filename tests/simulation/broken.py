@@ -17,6 +17,8 @@ from trunkline import effects, entries, events
 from trunkline.edges.chiffon.orchestrator_session import OrchestratorSession
 from trunkline.edges.chiffon.tasks import Tasks
 from trunkline.edges.driver import Driver
+from trunkline.edges.ossa.asking import Asker
+from trunkline.edges.ossa.providing import Provider
 from trunkline.edges.spaces import routes
 from trunkline.edges.spaces.process import Runs
 from trunkline.edges.spaces.reasons import Reasons
@@ -478,6 +480,34 @@ def what_is_owed_is_not_told_again(patch: Patch) -> None:
     patch.setattr(Topics, "_tell_owed", lambda *_: None)
 
 
+def everybody_speaks_ossa(patch: Patch) -> None:
+    """There are agents of OSSA in every simulation, so that few are needed."""
+    patch.setattr(world, "OSSA_SHARE", 1.0)
+
+
+def a_repeated_message_is_another_call(patch: Patch) -> None:
+    """One message of OSSA is one call, however often it is said."""
+    everybody_speaks_ossa(patch)
+    call = Asker._call
+
+    def forgetful(self: Asker, asking: Any) -> Any:
+        return replace(call(self, asking), key=f"{asking.ref} {asking.arrived_ms}")
+
+    patch.setattr(Asker, "_call", forgetful)
+
+
+def a_request_that_is_sent_again_has_another_id(patch: Patch) -> None:
+    """An agent of OSSA knows a request by its id, also after a restart of the exchange."""
+    everybody_speaks_ossa(patch)
+    attach = Provider.attach
+
+    def unlike(self: Provider) -> Any:
+        self._key += str(self.number).encode()  # another conversation, another key
+        return attach(self)
+
+    patch.setattr(Provider, "attach", unlike)
+
+
 # Each with what the story of a failing seed says of it.
 VARIANTS: dict[Callable[[Patch], None], str] = {
     a_call_is_sent_before_it_is_on_record: "not on record",
@@ -512,4 +542,6 @@ VARIANTS: dict[Callable[[Patch], None], str] = {
     an_event_is_told_before_it_is_on_record: "which is not on record",
     who_published_is_answered_before_it_is_on_record: "and it is not on record",
     what_is_owed_is_not_told_again: "was taken or dropped 0 times",
+    a_repeated_message_is_another_call: "is 2 calls",
+    a_request_that_is_sent_again_has_another_id: "ran twice for one call",
 }

@@ -1,7 +1,7 @@
 """OSSA in fake time: callers and a provider whose messages are lost, who go and come back, and an exchange that dies.
 
-A function of its seed, beside ``simulate``, of which OSSA is not a part yet. What must hold in the end: each message is
-one call with one outcome, each final reply is the same for every repeat, and a request was done once.
+A function of its seed, smaller than ``simulate`` and denser: OSSA alone, nobody else. What must hold in the end: each
+message is one call with one outcome, each final reply is the same for every repeat, and a request was done once.
 """
 
 from __future__ import annotations

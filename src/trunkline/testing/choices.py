@@ -132,6 +132,8 @@ class Choices:
             worker = self._rng.choice(list(self._world.workers.values()))
             who = worker.agent_id if self._rng.random() < 0.4 else f"chiffon.{worker.kind}"
             return f"{who}/{self._rng.choice(worker.work_types)}"
+        if self._world.ossa is not None and self._rng.random() < 0.15:
+            return self._rng.choice(list(self._world.ossa.tools))
         agent = self._rng.choice(agents[:2] if self._rng.random() < 0.5 else agents)
         (name,) = self._rng.choices(list(WANTED), list(WANTED.values()))
         return f"{agent}/{name}"

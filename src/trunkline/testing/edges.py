@@ -7,6 +7,7 @@ Chiffon: everything behind its HTTP door (registration, messages, the long poll,
 ``web``. WebSockets, callbacks and the message queue are left out.
 Spaces: everything but what an operation does (``spaces``): files are texts in memory and commands no processes.
 WebSockets are left out.
+OSSA: signed messages, peers, order, repeats (``ossa``). TLS, HTTP, WebSockets, encryption and URLs are left out.
 HTTP: nobody listens. ``callers`` speak to the exchange as this edge does, and ``web`` to the doors of others.
 """
 
@@ -24,9 +25,11 @@ from trunkline.edges.edge import Edge, RunningEdge, Surroundings
 from trunkline.edges.http.edge import HTTP
 from trunkline.edges.known import EDGES
 from trunkline.edges.opensentience.edge import OPENSENTIENCE, OpenSentienceEdge
+from trunkline.edges.ossa.edge import OSSA
 from trunkline.edges.spaces.edge import SPACES
 from trunkline.testing.callers import HttpCallers
 from trunkline.testing.network import Network
+from trunkline.testing.ossa import OssaOnWires, OssaUsers
 from trunkline.testing.web import Web
 
 # As long as the real rim waits for its last words to leave.
@@ -90,6 +93,7 @@ def simulated_edges(
     *,
     with_chiffon: bool,
     spaces: Callable[[Surroundings], RunningEdge] | None,
+    ossa: OssaUsers | None,
 ) -> Sequence[Edge]:
     """The edges of one simulation, in the order of the real ones."""
     makers: dict[Edge, Callable[[Surroundings], RunningEdge]] = {
@@ -100,4 +104,6 @@ def simulated_edges(
         makers[SPACES] = spaces
     if with_chiffon:
         makers[CHIFFON] = CHIFFON.make
+    if ossa is not None:
+        makers[OSSA] = lambda given: OssaOnWires(given, ossa)
     return [replace(edge, make=makers[edge]) for edge in EDGES if edge in makers]

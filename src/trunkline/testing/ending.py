@@ -20,7 +20,7 @@ from trunkline.ledger import export
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import as_ledger_error, open_for_reading
 from trunkline.ledger.verify import verify
-from trunkline.testing import run_promises, topics, work_promises
+from trunkline.testing import ossa, run_promises, topics, work_promises
 from trunkline.testing.exchange import Setup
 from trunkline.testing.promises import Breach, Promises, Record, secrets_in
 from trunkline.testing.world import OPEN, POLICIES, World
@@ -39,6 +39,8 @@ TABLES = {
     "snapshots": "n",
     "meta": "name",
 }
+# What is sealed has keys that are no part of what a seed repeats (``ledger.writer``): only its size is.
+SEALED = {"held": "n, call, expires, length(data)", "held_blobs": "name, expires, length(data)"}
 
 
 def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
@@ -70,6 +72,8 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
     yield from run_promises.breaches(world.witness, record)
     if world.topics is not None:
         yield from topics.breaches(world.topics, record)
+    if world.ossa is not None:
+        yield from ossa.breaches(world.ossa, record)
     for canary in secrets_in(world.setup.disk.folder, world.canaries):
         yield Breach(f"a secret can be read in the files: {canary}")
 
@@ -157,12 +161,13 @@ def dump(state: State, now_ms: int) -> dict[str, object]:
 
 
 def ledger_sha256(setup: Setup) -> str:
-    """A hash of every row of the ledger."""
+    """A hash of every row of the ledger, but for what is sealed with keys that nobody repeats."""
     hasher = hashlib.sha256()
     connection = open_for_reading(setup.path, setup.disk.vfs)
     try:
         for table, key in TABLES.items():
-            for row in connection.execute(f"SELECT * FROM {table} ORDER BY {key}"):  # noqa: S608 - names from above
+            columns = SEALED.get(table, "*")
+            for row in connection.execute(f"SELECT {columns} FROM {table} ORDER BY {key}"):  # noqa: S608 - from above
                 hasher.update(repr(row).encode())
     except apsw.Error as exc:
         raise as_ledger_error(exc) from exc
@@ -200,5 +205,6 @@ def figures(world: World) -> dict[str, int]:
         "runs of spaces": len(witness.runs),
         "works": len(witness.works),
         "events that were told": 0 if world.topics is None else len(world.topics.told),
+        "messages of OSSA": 0 if world.ossa is None else sum(len(one.asked) for one in world.ossa.callers),
         "results of works": sum(len(work.results) for work in witness.works),
     }

@@ -108,6 +108,10 @@ class Simulation:
         if self.world.topics is not None:
             self.actions |= {self.world.topics.publish: 25, self.world.topics.change: 25}
 
+        if self.world.ossa is not None:
+            ossa = self.world.ossa
+            self.actions |= {ossa.ask: 25, ossa.repeat: 12, ossa.somebody_goes: 4}
+
         if self.world.has_spaces:
             self.actions |= {
                 self._person_sends_operations: 20,
@@ -172,6 +176,8 @@ class Simulation:
         """Nothing new happens, nothing breaks any more, and everybody does what they should."""
         world = self.world
         self.choices.is_quiet = True
+        if world.ossa is not None:
+            world.ossa.is_quiet = True
         world.cut_power_after(0)
         world.setup.disk.heal()
         # First it has to be up: it may be dying of what was broken before.
@@ -214,6 +220,9 @@ class Simulation:
         ]
         if world.topics is not None:
             world.topics.fall_silent()
+        if world.ossa is not None:
+            asked += [world.callers.call(BOSS, tool_id, b'{"n":0}') for tool_id in world.ossa.tools]
+            world.ossa.repeat_everything()
         self._run_until(world.loop.time() + ROLL_CALL_S)
         for request in asked:
             outcome = request.outcome

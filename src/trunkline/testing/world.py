@@ -45,6 +45,7 @@ from trunkline.testing.clock import ManualLoop
 from trunkline.testing.edges import simulated_edges
 from trunkline.testing.exchange import PowerCut, Setup, SimulatedExchange
 from trunkline.testing.network import Network
+from trunkline.testing.ossa import OssaUsers
 from trunkline.testing.spaces import SimulatedSpacesEdge, SimulatedWorkspace, SpaceUsers
 from trunkline.testing.topics import TopicUsers
 from trunkline.testing.web import Web
@@ -79,6 +80,7 @@ APPROVAL_S: Final = 40.0
 CHIFFON_SHARE: Final = 0.25
 SPACES_SHARE: Final = 0.25
 TOPICS_SHARE: Final = 0.25
+OSSA_SHARE: Final = 0.2
 SPACES: Final = (("lab", "standard"), ("office", "restrictive"))
 # Four attempts end within the quiet at the end.
 CHIFFON_TIMEOUT_S: Final = 15.0
@@ -165,6 +167,12 @@ class World:
             if topics_rng.random() < TOPICS_SHARE
             else None
         )
+        ossa_rng = Random(f"ossa {seed}")
+        self.ossa = (
+            OssaUsers(self.loop, ossa_rng, self.witness, self._something_left)
+            if ossa_rng.random() < OSSA_SHARE
+            else None
+        )
         self.workspaces = [SimulatedWorkspace(name, preset) for name, preset in SPACES if self.has_spaces]
         self.space_users = SpaceUsers(self.web, self.witness)
         self.setup.edges = simulated_edges(
@@ -173,6 +181,7 @@ class World:
             self.web,
             with_chiffon=self.has_chiffon,
             spaces=self._spaces_edge if self.has_spaces else None,
+            ossa=self.ossa,
         )
         self.setup.config = Config(
             opensentience=OpenSentience(max_inflight_requests=self.rng.choice([1, 2, 8, 256])),
@@ -210,6 +219,8 @@ class World:
                     self.tools[tool.tool_id] = tool
         for space in self.workspaces:
             self.tools |= {tool.tool_id: tool for tool in space_tools.definitions(space.name, has_shell=True)}
+        if self.ossa is not None:
+            self.tools |= self.ossa.tools
         self._standing: dict[str, str] = {name: "" for name in names if self.rng.random() < 0.3}
         self._token_ids: dict[str, str] = {}
         self._peer_tokens: dict[str, str] = {}
@@ -379,6 +390,8 @@ class World:
         self.web.close()
         if self.topics is not None:
             self.topics.close()
+        if self.ossa is not None:
+            self.ossa.close()
         return exchange
 
     def _come_back(self) -> None:

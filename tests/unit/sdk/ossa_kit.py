@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import selectors
 import time
@@ -17,7 +16,7 @@ import msgspec
 from joserfc.jwk import OKPKey
 from msgspec import Raw
 
-from trunkline import events
+from tests.ossa_messages import new_identity
 from trunkline.config import Config, Ossa
 from trunkline.edges.edge import KeyTerms
 from trunkline.edges.ossa import messages, sealing, signing
@@ -28,22 +27,13 @@ from trunkline.edges.topics.edge import TOPICS
 from trunkline.model import stamp
 from trunkline.sdk import OssaAgent
 from trunkline.sdk.ossa_identity import ExchangeKeys, read_keys
-from trunkline.testing.memory import BOSS, MemoryExchange
+from trunkline.testing.memory import MemoryExchange
 
 WAIT_S = 10.0
 US = Identity("trunkline", "orchestrator")
 
 
 # --- the real edge ----------------------------------------------------------------------------------------------------
-
-
-def identity(exchange: MemoryExchange, agent: str, kind: str = "worker") -> dict[str, Any]:
-    """A new pair of keys, on record; what `trunkline token new ossa --json` would print."""
-    pair = new_pair(KeyTerms(agent, kind))
-    digest = hashlib.sha256(pair.kid.encode()).hexdigest()
-    issued = events.TokenIssued(exchange._session, "pair", BOSS, "ossa", agent, digest, (), kind, pair.public)
-    exchange.feed.feed([issued])
-    return {"agent": agent, "type": kind, **pair.shown}
 
 
 class World:
@@ -63,7 +53,7 @@ class World:
         return found
 
     def agent(self, name: str, kind: str = "worker", **options: Any) -> OssaAgent:
-        return OssaAgent(identity(self.exchange, name, kind), **{"url": self.url, "home": self.home, **options})
+        return OssaAgent(new_identity(self.exchange, name, kind), **{"url": self.url, "home": self.home, **options})
 
 
 @contextlib.asynccontextmanager

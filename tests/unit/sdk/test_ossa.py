@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import trunkline.sdk
-from tests.unit.sdk.ossa_kit import ScriptedExchange, identity, until, world
+from tests.ossa_messages import new_identity
+from tests.unit.sdk.ossa_kit import ScriptedExchange, until, world
 from trunkline.errors import ExchangeUnreachable
 from trunkline.sdk import OssaAgent, OssaError, OssaMessage
 from trunkline.testing.memory import MadeCall
@@ -53,7 +54,7 @@ async def test_an_action_is_a_tool_for_callers_of_every_protocol_and_may_call_th
 
 async def test_what_was_published_while_a_durable_subscriber_was_away_waits_for_it(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
-        keys, heard = identity(here.exchange, "bob"), []
+        keys, heard = new_identity(here.exchange, "bob"), []
 
         def bob() -> OssaAgent:
             agent = OssaAgent(keys, url=here.url, home=here.home)

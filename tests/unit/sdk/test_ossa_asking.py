@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sdk.ossa_kit import US, ScriptedExchange, identity, in_no_time, settled, until, world
+from tests.ossa_messages import new_identity
+from tests.unit.sdk.ossa_kit import US, ScriptedExchange, in_no_time, settled, until, world
 from trunkline.edges.ossa import messages
 from trunkline.edges.ossa.messages import Identity, Message
 from trunkline.sdk import OssaAgent, OssaError, OssaMessage
@@ -186,7 +187,7 @@ async def test_a_result_that_came_while_its_sender_was_away_is_told_when_it_is_b
             await go_on.wait()
             return {"built": True}
 
-        keys = identity(here.exchange, "alice")
+        keys = new_identity(here.exchange, "alice")
         async with bob.connected():
             async with OssaAgent(keys, url=here.url, home=here.home).connected() as alice:
                 name = await alice.send_command("bob", "build")

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.sdk.ossa_kit import ScriptedExchange, identity, in_no_time, until, world
+from tests.ossa_messages import new_identity
+from tests.unit.sdk.ossa_kit import ScriptedExchange, in_no_time, until, world
 from trunkline.edges import tls
 from trunkline.edges.ossa import messages, signing
 from trunkline.edges.ossa.keys import keys_of
@@ -197,7 +198,7 @@ async def test_it_talks_only_to_an_exchange_that_somebody_vouches_for(tmp_path: 
             "wrong pin": {"pin": "A" * 43 + "="},
             "system": {},
         }
-        alice = OssaAgent(identity(here.exchange, "alice"), url=here.url, **options[trust])
+        alice = OssaAgent(new_identity(here.exchange, "alice"), url=here.url, **options[trust])
         serving = asyncio.create_task(alice.serve())
         try:
             if trust in {"pin", "home", "ca"}:

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.sdk.ossa_kit import WAIT_S, ScriptedExchange, identity, in_no_time, settled, until, world
+from tests.ossa_messages import new_identity
+from tests.unit.sdk.ossa_kit import WAIT_S, ScriptedExchange, in_no_time, settled, until, world
 from trunkline.edges.ossa import messages
 from trunkline.sdk import OssaError, OssaMessage
 from trunkline.testing.memory import MemoryExchange
@@ -282,7 +283,7 @@ asyncio.run(main())
 async def test_a_handler_runs_once_though_the_agent_was_killed_before_it_could_acknowledge(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         (tmp_path / "agent.py").write_text(textwrap.dedent(AGENT))
-        keys, inbox = identity(here.exchange, "bob"), tmp_path / "inbox.sqlite"
+        keys, inbox = new_identity(here.exchange, "bob"), tmp_path / "inbox.sqlite"
 
         async def start(how: str) -> asyncio.subprocess.Process:
             process = await asyncio.create_subprocess_exec(

@@ -12,7 +12,8 @@ from websockets.datastructures import Headers
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.http11 import Response
 
-from tests.unit.sdk.ossa_kit import ScriptedExchange, identity, in_no_time, world
+from tests.ossa_messages import new_identity
+from tests.unit.sdk.ossa_kit import ScriptedExchange, in_no_time, world
 from trunkline.edges import client, tls
 from trunkline.errors import ExchangeUnreachable
 from trunkline.sdk import OssaAgent
@@ -48,19 +49,19 @@ def test_the_cause_of_a_request_that_failed_is_what_is_told() -> None:
 async def test_another_key_than_the_pinned_one_is_told_at_once_with_both_ways_out(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         own = ssl.PEM_cert_to_DER_cert(tls.shown_certificate(tmp_path / "keys" / tls.OWN_FILE).decode())
-        alice = OssaAgent(identity(here.exchange, "alice"), url=here.url, pin="A" * 43 + "=")
+        alice = OssaAgent(new_identity(here.exchange, "alice"), url=here.url, pin="A" * 43 + "=")
         async with asyncio.timeout(10):
             with pytest.raises(ExchangeUnreachable, match="not the pinned one") as caught:
                 async with alice.connected():
                     raise AssertionError
         assert f"{here.url} shows the key {tls.pin_of(own)}" in str(caught.value)
-        async with OssaAgent(identity(here.exchange, "bob"), url=here.url, pin=tls.pin_of(own)).connected():
+        async with OssaAgent(new_identity(here.exchange, "bob"), url=here.url, pin=tls.pin_of(own)).connected():
             pass
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_told_at_once_with_what_to_give(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
-        alice = OssaAgent(identity(here.exchange, "alice"), url=here.url)
+        alice = OssaAgent(new_identity(here.exchange, "alice"), url=here.url)
         async with asyncio.timeout(10):
             with pytest.raises(ExchangeUnreachable, match=r"nobody vouches for here .*self.signed.*`pin`"):
                 async with alice.connected():

@@ -81,7 +81,11 @@ def _agent_keys(public: bytes) -> AgentKeys:
 
 def new_pair(terms: KeyTerms) -> KeyPair:
     """Two pairs for an agent, and what is to be shown and kept of them."""
-    sign_seed, seal_seed = secrets.token_bytes(SEED_BYTES), secrets.token_bytes(SEED_BYTES)
+    return pair_of(terms, secrets.token_bytes(SEED_BYTES), secrets.token_bytes(SEED_BYTES))
+
+
+def pair_of(terms: KeyTerms, sign_seed: bytes, seal_seed: bytes) -> KeyPair:
+    """The pairs that follow from so many secret bytes."""
     key = signing.key_of(sign_seed)
     jwk = {**signing.public_jwk(key.public), "kid": key.kid}
     enc_jwk = sealing_jwk(X25519PrivateKey.from_private_bytes(seal_seed))

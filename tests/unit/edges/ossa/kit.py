@@ -7,7 +7,6 @@ connection that keeps what it was sent. Nothing listens: bytes go to ``OssaPeers
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import shutil
 import tempfile
@@ -23,18 +22,18 @@ from joserfc.jwk import OKPKey
 from msgspec import Raw
 
 from tests.fuzz.asgi import Request, Socket
+from tests.ossa_messages import identity, message, new_identity, signed
 from trunkline.config import Config, Ossa
-from trunkline.edges.edge import KeyTerms, Surroundings
-from trunkline.edges.ossa import keys, messages, sealing, signing
+from trunkline.edges.edge import Surroundings
+from trunkline.edges.ossa import messages, sealing, signing
 from trunkline.edges.ossa.edge import OSSA, OssaEdge
 from trunkline.edges.ossa.identity import Known
 from trunkline.edges.ossa.messages import Refused
 from trunkline.edges.ossa.peer import DISCONNECTED, OssaPeer
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.topics.edge import TOPICS
-from trunkline.events import TokenIssued
 from trunkline.model import Policy, stamp
-from trunkline.testing.memory import ALLOW_ALL, BOSS, MadeCall, MemoryExchange
+from trunkline.testing.memory import ALLOW_ALL, MadeCall, MemoryExchange
 from trunkline.testing.tasks import TaskLoop
 
 OBJECT = {"type": "object"}
@@ -162,11 +161,7 @@ class Kit:
 
     def agent(self, name: str, kind: str = "worker", *, url: str = "") -> Agent:
         """An agent with a new key, made by the operator."""
-        pair = keys.new_pair(KeyTerms(name, kind, url))
-        digest = hashlib.sha256(pair.kid.encode()).hexdigest()
-        issued = TokenIssued(0, "key", BOSS, "ossa", name, digest, (), kind, pair.public)
-        self.exchange.feed.feed([issued])
-        return Agent(self, name, kind, pair.shown)
+        return Agent(self, name, kind, new_identity(self.exchange, name, kind, url))
 
     def call(self, tool_id: str, value: object = None, **terms: Any) -> MadeCall:
         """A call by the operator."""
@@ -198,19 +193,8 @@ class Agent:
         self, kind: str, to: str | list[str] = "trunkline", action: str = "", payload: object = None, **header: Any
     ) -> dict[str, Any]:
         """A message as JSON knows it. ``body`` are more members of its body."""
-        body = header.pop("body", {})
-        names = [to] if isinstance(to, str) else to
-        recipients: list[dict[str, str]] = [{"agentId": name, "agentType": "worker"} for name in names]
-        given = {
-            "messageId": self.kit.new_id(),
-            "type": kind,
-            "version": "1.0.0",
-            "timestamp": self.kit.stamp(),
-            "sender": {"agentId": self.name, "agentType": self.kind},
-            "recipient": recipients[0] if isinstance(to, str) else recipients,
-            **header,
-        }
-        return {"header": given, "body": {"action": action or kind, "payload": payload, **body}}
+        given = {"message_id": self.kit.new_id(), "timestamp": self.kit.stamp(), **header}
+        return message(identity(self.name, self.kind), kind, to, action or kind, payload, **given)
 
     def signed(self, message: dict[str, Any], **header: Any) -> bytes:
         """A message as it goes out."""
@@ -310,16 +294,6 @@ class Line:
     def leave(self) -> None:
         """The connection ends."""
         self.agent.peer().detach(self, DISCONNECTED)
-
-
-def signed(message: dict[str, Any], key: signing.Key, **header: Any) -> bytes:
-    """Any JSON object with a signature. ``header`` replaces members of the signature's header; None removes one."""
-    bare = {name: value for name, value in message.items() if name != "signature"}
-    form = signing.signed_form(json.dumps(bare).encode())
-    given = {"alg": "EdDSA", "kid": key.kid, "typ": signing.TYPE, **header}
-    first = signing.encoded(json.dumps({name: value for name, value in given.items() if value is not None}).encode())
-    last = signing.encoded(key.private.sign(f"{first}.{signing.encoded(form)}".encode()))
-    return json.dumps({**bare, "signature": f"{first}..{last}"}).encode()
 
 
 def refusal(work: Any, *args: Any, **more: Any) -> Refused:
