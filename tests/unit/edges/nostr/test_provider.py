@@ -225,10 +225,10 @@ def test_numbers_that_have_no_hash_are_errors_in_both_directions() -> None:
         int(bench.exchange.now().wall),
     )
     bench.provider.requested(events.signed(wrong, BUYER), bench.exchange.now())
-    assert bench.feedback()[-1].text == "inputs: an integer outside 64 bits"
+    assert "64 bits" in bench.feedback()[-1].text
     bench.ask()
     bench.agent.finish(Raw(b'{"n":%d}' % huge))
-    assert "an integer outside 64 bits" in bench.feedback()[-1].text
+    assert "64 bits" in bench.feedback()[-1].text
     assert bench.results() == []
 
 
