@@ -1,8 +1,8 @@
 """Whether an exchange can run here, and whether the one that runs is well: what ``trunkline doctor`` shows.
 
 Owns what is looked at, and what is said of it: the machine, the home and its disk, the configuration, the record with
-its keys, the clock, sandboxes, ports, the broker, agents. Asks nobody over HTTP: what a running exchange says of itself
-is handed in. Changes nothing.
+its keys, the clock, sandboxes, ports, brokers, agents. Asks no exchange: what a running one says of itself is handed
+in. Changes nothing.
 
 Invariant: a *problem* keeps the exchange, or something that is configured, from working; a *warning* does not.
 """
@@ -31,7 +31,7 @@ from trunkline.config import LISTENERS, AgentProcess, Config, Home, load
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError, WorkspaceError
 from trunkline.host import isolation
-from trunkline.host.housekeeping import MIN_FREE_BYTES
+from trunkline.host.housekeeping import MIN_FREE_BYTES, storage_figures
 from trunkline.host.launch import LaunchError, find_program
 from trunkline.host.supervisor import AgentSpec, environment
 from trunkline.ledger.heads import public_key_of
@@ -95,7 +95,7 @@ def findings(
             yield from _ports(config)
             yield from _missing(config)
             yield from _agents(config)
-        yield from _broker(config, exchange)
+        yield from _brokers(config, exchange)
     if exchange is not None:
         yield from _told(exchange)
 
@@ -188,7 +188,7 @@ def _record(home: Home) -> Iterator[Finding]:
         yield Finding("record", "problem", str(error))
     else:
         signed = f"signed up to {report.signed:,}" if report.signed else "not signed yet"
-        length = shown_size(home.ledger_file.stat().st_size)
+        length = shown_size(storage_figures(home)["ledger_bytes"])
         yield Finding("record", "ok", f"whole: {report.entries:,} entries, {signed}, {length}")
     try:
         LedgerKeys.load(home.keys_folder, create=False)
@@ -203,7 +203,7 @@ def _record(home: Home) -> Iterator[Finding]:
 
 def _exchange(home: Home, exchange: RunningExchange | None, why_not: str) -> Finding:
     if exchange is not None:
-        return Finding("exchange", "ok", f"running, pid {exchange.ready.get('pid')}, {exchange.ready.get('http')}")
+        return Finding("exchange", "ok", f"running, pid {exchange.ready.get('pid')}")
     holder = holder_of(home.ledger_file.with_name("ledger.lock"))
     if holder is not None:
         text = f"process {holder} holds the record and does not answer: it starts, stops or hangs ({why_not})"
@@ -234,7 +234,7 @@ def _told(exchange: RunningExchange) -> Iterator[Finding]:
 
 
 def _ports(config: Config) -> Iterator[Finding]:
-    for section, key in LISTENERS:
+    for (section, key), may_be_off in LISTENERS.items():
         address: str = getattr(getattr(config, section), key)
         if section in UNBUILT or not address:
             continue
@@ -245,8 +245,8 @@ def _ports(config: Config) -> Iterator[Finding]:
             yield Finding("port", "ok", f"{address} is free for {name}")
         else:
             advice = f'another address in {name}, such as "{host}:0" for any port'
-            # A default that is taken turns its edge off; without the operator's nothing starts.
-            is_needed = section == "http" or (section, key) in config.given
+            # A default that is taken turns its edge off; without the operator's, which may not be off, nothing starts.
+            is_needed = not may_be_off or (section, key) in config.given
             state: State = "problem" if is_needed else "off"
             yield Finding("port", state, f"{address} cannot be used for {name}: {problem}", advice)
 
@@ -294,7 +294,7 @@ def _why_not_launched(agent: AgentProcess) -> str:
 
 
 def _sandboxes() -> Iterator[Finding]:
-    """Of agents and of commands in spaces, each seen by trying."""
+    """Of agents, and of commands that run in workspaces, each seen by trying."""
     agents = isolation.probe()
     if agents.kind is None:
         yield Finding("sandbox", "warning", f"agents run without: {agents.why_not}")
@@ -303,30 +303,32 @@ def _sandboxes() -> Iterator[Finding]:
     try:
         shell = asyncio.run(shell_sandbox.probe())
     except WorkspaceError as error:
-        yield Finding("sandbox", "warning", f"spaces: {error.message}")
+        yield Finding("sandbox", "warning", f"commands of workspaces: {error.message}")
     else:
-        yield Finding("sandbox", "ok", f"commands of spaces: {shell.kind}")
+        yield Finding("sandbox", "ok", f"commands of workspaces: {shell.kind}")
 
 
-def _broker(config: Config, exchange: RunningExchange | None) -> Iterator[Finding]:
-    url = config.chiffon.nats
-    if not url:
-        return
+def _brokers(config: Config, exchange: RunningExchange | None) -> Iterator[Finding]:
+    """Of each edge that has one configured."""
+    edges = {} if exchange is None else exchange.figures.get("edges") or {}
+    for edge in EDGES:
+        url = str(getattr(getattr(config, edge.section, None), "nats", ""))
+        if url:
+            yield _broker(url, edges.get(edge.name, {}).get("broker"))
+
+
+def _broker(url: str, told: str | None) -> Finding:
+    """``told`` is what the running exchange says of it."""
     # Without the password that it may hold.
     place = url.rpartition("@")[2]
     if importlib.util.find_spec("nats") is None:
-        yield Finding("broker", "problem", "nats-py is missing", "pip install 'trunkline[nats]'")
-        return
-    edges = {} if exchange is None else exchange.figures.get("edges") or {}
-    told = edges.get("chiffon", {}).get("broker")
+        return Finding("broker", "problem", "nats-py is missing", "pip install 'trunkline[nats]'")
     if told is not None:
-        yield Finding("broker", "ok" if told == "connected" else "problem", f"{told}: {place}")
-        return
+        return Finding("broker", "ok" if told == "connected" else "problem", f"{told}: {place}")
     parts = urlsplit(url)
     try:
         socket.create_connection((parts.hostname or "", parts.port or NATS_PORT), BROKER_WITHIN_S).close()
     except OSError as error:
         text = f"nobody answers at {place}: {error.strerror or error}"
-        yield Finding("broker", "problem", text, "messages of Chiffon wait until it is there")
-    else:
-        yield Finding("broker", "ok", f"somebody answers at {place}")
+        return Finding("broker", "problem", text, "messages wait until it is there")
+    return Finding("broker", "ok", f"somebody answers at {place}")

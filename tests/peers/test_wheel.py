@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.running import wait_until
+
 ROOT = Path(__file__).parents[2]
 BUILT_FROM = ("src", "examples", "pyproject.toml", "README.md", "LICENSE")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
@@ -78,5 +80,6 @@ def test_the_command_of_the_wheel_runs_the_demonstration(installed: Path, home: 
     assert run(command, "--version").startswith("trunkline ")
     ready = json.loads(run(command, "up", "--demo", "--detach", "--json", "--home", str(home), cwd=tmp_path))
     assert ready["ossa"] is not None
+    wait_until(lambda: "com.example.echo/echo" in run(command, "tools", "--home", str(home)), "the example agent")
     said = run(command, "call", "com.example.echo/echo", '{"text": "hi"}', "--home", str(home))
     assert json.loads(said) == {"text": "hi"}

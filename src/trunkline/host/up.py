@@ -364,12 +364,13 @@ class Exchange:
         path = self._home.ready_file
         part = path.with_suffix(".part")
         _write(part, json.dumps(ready))
-        part.replace(path)
         notice(f"trunkline {trunkline.__version__} is up in {self._home.path}")
         for name, place in places.items():
             if place is not None:
                 notice(f"  {name:<7} {place}")
         self._say_ready()
+        # At last: whoever waits for it in the background then shows all of these lines.
+        part.replace(path)
 
     def _say_ready(self) -> None:
         signed = self._signed_at_start
@@ -393,7 +394,10 @@ def _own_command() -> str:
     """What to type before a verb: the way we were started, if that can be typed."""
     name = sys.argv[0]
     if Path(name).name == "__main__.py":
-        return "trunkline" if shutil.which("trunkline") else f"{shlex.quote(sys.executable)} -m trunkline"
+        beside = Path(sys.executable).with_name("trunkline")
+        if not beside.exists():
+            return f"{shlex.quote(sys.executable)} -m trunkline"
+        return "trunkline" if shutil.which("trunkline") == str(beside) else shlex.quote(str(beside))
     return shlex.quote(os.path.relpath(name))
 
 
