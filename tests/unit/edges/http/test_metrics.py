@@ -31,3 +31,13 @@ def test_names_follow_the_rules_of_prometheus() -> None:
 def test_defects_are_counted_also_while_there_are_none() -> None:
     assert "trunkline_defects_total 0\n" in text({"defects": 0})
     assert "trunkline_defects_total 3\n" in text({"defects": 3})
+
+
+def test_what_each_edge_counts_is_shown_by_its_name() -> None:
+    edges = {"pylon": {"state": "on", "clients": 2, "is_well": True, "codex": "available"}, "http": {"state": "on"}}
+    assert text({"edges": edges}) == (
+        "# HELP trunkline_edge Figures of each edge, as `trunkline status` has them.\n"
+        "# TYPE trunkline_edge gauge\n"
+        'trunkline_edge{edge="pylon",figure="clients"} 2\n'
+    )
+    assert text({"edges": {"http": {"state": "on"}}}) == ""
