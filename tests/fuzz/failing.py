@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import ssl
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -22,13 +23,17 @@ from typing import Any, Final, Self
 import httpx
 from msgspec import Struct, field
 from msgspec.structs import replace
+from websockets.exceptions import ConnectionClosed
 
+from tests.pylon import pusher
 from tests.unit.edges.opensentience.core_side import envelope, frame, hello
-from trunkline.config import Chiffon, Config, Http, OpenSentience
+from tests.unit.edges.pylon.kit import Program
+from trunkline.config import Chiffon, Config, Http, OpenSentience, Pylon
 from trunkline.edges.driver import Driver
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings
 from trunkline.edges.exchange import Sink
 from trunkline.edges.known import EDGES
+from trunkline.edges.piped import PipedOwner, PipedProcess, PipedSpec
 from trunkline.effects import Deliver, ToSession
 from trunkline.entries import CallAccepted, CallNoted, CallSettled, Noticed
 from trunkline.events import CancelRequested
@@ -46,6 +51,8 @@ POLICY: Final = Policy(
     (
         Rule("ask-programs", "http:*", MAIL, Decision.ASK),
         Rule("ask-agents", "opensentience:*", MAIL, Decision.ASK),
+        Rule("ask-pages", "pylon:*", "pylon.codex/connect", Decision.ASK),
+        Rule("ask-codex", "pylon:*", "pylon.codex/approve", Decision.ASK),
         Rule("all", "*", "*", Decision.ALLOW),
     ),
     "v1",
@@ -141,17 +148,23 @@ class World:
             http=Http(listen="127.0.0.1:0"),
             opensentience=OpenSentience(socket=str(folder / "s"), heartbeat_interval_ms=3_600_000),
             chiffon=Chiffon(work={"say": ECHO}),
+            pylon=Pylon(tls=False, codex=(sys.executable,)),
         )
+        self.programs: list[Program] = []
         # Whose conversations are opened now.
         self._opening = ""
         self._open: Callable[[Sink], int] | None = None
         known = [replace(edge, make=partial(self._make, edge)) for edge in EDGES]
-        self.exchange = MemoryExchange(POLICY, edges=known, config=config, home=folder)
+        self.exchange = MemoryExchange(POLICY, edges=known, config=config, home=folder, start_piped=self._start_piped)
         self.socket = folder / "s"
         self.client: httpx.AsyncClient
         self.peers: list[Peer] = []
         self.echo = self.exchange.attach("com.example.echo", _read_only(ECHO), deliver=_echoes)
         self.mail = self.exchange.attach("com.example.mail", "send", deliver=self._takes_its_time)
+
+    def _start_piped(self, spec: PipedSpec, owner: PipedOwner) -> PipedProcess:
+        self.programs.append(Program(spec, owner, mute=False))
+        return self.programs[-1]
 
     def _takes_its_time(self, agent: AttachedAgent, _: Deliver) -> None:
         """Long enough that the disk falls behind meanwhile."""
@@ -528,10 +541,47 @@ async def drive_topics(world: World) -> None:
     world.exchange.call("trunkline/unsubscribe", {"subscription": "nobody's"})
 
 
+async def drive_pylon(world: World) -> None:
+    """A page that connects a workspace, asks codex for something and answers what it asks; so does a person."""
+    with contextlib.suppress(ConnectionClosed, OSError):
+        async with pusher(str(world.exchange.edges.ready()["pylon"]), welcome=False) as page:
+
+            async def hear(event: str, **fields: object) -> None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PATIENCE_S):
+                        await page.next(event, **fields)
+
+            async def answer(decision: str) -> None:
+                for question in (await world.ask("GET", "/v1/approvals") or {}).get("approvals", []):
+                    await world.ask("POST", f"/v1/approvals/{question['approval_id']}", {"decision": decision})
+
+            for channel in ("pylon.system", "pylon.codex"):
+                await page.send("pusher:subscribe", {"channel": channel})
+            await page.codex("connect", workspaceId="ws_1", cwd="/w")
+            await hear("pylon.codex.status", status="disconnected")
+            await answer("approved")
+            await hear("pylon.codex.status", status="connected")
+            world.fall_behind()
+            await page.codex("request", workspaceId="ws_1", requestId="r", method="echo")
+            for program in world.programs:
+                await asyncio.sleep(0.01)
+                for asked in program.heard:
+                    program.say({"id": asked["id"], "result": {}})
+                for number in (1, 2):
+                    program.say({"id": number, "method": "execCommandApproval", "params": {}})
+            await hear("pylon.codex.event")
+            await page.codex("respond", workspaceId="ws_1", requestId=1, result={"decision": "approved"})
+            await asyncio.sleep(0.02)
+            await answer("denied")
+            await page.codex("disconnect", workspaceId="ws_1")
+            await hear("pylon.codex.status", status="disconnected")
+
+
 DRIVES: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "http": drive_http,
     "opensentience": drive_opensentience,
     "space": drive_spaces,
     "chiffon": drive_chiffon,
     "trunkline": drive_topics,
+    "pylon": drive_pylon,
 }

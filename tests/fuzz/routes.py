@@ -8,6 +8,7 @@ is fuzzed without a line here. The exchange behind them is a whole one (``all_ed
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 from collections.abc import Iterator
 from functools import partial
@@ -48,7 +49,10 @@ def bodies() -> dict[str, type[Struct]]:
     """Every type of every edge's wire, by its name."""
     found: dict[str, type[Struct]] = {}
     for edge in EDGES:
-        module = importlib.import_module(f"{edge.make.__module__.rpartition('.')[0]}.messages")
+        name = f"{edge.make.__module__.rpartition('.')[0]}.messages"
+        if importlib.util.find_spec(name) is None:
+            continue  # it has no wire of its own
+        module = importlib.import_module(name)
         own = (kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__)
         found |= {kind.__name__: kind for kind in own if issubclass(kind, Struct)}
     return found

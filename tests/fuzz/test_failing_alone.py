@@ -33,6 +33,7 @@ KINDS = {
     "space": {"Admit", "Answer", "ConfirmTools", "Deliver", "Reply", "Wait"},
     "chiffon": {"Admit", "Answer", "ConfirmTools", "Deliver", "Progress", "Wait"},
     "trunkline": {"Admit", "Answer", "ConfirmTools", "Deliver", "Notify", "Reply"},
+    "pylon": {"Admit", "Answer", "ConfirmTools", "Deliver", "Reply", "Wait"},
 }  # fmt: skip
 # Those of them that wait for the disk, where there are side effects or a person's word.
 WAITING = {
@@ -41,6 +42,7 @@ WAITING = {
     "space": {"Admit", "Answer", "Deliver", "Reply"},
     "chiffon": {"Admit", "Deliver"},
     "trunkline": {"Answer", "Deliver", "Notify", "Reply"},
+    "pylon": {"Answer", "Deliver", "Wait"},
 }
 EACH = [(edge, kind) for edge, kinds in KINDS.items() for kind in sorted(kinds)]
 # The first few of a kind: later ones meet nothing new.

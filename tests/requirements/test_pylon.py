@@ -201,6 +201,8 @@ async def test_status_and_metrics_show_the_bridge(exchange: Running, tmp_path: P
             "workspaces": 1,
             "codex": "available",
         }
+        metrics = (await asyncio.to_thread(exchange.request, "GET", "/metrics"))[1]
+        assert 'trunkline_edge{edge="pylon",figure="clients"} 1' in metrics
 
 
 async def test_under_the_default_key_nothing_is_started_before_a_person_agreed(short_path: Path) -> None:

@@ -95,7 +95,9 @@ def test_a_configuration_that_cannot_be_used_is_named_with_its_line_and_the_rest
 def test_a_port_that_is_taken_is_a_problem_where_it_was_asked_for(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        all_found = found(home, f'[http]\nlisten = "{address}"\n[ossa]\nlisten = ""\n[nostr]\nrelay = ""\n')
+        all_found = found(
+            home, f'[http]\nlisten = "{address}"\n[ossa]\nlisten = ""\n[nostr]\nrelay = ""\n[pylon]\nlisten = ""\n'
+        )
     [port] = all_found["port"]
     assert port.state == "problem"
     assert address in port.text

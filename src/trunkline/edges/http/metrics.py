@@ -58,7 +58,24 @@ def text(figures: Mapping[str, object]) -> str:
         if samples:
             lines += [f"# HELP {metric.name} {metric.text}", f"# TYPE {metric.name} {metric.kind}", *samples]
     lines += _durations(figures.get("call_durations"))
+    lines += _of_edges(figures.get("edges"))
     return "".join(f"{line}\n" for line in lines)
+
+
+def _of_edges(edges: object) -> list[str]:
+    """What each edge counts for ``status``, whichever edges there are."""
+    if not isinstance(edges, Mapping):
+        return []
+    samples = [
+        f'trunkline_edge{{edge="{_escaped(name)}",figure="{_escaped(figure)}"}} {value}'
+        for name, told in sorted(edges.items())
+        for figure, value in sorted(told.items())
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    if not samples:
+        return []
+    text = "Figures of each edge, as `trunkline status` has them."
+    return [f"# HELP trunkline_edge {text}", "# TYPE trunkline_edge gauge", *samples]
 
 
 def _samples(metric: Metric, figure: object) -> list[str]:

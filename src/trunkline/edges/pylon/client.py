@@ -291,9 +291,10 @@ class Client(BaseSink):
         self._on_output()
 
     def end(self, code: Code, reason: str) -> None:
-        """Say why, and close."""
+        """Say why, and close. Whoever reads for it must see the end, also while the disk is behind."""
         self.session.end(code, reason)
         self._on_output()
+        self.resume_reading()
 
     def abort(self) -> None:
         """A defect of ours ended this conversation."""

@@ -34,7 +34,7 @@ class PylonEdge(RunningEdge):
         given = self._given
         config = given.config.pylon
         if not config.listen:
-            raise EdgeOff('[pylon] listen is ""')
+            raise EdgeOff('[pylon] listen is ""', is_chosen=True)
         host, port = host_and_port(config.listen)
         context = None
         if config.tls:

@@ -54,3 +54,13 @@ def test_the_room_on_the_disk_and_the_broker_are_figures() -> None:
     assert "trunkline_ledger_bytes 7\n" in shown
     assert 'trunkline_broker_connected{edge="chiffon"} 0\n' in shown
     assert 'edge="http"' not in shown
+
+
+def test_what_each_edge_counts_is_shown_by_its_name() -> None:
+    edges = {"pylon": {"state": "on", "clients": 2, "is_well": True, "codex": "available"}, "http": {"state": "on"}}
+    assert text({"edges": edges}) == (
+        "# HELP trunkline_edge Figures of each edge, as `trunkline status` has them.\n"
+        "# TYPE trunkline_edge gauge\n"
+        'trunkline_edge{edge="pylon",figure="clients"} 2\n'
+    )
+    assert text({"edges": {"http": {"state": "on"}}}) == ""
