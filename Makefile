@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Two for each core of a small machine: many tests wait, for a timer or for another process.
+WORKERS := 4
 GET_BWRAP := apt-get install bubblewrap, or the same from your distribution
 # The tool behind `make lock`; only whoever changes a dependency needs it.
 UV     := uv==0.13.7
@@ -23,8 +25,8 @@ run: install ## the exchange with the example agents
 	@exec $(BIN)/trunkline up --demo
 
 test: $(VENV)/.test lint strace bubblewrap ## all checks and all tests
-	$(BIN)/pytest -n 2 tests/unit
-	$(BIN)/pytest -n 2 --ignore tests/unit
+	$(BIN)/pytest -n $(WORKERS) tests/unit
+	$(BIN)/pytest -n $(WORKERS) --ignore tests/unit
 	$(BIN)/python tools/requirements.py
 
 soak: $(VENV)/.test strace bubblewrap ## the promises at larger figures: MINUTES=60, FROM="kill9=1040" to go on, ONLY="kill9 power"
