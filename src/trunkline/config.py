@@ -511,16 +511,26 @@ class Home:
         return self.logs_folder / agent_id / f"{run_id}.log"
 
     def create(self) -> None:
-        """Make what is missing, close it to everybody else, and refuse a folder that others can write to."""
+        """Make what is missing, close it to everybody else, and refuse a folder that is not ours alone."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.check()
+            self._check_no_other_use()
             for folder in (self.path, self.run_folder, self.logs_folder, self.keys_folder):
                 folder.mkdir(mode=0o700, exist_ok=True)
                 if stat.S_IMODE(folder.stat().st_mode) != 0o700:
                     folder.chmod(0o700)
         except OSError as error:
             raise ConfigError(f"the home folder cannot be made: {error.strerror}", str(error.filename)) from None
+
+    def _check_no_other_use(self) -> None:
+        """Refuse a folder that is in use for something else: closing it to others would break that."""
+        found = {entry.name for entry in self.path.iterdir()}
+        made_first = {self.run_folder.name, self.logs_folder.name, self.keys_folder.name, self.output_file.name}
+        marks = {self.config_file.name, self.ledger_file.name, self.operator_token_file.name}
+        if found - made_first and not found & marks:
+            text = "it has files, and none of an exchange; choose a new or an empty folder with --home"
+            raise ConfigError(text, str(self.path))
 
     def check(self) -> None:
         """Refuse a folder that belongs to, or can be written by, somebody else."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -677,6 +678,24 @@ def test_a_new_home_and_its_folders_are_closed_to_others_whatever_the_umask(tmp_
     for folder in (home.path, home.run_folder, home.logs_folder, home.keys_folder):
         assert folder.stat().st_mode & 0o777 == 0o700, folder
     home.create()
+
+
+def test_a_folder_that_is_in_use_for_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "passwd").touch()
+    (tmp_path / "keys").mkdir()
+    with pytest.raises(ConfigError, match="it has files, and none of an exchange; choose a new or an empty folder"):
+        Home(tmp_path).create()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    assert {path.name for path in tmp_path.iterdir()} == {"passwd", "keys"}
+
+
+@pytest.mark.parametrize("found", [("trunkline.toml", "notes.txt"), ("ledger.sqlite", "keys"), ("run", "logs"), ()])
+def test_an_empty_folder_or_one_with_files_of_an_exchange_is_taken(tmp_path: Path, found: tuple[str, ...]) -> None:
+    for name in found:
+        (tmp_path / name).mkdir() if "." not in name else (tmp_path / name).touch()
+    Home(tmp_path).create()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
 
 
 def test_a_home_that_others_could_read_is_closed(tmp_path: Path) -> None:
