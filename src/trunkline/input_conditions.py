@@ -8,6 +8,7 @@ Invariant: what is not there, or of another type, fulfils no condition.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -86,10 +87,17 @@ def _at(value: Any, path: tuple[str, ...]) -> Any:
 def _is_fulfilled(condition: InputCondition, found: Any, *, allows: bool) -> bool:
     wanted = condition.value
     if condition.compare == "like":
-        # "docs/*" is written to allow what lies below docs; "docs/../x" does not.
-        is_outside = allows and isinstance(found, str) and _PARENT.search(found) is not None
-        return isinstance(found, str) and not is_outside and matches(str(wanted), found)
+        return isinstance(found, str) and _is_like(str(wanted), found, allows=allows)
     return _is_alike(found, wanted) and _compares(condition.compare, found, wanted)
+
+
+def _is_like(pattern: str, found: str, *, allows: bool) -> bool:
+    """A text may be a path, and "./docs/a" is the path "docs/a" to whoever opens it. A rule that allows means the text
+    as it stands, and never a way out ("docs/../x"); one that asks or denies means whatever it may stand for.
+    """
+    if allows:
+        return _PARENT.search(found) is None and matches(pattern, found)
+    return matches(pattern, found) or matches(pattern, posixpath.normpath(found.replace("\\", "/")))
 
 
 def _is_alike(found: Any, wanted: Scalar) -> bool:

@@ -51,6 +51,14 @@ def test_a_rule_that_allows_what_lies_below_a_folder_does_not_allow_the_way_out(
 
 
 @pytest.mark.parametrize(
+    "path", ["secret/key", "./secret/key", "secret//key", "a/../secret/key", ".//secret/./key", "secret\\key"]
+)
+def test_a_rule_that_denies_a_path_denies_it_however_it_is_spelled(path: str) -> None:
+    assert fits({"path": "secret/*"}, {"path": path})
+    assert fits({"path": "secret/*"}, {"path": path}, allows=True) is (path in {"secret/key", "secret//key"})
+
+
+@pytest.mark.parametrize(
     ("wanted", "problem"),
     [
         ({}, "at least one"),

@@ -78,22 +78,31 @@ def rule_for(exchange: ExchangeClient, question: dict[str, Any]) -> StandingRule
     if "when" in rules.get(question.get("rule", ""), {}):
         text = "it is asked because of what strangers wrote; that is asked each time. Answer this one by itself"
         raise CommandFailed("state.conflict", text)
-    callers, before = [], []
+    callers: list[str] = []
+    # The rules of the file that ask; None for one that is not of the file.
+    before: set[int | None] = set()
     for caller in dict.fromkeys((*question.get("chain", ()), question["asked_by"])):
         body = {"caller": caller, "tool_id": question["tool_id"], "input": question.get("input", {})}
         verdict = exchange.post(at("policy", "check"), body)
         if verdict["decision"] != "ask":
             continue
+        if "when" in rules.get(verdict["rule"], {}):
+            text = f"{verdict['rule']} asks under a condition, each time anew; answer this one by itself"
+            raise CommandFailed("state.conflict", text)
         if verdict["rule"] not in rules:
             text = f"it is not a rule of the configuration that asks but {verdict['rule']}: answer this one by itself"
             raise CommandFailed("state.conflict", text)
         callers.append(caller)
-        if own := _OF_THE_FILE.fullmatch(verdict["rule"]):
-            before.append(int(own[1]))
+        own = _OF_THE_FILE.fullmatch(verdict["rule"])
+        before.add(int(own[1]) if own else None)
     if not callers:
         raise CommandFailed("state.conflict", "the rules of now do not ask about it; answer this one by itself")
+    if len(before) > 1:
+        # All before the first would be before a rule between them, which may deny.
+        text = "several rules ask about it, and what stands between them would be passed over; add a rule by hand"
+        raise CommandFailed("state.conflict", text)
     text = "\n".join(_written(caller, question["tool_id"], question["approval_id"]) for caller in callers)
-    return StandingRule(text, min(before, default=None))
+    return StandingRule(text, before.pop())
 
 
 def _written(caller: str, tool: str, approval_id: str) -> str:

@@ -76,7 +76,10 @@ class AskedPeople:
             notify, message = self._waiting.get()
             try:
                 _tell(notify, message)
-            except (OSError, subprocess.SubprocessError, _NotTold) as problem:
+            except subprocess.SubprocessError:
+                # Its own text has the arguments of the command, and they may hold a secret.
+                self._complain(f"the command did not end within {NOTIFY_S:g} s")
+            except (OSError, _NotTold) as problem:
                 self._complain(str(problem))
             else:
                 self._problem = ""

@@ -60,7 +60,7 @@ async def embed(post: Post, model: str, inputs: Mapping[str, Any]) -> Answered:
         items = sorted(said["data"], key=lambda item: item["index"])
         vectors = [[float(number) for number in item["embedding"]] for item in items]
         dimensions = len(vectors[0])
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
         raise JobFailed(_ANSWER) from None
     if inputs["normalize"]:
         vectors = [_normalized(vector) for vector in vectors]

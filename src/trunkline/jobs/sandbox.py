@@ -157,14 +157,15 @@ async def run(
     """Run the commands in a folder that holds what the job starts from, or in which ``clone`` is fetched first."""
     job = _Running(inputs, prepared, sandbox, workspace, show)
     error = await job.prepare(clone)
-    before = await asyncio.to_thread(scan, workspace) if not error else {}
+    room = prepared.policy.quota.max_bytes
+    before = await asyncio.to_thread(scan, workspace, room) if not error else {}
     if error:
         job.status, job.error = ("timeout", "") if job.status == "timeout" else ("error", error)
     else:
         await job.run_all()
     artifacts: list[dict[str, Any]] = []
     try:
-        after = await asyncio.to_thread(scan, workspace) if not error else {}
+        after = await asyncio.to_thread(scan, workspace, room) if not error else {}
         artifacts = [_artifact(path, *after[path]) for path in sorted(after) if before.get(path) != after[path]]
     except WorkspaceError as failure:
         job.status, job.error = "error", failure.message
@@ -280,24 +281,36 @@ def _artifact(path: str, sha256: str, size: int) -> dict[str, Any]:
     return found if kind is None else found | {"mime_type": kind}
 
 
-def scan(workspace: Workspace) -> dict[str, tuple[str, int]]:
-    """The hash and the size of each file that its owner can read, by path. Links are not followed."""
+def scan(workspace: Workspace, max_bytes: int) -> dict[str, tuple[str, int]]:
+    """The hash and the size of each file that its owner can read, by path. Links are not followed.
+
+    ``WorkspaceError`` if they have more bytes: a file with holes has more than the disk, and takes as long to read.
+    """
     found: dict[str, tuple[str, int]] = {}
     waiting: list[tuple[str, ...]] = [()]
+    room = _Room(max_bytes)
     with workspace.acting():
         while waiting:
             names = waiting.pop()
             try:
                 with open_folder(workspace.fd, names) as folder:
-                    waiting += [(*names, name) for name in _scan_folder(folder, names, found)]
+                    waiting += [(*names, name) for name in _scan_folder(folder, names, found, room)]
             except WorkspaceError:
                 continue  # closed to its owner, or gone
+            if room.left < 0:
+                raise WorkspaceError("execution", f"The files have more than {max_bytes} bytes")
             if len(found) > MAX_ARTIFACTS:
                 raise WorkspaceError("execution", f"There are more than {MAX_ARTIFACTS} files: pack them into one")
     return found
 
 
-def _scan_folder(folder: int, names: tuple[str, ...], found: dict[str, tuple[str, int]]) -> list[str]:
+class _Room(Struct):
+    """How many bytes may still be read; below 0 there were more."""
+
+    left: int
+
+
+def _scan_folder(folder: int, names: tuple[str, ...], found: dict[str, tuple[str, int]], room: _Room) -> list[str]:
     """Take in the files of one folder; the names of the folders inside it."""
     inner = []
     with os.scandir(folder) as entries:
@@ -309,19 +322,21 @@ def _scan_folder(folder: int, names: tuple[str, ...], found: dict[str, tuple[str
                 if len(names) < MAX_DEPTH:
                     inner.append(entry.name)
             elif entry.is_file(follow_symlinks=False):
-                hashed = _hashed(folder, entry.name)
+                hashed = _hashed(folder, entry.name, room)
                 if hashed is not None:
                     found["/".join((*names, entry.name))] = hashed
     return inner
 
 
-def _hashed(folder: int, name: str) -> tuple[str, int] | None:
+def _hashed(folder: int, name: str, room: _Room) -> tuple[str, int] | None:
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
         return None
     with os.fdopen(fd, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        status = os.fstat(fd)
+        room.left -= status.st_size
+        if not stat.S_ISREG(status.st_mode) or room.left < 0:
             return None
         digest, size = hashlib.sha256(), 0
         while part := file.read(READ_BYTES):

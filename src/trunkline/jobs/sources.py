@@ -19,8 +19,8 @@ import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import IO, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -37,6 +37,7 @@ ROOT: Final = "/workspace"
 BLOB_NAME: Final = "blob"
 # Deeper folders are nobody's source code, and each level is an open descriptor.
 MAX_DEPTH: Final = 100
+PIECE_BYTES: Final = 1 << 20
 _SPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 # A branch, a tag or a commit; never an option.
@@ -113,8 +114,22 @@ def folder_names(path: str | None, place: str, base: tuple[str, ...] = ()) -> tu
 # --- files of a space -------------------------------------------------------------------------------------------------
 
 
-def copy_space(space: Workspace, job: Workspace, mount: tuple[str, ...], quota: Quota) -> None:
-    """Everything that is in a space, links as links; each read as the space's owner and written as the job's."""
+def files_of(space: Workspace) -> frozenset[str]:
+    """The paths of all files and links of a space."""
+    found: set[str] = set()
+    waiting: list[tuple[str, ...]] = [()]
+    while waiting:
+        names = waiting.pop()
+        for name, kind in _listed(space, names) if len(names) <= MAX_DEPTH else ():
+            if kind == "folder":
+                waiting.append((*names, name))
+            else:
+                found.add("/".join((*names, name)))
+    return frozenset(found)
+
+
+def copy_space(space: Workspace, job: Workspace, mount: tuple[str, ...], quota: Quota, wanted: frozenset[str]) -> None:
+    """All ``wanted`` files of a space, links as links; each read as the space's owner and written as the job's."""
     waiting: list[tuple[str, ...]] = [()]
     while waiting:
         names = waiting.pop()
@@ -125,7 +140,7 @@ def copy_space(space: Workspace, job: Workspace, mount: tuple[str, ...], quota: 
         for name, kind in _listed(space, names):
             if kind == "folder":
                 waiting.append((*names, name))
-            else:
+            elif "/".join((*names, name)) in wanted:
                 _copy_one(space, job, names, (*mount, *names), name, kind, quota)
 
 
@@ -187,9 +202,10 @@ def put_blob(data: bytes, job: Workspace, mount: tuple[str, ...], quota: Quota) 
     An output that a file tool gave (``content`` in base64) is the file that it holds.
     """
     content = _file_inside(data)
-    members = _archived(content, quota)
+    members = _archived(content)
     try:
-        for path, executable, body in members if members is not None else [(BLOB_NAME, False, content)]:
+        single: Iterable[Member] = [(BLOB_NAME, False, io.BytesIO(content))]
+        for path, executable, body in single if members is None else members:
             _write(job, mount, path, body, executable=executable, quota=quota)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno:
@@ -207,55 +223,55 @@ def _file_inside(data: bytes) -> bytes:
     return data
 
 
-def _archived(data: bytes, quota: Quota) -> Iterator[tuple[str, bool, bytes]] | None:
-    """The files of an archive: path, whether it can be run, content; None if it is none."""
+# A file of an archive: path, whether it can be run, and its content, which is read piece by piece: what is packed in a
+# megabyte may be a gigabyte.
+Member = tuple[str, bool, IO[bytes]]
+
+
+def _archived(data: bytes) -> Iterator[Member] | None:
+    """The files of an archive; None if it is none."""
     if zipfile.is_zipfile(io.BytesIO(data)):
-        return _zipped(data, quota)
+        return _zipped(data)
     try:
         archive = tarfile.open(fileobj=io.BytesIO(data), mode="r:*")  # noqa: SIM115  (read by the generator)
     except (tarfile.TarError, EOFError, OSError):
         return None
-    return _tarred(archive, quota)
+    return _tarred(archive)
 
 
-def _tarred(archive: tarfile.TarFile, quota: Quota) -> Iterator[tuple[str, bool, bytes]]:
-    left = quota.max_bytes
+def _tarred(archive: tarfile.TarFile) -> Iterator[Member]:
     with archive:
         for member in archive:
-            if not member.isreg():
-                continue  # folders are made for what is in them; links and devices are not taken
-            left -= member.size
-            file = archive.extractfile(member)
-            if left < 0 or file is None:
-                raise WorkspaceError("execution", f"The archive holds more than {quota.max_bytes} bytes")
-            yield member.name, bool(member.mode & stat.S_IXUSR), file.read(member.size)
+            # Folders are made for what is in them; links and devices are not taken.
+            file = archive.extractfile(member) if member.isreg() else None
+            if file is not None:
+                yield member.name, bool(member.mode & stat.S_IXUSR), file
 
 
-def _zipped(data: bytes, quota: Quota) -> Iterator[tuple[str, bool, bytes]]:
-    left = quota.max_bytes
+def _zipped(data: bytes) -> Iterator[Member]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for member in archive.infolist():
             mode = member.external_attr >> 16
             if member.is_dir() or stat.S_ISLNK(mode):
                 continue
             with archive.open(member) as file:
-                body = file.read(left + 1)
-            left -= len(body)
-            if left < 0:
-                raise WorkspaceError("execution", f"The archive holds more than {quota.max_bytes} bytes")
-            yield member.filename, bool(mode & stat.S_IXUSR), body
+                yield member.filename, bool(mode & stat.S_IXUSR), file
 
 
-def _write(job: Workspace, mount: tuple[str, ...], path: str, body: bytes, *, executable: bool, quota: Quota) -> None:
+def _write(
+    job: Workspace, mount: tuple[str, ...], path: str, body: IO[bytes], *, executable: bool, quota: Quota
+) -> None:
     try:
         *folders, name = check_path(path.removeprefix("./"))
     except WorkspaceError as error:
         raise WorkspaceError("validation", f"A path in the archive cannot be used: {error.message}") from None
-    job.check_room(len(body) + BLOCK_BYTES, 1 + len(folders), quota)
+    job.check_room(BLOCK_BYTES, 1 + len(folders), quota)
     with system_calls(), job.acting(), open_folder(job.fd, (*mount, *folders), make=True) as folder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
         mode = 0o755 if executable else 0o644
         written = os.open(name, _CREATE, mode, dir_fd=folder)
-        with os.fdopen(written, "wb") as file:
-            file.write(body)
+    with os.fdopen(written, "wb") as file:
+        while piece := body.read(PIECE_BYTES):
+            job.check_room(len(piece), 0, quota)
+            file.write(piece)

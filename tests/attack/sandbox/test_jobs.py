@@ -6,6 +6,8 @@ import asyncio
 import io
 import os
 import tarfile
+import tracemalloc
+import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -73,7 +75,7 @@ async def test_variables_reach_the_commands_and_not_what_starts_them(world: Jobs
 async def test_a_workdir_that_a_command_made_a_link_is_not_followed(world: JobsWorld) -> None:
     outputs = await world.run("ln -s / out", {"cmd": "cat etc/hostname", "workdir": "out"})
     assert outputs["status"] == "error"
-    assert outputs["error"] == "commands[1]: Path contains a symbolic link"
+    assert outputs["error"] == "commands[1]: cwd out: Path contains a symbolic link"
 
 
 async def test_links_are_no_artifacts_and_lead_nowhere(world: JobsWorld) -> None:
@@ -151,7 +153,26 @@ async def test_an_archive_that_unpacks_to_more_than_the_disk_is_refused(
         archive.addfile(member, io.BytesIO(bytes(member.size)))
     monkeypatch.setattr(world.edge.sandboxes._views, "blob", lambda sha256, by: data.getvalue())
     said = await world.refusal(repo={"source": "blob:sha256:" + "0" * 64}, sandbox={"resources": {"disk_mb": 5}})
-    assert "holds more than" in said
+    assert "may hold" in said
+
+
+async def test_what_is_packed_small_is_unpacked_in_pieces(world: JobsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(64 << 20))
+    monkeypatch.setattr(world.edge.sandboxes._views, "blob", lambda sha256, by: data.getvalue())
+    tracemalloc.start()
+    outputs = await world.run("wc -c < zeros", repo={"source": "blob:sha256:" + "0" * 64})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert outputs["runs"][0]["stdout_preview"].strip() == str(64 << 20)
+    assert peak < 16 << 20
+
+
+async def test_a_file_with_holes_does_not_keep_a_job_busy_after_its_commands(world: JobsWorld) -> None:
+    outputs = await world.run("truncate -s 90M a b", sandbox={"resources": {"disk_mb": 100}})
+    assert outputs["status"] == "error"
+    assert outputs["error"] == "The files have more than 104857600 bytes"
 
 
 async def test_a_command_that_outlives_its_job_does_not(world: JobsWorld) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,33 @@ def test_what_has_to_be_asked_each_time_has_no_standing_rule(running: Running, c
     question = exchange.get(f"/v1/approvals/{running.exchange.approval_id}")
     with pytest.raises(CommandFailed, match="by itself"):
         rule_for(exchange, {**question, **change})
+
+
+@pytest.mark.parametrize(
+    ("when", "asks", "said"),
+    [
+        (None, ("rule-1", "rule-3"), "what stands between them would be passed over"),
+        (None, ("rule-1", "builtin-ask"), "what stands between them would be passed over"),
+        ("untrusted", ("rule-1", "rule-1"), "rule-1 asks under a condition"),
+    ],
+)
+def test_a_chain_that_several_rules_ask_about_has_no_standing_rule(
+    when: str | None, asks: tuple[str, str], said: str
+) -> None:
+    condition = {} if when is None else {"when": when}
+    rules = [{"id": name, "decision": "ask", **condition} for name in ("rule-1", "rule-3", "builtin-ask")]
+    verdicts = iter(asks)
+
+    class Exchange:
+        def get(self, _path: str) -> dict[str, Any]:
+            return {"rules": rules}
+
+        def post(self, _path: str, _body: object = None) -> dict[str, Any]:
+            return {"decision": "ask", "rule": next(verdicts)}
+
+    question = {"subject": "call", "rule": "x", "chain": ["http:a"], "asked_by": "agent:b", "tool_id": "c/d"}
+    with pytest.raises(CommandFailed, match=said):
+        rule_for(Exchange(), question)  # type: ignore[arg-type]
 
 
 def test_once_allowed_from_now_on_it_is_not_asked_about_again(short_path: Path) -> None:

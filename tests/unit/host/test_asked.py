@@ -13,6 +13,7 @@ import pytest
 from msgspec import Raw
 
 from trunkline.config import Notify
+from trunkline.host import asked
 from trunkline.host.asked import MAX_LINES, AskedPeople
 from trunkline.model import Question
 
@@ -85,6 +86,17 @@ def test_a_command_that_fails_is_a_warning_and_the_next_is_tried(
         exchange.asked.wait_told()
     assert len(exchange.said) == 2
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_command_that_does_not_end_is_told_of_without_its_arguments(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(asked, "NOTIFY_S", 0.1)
+    exchange = Exchange(Notify(command=(sys.executable, "-c", "import time; time.sleep(60)", "https://hooks/hunter2")))
+    exchange.open.append(question("a5"))
+    exchange.look()
+    exchange.asked.wait_told()
+    assert caplog.messages == ["[approvals] notify: the command did not end within 0.1 s"]
 
 
 @pytest.fixture

@@ -16,12 +16,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+from msgspec import Raw
+
 from trunkline.edges.exchange import Views
 from trunkline.effects import Deliver
 from trunkline.errors import JobFailed, JobRefused, WorkspaceError
 from trunkline.jobs import sandbox as jobs_sandbox
 from trunkline.jobs.sandbox import Bounds, Plan, Show
-from trunkline.jobs.sources import BlobSource, SpaceSource, UrlSource, copy_space, put_blob, read_source
+from trunkline.jobs.sources import BlobSource, SpaceSource, UrlSource, copy_space, files_of, put_blob, read_source
 from trunkline.model import Behalf, Decision, Principal
 from trunkline.workspace.folder import Workspace, erase
 from trunkline.workspace.sandbox import Sandbox, probe, uninterrupted
@@ -29,6 +32,8 @@ from trunkline.workspace.sandbox import Sandbox, probe, uninterrupted
 log = logging.getLogger("trunkline")
 
 FOLDER: Final = "jobs"
+# Files of a space that are judged before others have a turn.
+AT_ONCE: Final = 200
 
 
 class Sandboxes:
@@ -102,7 +107,10 @@ class Sandboxes:
         try:
             match source:
                 case SpaceSource(name):
-                    await asyncio.to_thread(self._copy, name, workspace, plan)
+                    with Workspace.open(self._home / "spaces" / name / "files") as space:
+                        wanted = await asyncio.to_thread(files_of, space)
+                        await self._check_files(call, name, wanted)
+                        await asyncio.to_thread(copy_space, space, workspace, plan.mount, quota, wanted)
                 case BlobSource(sha256):
                     data = self._views.blob(sha256, Principal(call.caller))
                     if data is None:
@@ -113,10 +121,6 @@ class Sandboxes:
         except WorkspaceError as error:
             raise JobRefused(f"inputs.repo.source: {error.message}") from None
 
-    def _copy(self, name: str, workspace: Workspace, plan: Plan) -> None:
-        with Workspace.open(self._home / "spaces" / name / "files") as space:
-            copy_space(space, workspace, plan.mount, plan.policy.quota)
-
     def _check_space(self, call: Deliver, source: SpaceSource) -> None:
         """Who may read every file of a space may have all of them; a job is no way around the rules."""
         tool_id = f"space.{source.name}/read_file"
@@ -125,6 +129,18 @@ class Sandboxes:
         verdict = self._views.check(call.caller, tool_id, None, Behalf(call.chain))
         if verdict.decision is not Decision.ALLOW:
             raise JobRefused(f"inputs.repo.source: the rules do not let you read this space ({verdict.rule})")
+
+    async def _check_files(self, call: Deliver, name: str, wanted: frozenset[str]) -> None:
+        """Rules may look at the path that is read: each file is one that the caller may read by itself."""
+        tool_id, behalf = f"space.{name}/read_file", Behalf(call.chain)
+        for place, path in enumerate(sorted(wanted)):
+            if place % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            body = Raw(msgspec.json.encode({"path": path}))
+            verdict = self._views.check(call.caller, tool_id, body, behalf)
+            if verdict.decision is not Decision.ALLOW:
+                text = f"the rules do not let you read every file of this space ({verdict.rule})"
+                raise JobRefused(f"inputs.repo.source: {text}")
 
     def count(self) -> int:
         """How many folders there are."""

@@ -28,6 +28,8 @@ MAX_FRAME_BYTES: Final = MAX_EVENT_BYTES + 1024
 # What a relay may say to people; more is cut.
 MAX_NOTICE_CHARS: Final = 200
 MAX_CHALLENGE_CHARS: Final = 512
+# On one connection: each is a signature, and a frame that waits until the relay reads.
+MAX_AUTHS: Final = 8
 MAX_SUBSCRIPTIONS: Final = 64
 # Events without an OK: of one relay that does not answer. The oldest go first.
 MAX_OWED: Final = 1024
@@ -122,6 +124,7 @@ class RelaySession:
         self._out: list[bytes] = []
         self._given_up: list[Refused] = []
         self._auth_id = ""
+        self._auths = 0
 
     # -- what we want --------------------------------------------------------------------------------------------------
 
@@ -165,6 +168,7 @@ class RelaySession:
         self._out.clear()
         self._ended.clear()
         self._auth_id = ""
+        self._auths = 0
         for name in self._wanted:
             self._request(name, now)
         for owed in self._owed.values():
@@ -241,7 +245,8 @@ class RelaySession:
                 yield Remarked("a message that is not in NIP-01")
 
     def _answered(self, event_id: str, is_taken: bool, reason: str, now: Now) -> Iterator[Said]:
-        if event_id == self._auth_id:
+        if event_id and event_id == self._auth_id:
+            self._auth_id = ""
             if is_taken:
                 self._say_again(now)
             return
@@ -261,8 +266,9 @@ class RelaySession:
 
     def _authenticate(self, challenge: str, now: Now) -> None:
         """Say who we are (NIP-42). The signed words name this relay, so that no other can use them."""
-        if not 0 < len(challenge) <= MAX_CHALLENGE_CHARS:
+        if not 0 < len(challenge) <= MAX_CHALLENGE_CHARS or self._auths >= MAX_AUTHS:
             return
+        self._auths += 1
         event = self._sign(Draft(AUTH_KIND, "", (("relay", self.url), ("challenge", challenge)), int(now.wall)))
         self._auth_id = event.id
         self._out.append(b'["AUTH",%b]' % encoded(event))

@@ -16,6 +16,7 @@ import pytest
 from tests.jobs import JobsWorld, jobs_world
 from trunkline.config import Jobs
 from trunkline.edges.spaces.edge import SpacesEdge
+from trunkline.input_conditions import compiled
 from trunkline.jobs.schemas import SANDBOX
 from trunkline.model import Decision, Policy, Principal, Rule
 
@@ -60,6 +61,23 @@ async def test_who_may_not_read_a_space_gets_none_of_it_by_a_job(tmp_path: Path)
         assert call.code == "tool.invalid_input"
         assert call.outcome.fault is not None
         assert "do not let you read this space (secret)" in call.outcome.fault.message
+
+
+async def test_a_rule_about_a_path_holds_for_a_job_too(tmp_path: Path) -> None:
+    rules = (
+        Rule("secret", "agent:*", "space.work/read_file", Decision.DENY, input=compiled({"path": "private/*"})),
+        Rule("all", "*", "*", Decision.ALLOW),
+    )
+    async with jobs_world(tmp_path / "home", policy=Policy(rules, "v")) as world:
+        await space(world, a="one")
+        inputs = {"commands": [{"cmd": "cat *"}], "repo": {"source": "space:work"}}
+        fine = await world.done(SANDBOX, inputs, by=Principal("agent:com.example.a"))
+        assert fine.code is None
+        call = world.exchange.call("space.work/create_file", {"path": "private/key", "content": "k"})
+        await world.until(lambda: call.answer is not None)
+        refused = await world.done(SANDBOX, inputs, by=Principal("agent:com.example.a"))
+        assert refused.outcome.fault is not None
+        assert "do not let you read every file of this space (secret)" in refused.outcome.fault.message
 
 
 def tar(**files: str) -> bytes:

@@ -144,6 +144,22 @@ def test_a_relay_is_told_who_we_are_and_then_again_what_it_refused() -> None:
     assert [frame[0] for frame in frames(relay)] == ["REQ", "EVENT"]
 
 
+def test_a_relay_that_asks_who_we_are_again_and_again_is_told_a_few_times_on_each_connection() -> None:
+    relay, event = made(), said_by_us()
+    relay.publish(event, at(0))
+    relay.take_output()
+    for number in range(session.MAX_AUTHS + 5):
+        hear(relay, "AUTH", f"challenge-{number}")
+    said = frames(relay)
+    assert len(said) == session.MAX_AUTHS
+    for _ in range(5):
+        hear(relay, "OK", said[-1][1]["id"], True, "")
+    assert [frame[0] for frame in frames(relay)] == ["EVENT"]
+    relay.connected(at(1))
+    hear(relay, "AUTH", "again")
+    assert frames(relay)[-1][0] == "AUTH"
+
+
 def test_a_subscription_that_the_relay_ends_is_asked_for_again_half_a_minute_later() -> None:
     relay = made()
     relay.subscribe("a", lambda now: [Filter()], at(0))
