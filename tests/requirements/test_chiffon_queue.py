@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -31,10 +33,12 @@ SERVER = Path(sysconfig.get_path("scripts")) / "nats-server"
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+    """A port that nobody has, and that nobody gets who asks the system for any: those are above 32767."""
+    while True:
+        port = secrets.choice(range(20_000, 32_000))
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 class Broker:
@@ -55,6 +59,8 @@ class Broker:
         return self
 
     def _listens(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, "the broker ended"
         try:
             socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
         except OSError:
