@@ -29,6 +29,7 @@ if "up" in sys.orig_argv:
     if side == "hub":
         from trunkline import events
         from trunkline.hub import hub
+        from trunkline.model import RESERVED_PREFIXES
 
         init = hub.Hub.__init__
 
@@ -38,9 +39,10 @@ if "up" in sys.orig_argv:
             whole = self._handlers[kind]
 
             def handle(event, now):
-                # The exchange's own agent comes in before anybody can be asked.
+                # The exchange's own agents come in before anybody can be asked.
+                own = ("trunkline", *RESERVED_PREFIXES)
                 tools = getattr(event, "tools", ())
-                is_own = getattr(event, "is_resident", False) or any(one.agent_id == "trunkline" for one in tools)
+                is_own = getattr(event, "is_resident", False) or any(one.agent_id.startswith(own) for one in tools)
                 (whole if is_own else broken)(event, now)
 
             self._handlers[kind] = handle

@@ -238,11 +238,19 @@ class World:
 
     # -- who talks -----------------------------------------------------------------------------------------------------
 
-    async def ask(self, method: str, path: str, body: Any = None, token: str = OPERATOR_TOKEN, **headers: str) -> Any:
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        token: str = OPERATOR_TOKEN,
+        patience_s: float = PATIENCE_S,
+        **headers: str,
+    ) -> Any:
         """One request; None if there is no answer."""
         given = {"authorization": f"Bearer {token}", **headers}
         with contextlib.suppress(httpx.HTTPError, json.JSONDecodeError):
-            answer = await self.client.request(method, path, json=body, headers=given)
+            answer = await self.client.request(method, path, json=body, headers=given, timeout=patience_s)
             return answer.text if "event-stream" in answer.headers["content-type"] else answer.json()
         return None
 
@@ -274,7 +282,7 @@ class World:
         if self.plan.edge == "opensentience":
             body = {"tool_id": "com.by.stander/change", "input": {}, "correlation_id": BYSTANDER}
             with self._by(BYSTANDER):
-                answer = await self.ask("POST", "/v1/calls", body)
+                answer = await self.ask("POST", "/v1/calls", body, patience_s=BOUND_S)
             assert answer is not None
             assert answer["status"] == "succeeded", answer
             return
