@@ -16,8 +16,8 @@ from tests.running import Running, wait_until
 WARM_UP = 300
 TOGETHER = 20
 GROWTH_BYTES = 5 * 1_048_576
-# The exchange's own, which is always there.
-OWN_AGENTS = 1
+# The exchange's own, which are always there: trunkline and trunkline.jobs.
+OWN_AGENTS = 2
 GONE_WITHIN_S = 10.0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.nostr import CONFIG
-from tests.nostr_sellers import Seller, selling
+from tests.nostr_sellers import Seller, Work, selling
 from tests.requirement import requirement
 from tests.running import RawAgent, Running, calling, running, wait_until
 from trunkline.jobs import embedding
@@ -104,15 +104,23 @@ async def test_a_job_goes_to_those_who_announce_it_and_have_room_for_it(short_pa
 async def test_a_provider_that_is_silent_is_replaced_within_the_time_of_the_call(short_path: Path) -> None:
     with running(short_path / "home", CONFIG + "[nostr.buyer]\nsilence_s = 1\n" + ALLOWED) as exchange:
         url = exchange.ready["relay"]
-        silent, good = Seller(url, 1, lambda _: None), Seller(url, 2, embeds)
-        async with selling(silent, good):
+        asked: list[int] = []
+
+        def work(number: int) -> Work:
+            """Whoever is asked first says nothing; the choice between equals is by chance."""
+
+            def done(inputs: dict[str, Any]) -> dict[str, Any] | None:
+                asked.append(number)
+                return None if asked[0] == number else embeds(inputs)
+
+            return done
+
+        sellers = [Seller(url, number, work(number)) for number in (1, 2)]
+        async with selling(*sellers):
             await known(exchange, 3)
-            for _ in range(4):
-                answer = await called(exchange, EMBEDDING, EMBED)
-                assert answer["output"]["provenance"]["provider_id"] == good.npub
-                if silent.asked:
-                    break
-            assert silent.asked
+            answer = await called(exchange, EMBEDDING, EMBED)
+            silent, good = sellers if asked[0] == 1 else reversed(sellers)
+            assert answer["output"]["provenance"]["provider_id"] == good.npub
             await silent.until(lambda: silent.taken_back == [silent.asked[0].id], "the deletion")
 
 
