@@ -177,7 +177,7 @@ def a_directive_is_used_twice(patch: Patch) -> None:
 def only_the_last_caller_is_judged(patch: Patch) -> None:
     """Nobody gets through another what they may not do themselves."""
     verdict = Judge.verdict
-    patch.setattr(Judge, "verdict", lambda self, tool, callers, under: verdict(self, tool, callers[-1:], under))
+    patch.setattr(Judge, "verdict", lambda self, tool, callers, *rest: verdict(self, tool, callers[-1:], *rest))
 
 
 def a_chain_forgets_who_began_it(patch: Patch) -> None:
