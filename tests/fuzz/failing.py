@@ -244,13 +244,14 @@ class World:
         path: str,
         body: Any = None,
         token: str = OPERATOR_TOKEN,
-        patience_s: float = PATIENCE_S,
+        patience_s: float | None = None,
         **headers: str,
     ) -> Any:
-        """One request; None if there is no answer."""
+        """One request; None if there is no answer. As patient as the client, unless it is told otherwise."""
         given = {"authorization": f"Bearer {token}", **headers}
+        timeout = httpx.USE_CLIENT_DEFAULT if patience_s is None else patience_s
         with contextlib.suppress(httpx.HTTPError, json.JSONDecodeError):
-            answer = await self.client.request(method, path, json=body, headers=given, timeout=patience_s)
+            answer = await self.client.request(method, path, json=body, headers=given, timeout=timeout)
             return answer.text if "event-stream" in answer.headers["content-type"] else answer.json()
         return None
 

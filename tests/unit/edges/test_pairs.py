@@ -189,6 +189,7 @@ class Scene:
 
     async def judge(self, entrance: str, exit_name: str, odd: OddCall) -> None:
         """One odd call beside a plain one that is under way at the same agent."""
+        assert not any(task.done() for task in self._tasks), "an agent of the test ended"
         exchange, exit_tool = self.world.exchange, EXITS[exit_name]
         taken, refused = len(exchange.recorded(CallAccepted)), len(exchange.recorded(CallRefused))
         plain = None if exit_name == "space" else exchange.call(exit_tool, PLAIN)
