@@ -27,9 +27,11 @@ from msgspec import Struct
 
 import trunkline
 from trunkline.addresses import host_and_port
-from trunkline.config import LISTENERS, AgentProcess, Config, Home, load
+from trunkline.config import LISTENERS, AgentProcess, Config
+from trunkline.config_file import load
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError, WorkspaceError
+from trunkline.home import Home
 from trunkline.host import isolation
 from trunkline.host.housekeeping import MIN_FREE_BYTES, storage_figures
 from trunkline.host.launch import LaunchError, find_program

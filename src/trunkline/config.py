@@ -1,41 +1,27 @@
-"""One frozen ``Config`` from a TOML file and the environment, validated once; and the ``Home`` folder it belongs to.
+"""Every setting, its default and its bounds, as one frozen ``Config``; and the built-in rules of policy.
 
-Owns every setting, its default and its bounds, and the built-in rules of policy. It does not own what an edge or the
-host does with a setting, and it starts nothing.
+Does not own what an edge or the host does with a setting, where settings come from (``config_file``), or what may be
+wrong with them beyond their types (``config_problems``).
 
-The environment overrides the file: ``TRUNKLINE_<SECTION>_<KEY>`` sets one key of a section that is not repeated, as in
-``TRUNKLINE_HTTP_LISTEN=127.0.0.1:0``. Text is taken as it is, anything else is written as in TOML.
-
-Invariant: a ``Config`` that exists can be used: paths are absolute, ids and addresses are well formed. What cannot be
-used is a ``ConfigError`` that names the file and line (or the variable), the key and what was expected.
+Invariant: a ``Config`` does not change.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import stat
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, dataclass_transform
 
 import msgspec
-from msgspec import Meta, Struct, field, structs
+from msgspec import Meta, Struct, field
 
 from trunkline import input_conditions
-from trunkline.addresses import host_and_port, is_loopback
-from trunkline.errors import ConfigError
 from trunkline.model import (
-    AGENT_ID,
-    CALLER_EDGES,
     EVENT_TOOL,
     EVENTS_CALLER,
     EXCHANGE,
     MAX_INPUT_BYTES,
     MAX_OUTPUT_BYTES,
     OPERATOR,
-    RESERVED_PREFIXES,
-    TOOL_NAME,
     Circumstance,
     Decision,
     HubSettings,
@@ -44,13 +30,8 @@ from trunkline.model import (
     Policy,
     Rule,
     identity_of,
-    reserved_prefix,
 )
-from trunkline.toml_lines import KeyPath
-from trunkline.tomlfile import TomlFile, suggestion
 
-# `sun_path` holds 108 bytes on Linux, the last of them zero.
-MAX_SOCKET_PATH_BYTES: Final = 107
 # Below this not even a welcome fits; above it a length prefix could reserve more than a machine has.
 MIN_FRAME_BYTES: Final = 4096
 MAX_FRAME_BYTES: Final = 67_108_864
@@ -323,9 +304,7 @@ class LedgerTable(Section):
 # The agent that does typed jobs, and the names of their types (docs/protocols/openagents.md).
 JOBS_AGENT: Final = "trunkline.jobs"
 REMOTE_JOBS_AGENT: Final = "nostr.jobs"
-_SCHEMA_ID: Final = re.compile(r"oa(\.[a-z][a-z0-9_]*){1,2}\.v[1-9][0-9]*")
-# What OSSA calls the type of an agent (docs/protocols/ossa.md).
-_AGENT_CLASS: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+SCHEMA_ID: Final = re.compile(r"oa(\.[a-z][a-z0-9_]*){1,2}\.v[1-9][0-9]*")
 
 # Between the file's rules and the built-in ones: what is offered to strangers, without a question.
 STRANGER_CALLERS: Final = "nostr:*"
@@ -485,153 +464,6 @@ def tool_of_offer(line: str) -> str:
     return line if "/" in line else f"{JOBS_AGENT}/{line}"
 
 
-class Home:
-    """The folder that an exchange owns, and the names in it. Nobody else may write there."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config_file = path / "trunkline.toml"
-        self.ready_file = path / "ready.json"
-        self.operator_token_file = path / "operator.token"
-        self.ledger_file = path / "ledger.sqlite"
-        self.run_folder = path / "run"
-        self.logs_folder = path / "logs"
-        # What an exchange in the background prints.
-        self.output_file = path / "exchange.log"
-        self.keys_folder = path / "keys"
-
-    @classmethod
-    def resolve(cls, option: str | None, environ: Mapping[str, str]) -> Home:
-        """``--home``, else ``$TRUNKLINE_HOME``, else ``~/.trunkline``."""
-        chosen = option or environ.get("TRUNKLINE_HOME") or "~/.trunkline"
-        return cls(Path(os.path.abspath(Path(chosen).expanduser())))  # noqa: PTH100  (resolve() would follow links)
-
-    def log_file(self, agent_id: str, run_id: str) -> Path:
-        """Where one run of an agent prints to."""
-        return self.logs_folder / agent_id / f"{run_id}.log"
-
-    def create(self) -> None:
-        """Make what is missing, close it to everybody else, and refuse a folder that is not ours alone."""
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.check()
-            self._check_no_other_use()
-            for folder in (self.path, self.run_folder, self.logs_folder, self.keys_folder):
-                folder.mkdir(mode=0o700, exist_ok=True)
-                if stat.S_IMODE(folder.stat().st_mode) != 0o700:
-                    folder.chmod(0o700)
-        except OSError as error:
-            raise ConfigError(f"the home folder cannot be made: {error.strerror}", str(error.filename)) from None
-
-    def _check_no_other_use(self) -> None:
-        """Refuse a folder that is in use for something else: closing it to others would break that."""
-        found = {entry.name for entry in self.path.iterdir()}
-        made_first = {self.run_folder.name, self.logs_folder.name, self.keys_folder.name, self.output_file.name}
-        marks = {self.config_file.name, self.ledger_file.name, self.operator_token_file.name}
-        if found - made_first and not found & marks:
-            text = "it has files, and none of an exchange; choose a new or an empty folder with --home"
-            raise ConfigError(text, str(self.path))
-
-    def check(self) -> None:
-        """Refuse a folder that belongs to, or can be written by, somebody else."""
-        status = self.path.stat()
-        if status.st_uid != os.geteuid():
-            raise ConfigError(f"it belongs to user {status.st_uid}; choose another one with --home", str(self.path))
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ConfigError(f"others can write to the home folder; chmod 700 {self.path}", str(self.path))
-
-
-def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Config:
-    """The configuration in force: ``config_path`` (else the home's file, if there is one) under the environment.
-
-    Paths in it are made absolute: ``socket`` against the home, an agent's ``cwd`` and ``manifest``, the anchor's
-    ``file``, ``client_ca`` and the file of a job's ``key`` against the folder of the file.
-    """
-    path = (home.config_file if config_path is None else config_path).absolute()
-    file = TomlFile(path, required=config_path is not None)
-    file.take_environment(environ, Sections, "TRUNKLINE")
-    config = file.convert(Sections)
-    socket = str(home.path / config.opensentience.socket)
-    for key, problem in (*_problems(config, socket), *_write_problems(config, path)):
-        file.fail(key, problem)
-    placed = structs.replace(
-        config,
-        opensentience=structs.replace(config.opensentience, socket=socket),
-        agents=tuple(_placed(agent, path.parent) for agent in config.agents),
-        ledger=_placed_ledger(config.ledger, path.parent),
-        ossa=_placed_ossa(config.ossa, path.parent),
-        jobs=_placed_jobs(config.jobs, path.parent),
-    )
-    values = {name: getattr(placed, name) for name in Sections.__struct_fields__}
-    return Config(**values, given=_given(file.tables))
-
-
-def _given(tables: Mapping[str, object]) -> frozenset[tuple[str, str]]:
-    """The keys that are set; of a section that is repeated only that it is there."""
-    return frozenset(
-        (section, key)
-        for section, table in tables.items()
-        for key in (table if isinstance(table, dict) else ("",) if table else ())
-    )
-
-
-# --- what may be wrong ------------------------------------------------------------------------------------------------
-
-
-def _problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
-    """What the types alone do not tell, in the order of the sections."""
-    yield from _listen_problems(config)
-    yield from _url_problems(config)
-    yield from _tool_problems(("chiffon", "work"), config.chiffon.work, "the work")
-    yield from _tool_problems(("ossa", "actions"), config.ossa.actions, "the action")
-    yield from _offer_problems(config.nostr)
-    for name in config.ossa.rate:
-        if not _AGENT_CLASS.fullmatch(name):
-            yield ("ossa", "rate", name), f"expected the class of an agent, {_AGENT_CLASS.pattern}"
-    yield from _command_problems(("pylon", "codex"), config.pylon.codex)
-    yield from _job_problems(config.jobs)
-    if not AGENT_ID.fullmatch(config.pylon.app_key):
-        yield ("pylon", "app_key"), "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -, the first a letter or digit"
-    yield from _agent_problems(config.agents)
-    yield from _mcp_problems(config.mcp_servers)
-    for index, rule in enumerate(config.policy_table.rule):
-        yield from _rule_problems(("policy", "rule", index), rule)
-    for name, value in structs.asdict(config.limits).items():
-        if not 0 <= value < float("inf"):
-            yield ("limits", name), "expected a number from 0, where 0 means no bound"
-    if (anchor := config.ledger.anchor) is not None:
-        if (not anchor.file) == (not anchor.command):
-            yield ("ledger", "anchor"), "expected one of the keys `file` and `command`"
-        elif anchor.command:
-            yield from _command_problems(("ledger", "anchor", "command"), anchor.command)
-    if (notify := config.approvals.notify) is not None:
-        yield from _notify_problems(("approvals", "notify"), notify)
-    yield from _path_problems(("opensentience", "socket"), config.opensentience.socket)
-    if config.ossa.client_ca:
-        yield from _path_problems(("ossa", "client_ca"), config.ossa.client_ca)
-    if (size := len(os.fsencode(socket))) > MAX_SOCKET_PATH_BYTES:
-        problem = f"{socket} has {size} bytes and a socket's path at most {MAX_SOCKET_PATH_BYTES}; use a shorter --home"
-        yield ("opensentience", "socket"), problem
-
-
-def _notify_problems(key: KeyPath, notify: Notify) -> Iterator[tuple[KeyPath, str]]:
-    if (notify.command is None) == (notify.url is None):
-        yield key, "expected one of the keys `command` and `url`"
-    elif notify.command is not None:
-        yield from _command_problems((*key, "command"), notify.command)
-    elif notify.url is not None and not _is_told_safely(notify.url):
-        yield (*key, "url"), "expected https://HOST[:PORT]/PATH, or http:// on this machine"
-
-
-def _is_told_safely(url: str) -> bool:
-    from urllib.parse import urlsplit
-
-    if not _is_url(url, ("http", "https"), has_path=True):
-        return False
-    parts = urlsplit(url)
-    return parts.username is None and (parts.scheme == "https" or is_loopback(parts.hostname or ""))
-
-
 # The addresses on which the exchange listens, and whether each may be off (empty).
 LISTENERS: Final = {
     ("http", "listen"): False,
@@ -640,242 +472,3 @@ LISTENERS: Final = {
     ("nostr", "relay"): True,
     ("pylon", "listen"): True,
 }
-
-
-def _listen_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
-    for key, may_be_off in LISTENERS.items():
-        address: str = getattr(getattr(config, key[0]), key[1])
-        if not address and may_be_off:
-            continue
-        try:
-            host, _ = host_and_port(address)
-        except ValueError as error:
-            yield key, str(error)
-            continue
-        if is_loopback(host):
-            continue
-        if key != ("ossa", "listen"):
-            yield key, f"{host} is not loopback, and only [ossa] may listen elsewhere: 127.0.0.1 or [::1]"
-        elif not config.ossa.require_signature:
-            # With TLS and a signature on every message it may be reached from anywhere; without signatures whoever
-            # reaches it is whom he says he is.
-            yield key, f"{host} is not loopback, and without `require_signature` it has to be: 127.0.0.1 or [::1]"
-
-
-def _url_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
-    """Those that we connect to, or compare with; a password in one must not get into a message."""
-    urls: list[tuple[KeyPath, str, tuple[str, ...], bool]] = []
-    urls += [((name, "nats"), getattr(config, name).nats, ("nats", "tls"), False) for name in ("chiffon", "cluster")]
-    urls += [(("nostr", "relays", index), url, ("ws", "wss"), True) for index, url in enumerate(config.nostr.relays)]
-    for index, origin in enumerate(config.pylon.allowed_origins):
-        urls.append((("pylon", "allowed_origins", index), origin, ("http", "https"), False))
-    for index, server in enumerate(config.mcp_servers):
-        if server.url is not None:
-            urls.append((("mcp", index, "url"), server.url, ("http", "https"), True))
-    for key, url, schemes, has_path in urls:
-        is_off = not url and key[1] == "nats"
-        if not is_off and not _is_url(url, schemes, has_path=has_path):
-            forms = " or ".join(f"{scheme}://HOST[:PORT]" for scheme in schemes)
-            yield key, f"expected {forms}" + (", with or without a path" if has_path else "")
-
-
-def _job_problems(jobs: Jobs) -> Iterator[tuple[KeyPath, str]]:
-    """What belongs to the endpoint makes no sense without it."""
-    from urllib.parse import urlsplit
-
-    if not jobs.endpoint:
-        for name in ("model", "embedding_model", "key"):
-            if getattr(jobs, name):
-                yield ("jobs", name), "has no effect without `endpoint`"
-        return
-    if not _is_url(jobs.endpoint, ("http", "https"), has_path=True) or "@" in jobs.endpoint:
-        yield ("jobs", "endpoint"), "expected https://HOST[:PORT]/PATH, without a user; the key is named by `key`"
-    elif urlsplit(jobs.endpoint).scheme == "http" and not is_loopback(urlsplit(jobs.endpoint).hostname or ""):
-        yield ("jobs", "endpoint"), "http leaves this machine unencrypted: expected https"
-    if not jobs.model and not jobs.embedding_model:
-        yield ("jobs", "endpoint"), "expected `model`, `embedding_model` or both beside it"
-    if jobs.key and not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\0]+", jobs.key):
-        yield ("jobs", "key"), "expected env:NAME or file:PATH, and never the key itself"
-
-
-def _tool_problems(place: KeyPath, tools: Mapping[str, str], what: str) -> Iterator[tuple[KeyPath, str]]:
-    """Names of a protocol that stand for tools."""
-    for name, tool_id in tools.items():
-        agent_id, _, tool_name = tool_id.partition("/")
-        if not name:
-            yield (*place, name), f"the name of {what} is empty"
-        if not AGENT_ID.fullmatch(agent_id) or not TOOL_NAME.fullmatch(tool_name):
-            yield (*place, name), "expected the id of a tool, 'agent_id/tool_name'"
-
-
-def _offer_problems(nostr: Nostr) -> Iterator[tuple[KeyPath, str]]:
-    judge_agent, _, judge_tool = nostr.buyer.judge.partition("/")
-    if nostr.buyer.judge and not (AGENT_ID.fullmatch(judge_agent) and TOOL_NAME.fullmatch(judge_tool)):
-        yield ("nostr", "buyer", "judge"), "expected the id of a tool, 'agent_id/tool_name'"
-    for index, line in enumerate(nostr.offer):
-        key: KeyPath = ("nostr", "offer", index)
-        agent_id, slash, tool_name = line.partition("/")
-        is_tool = bool(slash and AGENT_ID.fullmatch(agent_id) and TOOL_NAME.fullmatch(tool_name))
-        if not is_tool and (slash or not _SCHEMA_ID.fullmatch(line)):
-            yield key, "expected the id of a tool, 'agent_id/tool_name', or of a job type, such as 'oa.embedding.v1'"
-        elif line in nostr.offer[:index]:
-            yield key, f"{line} stands here twice"
-    kinds = structs.asdict(nostr.kinds)
-    for name, kind in kinds.items():
-        if list(kinds.values()).count(kind) > 1 or kind == nostr.kinds.result:
-            yield ("nostr", "kinds", name), f"{kind} is also the kind of something else"
-
-
-def _command_problems(key: KeyPath, words: tuple[str, ...]) -> Iterator[tuple[KeyPath, str]]:
-    if words and not words[0]:
-        yield key, "the first word, the program, is empty"
-    if any("\0" in word for word in words):
-        yield key, "a word holds a zero character"
-
-
-def _path_problems(key: KeyPath, path: str) -> Iterator[tuple[KeyPath, str]]:
-    if not path:
-        yield key, "expected a path"
-    if "\0" in path:
-        yield key, "a path holds no zero character"
-
-
-def _agent_problems(agents: tuple[AgentProcess, ...]) -> Iterator[tuple[KeyPath, str]]:
-    seen: dict[str, str] = {}
-    for index, agent in enumerate(agents):
-        key: KeyPath = ("agent", index, "id")
-        yield from _id_problems(key, agent.id, seen)
-        if reserved_prefix(agent.id):
-            yield key, f"{agent.id!r} starts with a reserved name ({', '.join(RESERVED_PREFIXES)})"
-        yield from _command_problems(("agent", index, "command"), agent.command)
-        yield from _path_problems(("agent", index, "cwd"), agent.cwd or ".")
-        if agent.manifest is not None:
-            yield from _path_problems(("agent", index, "manifest"), agent.manifest)
-        for name, value in agent.env.items():
-            if not name or "=" in name or "\0" in name + value:
-                yield ("agent", index, "env", name), "not a name and a text that an environment can hold"
-            elif name.startswith("OPENSENTIENCE_"):
-                yield ("agent", index, "env", name), "set by the exchange for each run"
-        yield from _isolation_problems(index, agent)
-
-
-def _isolation_problems(index: int, agent: AgentProcess) -> Iterator[tuple[KeyPath, str]]:
-    is_sandbox = agent.isolation not in {"user", "none"}
-    no_effect = f'has no effect with isolation = "{agent.isolation}", which is no sandbox'
-    for key, paths in (("read", agent.read), ("write", agent.write)):
-        if any(not path or "\0" in path for path in paths):
-            yield ("agent", index, key), "expected paths"
-        if paths and not is_sandbox:
-            yield ("agent", index, key), no_effect
-    if not agent.network and not is_sandbox:
-        yield ("agent", index, "network"), f"false {no_effect}"
-
-
-def _write_problems(config: Sections, file: Path) -> Iterator[tuple[KeyPath, str]]:
-    """An agent that may write to this file, or move what is above it, decides itself what it may."""
-    real = os.path.realpath(file)
-    for index, agent in enumerate(config.agents):
-        for path in agent.write:
-            folder = os.path.realpath(_placed_path(path, file.parent))
-            if real == folder or real.startswith(folder.rstrip("/") + "/"):
-                yield ("agent", index, "write"), f"{path} holds this file itself: name a folder beside it"
-
-
-def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str]]:
-    seen: dict[str, str] = {}
-    for index, server in enumerate(servers):
-        yield from _id_problems(("mcp", index, "id"), server.id, seen)
-        yield from _command_problems(("mcp", index, "command"), server.command or ())
-        if (server.command is None) == (server.url is None):
-            yield ("mcp", index), "expected one of the keys `command` and `url`"
-
-
-def _id_problems(key: KeyPath, name: str, seen: dict[str, str]) -> Iterator[tuple[KeyPath, str]]:
-    """Decision 19: two ids equal after case folding are one. ``seen`` maps the folded to the written form."""
-    if not AGENT_ID.fullmatch(name):
-        yield key, "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -, the first a letter or digit"
-    folded = name.casefold()
-    if folded in seen:
-        yield key, f"{name!r} is taken; the id {seen[folded]!r} stands further up"
-    seen[folded] = name
-
-
-def _rule_problems(key: KeyPath, rule: RuleLine) -> Iterator[tuple[KeyPath, str]]:
-    """A rule that can match nothing is a mistake, and a dangerous one if it says deny."""
-    edge, colon, _ = rule.caller.partition(":")
-    if rule.caller != OPERATOR and "*" not in edge and not (colon and edge in CALLER_EDGES):
-        expected = (
-            f"{rule.caller!r} matches nobody: expected 'operator', or an edge and an id as in 'agent:com.example.echo'"
-            f" (edges: {', '.join(CALLER_EDGES)})"
-        )
-        yield (*key, "caller"), expected + suggestion(edge, (OPERATOR, *CALLER_EDGES))
-    if isinstance(rule.when, dict):
-        yield from _when_problems((*key, "when"), rule.when)
-    if "*" not in rule.tool and rule.tool.count("/") != 1:
-        yield (
-            (*key, "tool"),
-            f"{rule.tool!r} matches no tool: expected 'agent_id/tool_name'; * stands for any characters",
-        )
-
-
-def _when_problems(key: KeyPath, when: dict[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    for name in when.keys() - {"input", "circumstance"}:
-        yield (*key, name), f"no such key{suggestion(name, ('input', 'circumstance'))}"
-    if not when:
-        yield key, "expected the key `input`"
-    if "circumstance" in when and when["circumstance"] not in [one.value for one in Circumstance]:
-        yield (*key, "circumstance"), "expected " + " or ".join(f'"{one.value}"' for one in Circumstance)
-    if "input" not in when:
-        return
-    if not isinstance(when["input"], dict):
-        yield (*key, "input"), "expected a table of JSON pointers"
-        return
-    try:
-        input_conditions.compiled(when["input"])
-    except ValueError as problem:
-        yield (*key, "input"), str(problem)
-
-
-def _is_url(text: str, schemes: tuple[str, ...], *, has_path: bool) -> bool:
-    from urllib.parse import urlsplit
-
-    # What `urlsplit` takes out silently, and what no host or path of a URL holds.
-    if not text.isascii() or not text.isprintable() or " " in text:
-        return False
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        return False
-    is_bare = not (parts.path or parts.query or parts.fragment) and "," not in text
-    return parts.scheme in schemes and bool(parts.hostname) and port != 0 and (has_path or is_bare)
-
-
-def _placed_ledger(ledger: LedgerTable, folder: Path) -> LedgerTable:
-    if ledger.anchor is None or ledger.anchor.file is None:
-        return ledger
-    return structs.replace(ledger, anchor=structs.replace(ledger.anchor, file=str(folder / ledger.anchor.file)))
-
-
-def _placed_ossa(ossa: Ossa, folder: Path) -> Ossa:
-    return structs.replace(ossa, client_ca=str(folder / ossa.client_ca)) if ossa.client_ca else ossa
-
-
-def _placed_jobs(jobs: Jobs, folder: Path) -> Jobs:
-    kind, _, path = jobs.key.partition(":")
-    return structs.replace(jobs, key=f"file:{folder / path}") if kind == "file" else jobs
-
-
-def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:
-    return structs.replace(
-        agent,
-        cwd=str(folder / agent.cwd),
-        manifest=None if agent.manifest is None else str(folder / agent.manifest),
-        read=tuple(_placed_path(path, folder) for path in agent.read),
-        write=tuple(_placed_path(path, folder) for path in agent.write),
-    )
-
-
-def _placed_path(path: str, folder: Path) -> str:
-    """Absolute, by the names alone: ``..`` goes, links stay."""
-    return os.path.normpath(folder / Path(path).expanduser())

@@ -231,3 +231,8 @@ def _is_text(kind: Any) -> bool:
 def _fits_variable(kind: Any) -> bool:
     """No table and no array of tables."""
     return get_origin(kind) is not dict and not any(_is_struct(part) for part in (kind, *get_args(kind)))
+
+
+def placed_path(path: str, folder: Path) -> str:
+    """Absolute, by the names alone: ``..`` goes, links stay."""
+    return os.path.normpath(folder / Path(path).expanduser())

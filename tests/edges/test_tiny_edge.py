@@ -23,13 +23,13 @@ from msgspec import Raw
 from tests.running import NO_DEFAULT_PORTS, leash, started
 from tests.unit.edges.opensentience.core_side import envelope, frame, hello
 from trunkline import strictjson
-from trunkline.config import Home
 from trunkline.edges.bearer import Throttle, token_sha256
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings, TokenKind
 from trunkline.edges.waiting import call
 from trunkline.entries import CallAccepted, Noticed
 from trunkline.errors import ConfigError
 from trunkline.events import CallRequested
+from trunkline.home import Home
 from trunkline.model import ToolDefinition
 from trunkline.testing.memory import ANY_OBJECT, AttachedAgent, MemoryExchange
 

@@ -20,9 +20,11 @@ import pytest
 from tests.pylon import CODEX, SYSTEM, Pusher, pusher
 from tests.requirement import requirement
 from tests.running import Running, running, wait_until
-from trunkline.config import Config, Home, load
+from trunkline.config import Config
+from trunkline.config_file import load
 from trunkline.edges import tls
 from trunkline.errors import ConfigError
+from trunkline.home import Home
 
 STAND_IN = Path(__file__).parent.parent / "codex_app_server.py"
 COMMAND = "item/commandExecution/requestApproval"

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.ledger.made import change, in_process, noticed
 from trunkline import checkup
 from trunkline.checkup import Finding, RunningExchange, findings
-from trunkline.config import Home
+from trunkline.home import Home
 from trunkline.host import isolation
 from trunkline.host.isolation import Sandbox
 

@@ -11,8 +11,10 @@ import pytest
 
 from tests.requirement import requirement
 from trunkline.addresses import host_and_port
-from trunkline.config import BUILTIN_RULES, Config, Home, load
+from trunkline.config import BUILTIN_RULES, Config
+from trunkline.config_file import load
 from trunkline.errors import ConfigError
+from trunkline.home import Home
 from trunkline.model import CALLER_EDGES, Circumstance, Decision, InputCondition, Limits
 from trunkline.tomlfile import MAX_FILE_BYTES
 

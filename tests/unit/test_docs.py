@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from trunkline import strictjson
-from trunkline.config import BUILTIN_RULES, AgentProcess, Config, Home, RuleLine, load
+from trunkline.config import BUILTIN_RULES, AgentProcess, Config, RuleLine
+from trunkline.config_file import load
 from trunkline.edges.known import UNBUILT
 from trunkline.edges.opensentience import messages
 from trunkline.edges.opensentience.manifest import read_manifest
+from trunkline.home import Home
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")

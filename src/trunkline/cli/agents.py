@@ -12,7 +12,7 @@ import click
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import say, table, typed
-from trunkline.config import Home
+from trunkline.home import Home
 
 # VERSION, RESTARTS, PID and ISOLATION, where a terminal is too narrow for all; a note says what matters of them.
 SPARE = (3, 8, 9, 10)

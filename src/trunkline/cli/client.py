@@ -21,8 +21,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from trunkline.cli.terminal import CommandFailed, typed
-from trunkline.config import Home
 from trunkline.errors import ExchangeUnreachable
+from trunkline.home import Home
 
 # The exchange answers everything but a call within 30 s, and shows a sign of life on a stream every 15 s.
 TIMEOUT_S: Final = 45.0

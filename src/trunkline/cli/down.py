@@ -18,7 +18,7 @@ import click
 
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, say
-from trunkline.config import Home
+from trunkline.home import Home
 
 # What runs has 10 s to end, and each edge 20 s to say goodbye, of which few take a second.
 WITHIN_S: Final = 60.0

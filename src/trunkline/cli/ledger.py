@@ -130,7 +130,7 @@ def _anchors(settings: CommandSettings, given: str | None) -> list[WrittenHead]:
 
 
 def _anchor_file(settings: CommandSettings) -> Path | None:
-    from trunkline.config import load
+    from trunkline.config_file import load
 
     anchor = load(settings.home, None, os.environ).ledger.anchor
     file = Path(anchor.file) if anchor is not None and anchor.file is not None else None

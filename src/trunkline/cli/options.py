@@ -16,7 +16,7 @@ import click
 
 from trunkline.cli.client import ExchangeClient, encode
 from trunkline.cli.terminal import HOME_OPTION, CommandFailed, printable, say
-from trunkline.config import Home
+from trunkline.home import Home
 
 # How much of a line is shown on each side of a fault in it.
 _AROUND = 30

@@ -17,7 +17,7 @@ import click
 from trunkline import key_files
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, heading, printable, say
-from trunkline.config import Home
+from trunkline.home import Home
 
 # Where the exchange keeps its certificate together with the key, and what is handed out.
 OWN_FILE: Final = "tls.pem"

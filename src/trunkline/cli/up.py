@@ -22,7 +22,7 @@ import msgspec
 from trunkline.cli.client import decode
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, printable, say
-from trunkline.config import Home
+from trunkline.home import Home
 
 # A start takes a second; one that folds millions of entries after a crash some more.
 READY_WITHIN_S: Final = 120.0

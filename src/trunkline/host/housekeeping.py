@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from trunkline import events
-from trunkline.config import Config, Home
+from trunkline.config import Config
+from trunkline.home import Home
 from trunkline.host.anchoring import Anchoring
 from trunkline.host.asked import AskedPeople
 from trunkline.host.runner import Runner

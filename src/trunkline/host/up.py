@@ -31,10 +31,12 @@ from msgspec import structs
 
 import trunkline
 from trunkline import events
-from trunkline.config import AgentProcess, Config, Home, load
+from trunkline.config import AgentProcess, Config
+from trunkline.config_file import load
 from trunkline.edges.edge import Edge, new_bearer
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError
+from trunkline.home import Home
 from trunkline.host import processes
 from trunkline.host.anchoring import Anchoring
 from trunkline.host.asked import AskedPeople

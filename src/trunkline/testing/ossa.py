@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import json
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from random import Random
@@ -96,7 +97,7 @@ class Wire:
             self._user.receive(messages.read(data), call_id)
 
 
-class User:
+class User(ABC):
     """One agent: it can sign, connects, and comes back."""
 
     def __init__(self, users: OssaUsers, name: str) -> None:
@@ -137,6 +138,7 @@ class User:
             self._beat(self.wire)
             self.begin()
 
+    @abstractmethod
     def begin(self) -> None:
         """What is said first."""
 
@@ -153,9 +155,9 @@ class User:
             self.users.ended(wire)
             self.users.loop.call_later(self.users.rng.uniform(0.1, 10.0), self.connect)
 
+    @abstractmethod
     def receive(self, message: Message, call_id: str) -> None:
         """Something came."""
-        raise NotImplementedError
 
 
 class Provider(User):
@@ -224,6 +226,9 @@ class Caller(User):
         # By number: every reply but receipts.
         self.replies: dict[int, list[Message]] = {}
         self._by_correlation: dict[str, list[int]] = {}
+
+    def begin(self) -> None:
+        """It speaks when it asks."""
 
     def ask(self, number: int) -> None:
         """A new message, for the provider."""

@@ -13,7 +13,7 @@ from tests.unit.cli.conftest import Running, trunkline
 from trunkline.cli.client import ExchangeClient
 from trunkline.cli.standing_rules import StandingRule, rule_for
 from trunkline.cli.terminal import CommandFailed
-from trunkline.config import Home
+from trunkline.home import Home
 
 NEW = '[[policy.rule]]\ncaller = "agent:a"\ntool = "b/c"\ndecision = "allow"\n'
 WRITE = {"tool_id": "com.a/write", "input": {}}

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from trunkline.config import Config, Home, Http, load
+from trunkline.config import Config, Http
+from trunkline.config_file import load
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings, TokenKind
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.edges.listener import Address, WebListener
 from trunkline.errors import ConfigError
+from trunkline.home import Home
 from trunkline.host import edges
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.running import LISTENERS, NO_DEFAULT_PORTS, RawAgent, calling, running, wait_until
-from trunkline.config import Home
 from trunkline.edges.known import EDGES
 from trunkline.errors import ConfigError
+from trunkline.home import Home
 from trunkline.host.up import _operator_token
 
 

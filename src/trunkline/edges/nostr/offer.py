@@ -1,7 +1,7 @@
 """What strangers may ask for: ``[nostr] offer``, as schema ids that stand for tools.
 
 Owns which job type is served by which tool, and how its inputs are judged, completed and named by hashes. Does not own
-who is served (``provider``): the rules of ``config.py`` allow the same tools to strangers, and nothing else.
+who is served (``provider``): the rules of ``config`` allow the same tools to strangers, and nothing else.
 
 Invariant: the ids that are announced are those of the setting, one for one.
 """

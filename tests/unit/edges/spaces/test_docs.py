@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from starlette.routing import Route, WebSocketRoute
 
-from trunkline.config import Home, load
+from trunkline.config_file import load
 from trunkline.edges.spaces import messages, process, routes
 from trunkline.edges.spaces.store import SpaceFile
 from trunkline.errors import RemoteProtocolError
+from trunkline.home import Home
 from trunkline.model import Decision
 from trunkline.tomlfile import TomlFile
 from trunkline.workspace import files, output

@@ -1,0 +1,82 @@
+"""``trunkline.toml`` and the environment, read into one ``Config``.
+
+Owns where a file's paths lead, and which of its keys were set. Does not own settings (``config``) or what may be wrong
+with them (``config_problems``).
+
+The environment overrides the file: ``TRUNKLINE_<SECTION>_<KEY>`` sets one key of a section that is not repeated, as in
+``TRUNKLINE_HTTP_LISTEN=127.0.0.1:0``. Text is taken as it is, anything else is written as in TOML.
+
+Invariant: a ``Config`` from here can be used: paths are absolute, ids and addresses are well formed. What cannot be
+used is a ``ConfigError`` that names the file and line (or the variable), the key and what was expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import structs
+
+from trunkline.config import AgentProcess, Config, Jobs, LedgerTable, Ossa, Sections
+from trunkline.config_problems import problems, write_problems
+from trunkline.home import Home
+from trunkline.tomlfile import TomlFile, placed_path
+
+
+def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Config:
+    """The configuration in force: ``config_path`` (else the home's file, if there is one) under the environment.
+
+    Paths in it are made absolute: ``socket`` against the home, an agent's ``cwd`` and ``manifest``, the anchor's
+    ``file``, ``client_ca`` and the file of a job's ``key`` against the folder of the file.
+    """
+    path = (home.config_file if config_path is None else config_path).absolute()
+    file = TomlFile(path, required=config_path is not None)
+    file.take_environment(environ, Sections, "TRUNKLINE")
+    config = file.convert(Sections)
+    socket = str(home.path / config.opensentience.socket)
+    for key, problem in (*problems(config, socket), *write_problems(config, path)):
+        file.fail(key, problem)
+    placed = structs.replace(
+        config,
+        opensentience=structs.replace(config.opensentience, socket=socket),
+        agents=tuple(_placed(agent, path.parent) for agent in config.agents),
+        ledger=_placed_ledger(config.ledger, path.parent),
+        ossa=_placed_ossa(config.ossa, path.parent),
+        jobs=_placed_jobs(config.jobs, path.parent),
+    )
+    values = {name: getattr(placed, name) for name in Sections.__struct_fields__}
+    return Config(**values, given=_given(file.tables))
+
+
+def _given(tables: Mapping[str, object]) -> frozenset[tuple[str, str]]:
+    """The keys that are set; of a section that is repeated only that it is there."""
+    return frozenset(
+        (section, key)
+        for section, table in tables.items()
+        for key in (table if isinstance(table, dict) else ("",) if table else ())
+    )
+
+
+def _placed_ledger(ledger: LedgerTable, folder: Path) -> LedgerTable:
+    if ledger.anchor is None or ledger.anchor.file is None:
+        return ledger
+    return structs.replace(ledger, anchor=structs.replace(ledger.anchor, file=str(folder / ledger.anchor.file)))
+
+
+def _placed_ossa(ossa: Ossa, folder: Path) -> Ossa:
+    return structs.replace(ossa, client_ca=str(folder / ossa.client_ca)) if ossa.client_ca else ossa
+
+
+def _placed_jobs(jobs: Jobs, folder: Path) -> Jobs:
+    kind, _, path = jobs.key.partition(":")
+    return structs.replace(jobs, key=f"file:{folder / path}") if kind == "file" else jobs
+
+
+def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:
+    return structs.replace(
+        agent,
+        cwd=str(folder / agent.cwd),
+        manifest=None if agent.manifest is None else str(folder / agent.manifest),
+        read=tuple(placed_path(path, folder) for path in agent.read),
+        write=tuple(placed_path(path, folder) for path in agent.write),
+    )

@@ -1,0 +1,299 @@
+"""What may be wrong with settings that their types do not tell: each with its key and what was expected.
+
+Owns no setting (``config``) and reads no file (``config_file``).
+
+Invariant: settings without a problem here can be used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import structs
+
+from trunkline import input_conditions
+from trunkline.addresses import host_and_port, is_loopback
+from trunkline.config import LISTENERS, SCHEMA_ID, AgentProcess, Jobs, McpServer, Nostr, Notify, RuleLine, Sections
+from trunkline.model import (
+    AGENT_ID,
+    CALLER_EDGES,
+    OPERATOR,
+    RESERVED_PREFIXES,
+    TOOL_NAME,
+    Circumstance,
+    reserved_prefix,
+)
+from trunkline.toml_lines import KeyPath
+from trunkline.tomlfile import placed_path, suggestion
+
+# `sun_path` holds 108 bytes on Linux, the last of them zero.
+MAX_SOCKET_PATH_BYTES: Final = 107
+# What OSSA calls the type of an agent (docs/protocols/ossa.md).
+_AGENT_CLASS: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+
+
+def problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
+    """What the types alone do not tell, in the order of the sections."""
+    yield from _listen_problems(config)
+    yield from _url_problems(config)
+    yield from _tool_problems(("chiffon", "work"), config.chiffon.work, "the work")
+    yield from _tool_problems(("ossa", "actions"), config.ossa.actions, "the action")
+    yield from _offer_problems(config.nostr)
+    for name in config.ossa.rate:
+        if not _AGENT_CLASS.fullmatch(name):
+            yield ("ossa", "rate", name), f"expected the class of an agent, {_AGENT_CLASS.pattern}"
+    yield from _command_problems(("pylon", "codex"), config.pylon.codex)
+    yield from _job_problems(config.jobs)
+    if not AGENT_ID.fullmatch(config.pylon.app_key):
+        yield ("pylon", "app_key"), "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -, the first a letter or digit"
+    yield from _agent_problems(config.agents)
+    yield from _mcp_problems(config.mcp_servers)
+    for index, rule in enumerate(config.policy_table.rule):
+        yield from _rule_problems(("policy", "rule", index), rule)
+    for name, value in structs.asdict(config.limits).items():
+        if not 0 <= value < float("inf"):
+            yield ("limits", name), "expected a number from 0, where 0 means no bound"
+    if (anchor := config.ledger.anchor) is not None:
+        if (not anchor.file) == (not anchor.command):
+            yield ("ledger", "anchor"), "expected one of the keys `file` and `command`"
+        elif anchor.command:
+            yield from _command_problems(("ledger", "anchor", "command"), anchor.command)
+    if (notify := config.approvals.notify) is not None:
+        yield from _notify_problems(("approvals", "notify"), notify)
+    yield from _path_problems(("opensentience", "socket"), config.opensentience.socket)
+    if config.ossa.client_ca:
+        yield from _path_problems(("ossa", "client_ca"), config.ossa.client_ca)
+    if (size := len(os.fsencode(socket))) > MAX_SOCKET_PATH_BYTES:
+        problem = f"{socket} has {size} bytes and a socket's path at most {MAX_SOCKET_PATH_BYTES}; use a shorter --home"
+        yield ("opensentience", "socket"), problem
+
+
+def _notify_problems(key: KeyPath, notify: Notify) -> Iterator[tuple[KeyPath, str]]:
+    if (notify.command is None) == (notify.url is None):
+        yield key, "expected one of the keys `command` and `url`"
+    elif notify.command is not None:
+        yield from _command_problems((*key, "command"), notify.command)
+    elif notify.url is not None and not _is_told_safely(notify.url):
+        yield (*key, "url"), "expected https://HOST[:PORT]/PATH, or http:// on this machine"
+
+
+def _is_told_safely(url: str) -> bool:
+    from urllib.parse import urlsplit
+
+    if not _is_url(url, ("http", "https"), has_path=True):
+        return False
+    parts = urlsplit(url)
+    return parts.username is None and (parts.scheme == "https" or is_loopback(parts.hostname or ""))
+
+
+def _listen_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
+    for key, may_be_off in LISTENERS.items():
+        address: str = getattr(getattr(config, key[0]), key[1])
+        if not address and may_be_off:
+            continue
+        try:
+            host, _ = host_and_port(address)
+        except ValueError as error:
+            yield key, str(error)
+            continue
+        if is_loopback(host):
+            continue
+        if key != ("ossa", "listen"):
+            yield key, f"{host} is not loopback, and only [ossa] may listen elsewhere: 127.0.0.1 or [::1]"
+        elif not config.ossa.require_signature:
+            # With TLS and a signature on every message it may be reached from anywhere; without signatures whoever
+            # reaches it is whom he says he is.
+            yield key, f"{host} is not loopback, and without `require_signature` it has to be: 127.0.0.1 or [::1]"
+
+
+def _url_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
+    """Those that we connect to, or compare with; a password in one must not get into a message."""
+    urls: list[tuple[KeyPath, str, tuple[str, ...], bool]] = []
+    urls += [((name, "nats"), getattr(config, name).nats, ("nats", "tls"), False) for name in ("chiffon", "cluster")]
+    urls += [(("nostr", "relays", index), url, ("ws", "wss"), True) for index, url in enumerate(config.nostr.relays)]
+    for index, origin in enumerate(config.pylon.allowed_origins):
+        urls.append((("pylon", "allowed_origins", index), origin, ("http", "https"), False))
+    for index, server in enumerate(config.mcp_servers):
+        if server.url is not None:
+            urls.append((("mcp", index, "url"), server.url, ("http", "https"), True))
+    for key, url, schemes, has_path in urls:
+        is_off = not url and key[1] == "nats"
+        if not is_off and not _is_url(url, schemes, has_path=has_path):
+            forms = " or ".join(f"{scheme}://HOST[:PORT]" for scheme in schemes)
+            yield key, f"expected {forms}" + (", with or without a path" if has_path else "")
+
+
+def _job_problems(jobs: Jobs) -> Iterator[tuple[KeyPath, str]]:
+    """What belongs to the endpoint makes no sense without it."""
+    from urllib.parse import urlsplit
+
+    if not jobs.endpoint:
+        for name in ("model", "embedding_model", "key"):
+            if getattr(jobs, name):
+                yield ("jobs", name), "has no effect without `endpoint`"
+        return
+    if not _is_url(jobs.endpoint, ("http", "https"), has_path=True) or "@" in jobs.endpoint:
+        yield ("jobs", "endpoint"), "expected https://HOST[:PORT]/PATH, without a user; the key is named by `key`"
+    elif urlsplit(jobs.endpoint).scheme == "http" and not is_loopback(urlsplit(jobs.endpoint).hostname or ""):
+        yield ("jobs", "endpoint"), "http leaves this machine unencrypted: expected https"
+    if not jobs.model and not jobs.embedding_model:
+        yield ("jobs", "endpoint"), "expected `model`, `embedding_model` or both beside it"
+    if jobs.key and not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\0]+", jobs.key):
+        yield ("jobs", "key"), "expected env:NAME or file:PATH, and never the key itself"
+
+
+def _tool_problems(place: KeyPath, tools: Mapping[str, str], what: str) -> Iterator[tuple[KeyPath, str]]:
+    """Names of a protocol that stand for tools."""
+    for name, tool_id in tools.items():
+        agent_id, _, tool_name = tool_id.partition("/")
+        if not name:
+            yield (*place, name), f"the name of {what} is empty"
+        if not AGENT_ID.fullmatch(agent_id) or not TOOL_NAME.fullmatch(tool_name):
+            yield (*place, name), "expected the id of a tool, 'agent_id/tool_name'"
+
+
+def _offer_problems(nostr: Nostr) -> Iterator[tuple[KeyPath, str]]:
+    judge_agent, _, judge_tool = nostr.buyer.judge.partition("/")
+    if nostr.buyer.judge and not (AGENT_ID.fullmatch(judge_agent) and TOOL_NAME.fullmatch(judge_tool)):
+        yield ("nostr", "buyer", "judge"), "expected the id of a tool, 'agent_id/tool_name'"
+    for index, line in enumerate(nostr.offer):
+        key: KeyPath = ("nostr", "offer", index)
+        agent_id, slash, tool_name = line.partition("/")
+        is_tool = bool(slash and AGENT_ID.fullmatch(agent_id) and TOOL_NAME.fullmatch(tool_name))
+        if not is_tool and (slash or not SCHEMA_ID.fullmatch(line)):
+            yield key, "expected the id of a tool, 'agent_id/tool_name', or of a job type, such as 'oa.embedding.v1'"
+        elif line in nostr.offer[:index]:
+            yield key, f"{line} stands here twice"
+    kinds = structs.asdict(nostr.kinds)
+    for name, kind in kinds.items():
+        if list(kinds.values()).count(kind) > 1 or kind == nostr.kinds.result:
+            yield ("nostr", "kinds", name), f"{kind} is also the kind of something else"
+
+
+def _command_problems(key: KeyPath, words: tuple[str, ...]) -> Iterator[tuple[KeyPath, str]]:
+    if words and not words[0]:
+        yield key, "the first word, the program, is empty"
+    if any("\0" in word for word in words):
+        yield key, "a word holds a zero character"
+
+
+def _path_problems(key: KeyPath, path: str) -> Iterator[tuple[KeyPath, str]]:
+    if not path:
+        yield key, "expected a path"
+    if "\0" in path:
+        yield key, "a path holds no zero character"
+
+
+def _agent_problems(agents: tuple[AgentProcess, ...]) -> Iterator[tuple[KeyPath, str]]:
+    seen: dict[str, str] = {}
+    for index, agent in enumerate(agents):
+        key: KeyPath = ("agent", index, "id")
+        yield from _id_problems(key, agent.id, seen)
+        if reserved_prefix(agent.id):
+            yield key, f"{agent.id!r} starts with a reserved name ({', '.join(RESERVED_PREFIXES)})"
+        yield from _command_problems(("agent", index, "command"), agent.command)
+        yield from _path_problems(("agent", index, "cwd"), agent.cwd or ".")
+        if agent.manifest is not None:
+            yield from _path_problems(("agent", index, "manifest"), agent.manifest)
+        for name, value in agent.env.items():
+            if not name or "=" in name or "\0" in name + value:
+                yield ("agent", index, "env", name), "not a name and a text that an environment can hold"
+            elif name.startswith("OPENSENTIENCE_"):
+                yield ("agent", index, "env", name), "set by the exchange for each run"
+        yield from _isolation_problems(index, agent)
+
+
+def _isolation_problems(index: int, agent: AgentProcess) -> Iterator[tuple[KeyPath, str]]:
+    is_sandbox = agent.isolation not in {"user", "none"}
+    no_effect = f'has no effect with isolation = "{agent.isolation}", which is no sandbox'
+    for key, paths in (("read", agent.read), ("write", agent.write)):
+        if any(not path or "\0" in path for path in paths):
+            yield ("agent", index, key), "expected paths"
+        if paths and not is_sandbox:
+            yield ("agent", index, key), no_effect
+    if not agent.network and not is_sandbox:
+        yield ("agent", index, "network"), f"false {no_effect}"
+
+
+def write_problems(config: Sections, file: Path) -> Iterator[tuple[KeyPath, str]]:
+    """An agent that may write to this file, or move what is above it, decides itself what it may."""
+    real = os.path.realpath(file)
+    for index, agent in enumerate(config.agents):
+        for path in agent.write:
+            folder = os.path.realpath(placed_path(path, file.parent))
+            if real == folder or real.startswith(folder.rstrip("/") + "/"):
+                yield ("agent", index, "write"), f"{path} holds this file itself: name a folder beside it"
+
+
+def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str]]:
+    seen: dict[str, str] = {}
+    for index, server in enumerate(servers):
+        yield from _id_problems(("mcp", index, "id"), server.id, seen)
+        yield from _command_problems(("mcp", index, "command"), server.command or ())
+        if (server.command is None) == (server.url is None):
+            yield ("mcp", index), "expected one of the keys `command` and `url`"
+
+
+def _id_problems(key: KeyPath, name: str, seen: dict[str, str]) -> Iterator[tuple[KeyPath, str]]:
+    """Decision 19: two ids equal after case folding are one. ``seen`` maps the folded to the written form."""
+    if not AGENT_ID.fullmatch(name):
+        yield key, "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -, the first a letter or digit"
+    folded = name.casefold()
+    if folded in seen:
+        yield key, f"{name!r} is taken; the id {seen[folded]!r} stands further up"
+    seen[folded] = name
+
+
+def _rule_problems(key: KeyPath, rule: RuleLine) -> Iterator[tuple[KeyPath, str]]:
+    """A rule that can match nothing is a mistake, and a dangerous one if it says deny."""
+    edge, colon, _ = rule.caller.partition(":")
+    if rule.caller != OPERATOR and "*" not in edge and not (colon and edge in CALLER_EDGES):
+        expected = (
+            f"{rule.caller!r} matches nobody: expected 'operator', or an edge and an id as in 'agent:com.example.echo'"
+            f" (edges: {', '.join(CALLER_EDGES)})"
+        )
+        yield (*key, "caller"), expected + suggestion(edge, (OPERATOR, *CALLER_EDGES))
+    if isinstance(rule.when, dict):
+        yield from _when_problems((*key, "when"), rule.when)
+    if "*" not in rule.tool and rule.tool.count("/") != 1:
+        yield (
+            (*key, "tool"),
+            f"{rule.tool!r} matches no tool: expected 'agent_id/tool_name'; * stands for any characters",
+        )
+
+
+def _when_problems(key: KeyPath, when: dict[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    for name in when.keys() - {"input", "circumstance"}:
+        yield (*key, name), f"no such key{suggestion(name, ('input', 'circumstance'))}"
+    if not when:
+        yield key, "expected the key `input`"
+    if "circumstance" in when and when["circumstance"] not in [one.value for one in Circumstance]:
+        yield (*key, "circumstance"), "expected " + " or ".join(f'"{one.value}"' for one in Circumstance)
+    if "input" not in when:
+        return
+    if not isinstance(when["input"], dict):
+        yield (*key, "input"), "expected a table of JSON pointers"
+        return
+    try:
+        input_conditions.compiled(when["input"])
+    except ValueError as problem:
+        yield (*key, "input"), str(problem)
+
+
+def _is_url(text: str, schemes: tuple[str, ...], *, has_path: bool) -> bool:
+    from urllib.parse import urlsplit
+
+    # What `urlsplit` takes out silently, and what no host or path of a URL holds.
+    if not text.isascii() or not text.isprintable() or " " in text:
+        return False
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return False
+    is_bare = not (parts.path or parts.query or parts.fragment) and "," not in text
+    return parts.scheme in schemes and bool(parts.hostname) and port != 0 and (has_path or is_bare)

@@ -1,0 +1,72 @@
+"""The folder that an exchange owns: where it is, what is called what in it, and whether it is ours alone.
+
+Does not read what is in it.
+
+Invariant: after ``create`` nobody else can read or write there, and nothing that was there before for another purpose
+was touched.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from trunkline.errors import ConfigError
+
+
+class Home:
+    """The folder that an exchange owns, and the names in it. Nobody else may write there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "trunkline.toml"
+        self.ready_file = path / "ready.json"
+        self.operator_token_file = path / "operator.token"
+        self.ledger_file = path / "ledger.sqlite"
+        self.run_folder = path / "run"
+        self.logs_folder = path / "logs"
+        # What an exchange in the background prints.
+        self.output_file = path / "exchange.log"
+        self.keys_folder = path / "keys"
+
+    @classmethod
+    def resolve(cls, option: str | None, environ: Mapping[str, str]) -> Home:
+        """``--home``, else ``$TRUNKLINE_HOME``, else ``~/.trunkline``."""
+        chosen = option or environ.get("TRUNKLINE_HOME") or "~/.trunkline"
+        return cls(Path(os.path.abspath(Path(chosen).expanduser())))  # noqa: PTH100  (resolve() would follow links)
+
+    def log_file(self, agent_id: str, run_id: str) -> Path:
+        """Where one run of an agent prints to."""
+        return self.logs_folder / agent_id / f"{run_id}.log"
+
+    def create(self) -> None:
+        """Make what is missing, close it to everybody else, and refuse a folder that is not ours alone."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.check()
+            self._check_no_other_use()
+            for folder in (self.path, self.run_folder, self.logs_folder, self.keys_folder):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                if stat.S_IMODE(folder.stat().st_mode) != 0o700:
+                    folder.chmod(0o700)
+        except OSError as error:
+            raise ConfigError(f"the home folder cannot be made: {error.strerror}", str(error.filename)) from None
+
+    def _check_no_other_use(self) -> None:
+        """Refuse a folder that is in use for something else: closing it to others would break that."""
+        found = {entry.name for entry in self.path.iterdir()}
+        made_first = {self.run_folder.name, self.logs_folder.name, self.keys_folder.name, self.output_file.name}
+        marks = {self.config_file.name, self.ledger_file.name, self.operator_token_file.name}
+        if found - made_first and not found & marks:
+            text = "it has files, and none of an exchange; choose a new or an empty folder with --home"
+            raise ConfigError(text, str(self.path))
+
+    def check(self) -> None:
+        """Refuse a folder that belongs to, or can be written by, somebody else."""
+        status = self.path.stat()
+        if status.st_uid != os.geteuid():
+            raise ConfigError(f"it belongs to user {status.st_uid}; choose another one with --home", str(self.path))
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ConfigError(f"others can write to the home folder; chmod 700 {self.path}", str(self.path))
