@@ -197,6 +197,12 @@ class Views(Protocol):
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation, as JSON."""
 
+    def last_entry(self) -> int:
+        """The number of the latest entry, which may be on its way to the disk."""
+
+    def recorded(self, first: int, last: int) -> list[bytes]:
+        """The masked entries from one number to another that are on disk, as JSON; without those of closed parts."""
+
     def trajectory(self, correlation_id: str) -> Iterator[bytes]:
         """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it."""
 

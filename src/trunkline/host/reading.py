@@ -198,6 +198,14 @@ class Reading(Views):
         """The masked entries of a call or a correlation."""
         return list(export.entry_lines(self._reader, call_id=call_id, correlation=correlation_id))
 
+    def last_entry(self) -> int:
+        """The number of the latest entry."""
+        return self._hub.state.last
+
+    def recorded(self, first: int, last: int) -> list[bytes]:
+        """The masked entries from one number to another that are on disk."""
+        return list(self._reader.lines(first, last))
+
     def trajectory(self, correlation_id: str) -> Iterator[bytes]:
         """A correlation as REPLAY.jsonl v1, line by line as it is read."""
         return export.trajectory(self._reader, correlation_id)

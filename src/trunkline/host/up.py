@@ -43,7 +43,7 @@ from trunkline.host.asked import AskedPeople
 from trunkline.host.assembly import Plan, assemble
 from trunkline.host.edges import Edges
 from trunkline.host.housekeeping import Housekeeping, storage_figures
-from trunkline.host.logs import notice, set_up
+from trunkline.host.logs import is_kept, notice, set_up
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
@@ -370,6 +370,8 @@ class Exchange:
         for name, place in places.items():
             if place is not None:
                 notice(f"  {name:<7} {place}")
+        for line in self._edges.greetings(places, is_kept=is_kept(self._home)):
+            notice(line)
         self._say_ready()
         # At last: whoever waits for it in the background then shows all of these lines.
         part.replace(path)

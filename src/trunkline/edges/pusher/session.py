@@ -137,7 +137,7 @@ class PusherSession:
             if self._bad >= MAX_BAD:
                 self.end(Code.NOT_PUSHER, f"{MAX_BAD} messages in a row were none of Pusher's: {problem}")
             else:
-                self._refuse(str(problem))
+                self.refuse(str(problem))
             return None
         self._bad = 0
         is_client_event = frame.event.startswith(frames.CLIENT_PREFIX)
@@ -159,15 +159,15 @@ class PusherSession:
                     del self.channels[channel]
                     return Unsubscribed(channel)
             case _:
-                self._refuse("event: none that this server knows; those of a client begin with `client-`")
+                self.refuse("event: none that this server knows; those of a client begin with `client-`")
         return None
 
     def _client_event(self, frame: Frame) -> Wanted | None:
         base = self._known.base_of(frame.channel)
         if not base or frame.channel not in self.channels:
-            self._refuse("channel: client events are taken on a channel that was subscribed to")
+            self.refuse("channel: client events are taken on a channel that was subscribed to")
         elif frame.event not in self._known.events[base]:
-            self._refuse(f"event: {base} takes {', '.join(sorted(self._known.events[base]))}")
+            self.refuse(f"event: {base} takes {', '.join(sorted(self._known.events[base]))}")
         else:
             return ClientEvent(base, frame.event, frame.data)
         return None
@@ -176,10 +176,10 @@ class PusherSession:
         data = frame.data if isinstance(frame.data, dict) else {}
         channel = data.get("channel")
         if not isinstance(channel, str) or not self._known.base_of(channel):
-            self._refuse(f"channel: expected {' or '.join(self._known.names)}")
+            self.refuse(f"channel: expected {' or '.join(self._known.names)}")
             return None
         if channel in self.channels:
-            self._refuse("channel: it is subscribed to already")
+            self.refuse("channel: it is subscribed to already")
             return None
         member = None
         if channel.startswith((frames.PRIVATE, frames.PRESENCE)):
@@ -200,7 +200,8 @@ class PusherSession:
         wanted = signature(self._secret, self._app_key, self.socket_id, channel, channel_data)
         return isinstance(auth, str) and hmac.compare_digest(wanted.encode(), auth.encode())
 
-    def _refuse(self, text: str) -> None:
+    def refuse(self, text: str) -> None:
+        """Something that the client said was not taken; the connection stays."""
         self._say(frames.error_frame(Code.NOT_TAKEN, text))
 
     def _too_fast(self, now: float) -> None:
@@ -238,6 +239,15 @@ class PusherSession:
         """The same for data that is a JSON text already."""
         if channel in self.channels:
             self._say(frames.encoded_frame(event, data, channel))
+
+    def say_frame(self, frame: bytes) -> None:
+        """A whole frame, which was made once for several clients."""
+        self._say(frame)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was said and not written yet."""
+        return self._waiting_bytes
 
     def listens_to(self, base: str) -> bool:
         """Whether it listens to one of the channels, under any name."""

@@ -241,7 +241,8 @@ def test_what_is_told_on_a_channel_is_told_under_each_name_it_was_subscribed_by(
 @pytest.mark.parametrize("code", list(Code))
 def test_each_code_is_in_the_range_that_says_what_a_client_does(code: Code) -> None:
     stays = {Code.NOT_TAKEN, Code.RATE}
-    gives_up = {Code.NO_SUCH_APP, Code.PATH_NOT_FOUND, Code.BAD_VERSION, Code.UNSUPPORTED_VERSION, Code.NOT_PUSHER}
+    gives_up = {Code.NO_SUCH_APP, Code.PATH_NOT_FOUND, Code.BAD_VERSION, Code.UNSUPPORTED_VERSION}
+    gives_up |= {Code.NOT_AUTHORIZED, Code.NOT_PUSHER}
     at_once = {Code.DEFECT, Code.NO_PONG}
     expected = 43 if code in stays else 40 if code in gives_up else 42 if code in at_once else 41
     assert code // 100 == expected
