@@ -12,7 +12,7 @@ const FIRST = [
 ];
 
 const SIGNS = [
-  [/\brm\s+(-[a-z]*[rf][a-z]*\s+)+\S*/gi, "removes files without asking"],
+  [/\brm\s+(-[a-z]*[rf][a-z]*\s+)+[^;&|\n]*/gi, "removes files without asking"],
   [/\b(mkfs\S*|dd\s+(if|of)=\S+|shred|wipefs)\b/gi, "overwrites disks"],
   [/\b(sudo|doas|su\s+-)\b/gi, "asks for more rights"],
   [/\bgit\s+push\s+(\S+\s+)*(--force(?!-with-lease)|-f)\b/gi, "overwrites a remote branch"],

@@ -12,6 +12,8 @@ const SILENCE_MS = 40_000;
 const SIGNED_OUT = 4009;
 // A page that was away for longer starts anew: nobody reads a hundred thousand entries again.
 const MAX_CAUGHT_UP = 20_000;
+// So many entries from before it was opened fill the page at once.
+const FROM_BEFORE = 1000;
 
 const CHANNELS = ["private-feed", "private-registry", "private-figures"];
 
@@ -130,8 +132,8 @@ export class Line {
   _follow(last) {
     const { seen } = store.state;
     const is_anew = seen.last === null || seen.last > last || last - seen.last > MAX_CAUGHT_UP;
-    if (is_anew) store.beginAt(last);
-    this._say("client-feed.follow", { after: is_anew ? last : seen.last }, "private-feed");
+    if (is_anew) store.beginAt(Math.max(0, last - FROM_BEFORE));
+    this._say("client-feed.follow", { after: store.state.seen.last }, "private-feed");
     this._pause_ms = FIRST_PAUSE_MS;
     store.lineIs("live");
     store.load();

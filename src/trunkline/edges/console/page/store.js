@@ -203,6 +203,8 @@ function faulty(fault) {
 /** Begin to count after this entry: what came before is not followed. */
 export function beginAt(last) {
   state.seen = { first: last + 1, last, gaps: 0 };
+  state.open.clear();
+  state.byNumber.clear();
   changed("entries");
 }
 

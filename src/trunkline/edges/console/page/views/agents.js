@@ -31,7 +31,7 @@ export function agentRows(agents, most = Infinity) {
 }
 
 function labelledNumber(value, name) {
-  if (!value) return h("span", { class: "muted" }, "0", h("span", { class: "on-card" }, ` ${name}`));
+  if (!value) return h("span", { class: "muted zero" }, "0");
   return [count(value), h("span", { class: "on-card muted" }, ` ${name}`)];
 }
 

@@ -20,7 +20,7 @@ export function show(root, words, _parameters, signal) {
   const bulk = h("div", { class: "sheet bulk", hidden: true, role: "group", aria: { label: "Selected questions" } });
   const title = heading("Approvals", h("span", { class: "muted", id: "approvals-count" }), h("span", { class: "push" }, notifyButton()));
   fill(root, title, h("div", { id: "one" }), list, bulk,
-    h("p", { class: "muted small keys" }, h("kbd", null, "j"), " ", h("kbd", null, "k"), " move, ", h("kbd", null, "a"), " approve, ",
+    h("p", { class: "muted small keys", style: { "margin-top": "14px" } }, h("kbd", null, "j"), " ", h("kbd", null, "k"), " move, ", h("kbd", null, "a"), " approve, ",
       h("kbd", null, "d"), " deny with a reason, ", h("kbd", null, "x"), " select"));
 
   const drawBulk = () => {
@@ -117,7 +117,7 @@ function card(question, choose) {
       h("span", { class: "push muted small nowrap" }, `${id}, ends in `, h("span", { class: "left" }))),
     h("div", { class: "stack", style: { gap: "3px" } },
       whoAsks(question),
-      h("p", { class: "muted" }, visible(question.reason), question.rule ? [" (rule ", h("a", { class: "mono", href: `#/policy?rule=${part(question.rule)}` }, question.rule), ")"] : null),
+      h("p", null, h("span", { class: "muted" }, "Why you  "), visible(question.reason), question.rule ? [" (rule ", h("a", { class: "mono", href: `#/policy?rule=${part(question.rule)}` }, question.rule), ")"] : null),
       h("p", { class: "muted also" })),
     aboutOf(question),
     question.subject === "call" ? lastTime(question) : null,
@@ -133,7 +133,7 @@ function titleOf(question) {
 
 function whoAsks(question) {
   const callers = [...(question.chain ?? []), question.asked_by];
-  return h("div", { class: "row", style: { gap: "4px 8px" } }, h("span", { class: "muted" }, callers.length > 1 ? "asked by, through" : "asked by"),
+  return h("div", { class: "row", style: { gap: "4px 8px" } }, h("span", { class: "muted" }, "Who asks"),
     chainOf(callers, question.tool_id), h("span", { class: "muted small" }, `at ${clock(question.asked_at)}`));
 }
 

@@ -3,7 +3,7 @@
 import { get, query } from "../api.js";
 import { visible } from "../danger.js";
 import { add, fill, h, say, throttled } from "../dom.js";
-import { clock, duration, moment, shortId } from "../format.js";
+import { brief, bytes, clock, duration, moment, shortId } from "../format.js";
 import { empty, heading, labelled, stateTag, table, toolName, trouble } from "../parts.js";
 import { on } from "../store.js";
 import { showCall } from "./call.js";
@@ -94,13 +94,19 @@ export function tookMs(call) {
   return call.finished_at ? moment(call.finished_at) - start : null;
 }
 
+function whatCame(call) {
+  if (call.error) return h("span", { class: "cut" }, visible(`${call.error.code}: ${call.error.message}`));
+  if (call.output_bytes) return `${bytes(call.output_bytes)} of output`;
+  return call.output === undefined ? "" : h("span", { class: "cut" }, visible(brief(call.output)));
+}
+
 /** Calls as a table; the call's link is its tool. */
 export function callTable(calls) {
   return table("Calls", [
     { name: "Tool", class: "wide", cell: (call) => toolName(call.tool_id, `#/calls/${call.call_id}`) },
     { name: "Status", cell: (call) => stateTag(call.status) },
     { name: "Caller", class: "small", cell: (call) => visible(call.caller) },
-    { name: "What happened", class: "small muted wide", cell: (call) => (call.error ? visible(call.error.code) : "") },
+    { name: "What happened", class: "small muted wide", cell: whatCame },
     { name: "Took", class: "num", cell: (call) => duration(tookMs(call)) },
     { name: "Time", class: "num muted side", cell: (call) => clock(call.accepted_at ?? call.started_at) },
     { name: "Entry", class: "num muted side", cell: (call) => shortId(call.call_id) },

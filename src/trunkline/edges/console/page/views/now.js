@@ -6,7 +6,7 @@ import { fill, h, keyed, say, throttled } from "../dom.js";
 import { SECONDS } from "../figures.js";
 import { clock, count, duration } from "../format.js";
 import { doing, empty, heading, stateTag, toolName } from "../parts.js";
-import { on, state } from "../store.js";
+import { on, refetch, state } from "../store.js";
 import { visible } from "../danger.js";
 import { agentRows } from "./agents.js";
 
@@ -14,6 +14,8 @@ import { agentRows } from "./agents.js";
 const MOST_OPEN = 40;
 const MOST_FAULTS = 12;
 const REDRAW_MS = 250;
+// Counts of single agents are looked up again at most this often while calls end.
+const RECOUNT_MS = 3000;
 
 export function show(root, _words, _parameters, signal) {
   const figures = figureStrip();
@@ -30,7 +32,7 @@ export function show(root, _words, _parameters, signal) {
     h("section", { class: "columns" }, charts.nodes),
     h("div", { class: "columns wide-left" },
       h("section", null, openTitle, open),
-      h("section", null, h("h2", null, "Faults since this page was opened"), faults)),
+      h("section", null, h("h2", null, "Latest faults"), faults)),
     h("section", null, agentsTitle, agents),
   );
 
@@ -64,7 +66,8 @@ export function show(root, _words, _parameters, signal) {
   };
 
   const [soonOpen, soonFaults, soonAgents] = [drawOpen, drawFaults, drawAgents].map((draw) => throttled(draw, REDRAW_MS));
-  const ends = [on("open", soonOpen), on("faults", soonFaults), on("agents", soonAgents), on("counts", drawFigures), on("questions", drawFigures)];
+  const recount = throttled(() => !document.hidden && refetch.agents(), RECOUNT_MS);
+  const ends = [on("entries:call", recount), on("open", soonOpen), on("faults", soonFaults), on("agents", soonAgents), on("counts", drawFigures), on("questions", drawFigures)];
   const tick = setInterval(() => {
     drawFigures();
     for (const row of open.children) updateTime(row);
@@ -75,7 +78,7 @@ export function show(root, _words, _parameters, signal) {
     clearInterval(tick);
     removeEventListener("resize", resized);
     for (const end of ends) end();
-    for (const one of [soonOpen, soonFaults, soonAgents, resized]) one.stop();
+    for (const one of [soonOpen, soonFaults, soonAgents, resized, recount]) one.stop();
   });
   drawOpen();
   drawFaults();
