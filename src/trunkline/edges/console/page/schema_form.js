@@ -47,7 +47,9 @@ export function read(field, entry) {
     return { value: field.options[Number(text)] };
   }
   if (field.kind === "line" || field.kind === "lines") {
-    if (text === "" && !(field.required && !field.shortest)) return missing(field);
+    // An empty file or message may be meant; an empty name or path was forgotten.
+    const may_be_empty = field.kind === "lines" && field.required && !field.shortest;
+    if (text === "" && !may_be_empty) return missing(field);
     if (field.longest !== undefined && [...text].length > field.longest) {
       return { problem: `${field.name}: at most ${field.longest} characters` };
     }

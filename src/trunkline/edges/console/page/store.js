@@ -239,7 +239,11 @@ export function take(entries, output, upto) {
 
 /** Who is here: what is new or changed, and who is gone. */
 export function takeRegistry({ agents = [], gone = [], tools = [], tools_gone = [] }) {
-  for (const agent of agents) state.agents.set(agent.agent_id, agent);
+  // How busy each is does not come by this way.
+  for (const agent of agents) {
+    const { open_calls, succeeded, failed } = state.agents.get(agent.agent_id) ?? {};
+    state.agents.set(agent.agent_id, { ...agent, open_calls, succeeded, failed });
+  }
   for (const agent_id of gone) state.agents.delete(agent_id);
   changed("agents");
   if (tools.length || tools_gone.length) changed("tools");
