@@ -20,6 +20,7 @@ from trunkline.model import (
     NOBODY,
     AgentView,
     Behalf,
+    CallSearch,
     CallView,
     Fault,
     Guard,
@@ -161,6 +162,12 @@ class Views(Protocol):
         are not small are left out.
         """
 
+    async def search(self, wanted: CallSearch) -> tuple[list[CallView], int | None]:
+        """Calls that are on disk and are looked for, as ``calls`` shows them, and where the next page starts.
+
+        ``LedgerError`` if nothing can be searched here. A page may be short while there is a next one.
+        """
+
     def questions(self) -> list[Question]:
         """The open questions."""
 
@@ -258,6 +265,9 @@ class Operator(Protocol):
 
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Start, stop or restart an agent that the exchange launches; False if there is none of this id."""
+
+    def agent_log(self, agent_id: str, count: int) -> list[str] | None:
+        """The last lines that an agent printed, secrets masked; None if there is no log of such an agent."""
 
     def watch(self, watcher: Watcher) -> None:
         """Hand every entry and progress to ``watcher`` as it happens, until ``unwatch``."""

@@ -1,4 +1,4 @@
-"""``trunkline console`` and the address that ``up`` prints: both sign a browser in, and neither leaves a code behind."""
+"""``trunkline console`` and the address that ``up`` prints: both sign a browser in, and leave no code behind."""
 
 from __future__ import annotations
 
