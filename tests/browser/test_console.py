@@ -1,4 +1,4 @@
-"""A person at the console: signing in, watching, answering, canceling, searching, trying a tool, losing the exchange."""
+"""A person at the console: signing in, watching, answering, canceling, searching, trying a tool, losing it."""
 
 from __future__ import annotations
 

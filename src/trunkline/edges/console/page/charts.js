@@ -16,10 +16,9 @@ function prepared(canvas) {
   return { pen, width, height };
 }
 
-function colours() {
-  const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(name).trim();
-  return { accent: colour("--accent"), bad: colour("--bad"), line: colour("--line"), muted: colour("--muted") };
+function colours(canvas) {
+  const style = getComputedStyle(canvas);
+  return { accent: style.color, bad: style.borderTopColor, line: style.outlineColor, muted: style.textDecorationColor };
 }
 
 /** A round number at or above the largest value, for the top of the scale. */
@@ -46,7 +45,7 @@ function grid({ pen, width, height }, colour) {
 /** Bars: `seconds` is a list of `{ended, failed}`, the oldest first. Returns the top of the scale. */
 export function drawThroughput(canvas, seconds) {
   const area = prepared(canvas);
-  const { accent, bad, line } = colours();
+  const { accent, bad, line } = colours(canvas);
   const top = ceiling(Math.max(...seconds.map((one) => one.ended)));
   grid(area, line);
   const { pen, width, height } = area;
@@ -66,7 +65,7 @@ export function drawThroughput(canvas, seconds) {
 /** Two lines on a logarithmic scale from 1 ms up: `seconds` is a list of `{median, high}` in ms, null where none ended. */
 export function drawLatency(canvas, seconds) {
   const area = prepared(canvas);
-  const { accent, muted, line } = colours();
+  const { accent, muted, line } = colours(canvas);
   const largest = Math.max(10, ...seconds.map((one) => one.high ?? 0));
   const decades = Math.ceil(Math.log10(largest));
   grid(area, line);

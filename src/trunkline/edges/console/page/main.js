@@ -120,16 +120,18 @@ function drawLine() {
   say(place, LINE_WORDS[state.line.state]);
 }
 
-function theme() {
+function isDark() {
   const kept = localStorage.getItem(THEME_KEPT_AS);
-  return kept ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  return kept ? kept === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 function drawTheme() {
-  const is_dark = theme() === "dark";
-  document.documentElement.dataset.theme = is_dark ? "dark" : "light";
-  say(document.getElementById("theme"), is_dark ? "Light" : "Dark");
-  document.getElementById("theme").setAttribute("aria-label", is_dark ? "Light colours" : "Dark colours");
+  const kept = localStorage.getItem(THEME_KEPT_AS);
+  if (kept) document.documentElement.dataset.theme = kept;
+  else delete document.documentElement.dataset.theme;
+  const button = document.getElementById("theme");
+  say(button, isDark() ? "Light" : "Dark");
+  button.setAttribute("aria-label", isDark() ? "Light colours" : "Dark colours");
 }
 
 function signInFirst(is_over) {
@@ -172,7 +174,7 @@ async function begin() {
 }
 
 document.getElementById("theme").addEventListener("click", () => {
-  localStorage.setItem(THEME_KEPT_AS, theme() === "dark" ? "light" : "dark");
+  localStorage.setItem(THEME_KEPT_AS, isDark() ? "light" : "dark");
   drawTheme();
 });
 document.getElementById("skip").addEventListener("click", (event) => {
