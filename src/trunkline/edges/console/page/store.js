@@ -8,14 +8,19 @@
 import { get, query } from "./api.js";
 import { throttled } from "./dom.js";
 import { Figures } from "./figures.js";
-import { isOutcome, progressText } from "./format.js";
+import { entryOf, progressText } from "./format.js";
 
 const MAX_RECENT = 400;
 const MAX_FAULTS = 60;
 const MAX_OPEN = 5000;
 const MAX_OUTPUT_CHARS = 20_000;
+const MAX_SETTLED = 4000;
 // A burst of changes asks the exchange once.
 const REFETCH_MS = 250;
+const OPEN = ["running", "queued", "waiting_approval"];
+
+// Calls that ended a moment ago: a list that was asked for before may still show them as open.
+const settled = new Set();
 
 const listeners = new Map();
 
@@ -97,10 +102,9 @@ export const refetch = {
     changed("status");
   }),
   open: refetching(async () => {
-    const { calls } = await get(query("/v1/calls", { limit: 200 }));
-    const running = calls.filter((call) => !isOutcome(call.status));
-    for (const call of running.reverse()) if (!state.open.has(call.call_id)) addOpen(call.call_id, openCall(call));
-    for (const call of calls) if (isOutcome(call.status)) state.open.delete(call.call_id);
+    const pages = await Promise.all(OPEN.map((status) => get(query("/v1/calls", { limit: 200, status }))));
+    const calls = pages.flatMap((page) => page.calls).sort((one, other) => (one.accepted_at < other.accepted_at ? -1 : 1));
+    for (const call of calls) if (!state.open.has(call.call_id) && !settled.has(call.call_id)) addOpen(call.call_id, openCall(call));
     changed("open");
   }),
 };
@@ -112,6 +116,7 @@ export async function load() {
 
 function openCall(call) {
   return {
+    number: entryOf(call.call_id),
     call_id: call.call_id,
     tool_id: call.tool_id,
     caller: call.caller,
@@ -172,6 +177,8 @@ const TAKES = {
       });
     }
     entry.tool_id = call?.tool_id;
+    settled.add(entry.call_id);
+    if (settled.size > MAX_SETTLED) settled.delete(settled.values().next().value);
     removeOpen(entry.call_id);
   },
   "call.refused"(entry) {
@@ -213,19 +220,19 @@ export function take(entries, output, upto) {
   const touched = new Set();
   const { seen } = state;
   // A piece of output may be told in the batch in which its call begins, or in the one in which it ends.
-  const settled = [];
+  const ended = [];
   for (const entry of entries) {
     if (seen.last !== null && entry.n <= seen.last) continue;
     if (seen.last !== null && entry.n > seen.last + 1) seen.gaps += entry.n - seen.last - 1;
     seen.first ??= entry.n;
     seen.last = entry.n;
-    if (entry.kind === "call.settled") settled.push(entry);
+    if (entry.kind === "call.settled") ended.push(entry);
     else TAKES[entry.kind]?.(entry);
     state.recent.push(entry);
     touched.add(entry.kind.split(".", 1)[0]);
   }
   for (const piece of output ?? []) takeProgress(piece);
-  for (const entry of settled) TAKES["call.settled"](entry);
+  for (const entry of ended) TAKES["call.settled"](entry);
   if (upto > (seen.last ?? -1)) {
     seen.gaps += upto - (seen.last ?? upto);
     seen.last = upto;

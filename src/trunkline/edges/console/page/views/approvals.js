@@ -106,7 +106,7 @@ function card(question, choose) {
   });
   const more = h("div");
   const always = question.subject === "call"
-    ? h("button", { type: "button", class: "quiet", aria: { expanded: "false" }, on: { click: () => toggleRule(always, more, question, approve) } }, "Allow from now on …")
+    ? h("button", { type: "button", class: "quiet", aria: { expanded: "false" }, on: { click: () => toggleRule(always, more, question) } }, "Allow from now on …")
     : null;
   const heading_id = `question-${id}`;
   return h("article", { class: "sheet question", tabindex: "0", data: { danger: whys.length ? "1" : "0", question: id }, aria: { labelledby: heading_id } },
@@ -187,11 +187,11 @@ async function answerAll(ids, decision, reason) {
   if (failed.length) throw new Error(failed.join("; "));
 }
 
-function toggleRule(button, place, question, approve) {
+function toggleRule(button, place, question) {
   const is_open = button.getAttribute("aria-expanded") === "true";
   button.setAttribute("aria-expanded", String(!is_open));
   if (is_open) fill(place);
-  else fill(place, rulePanel(question, () => approve.click()));
+  else fill(place, rulePanel(question, () => button.click()));
 }
 
 // -- keys and notifications --------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ async function drawCall(parts, signal) {
         h("section", null, h("h2", null, "Story"), h("div", { class: "sheet pad" }, timeline(entries)))),
       h("div", null,
         h("section", null, h("h2", null, "Facts"), h("div", { class: "sheet pad" }, factsOf(call, began, status, call_id))),
-        h("section", null, h("h2", null, "Record"), h("div", { class: "sheet pad" }, checkedEntries(call_id, entries, signal))))),
+        h("section", null, h("h2", null, "Record"), h("div", { class: "sheet pad" }, checkedEntries(call_id, entries, correlation_id, signal))))),
     correlation_id ? correlation(correlation_id, call_id, signal) : null);
   drawOutput(parts);
 }
