@@ -350,6 +350,33 @@ def test_policy_says_what_would_happen_if(page: Page, exchange: Running, shop: R
     expect(page.get_by_text("It would be allowed.")).to_be_visible()
 
 
+def test_a_run_of_a_space_shows_its_edits_and_is_undone(page: Page, exchange: Running) -> None:
+    assert exchange.request("POST", "/v1/spaces", {"name": "desk"})[0] == 201
+    edit = {"oldContent": "one", "newContent": "two"}
+    operations = [
+        [{"type": "createFile", "path": "a.txt", "content": "line\none\n"}],
+        [{"type": "editFile", "path": "a.txt", "edits": [edit]}],
+    ]
+    for some in operations:
+        message = {"protocolVersion": "1.0", "operations": some}
+        assert exchange.request("POST", "/v1/spaces/desk/runs?wait=10", message)[1]["status"] == "completed"
+    wait_until(lambda: len(exchange.request("GET", "/v1/calls?tool=space.desk/")[1]["calls"]) == 2, "the index")
+    visit(page, exchange, "spaces")
+    page.get_by_role("link", name="desk").click()
+    runs = page.get_by_role("table", name="Runs").get_by_role("link")
+    expect(runs).to_have_count(2)
+    address = page.url
+    runs.first.click()
+    expect(page.locator(".diff .removed")).to_have_text(["one"])
+    expect(page.locator(".diff .added")).to_have_text(["two"])
+    page.goto(address)
+    page.get_by_role("table", name="Snapshots").get_by_role("button", name="Undo").first.click()
+    expect(page.get_by_text("Would be changed back")).to_be_visible()
+    page.get_by_role("button", name="Undo now").click()
+    expect(page.get_by_text("desk is as it was before")).to_be_visible()
+    assert (exchange.home / "spaces" / "desk" / "files" / "a.txt").read_text() == "line\none\n"
+
+
 def test_an_empty_exchange_says_what_to_do_next(browser: Browser, short_path: Path) -> None:
     with running(short_path / "home") as fresh:
         profile = browser.new_context()

@@ -17,6 +17,8 @@ const MAX_OUTPUT_CHARS = 20_000;
 const MAX_SETTLED = 4000;
 // A burst of changes asks the exchange once.
 const REFETCH_MS = 250;
+// What is on record as a notice and is nobody's fault.
+const ORDINARY = new Set(["console.signed_in", "console.signed_out"]);
 const OPEN = ["running", "queued", "waiting_approval"];
 
 // Calls that ended a moment ago: a list that was asked for before may still show them as open.
@@ -197,12 +199,17 @@ const TAKES = {
     faulty({ at: entry.at, n: entry.n, code: "agent.refused", text: entry.reason, where: `${entry.edge}:${entry.claimed}`, href: "" });
   },
   notice(entry) {
-    faulty({ at: entry.at, n: entry.n, code: entry.code, text: entry.detail, where: entry.place, href: "" });
+    if (ORDINARY.has(entry.code)) return;
+    faulty({ at: entry.at, n: entry.n, code: entry.code, text: entry.detail ?? "", where: entry.place, href: "" });
   },
 };
 
 function faulty(fault) {
-  state.faults.unshift(fault);
+  // The same again is counted where it stands, and comes to the top.
+  fault.key = `${fault.code} ${fault.where} ${fault.text}`;
+  const at = state.faults.findIndex((one) => one.key === fault.key);
+  const times = at < 0 ? 0 : state.faults.splice(at, 1)[0].times;
+  state.faults.unshift({ ...fault, times: times + 1 });
   if (state.faults.length > MAX_FAULTS) state.faults.pop();
   changed("faults");
 }

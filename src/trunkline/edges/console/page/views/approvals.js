@@ -117,7 +117,7 @@ function card(question, choose) {
       h("span", { class: "push muted small nowrap" }, `${id}, ends in `, h("span", { class: "left" }))),
     h("div", { class: "stack", style: { gap: "3px" } },
       whoAsks(question),
-      h("p", null, h("span", { class: "muted" }, "Why you  "), visible(question.reason), question.rule ? [" (rule ", h("a", { class: "mono", href: `#/policy?rule=${part(question.rule)}` }, question.rule), ")"] : null),
+      h("p", null, h("span", { class: "muted" }, "Because  "), visible(question.reason), question.rule ? [" (rule ", h("a", { class: "mono", href: `#/policy?rule=${part(question.rule)}` }, question.rule), ")"] : null),
       h("p", { class: "muted also" })),
     aboutOf(question),
     question.subject === "call" ? lastTime(question) : null,

@@ -157,8 +157,8 @@ function updateTime(row) {
 
 function faultRow(fault) {
   const code = h("span", { class: "mono" }, fault.code);
-  return h("article", { class: "open-call" },
-    h("div", { class: "row" }, fault.href ? h("a", { href: fault.href }, code) : code, h("span", { class: "push muted small nowrap" }, clock(fault.at))),
+  return h("article", { class: "fault" },
+    h("div", { class: "row" }, fault.href ? h("a", { href: fault.href }, code) : code, fault.times > 1 ? h("span", { class: "tag bad" }, `${count(fault.times)} times`) : null, h("span", { class: "push muted small nowrap" }, clock(fault.at))),
     h("p", { class: "small" }, fault.where ? [h("span", { class: "mono" }, visible(fault.where)), fault.text ? ": " : ""] : null, visible(fault.text)));
 }
 
