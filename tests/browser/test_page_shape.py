@@ -1,4 +1,4 @@
-"""How the page holds up: on small and large screens, with hostile texts, for people who cannot see it, and its weight."""
+"""How the page holds up: on small and large screens, with hostile texts, for people who cannot see it; its weight."""
 
 from __future__ import annotations
 
@@ -43,6 +43,16 @@ HOSTILE = (
     "\u001b]0;owned\u0007\u001b[2J",
     "line one\nline two\r\n\tAllowed by the operator",
     "W" * 3000,
+)
+
+
+# What nothing of the page's own makes inside a view.
+BROUGHT = ", ".join(
+    f"main {one}"
+    for one in (
+        *("script", "img", "iframe", "style", "base", "meta", "object", "embed"),
+        *("a[href^=javascript]", "a[href^=data]"),
+    )
 )
 
 
@@ -124,10 +134,7 @@ def test_hostile_texts_are_shown_harmlessly_in_every_field(
         settled(page)
         assert page.evaluate("window.struck") is None, address
         # The page's own elements only: nothing that a text brought.
-        found = page.evaluate(
-            """() => [...document.querySelectorAll("main script, main img, main iframe, main style, main base, main meta,"
-              + " main object, main embed, main a[href^=javascript], main a[href^=data]")].map((one) => one.outerHTML)"""
-        )
+        found = page.evaluate("names => [...document.querySelectorAll(names)].map((one) => one.outerHTML)", BROUGHT)
         assert found == [], address
         # A link leads into the page, never out of it.
         leads = page.evaluate("[...document.querySelectorAll('a')].map((one) => one.getAttribute('href'))")
