@@ -431,9 +431,11 @@ def test_what_a_script_removed_unasked_is_brought_back_on_the_command_line(excha
     assert space.files() == ["clean.py", "left"]
     said = trunkline(exchange, "space", "undo", space.name)
     assert (said.returncode, space.files()) == (2, ["clean.py", "left"])
-    assert "this would bring back 2, change back 0 and remove 1 names; say --yes" in said.stderr
+    assert "this would bring back 2, change back 0 and remove 1 names, as it was at " in said.stderr
     done = trunkline(exchange, "space", "undo", space.name, "--yes")
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("undone: run_")
+    assert "\nback to " in done.stdout
     assert "brought back: 2 (data/, data/precious.txt)" in done.stdout
     assert "removed: 1 (left)" in done.stdout
     assert (space.root / "data" / "precious.txt").read_text() == "work of a day"

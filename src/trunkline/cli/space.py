@@ -24,6 +24,8 @@ from trunkline.errors import ExchangeUnreachable
 WAIT_S: Final = 30
 # What an exchange takes; of more it says so.
 MAX_MESSAGE_BYTES: Final = 16_777_216
+# Of what an undo takes back, the newest.
+SHOWN_RUNS: Final = 5
 # A name of a commit that a shell and git take for nothing else.
 _REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./~^-]{0,127}")
 
@@ -134,7 +136,7 @@ def list_snapshots(settings: CommandSettings, name: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared
 def undo(settings: CommandSettings, name: str, run_id: str, yes: bool) -> None:
-    """Bring the files of the space NAME back to where they were before RUN, or before the last run.
+    """Bring the files of the space NAME back to where they were before RUN, or before the last run that changed something.
 
     What was done since is undone, by whichever run. The state before is kept: a second undo brings it back.
     """
@@ -149,6 +151,8 @@ def undo(settings: CommandSettings, name: str, run_id: str, yes: bool) -> None:
             for line in _changes(found):
                 note(line)
         click.confirm(f"Bring {printable(name)} back to this?", abort=True, err=True)
+        # What was shown, also if another run has begun and ended since.
+        run_id = found.get("snapshot", {}).get("run", run_id)
     done: dict[str, Any] = exchange.post(path, {"run": run_id})
     if settings.shown_as_json(done):
         return
@@ -162,14 +166,20 @@ def undo(settings: CommandSettings, name: str, run_id: str, yes: bool) -> None:
 
 def _told(change: dict[str, Any]) -> str:
     back, other, made = change["brought_back"], change["changed_back"], change["removed"]
-    return f"bring back {back}, change back {other} and remove {made} names"
+    what = f"bring back {back}, change back {other} and remove {made} names"
+    if taken := change.get("snapshot"):
+        what += f", as it was at {clock(seconds_of(taken['taken_at']))} before {printable(taken['run'])}"
+    return what
 
 
 def _changes(change: dict[str, Any]) -> list[str]:
     """What an undo does or did, with the first names of each kind."""
     lines = []
     if taken := change.get("snapshot"):
-        lines.append(f"to {printable(taken['taken_at'])}, before {printable(taken['run'])}:")
+        undone = [printable(run) for run in change.get("undone", ())]
+        more = f" and {len(undone) - SHOWN_RUNS} more" if len(undone) > SHOWN_RUNS else ""
+        lines.append(f"undone: {', '.join(undone[:SHOWN_RUNS])}{more}")
+        lines.append(f"back to {clock(seconds_of(taken['taken_at']))}, before {printable(taken['run'])}:")
     for key, text in (("brought_back", "brought back"), ("changed_back", "changed back"), ("removed", "removed")):
         names = [printable(one) for one in change[f"first_{key}"]]
         more = f", and {change[key] - len(names)} more" if change[key] > len(names) else ""
