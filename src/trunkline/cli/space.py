@@ -136,7 +136,7 @@ def list_snapshots(settings: CommandSettings, name: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared
 def undo(settings: CommandSettings, name: str, run_id: str, yes: bool) -> None:
-    """Bring the files of the space NAME back to where they were before RUN, or before the last run that changed something.
+    """Bring the files of the space NAME back to before RUN, or to before the last run that changed something.
 
     What was done since is undone, by whichever run. The state before is kept: a second undo brings it back.
     """

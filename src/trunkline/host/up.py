@@ -75,7 +75,7 @@ def run(home: Home, config_path: Path | None, *, demo: bool = False) -> int:
     refuse_tracing()
     home.create()
     config = _load(home, config_path, demo=demo)
-    set_up(config.log)
+    set_up(config.log, home.to_name)
     return uvloop.run(Exchange(home, config_path, config, demo=demo).serve())
 
 
@@ -261,7 +261,7 @@ class Exchange:
             raise ConfigError("[ledger] anchor cannot change while the exchange runs; restart it", place)
         self._edges.reload(config, str(self._config_path or ""))
         self._config = config
-        set_up(config.log)
+        set_up(config.log, self._home.to_name)
         self._runner.feed([events.SettingsChanged(self._config.hub_settings())])
         done = self._supervisor.reload([_spec(agent) for agent in config.agents])
         for problem in done.get("cannot_start", ()):
@@ -379,9 +379,10 @@ class Exchange:
         how_far = f"signed up to {signed:,}, and nothing signed is missing" if signed else "not signed yet"
         notice(f"  record  {self._ledger.durable:,} entries, {how_far}")
         notice(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
-        home_option = _home_option(self._home)
+        own, home = _own_command(), self._home.to_name
+        home_option = f" --home {shlex.quote(home)}" if home else ""
         if self._demo:
-            command = _own_command() + home_option
+            command = own + home_option
             notice("")
             notice("Try it in another terminal:")
             notice(f"  {command} tools")
@@ -389,7 +390,7 @@ class Exchange:
             notice(f"  {command} call com.example.clock/countdown '{{}}' --follow")
             notice("")
         is_watched = os.isatty(sys.stderr.fileno())
-        notice("Stop with Ctrl-C." if is_watched else f"Stop with: {_own_command()} down{home_option}")
+        notice("Stop with Ctrl-C." if is_watched else f"Stop with: {own} down{home_option}")
 
 
 def _own_command() -> str:
@@ -400,12 +401,9 @@ def _own_command() -> str:
         if not beside.exists():
             return f"{shlex.quote(sys.executable)} -m trunkline"
         return "trunkline" if shutil.which("trunkline") == str(beside) else shlex.quote(str(beside))
-    return shlex.quote(os.path.relpath(name))
-
-
-def _home_option(home: Home) -> str:
-    """What has to be said to other verbs so that they find this home; ``$TRUNKLINE_HOME`` may not be set there."""
-    return "" if home.path == Home.resolve(None, {}).path else f" --home {shlex.quote(str(home.path))}"
+    # Whole: the other terminal may be in another folder.
+    path = Path(name).absolute()
+    return "trunkline" if shutil.which("trunkline") == str(path) else shlex.quote(str(path))
 
 
 def _spare_the_collector() -> None:
