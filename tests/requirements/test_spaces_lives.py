@@ -396,6 +396,9 @@ def test_a_space_is_made_listed_used_and_removed(exchange: Running) -> None:
     again = trunkline(exchange, "space", "new", name)
     assert (again.returncode, again.stderr) == (2, f"state.conflict: there is a space {name} already\n")
     assert trunkline(exchange, "space", "new", "Upper").returncode == 2
+    chosen = trunkline(exchange, "space", "new", "x", "--domain", "example.org")
+    assert (chosen.returncode, "single domains cannot be allowed" in chosen.stderr) == (2, True)
+    assert "space.x/shell" not in exchange.tools()
     assert "restrictive, standard, permissive" in trunkline(exchange, "space", "new", "x", "--preset", "y").stderr
     listed = trunkline(exchange, "space", "list")
     assert name in listed.stdout

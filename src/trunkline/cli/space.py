@@ -43,7 +43,8 @@ def space() -> None:
     metavar="P",
     help="restrictive (asks before it writes), standard (the default) or permissive.",
 )
-@click.option("--network", is_flag=True, help="Its commands may use the machine's network.")
+@click.option("--network", is_flag=True, help="Its commands may use the machine's network, all of it.")
+@click.option("--domain", "domains", multiple=True, hidden=True)
 @click.option(
     "--at",
     "folder",
@@ -52,13 +53,16 @@ def space() -> None:
     help="Work in this folder of yours, instead of one of its own. Removing the space leaves it as it is.",
 )
 @shared
-def new(settings: CommandSettings, name: str, preset: str, network: bool, folder: Path | None) -> None:
+def new(
+    settings: CommandSettings, name: str, preset: str, network: bool, domains: tuple[str, ...], folder: Path | None
+) -> None:
     """Make the space NAME, whose tools are offered as those of the agent space.NAME."""
     asked: dict[str, object] = {"name": name, "preset": preset}
     if folder is not None:
         asked["at"] = str(folder.absolute())
-    if network:
-        asked["policy"] = {"network": {"allowed": True}}
+    if network or domains:
+        # The exchange says why there are no single domains.
+        asked["policy"] = {"network": {"allowed": True, **({"domains": list(domains)} if domains else {})}}
     made: dict[str, Any] = settings.connect().post(at("spaces"), asked)
     if not settings.shown_as_json(made):
         say(f"space {printable(made['name'])} ({printable(made['preset'])}): {printable(made['folder'])}")
