@@ -416,7 +416,7 @@ def test_a_space_is_made_listed_used_and_removed(exchange: Running) -> None:
     assert (unsure.returncode, folder.exists()) == (2, True)
     assert "with all its files; say --yes" in unsure.stderr
     none = trunkline(exchange, "space", "rm", "nosuch")
-    text = "not_found: there is no such space; `trunkline space list` shows them\n"
+    text = f"not_found: there is no such space; `trunkline space list --home {exchange.home}` shows them\n"
     assert (none.returncode, none.stderr) == (2, text)
     removed = trunkline(exchange, "space", "rm", name, "--yes")
     assert (removed.returncode, removed.stdout) == (0, f"removed {name}\n")
