@@ -24,7 +24,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 from msgspec import structs
@@ -54,6 +54,9 @@ from trunkline.ledger.proving import damage_in
 from trunkline.ledger.verify import verify
 from trunkline.model import ProcessIdentity, Status
 from trunkline.tracing import refuse_tracing
+
+if TYPE_CHECKING:
+    from trunkline.host.spans import Exporter
 
 log = logging.getLogger("trunkline")
 
@@ -133,6 +136,7 @@ class Exchange:
             raise
         self._watch_signals(loop)
         loop.set_exception_handler(self._on_defect)
+        spans = self._trace()
         housekeeping = loop.create_task(self._house.keep())
         housekeeping.add_done_callback(self._house_is_left)
         # The start proved all that it folded; without a snapshot that was everything.
@@ -154,6 +158,8 @@ class Exchange:
                 proving.cancel()
                 await asyncio.wait([proving])
             await self._take_down()
+            if spans is not None:
+                await asyncio.to_thread(spans.stop)
         if self._damage is not None and self._exit_code == 0:
             raise self._damage
         return self._exit_code
@@ -215,6 +221,17 @@ class Exchange:
         )
         self._runner.mind_the_clock(self._runner.now())
 
+    def _trace(self) -> Exporter | None:
+        """Tell of calls as spans, where that is wanted; what it takes is imported then."""
+        settings = self._config.otel
+        if not settings.endpoint:
+            return None
+        from trunkline.host.spans import Exporter, Spans
+
+        exporter = Exporter(settings.endpoint, settings.service)
+        self._runner.watch(Spans(exporter.put).watch)
+        return exporter
+
     # -- while it runs -------------------------------------------------------------------------------------------------
 
     def _watch_signals(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -259,6 +276,8 @@ class Exchange:
         if config.ledger.anchor != self._config.ledger.anchor:
             place = str(self._config_path or "")
             raise ConfigError("[ledger] anchor cannot change while the exchange runs; restart it", place)
+        if config.otel != self._config.otel:
+            raise ConfigError("[otel] cannot change while the exchange runs; restart it", str(self._config_path or ""))
         self._edges.reload(config, str(self._config_path or ""))
         self._config = config
         set_up(config.log, self._home.to_name)
