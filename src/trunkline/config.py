@@ -284,6 +284,13 @@ class Log(Section):
     format: Literal["text", "json"] = "text"
 
 
+class Otel(Section):
+    """Where spans of calls are told of (OTLP over HTTP, JSON): the collector's URL for traces. Empty: nowhere."""
+
+    endpoint: str = ""
+    service: Annotated[str, Meta(min_length=1, max_length=128)] = "trunkline"
+
+
 class Anchor(Section):
     """Where signed heads of the record are published, out of reach of whoever can write to the home folder: one way.
 
@@ -392,6 +399,7 @@ class Sections(Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     ledger: LedgerTable = LedgerTable()
     log: Log = Log()
+    otel: Otel = Otel()
 
 
 class Config(Sections, frozen=True, kw_only=True):

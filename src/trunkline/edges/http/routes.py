@@ -72,8 +72,16 @@ class Api:
     """The routes, over one exchange."""
 
     def __init__(
-        self, feed: Feed, views: Views, operator: Operator, requests: Requests, doors: Sequence[Door] = ()
+        self,
+        feed: Feed,
+        views: Views,
+        operator: Operator,
+        requests: Requests,
+        doors: Sequence[Door] = (),
+        *,
+        is_traced: bool = False,
     ) -> None:
+        self._is_traced = is_traced
         self._feed = feed
         self._views = views
         self._operator = operator
@@ -83,7 +91,7 @@ class Api:
 
     def app(self) -> ASGIApp:
         """The application, gate included."""
-        new_call = NewCall(self._feed, self._views, self._requests)
+        new_call = NewCall(self._feed, self._views, self._requests, is_traced=self._is_traced)
         return Gate(self._feed, self.routes(), self._doors, {("POST", "/v1/calls"): new_call})
 
     def table(self) -> dict[str, dict[str, tuple[str, Handler]]]:
