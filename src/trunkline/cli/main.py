@@ -31,6 +31,7 @@ VERBS = {
     "up": Verb("up", "up", "Run the exchange here, in the foreground or in the background."),
     "down": Verb("down", "down", "Stop the exchange, wherever it was started."),
     "service": Verb("service", "service", "A systemd unit that runs it from login on."),
+    "console": Verb("console", "console", "Open the console in a browser, or print where it is."),
     "status": Verb("status", "status", "What runs here, since when, and how busy it is."),
     "doctor": Verb("doctor", "doctor", "What is missing here, what is off and why, what is wrong."),
     "agents": Verb("agents", "agents", "The agents, how they are, and why one does not run."),

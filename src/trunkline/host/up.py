@@ -43,7 +43,8 @@ from trunkline.host.asked import AskedPeople
 from trunkline.host.assembly import Plan, assemble
 from trunkline.host.edges import Edges
 from trunkline.host.housekeeping import Housekeeping, storage_figures
-from trunkline.host.logs import notice, set_up
+from trunkline.host.logs import is_kept, notice, set_up
+from trunkline.host.run_files import last_lines
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
@@ -51,6 +52,7 @@ from trunkline.ledger.heads import public_key_of
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.proving import damage_in
+from trunkline.ledger.search_process import SearchProcess
 from trunkline.ledger.verify import verify
 from trunkline.model import ProcessIdentity, Status
 from trunkline.tracing import refuse_tracing
@@ -115,6 +117,7 @@ class Exchange:
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._edges = Edges(edges, UNBUILT)
+        self._search = SearchProcess(home.ledger_file, home.index_file)
         self._supervisor = Supervisor(home.path, self._edges.launcher(config, home.path))
         self._ledger: Ledger
         self._signed_at_start = 0
@@ -146,6 +149,7 @@ class Exchange:
             proving.add_done_callback(self._has_proved)
         try:
             await self._edges.start()
+            await self._search.start()
             await self._supervisor.start(self._runner.feed, [_spec(agent) for agent in self._config.agents])
             self._write_ready()
             self._warn()
@@ -195,7 +199,9 @@ class Exchange:
             start_piped=self._supervisor.piped.start,
             agent_warnings=self._supervisor.warnings,
             anchoring=self._anchoring,
+            searcher=self._search,
             storage=lambda: storage_figures(self._home),
+            agent_log=lambda agent_id, count: last_lines(self._home.logs_folder, agent_id, count),
         )
 
         def make_runner(hub: Hub, masker: Masker) -> Runner:
@@ -340,6 +346,7 @@ class Exchange:
         # Calls whose agents have just left have ended too, and who asked for them is still there to hear it.
         await self._wait_idle(LAST_WORDS_S)
         await self._edges.stop_last()
+        await self._search.stop()
         await self._supervisor.stop_all()
         if self._exit_code == 0:
             self._house.take_snapshot()
@@ -389,6 +396,8 @@ class Exchange:
         for name, place in places.items():
             if place is not None:
                 notice(f"  {name:<7} {place}")
+        for line in self._edges.greetings(places, is_kept=is_kept(self._home)):
+            notice(line)
         self._say_ready()
         # At last: whoever waits for it in the background then shows all of these lines.
         part.replace(path)
