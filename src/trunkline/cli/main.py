@@ -54,6 +54,7 @@ VERBS = {
     "jobs": Verb("jobs", "jobs", "Typed jobs: what there is, where it runs; submit one."),
     "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
     "pylon": Verb("pylon", "pylon", "The bridge for pages: how to trust its certificate."),
+    "mcp": Verb("mcp", "mcp", "An MCP server on stdin and stdout, for clients that start one."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
     "replay": Verb("replay", "replay", "Check a trajectory, compare two, or answer from one."),
     "completion": Verb("completion", "completion", "Let a shell complete verbs, tools, agents and questions."),
