@@ -55,6 +55,8 @@ VERBS = {
     "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
     "pylon": Verb("pylon", "pylon", "The bridge for pages: how to trust its certificate."),
     "mcp": Verb("mcp", "mcp", "An MCP server on stdin and stdout, for clients that start one."),
+    "connect": Verb("connect", "connect", "Let an MCP client that you have use this exchange."),
+    "import": Verb("connect", "import_servers", "Mount the MCP servers that a client has."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
     "replay": Verb("replay", "replay", "Check a trajectory, compare two, or answer from one."),
     "completion": Verb("completion", "completion", "Let a shell complete verbs, tools, agents and questions."),
