@@ -229,6 +229,14 @@ class McpServer(Section):
     url: str | None = None
 
 
+class Profile(Section):
+    """What some callers of MCP are shown: the tools whose ids match, and no others. ``*`` stands for any characters."""
+
+    name: str
+    caller: str
+    tools: Words
+
+
 class Notify(Section):
     """Who is told that a person is asked: a ``command`` gets JSON on stdin, a ``url`` as the body of a POST."""
 
@@ -394,6 +402,7 @@ class Sections(Struct, frozen=True, kw_only=True):
     cluster: Cluster = Cluster()
     agents: tuple[AgentProcess, ...] = field(default=(), name="agent")
     mcp_servers: tuple[McpServer, ...] = field(default=(), name="mcp")
+    profile: tuple[Profile, ...] = ()
     approvals: Approvals = Approvals()
     policy_table: PolicyTable = field(default=PolicyTable(), name="policy")
     limits: Limits = Limits()

@@ -138,6 +138,9 @@ class Views(Protocol):
     def tools(self, limit: int | None = None, after: str = "") -> list[ToolView]:
         """Tools by name, also those that cannot be called now: all, or the first so many after a name."""
 
+    def tools_version(self) -> int:
+        """A number that changes whenever ``tools`` would show another list of definitions."""
+
     def tool(self, tool_id: str) -> ToolView | None:
         """One tool."""
 

@@ -106,6 +106,10 @@ class Reading(Views):
         """Tools by name: all, or the first so many after a name."""
         return views.tools(self._hub, self._runner.now(), limit, after)
 
+    def tools_version(self) -> int:
+        """A number that changes with the list of tools."""
+        return self._hub.registry.version
+
     def tool(self, tool_id: str) -> ToolView | None:
         """One tool."""
         return views.tool(self._hub, tool_id, self._runner.now())
