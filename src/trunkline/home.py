@@ -39,6 +39,14 @@ class Home:
         chosen = option or environ.get("TRUNKLINE_HOME") or "~/.trunkline"
         return cls(Path(os.path.abspath(Path(chosen).expanduser())))  # noqa: PTH100  (resolve() would follow links)
 
+    @property
+    def to_name(self) -> str:
+        """What ``--home`` has to say so that other commands find this one; empty for the usual one.
+
+        ``$TRUNKLINE_HOME`` may not be set where they are typed.
+        """
+        return "" if self.path == Home.resolve(None, {}).path else str(self.path)
+
     def log_file(self, agent_id: str, run_id: str) -> Path:
         """Where one run of an agent prints to."""
         return self.logs_folder / agent_id / f"{run_id}.log"

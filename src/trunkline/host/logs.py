@@ -14,6 +14,7 @@ import os
 import sys
 from typing import Final, TextIO
 
+from trunkline import hints
 from trunkline.config import Log
 from trunkline.home import Home
 
@@ -39,15 +40,25 @@ class JsonLines(logging.Formatter):
 
 
 class OwnHandler(logging.StreamHandler[TextIO]):
-    """The one that ``set_up`` made, told from those of others."""
+    """The one that ``set_up`` made, told from those of others. ``home`` has to be named in what readers type."""
+
+    home = ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, with its hints completed."""
+        return hints.completed(super().format(record), self.home)
 
 
-def set_up(settings: Log) -> None:
-    """Print from this level on, in this form; may be called again when the configuration was read again."""
+def set_up(settings: Log, home: str = "") -> None:
+    """Print from this level on, in this form; may be called again when the configuration was read again.
+
+    ``home`` is named in what readers are told to type, where it is not the usual one.
+    """
     root = logging.getLogger()
     for earlier in _own_handlers():
         root.removeHandler(earlier)
     handler = OwnHandler(sys.stderr)
+    handler.home = home
     handler.setFormatter(JsonLines() if settings.format == "json" else logging.Formatter(TEXT))
     root.addHandler(handler)
     root.setLevel(settings.level.upper())
@@ -77,6 +88,7 @@ def notice(text: str) -> None:
         if text:
             log.info("%s", text.strip())
         return
+    text = hints.completed(text, next((handler.home for handler in _own_handlers()), ""))
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()

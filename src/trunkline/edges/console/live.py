@@ -9,7 +9,7 @@ Invariant: a defect met in one connection ends that one alone; a page that does 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
@@ -48,7 +48,7 @@ FIGURES_S: Final = 1.0
 MAX_WAITING_BYTES: Final = 8_388_608
 ENOUGH_WAITING_BYTES: Final = MAX_WAITING_BYTES // 2
 # Of the figures of ``status``, those that a page draws.
-FIGURES: Final = ("entries", "entries_on_disk", "entries_signed", "entries_anchored", "open_calls", "backlog")
+FIGURES: Final = ("entries", "entries_on_disk", "entries_signed", "entries_anchored", "backlog")
 
 
 class Doorkeeper(Protocol):
@@ -317,6 +317,8 @@ class LiveLine:
         found = self._operator.status()
         figures: dict[str, object] = {name: found.get(name, 0) for name in FIGURES}
         figures |= {"at": self._feed.now().ms, "questions": len(self._views.questions()), "pages": len(self.pages)}
+        by_status = found.get("open_calls")
+        figures["open_calls"] = sum(by_status.values()) if isinstance(by_status, Mapping) else 0
         frame = frames.frame(messages.FIGURES_TOLD, figures, messages.FIGURES_CHANNEL)
         self._tell_all(listening, messages.FIGURES_CHANNEL, frame)
 
