@@ -366,6 +366,8 @@ def test_a_run_of_a_space_shows_its_edits_and_is_undone(page: Page, exchange: Ru
     runs = page.get_by_role("table", name="Runs").get_by_role("link")
     expect(runs).to_have_count(2)
     address = page.url
+    page.get_by_role("button", name="a.txt").click()
+    expect(page.get_by_label("Content")).to_have_text("line\ntwo\n")
     runs.first.click()
     expect(page.locator(".diff .removed")).to_have_text(["one"])
     expect(page.locator(".diff .added")).to_have_text(["two"])

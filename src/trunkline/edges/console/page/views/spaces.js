@@ -155,7 +155,7 @@ function fileTable(name, path, found, readFiles, content, signal) {
     } },
     { name: "Size", class: "num", cell: (one) => (one.kind === "folder" ? "" : bytes(one.bytes)) },
     { name: "Changed", class: "num muted side", cell: (one) => clock(one.changed_at) },
-  ], found.files)];
+  ], found.files), found.count > found.files.length ? h("p", { class: "pad small muted" }, `${count(found.files.length)} of ${count(found.count)} are shown.`) : null];
 }
 
 // -- one run -----------------------------------------------------------------------------------------------------------
