@@ -45,6 +45,12 @@ export function say(node, text) {
   return node;
 }
 
+/** The same for a text that grows: its end stays in sight, unless somebody reads in it. */
+export function sayToTheEnd(node, text) {
+  say(node, text);
+  if (!node.matches(":hover, :focus")) node.scrollTop = node.scrollHeight;
+}
+
 /**
  * Bring the children of `node` in line with `items`: one element for each key, made once by `make(item)` and brought up
  * to date by `update(element, item)`. What somebody has typed or focused inside an element that stays is kept.
