@@ -57,9 +57,10 @@ export function show(root, words, parameters, signal) {
       text("search", "Search", { label: { class: "grow" }, input: { placeholder: "words of input, output, tool, caller", name: "search" } }),
       labelled("Status", h("select", { on: { change: change("status") } }, STATUSES.map((one) =>
         h("option", { value: one, selected: one === wanted.status }, one ? one.replaceAll("_", " ") : "any")))),
-      text("tool", "Tool"), text("caller", "Caller"),
-      labelled("From", h("input", { type: "datetime-local", value: wanted.from, on: { change: change("from") } })),
-      labelled("To", h("input", { type: "datetime-local", value: wanted.to, on: { change: change("to") } }))),
+      h("details", { class: "more-filters", open: innerWidth > 860 || Boolean(wanted.tool || wanted.caller || wanted.from || wanted.to) },
+        h("summary", null, "More filters"), text("tool", "Tool"), text("caller", "Caller"),
+        labelled("From", h("input", { type: "datetime-local", value: wanted.from, on: { change: change("from") } })),
+        labelled("To", h("input", { type: "datetime-local", value: wanted.to, on: { change: change("to") } })))),
     rows, foot);
   const has_filter = () => Object.values(wanted).some(Boolean);
   const follow = throttled(() => {
@@ -109,7 +110,7 @@ export function callTable(calls) {
     { name: "What happened", class: "small muted wide", cell: whatCame },
     { name: "Took", class: "num", cell: (call) => duration(tookMs(call)) },
     { name: "Time", class: "num muted side", cell: (call) => clock(call.accepted_at ?? call.started_at) },
-    { name: "Entry", class: "num muted side", cell: (call) => shortId(call.call_id) },
+    { name: "Entry", class: "num muted not-on-card", cell: (call) => shortId(call.call_id) },
   ], calls);
 }
 

@@ -29,12 +29,14 @@ export function show(root, _words, parameters, signal) {
   read();
 }
 
+const onCard = (name) => h("span", { class: "on-card muted" }, `${name} `);
+
 function ruleTable(rules, wanted) {
   const shown = table("Rules", [
     { name: "", class: "num muted", cell: (rule) => String(rules.indexOf(rule) + 1) },
     { name: "Decision", class: "side", cell: (rule) => stateTag(rule.decision) },
-    { name: "Caller", class: "mono wide", cell: (rule) => visible(rule.caller) },
-    { name: "Tool", class: "mono wide", cell: (rule) => visible(rule.tool) },
+    { name: "Caller", class: "mono wide", cell: (rule) => [onCard("caller"), visible(rule.caller)] },
+    { name: "Tool", class: "mono wide", cell: (rule) => [onCard("tool"), visible(rule.tool)] },
     { name: "Only if", class: "small wide", cell: conditions },
     { name: "Why", class: "small wide", cell: (rule) => [visible(rule.reason), " ", h("span", { class: "muted mono" }, visible(rule.id))] },
   ], rules);

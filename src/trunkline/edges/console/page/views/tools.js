@@ -11,6 +11,7 @@ import { on } from "../store.js";
 const PAGE = 1000;
 const SHOWN = 100;
 const MAX_OUTPUT_CHARS = 100_000;
+const KIND_WORDS = { line: "text", lines: "text", switch: "yes or no", json: "JSON", integer: "whole number" };
 
 async function allTools(signal) {
   const found = [];
@@ -136,7 +137,7 @@ class Trial {
     this._inputs.set(field.name, control);
     const bounds = [field.min !== undefined ? `from ${field.min}` : "", field.max !== undefined ? `to ${field.max}` : ""].filter(Boolean).join(" ");
     return h("div", { class: "field" },
-      h("label", { for: id }, h("span", { class: "mono" }, visible(field.name) || "input"), h("span", { class: "muted small" }, `  ${field.kind === "line" || field.kind === "lines" ? "text" : field.kind === "switch" ? "yes or no" : field.kind} ${bounds}${field.required ? ", needed" : ""}`)),
+      h("label", { for: id }, h("span", { class: "mono" }, visible(field.name) || "input"), h("span", { class: "muted small" }, `  ${[KIND_WORDS[field.kind] ?? field.kind, bounds].filter(Boolean).join(" ")}${field.required ? ", needed" : ""}`)),
       control, field.description ? h("span", { class: "hint", id: `${id}-hint` }, visible(field.description)) : null);
   }
 
