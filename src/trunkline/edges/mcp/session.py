@@ -290,6 +290,7 @@ def _header_text(value: bytes) -> str | None:
     import base64
     import binascii
 
+    value = value.strip(b" \t")
     if not (value.startswith(b"=?base64?") and value.endswith(b"?=")):
         return value.decode("latin-1")
     try:
