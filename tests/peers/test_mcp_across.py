@@ -1,4 +1,4 @@
-"""One MCP client calls agents of four protocols: OpenSentience, Chiffon, OSSA and a space, under one policy and record."""
+"""One MCP client calls agents of four protocols: OpenSentience, Chiffon, OSSA and a space."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def test_a_client_calls_agents_of_every_protocol(tmp_path: Path) -> None:
         finally:
             stock.terminate()
             stock.wait(WAIT_S)
-        calls = [entry["tool_id"] for entry in exchange.entries(kind="call.accepted") if entry["caller"] == "mcp:editor"]
+        calls = [
+            entry["tool_id"] for entry in exchange.entries(kind="call.accepted") if entry["caller"] == "mcp:editor"
+        ]
         assert calls == [
             "com.example.echo/echo", "infra-1/run_playbook", "stock/count", "space.lab/create_file",
             "space.lab/read_file",
