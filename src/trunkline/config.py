@@ -116,6 +116,20 @@ class NostrPricing(Section):
     sandbox_per_minute_msats: Count = 0
 
 
+class NostrWallet(Section):
+    """What the exchange may pay for jobs of its own, and with which wallet beside the embedded one."""
+
+    # A payment above these is refused, whoever approves it. A day is the last 24 hours.
+    max_msats_per_job: Count = 100_000
+    max_msats_per_day: Count = 1_000_000
+    # How long a quote of ours holds.
+    quote_s: Annotated[int, Meta(ge=10, le=3600)] = 600
+    # A wallet elsewhere (NIP-47, `nostr+walletconnect://…`), as ``env:NAME`` or ``file:PATH``. It pays at once and
+    # gives nothing back, so it is used only where ``prepay`` says so.
+    connection: str = ""
+    prepay: bool = False
+
+
 class NostrBuyer(Section):
     """How jobs of ours are bought from providers."""
 
@@ -140,6 +154,7 @@ class Nostr(Section):
     max_context_tokens: Positive = 128_000
     pricing: NostrPricing = NostrPricing()
     buyer: NostrBuyer = NostrBuyer()
+    wallet: NostrWallet = NostrWallet()
     kinds: NostrKinds = NostrKinds()
 
 
@@ -292,6 +307,13 @@ class Log(Section):
     format: Literal["text", "json"] = "text"
 
 
+class Otel(Section):
+    """Where spans of calls are told of (OTLP over HTTP, JSON): the collector's URL for traces. Empty: nowhere."""
+
+    endpoint: str = ""
+    service: Annotated[str, Meta(min_length=1, max_length=128)] = "trunkline"
+
+
 class Anchor(Section):
     """Where signed heads of the record are published, out of reach of whoever can write to the home folder: one way.
 
@@ -401,6 +423,7 @@ class Sections(Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     ledger: LedgerTable = LedgerTable()
     log: Log = Log()
+    otel: Otel = Otel()
 
 
 class Config(Sections, frozen=True, kw_only=True):

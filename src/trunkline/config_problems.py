@@ -76,6 +76,8 @@ def problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
             yield from _command_problems(("ledger", "anchor", "command"), anchor.command)
     if (notify := config.approvals.notify) is not None:
         yield from _notify_problems(("approvals", "notify"), notify)
+    if config.otel.endpoint and not _is_told_safely(config.otel.endpoint):
+        yield ("otel", "endpoint"), "expected https://HOST[:PORT]/v1/traces, or http:// on this machine"
     yield from _path_problems(("opensentience", "socket"), config.opensentience.socket)
     if config.ossa.client_ca:
         yield from _path_problems(("ossa", "client_ca"), config.ossa.client_ca)
