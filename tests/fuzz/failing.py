@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import ssl
 import sys
@@ -50,6 +51,7 @@ BOUND_S: Final = 10.0
 POLICY: Final = Policy(
     (
         Rule("ask-programs", "http:*", MAIL, Decision.ASK),
+        Rule("ask-clients", "mcp:*", MAIL, Decision.ASK),
         Rule("ask-agents", "opensentience:*", MAIL, Decision.ASK),
         Rule("ask-pages", "pylon:*", "pylon.codex/connect", Decision.ASK),
         Rule("ask-codex", "pylon:*", "pylon.codex/approve", Decision.ASK),
@@ -586,6 +588,47 @@ async def drive_pylon(world: World) -> None:
             await hear("pylon.codex.status", status="disconnected")
 
 
+async def drive_mcp(world: World) -> None:
+    """Calls with and without progress, a question and the repeat after its answer, a client that listens."""
+    token = world.exchange.token("mcp", "editor")
+    version = "2026-07-28"
+    ids = itertools.count(1)
+
+    async def ask(method: str, patience_s: float | None = None, **params: Any) -> Any:
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": version,
+            "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"url": {}}},
+            **params.pop("_meta", {}),
+        }
+        body = {"jsonrpc": "2.0", "id": next(ids), "method": method, "params": {**params, "_meta": meta}}
+        headers = {"mcp-protocol-version": version, "mcp-method": method}
+        if "name" in params:
+            headers["mcp-name"] = params["name"]
+        accept = "application/json, text/event-stream"
+        return await world.ask("POST", "/mcp", body, token, patience_s, accept=accept, **headers)
+
+    echo, mail = "com_example_echo__say", "com_example_mail__send"
+    steps: list[Callable[[], Awaitable[Any]]] = [
+        lambda: ask("tools/call", name=echo, arguments={}),
+        lambda: ask("tools/call", name=echo, arguments={}, _meta={"progressToken": 1}),
+        lambda: ask("tools/call", name=mail, arguments={}),
+        lambda: ask("tools/call", name=mail, arguments={"n": 1}),
+        lambda: ask("tools/list"),
+        lambda: ask("subscriptions/listen", 0.1, notifications={"toolsListChanged": True}),
+    ]
+    world.rng.shuffle(steps)
+    for step in steps:
+        await step()
+    for question in world.exchange.views.questions():
+        await world.ask("POST", f"/v1/approvals/{question.approval_id}", {"decision": "approved"})
+    listening = asyncio.create_task(ask("subscriptions/listen", 0.1, notifications={"toolsListChanged": True}))
+    await asyncio.sleep(0.02)
+    world.fall_behind()
+    await listening
+    for arguments in ({}, {"n": 1}):
+        await ask("tools/call", name=mail, arguments=arguments)
+
+
 DRIVES: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "http": drive_http,
     "opensentience": drive_opensentience,
@@ -593,4 +636,5 @@ DRIVES: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "chiffon": drive_chiffon,
     "trunkline": drive_topics,
     "pylon": drive_pylon,
+    "mcp": drive_mcp,
 }
