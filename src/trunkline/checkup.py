@@ -35,7 +35,7 @@ from trunkline.home import Home
 from trunkline.host import isolation
 from trunkline.host.housekeeping import MIN_FREE_BYTES, storage_figures
 from trunkline.host.launch import LaunchError, find_program
-from trunkline.host.supervisor import AgentSpec, environment
+from trunkline.host.supervised import environment
 from trunkline.ledger.heads import public_key_of
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.reader import Reader
@@ -285,11 +285,10 @@ def _agents(config: Config) -> Iterator[Finding]:
 
 
 def _why_not_launched(agent: AgentProcess) -> str:
-    spec = AgentSpec(agent.id, agent.command, agent.cwd, env=agent.env)
     if agent.manifest is not None and not Path(agent.manifest).is_file():
         return f"its manifest {agent.manifest} does not exist"
     try:
-        find_program(agent.command[0], agent.cwd, environment(spec, {}, os.environ)["PATH"])
+        find_program(agent.command[0], agent.cwd, environment(agent.env, {}, os.environ)["PATH"])
     except LaunchError as problem:
         return str(problem)
     return ""

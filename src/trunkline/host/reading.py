@@ -7,7 +7,7 @@ supervisor. Changes nothing, and decides nothing.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -42,11 +42,15 @@ MAX_LARGE: Final = 16_384
 class Reading(Views):
     """The views of one exchange."""
 
-    def __init__(self, runner: Runner, reader: Reader, processes: Processes) -> None:
+    def __init__(
+        self, runner: Runner, reader: Reader, processes: Processes, of_edges: Callable[[], list[AgentView]] = list
+    ) -> None:
+        """``of_edges`` are the agents that edges look after, beside those that are processes here."""
         self._runner = runner
         self._hub = runner.hub
         self._reader = reader
         self._processes = processes
+        self._of_edges = of_edges
         # Large outputs by their hashes, and whose calls they belong to, as far as somebody looked.
         self._large: dict[tuple[str, str], None] = {}
         # Calls whose outputs were looked at for that.
@@ -63,7 +67,7 @@ class Reading(Views):
     def agents(self) -> list[AgentView]:
         """All agents, launched or attached."""
         found = {agent.agent_id: views.agent(self._hub, agent) for agent in self._hub.registry.agents.values()}
-        for run in self._processes.views():
+        for run in (*self._processes.views(), *self._of_edges()):
             attached = found.get(run.agent_id)
             if attached is None:
                 found[run.agent_id] = run
