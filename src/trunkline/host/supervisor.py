@@ -170,8 +170,8 @@ class Supervisor:
         """Run a program for an edge: ``edges.piped.Programs``. Before ``start`` it is only noted."""
         spec, known = AgentSpec.of(program), self._agents.get(program.id)
         if known is None:
-            self._agents[program.id] = known = Agent(spec, Kept(owner, edge, table))
-        known.spec, known.is_removed = spec, False
+            self._agents[program.id] = known = Agent(spec)
+        known.spec, known.kept, known.is_removed = spec, Kept(owner, edge, table), False
         known.life.restart = spec.restart
         if self._link is not None or self._replacing is not None:
             self._perform(known, known.life.start(self._clock()))
