@@ -96,7 +96,7 @@ def _in_keyring(name: str, entry: str) -> str:
     try:
         import keyring
     except ImportError:
-        missing = f"{name}: a keyring is read by the package keyring: pip install 'trunkline[keyring]'"
+        missing = f"{name}: a keyring is read by the package keyring, which is missing: pip install keyring"
         raise SecretMissing(missing) from None
     try:
         found = keyring.get_password(SERVICE, entry)

@@ -41,6 +41,8 @@ class Answer:
         self.headers: dict[str, str] = {}
         self.status = 0
         self.is_over = False
+        # Whether the connection can be used again.
+        self.is_reusable = False
         self._reader = reader
         self._has_head = False
         self._read: list[bytes] = []
@@ -50,11 +52,6 @@ class Answer:
     def kind(self) -> str:
         """The media type."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-    @property
-    def is_reusable(self) -> bool:
-        """Whether the connection can be used again."""
-        return self.is_over if self._parser.should_keep_alive() else False
 
     async def head(self) -> None:
         """Read until the body begins."""
@@ -127,7 +124,10 @@ class Answer:
 
     def on_message_complete(self) -> None:
         """All of it."""
-        self.is_over = self._has_head
+        if self._has_head:
+            self.is_over = True
+            # Asked here: afterwards the parser is at the next answer.
+            self.is_reusable = bool(self._parser.should_keep_alive())
 
 
 class _Resting(Struct):
