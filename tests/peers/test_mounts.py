@@ -288,6 +288,8 @@ def test_the_file_server_writes_where_its_sandbox_lets_it(packages: Path, short_
         assert "Access denied" in outside["error"]["message"]
 
 
+# Twenty starts of node, on a machine that may be busy.
+@pytest.mark.timeout(300)
 def test_a_server_that_is_killed_again_and_again_comes_back_and_every_call_has_an_outcome(
     packages: Path, short_path: Path
 ) -> None:

@@ -99,6 +99,7 @@ async def test_what_is_no_answer_or_too_much_of_one_is_unreachable(server: Serve
     with pytest.raises(Unreachable):
         async with asyncio.timeout(10), connections.request("POST", {}, b"x") as answer:
             await answer.body(1000)
+    connections.close()
 
 
 async def test_a_body_without_a_length_ends_with_its_connection(server: Server) -> None:
