@@ -116,6 +116,20 @@ class NostrPricing(Section):
     sandbox_per_minute_msats: Count = 0
 
 
+class NostrWallet(Section):
+    """What the exchange may pay for jobs of its own, and with which wallet beside the embedded one."""
+
+    # A payment above these is refused, whoever approves it. A day is the last 24 hours.
+    max_msats_per_job: Count = 100_000
+    max_msats_per_day: Count = 1_000_000
+    # How long a quote of ours holds.
+    quote_s: Annotated[int, Meta(ge=10, le=3600)] = 600
+    # A wallet elsewhere (NIP-47, `nostr+walletconnect://…`), as ``env:NAME`` or ``file:PATH``. It pays at once and
+    # gives nothing back, so it is used only where ``prepay`` says so.
+    connection: str = ""
+    prepay: bool = False
+
+
 class NostrBuyer(Section):
     """How jobs of ours are bought from providers."""
 
@@ -140,6 +154,7 @@ class Nostr(Section):
     max_context_tokens: Positive = 128_000
     pricing: NostrPricing = NostrPricing()
     buyer: NostrBuyer = NostrBuyer()
+    wallet: NostrWallet = NostrWallet()
     kinds: NostrKinds = NostrKinds()
 
 
@@ -259,6 +274,14 @@ class McpServer(Section):
         return f"McpServer(id={self.id!r})"
 
 
+class Profile(Section):
+    """What some callers of MCP are shown: the tools whose ids match, and no others. ``*`` stands for any characters."""
+
+    name: str
+    caller: str
+    tools: Words
+
+
 class Notify(Section):
     """Who is told that a person is asked: a ``command`` gets JSON on stdin, a ``url`` as the body of a POST."""
 
@@ -312,6 +335,13 @@ class Log(Section):
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
+
+
+class Otel(Section):
+    """Where spans of calls are told of (OTLP over HTTP, JSON): the collector's URL for traces. Empty: nowhere."""
+
+    endpoint: str = ""
+    service: Annotated[str, Meta(min_length=1, max_length=128)] = "trunkline"
 
 
 class Anchor(Section):
@@ -420,11 +450,13 @@ class Sections(Struct, frozen=True, kw_only=True):
     cluster: Cluster = Cluster()
     agents: tuple[AgentProcess, ...] = field(default=(), name="agent")
     mcp_servers: tuple[McpServer, ...] = field(default=(), name="mcp")
+    profile: tuple[Profile, ...] = ()
     approvals: Approvals = Approvals()
     policy_table: PolicyTable = field(default=PolicyTable(), name="policy")
     limits: Limits = Limits()
     ledger: LedgerTable = LedgerTable()
     log: Log = Log()
+    otel: Otel = Otel()
 
 
 class Config(Sections, frozen=True, kw_only=True):

@@ -121,6 +121,10 @@ taint_s = 60
 level = "debug"
 format = "json"
 
+[otel]
+endpoint = "https://collector.example/v1/traces"
+service = "mine"
+
 [ledger]
 retention_days = 30
 anchor = {file = "share/heads"}

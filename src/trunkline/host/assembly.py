@@ -22,7 +22,7 @@ from trunkline.edges.piped import NoPrograms, Programs, StartPiped, start_nothin
 from trunkline.host.anchoring import Anchoring
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating
-from trunkline.host.reading import Reading
+from trunkline.host.reading import NoIndex, Reading, Searcher
 from trunkline.host.runner import Processes, Runner
 from trunkline.hub.hub import Hub
 from trunkline.ledger.keys import derived
@@ -64,8 +64,12 @@ class Plan(Struct, frozen=True, kw_only=True):
     programs: Programs = NoPrograms()
     # How far the record is signed and published, if it is.
     anchoring: Anchoring | None = None
+    # Who finds calls by what is in them.
+    searcher: Searcher = NoIndex()
     # Figures of the disk, where there is one.
     storage: Callable[[], dict[str, int]] = dict
+    # The last lines that an agent printed, by its id.
+    agent_log: Callable[[str, int], list[str] | None] = lambda _agent_id, _count: None
 
 
 class Assembly(Struct, Generic[R], frozen=True):
@@ -95,7 +99,7 @@ def assemble(
     hub.stored(ledger.durable)
     masker = Masker(plan.masked)
     runner = make_runner(hub, masker)
-    views = Reading(runner, ledger.reader, processes, edges.agents)
+    views = Reading(runner, ledger.reader, processes, plan.searcher, edges.agents)
 
     def know_secret(name: str, secret: str) -> None:
         try:
@@ -112,6 +116,7 @@ def assemble(
         agent_warnings=plan.agent_warnings,
         anchoring=plan.anchoring,
         storage=plan.storage,
+        agent_log=plan.agent_log,
     )
     surroundings = Surroundings(
         feed=runner,

@@ -17,7 +17,8 @@ from msgspec import Raw, Struct
 
 from trunkline import strictjson
 from trunkline.edges.framing.lines import MAX_LINE_BYTES, Lines
-from trunkline.edges.pylon.messages import RequestId, encode
+from trunkline.edges.pusher.frames import encode
+from trunkline.edges.pylon.messages import RequestId
 
 INITIALIZE: Final = "initialize"
 
