@@ -8,6 +8,7 @@ and ``SAMPLE_SECRET`` is what ``tell`` tells.
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import socket
 import sys
@@ -70,9 +71,13 @@ async def ask(ctx: Context) -> str:
 def tell() -> str:
     """Tell what it was given, here and in the log."""
     secret = os.environ["SAMPLE_SECRET"]
-    sys.stderr.write(f"the secret is {secret}\n")
+    data = secret.encode()
+    told = " ".join(
+        (secret, data.hex(), base64.b64encode(data).decode(), base64.urlsafe_b64encode(b"u:" + data).decode())
+    )
+    sys.stderr.write(f"the secret is {told}\n")
     sys.stderr.flush()
-    return secret
+    return told
 
 
 @server.resource("note://one")

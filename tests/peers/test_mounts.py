@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.attack.secrets import forms
 from tests.running import ROOT, Running, leash, running, started, wait_until
 
 pytest.importorskip("mcp")
@@ -165,12 +166,13 @@ def test_secrets_by_reference_reach_the_server_and_no_file_of_ours(short_path: P
     with running(home, config, env={"A_SECRET_OF_MINE": SECRET}) as exchange:
         assert exchange.wait_tool("mcp.sample/add")["description"] == "Add. env:x"
         told = exchange.call("mcp.sample/tell")
-        assert told["output"]["structuredContent"] == {"result": SECRET}, "whoever asked is told"
+        assert told["output"]["structuredContent"]["result"].startswith(SECRET), "whoever asked is told"
         wait_until(lambda: "the secret is" in _logs(home), "the log")
         exchange.stop()
-        found = [file for file in home.rglob("*") if file.is_file() and SECRET.encode() in file.read_bytes()]
-        assert found == []
-        assert SECRET not in exchange.said()
+        files = [file for file in home.rglob("*") if file.is_file()]
+        texts = [file.read_bytes() for file in files] + [exchange.said().encode()]
+        assert len(texts) > 5
+        assert [form for form in forms(SECRET) if any(form in text for text in texts)] == []
 
 
 def _logs(home: Path) -> str:
@@ -225,6 +227,26 @@ def test_mounts_are_stopped_started_and_changed_while_the_exchange_runs(short_pa
         assert exchange.request("POST", "/v1/reload")[0] == 200
         exchange.wait_tool("mcp.remote/add", "unavailable")
         exchange.wait_tool("mcp.sample/add")
+
+
+def test_an_exchange_that_is_killed_in_the_middle_of_a_call_leaves_no_server_and_the_call_is_unknown(
+    short_path: Path,
+) -> None:
+    folder = short_path / "work"
+    folder.mkdir()
+    place = STDIO + f'\ncwd = "{folder}"\nwrite = ["{folder}"]'
+    with running(short_path / "home", mounted(place)) as exchange:
+        exchange.wait_tool("mcp.sample/wait")
+        body = {"tool_id": "mcp.sample/wait", "input": {"name": str(folder / "w")}, "wait": False}
+        call_id = exchange.request("POST", "/v1/calls", body)[1]["call_id"]
+        wait_until((folder / "w.began").exists, "the call runs there")
+        pid = _agent(exchange, "mcp.sample")["pid"]
+        exchange.kill()
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the server's end")
+        exchange.start()
+        assert exchange.request("GET", f"/v1/calls/{call_id}")[1]["status"] == "unknown"
+        exchange.wait_tool("mcp.sample/add")
+        assert exchange.call("mcp.sample/add", {"a": 1, "b": 2})["status"] == "succeeded"
 
 
 # --- servers from npm -------------------------------------------------------------------------------------------------
@@ -334,9 +356,9 @@ def test_a_server_that_is_killed_again_and_again_comes_back_and_every_call_has_a
     assert not any(str(packages).encode() in line for line in everywhere)
 
 
-def _agent(exchange: Running) -> dict[str, Any]:
+def _agent(exchange: Running, agent_id: str = "mcp.all") -> dict[str, Any]:
     agents = exchange.request("GET", "/v1/agents")[1]["agents"]
-    return next((agent for agent in agents if agent["agent_id"] == "mcp.all"), {})
+    return next((agent for agent in agents if agent["agent_id"] == agent_id), {})
 
 
 def _pid(exchange: Running) -> int | None:
