@@ -27,9 +27,12 @@ from msgspec.structs import replace
 from websockets.exceptions import ConnectionClosed
 
 from tests.pylon import pusher
+from tests.unit.edges.mounts.kit import ECHO as MOUNTED_TOOL
+from tests.unit.edges.mounts.kit import Programs as KeptPrograms
+from tests.unit.edges.mounts.kit import Server as MountedServer
 from tests.unit.edges.opensentience.core_side import envelope, frame, hello
 from tests.unit.edges.pylon.kit import Program
-from trunkline.config import Chiffon, Config, Http, OpenSentience, Pylon
+from trunkline.config import Chiffon, Config, Http, McpServer, OpenSentience, Pylon
 from trunkline.edges.driver import Driver
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings
 from trunkline.edges.exchange import Sink
@@ -151,13 +154,17 @@ class World:
             opensentience=OpenSentience(socket=str(folder / "s"), heartbeat_interval_ms=3_600_000),
             chiffon=Chiffon(work={"say": ECHO}),
             pylon=Pylon(tls=False, codex=(sys.executable,)),
+            mcp_servers=(McpServer(id="x", command=("x",)),) if plan.edge == "mounts" else (),
         )
         self.programs: list[Program] = []
         # Whose conversations are opened now.
         self._opening = ""
         self._open: Callable[[Sink], int] | None = None
         known = [replace(edge, make=partial(self._make, edge)) for edge in EDGES]
-        self.exchange = MemoryExchange(POLICY, edges=known, config=config, home=folder, start_piped=self._start_piped)
+        self.kept = KeptPrograms()
+        self.exchange = MemoryExchange(
+            POLICY, edges=known, config=config, home=folder, start_piped=self._start_piped, programs=self.kept
+        )
         self.socket = folder / "s"
         self.client: httpx.AsyncClient
         self.peers: list[Peer] = []
@@ -629,6 +636,44 @@ async def drive_mcp(world: World) -> None:
         await ask("tools/call", name=mail, arguments=arguments)
 
 
+async def drive_mounts(world: World) -> None:
+    """A server on pipes that is called, canceled, changes its tools, ends and is started again."""
+    exchange, server = world.exchange, MountedServer(world.exchange, world.kept)
+
+    async def pass_time(seconds: float = 0.1) -> None:
+        await asyncio.sleep(0.005)
+        exchange.advance(seconds)
+
+    def answer() -> None:
+        for request in server.read():
+            if "id" in request:
+                result = {"tools": [MOUNTED_TOOL]} if request["method"] == "tools/list" else {"content": []}
+                server.answers(request, result)
+
+    for _ in range(2):
+        server.begin()
+        server.answers(server.one(), {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})
+        for _ in range(4):
+            # One that failed comes back after a while.
+            await pass_time(1.1)
+            answer()
+            exchange.call("mcp.x/echo", {})
+            await pass_time()
+            world.fall_behind()
+            answer()
+        made = exchange.call("mcp.x/echo", {})
+        await pass_time()
+        if (call := exchange.views.awaited(exchange._session, made.ref)) is not None:
+            exchange.feed.feed([CancelRequested(exchange._session, "cancel", BOSS, call_id=call.call_id)])
+        await pass_time()
+        server.says({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        await pass_time(1.1)
+        answer()
+        await pass_time()
+        server.end()
+        await pass_time()
+
+
 DRIVES: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "http": drive_http,
     "opensentience": drive_opensentience,
@@ -637,4 +682,5 @@ DRIVES: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "trunkline": drive_topics,
     "pylon": drive_pylon,
     "mcp": drive_mcp,
+    "mounts": drive_mounts,
 }

@@ -35,6 +35,7 @@ KINDS = {
     "trunkline": {"Admit", "Answer", "ConfirmTools", "Deliver", "Notify", "Reply"},
     "pylon": {"Admit", "Answer", "ConfirmTools", "Deliver", "Reply", "Wait"},
     "mcp": {"Answer", "Progress", "Reply", "Wait"},
+    "mounts": {"Admit", "Cancel", "ConfirmTools", "Deliver"},
 }  # fmt: skip
 # Those of them that wait for the disk, where there are side effects or a person's word.
 WAITING = {
@@ -45,6 +46,7 @@ WAITING = {
     "trunkline": {"Answer", "Deliver", "Notify", "Reply"},
     "pylon": {"Answer", "Deliver", "Wait"},
     "mcp": {"Reply", "Wait"},
+    "mounts": {"Admit", "Deliver"},
 }
 EACH = [(edge, kind) for edge, kinds in KINDS.items() for kind in sorted(kinds)]
 # The first few of a kind: later ones meet nothing new.
