@@ -32,6 +32,7 @@ from trunkline.edges.pylon import messages, translate
 from trunkline.edges.pylon.agent import CodexAgent
 from trunkline.edges.pylon.client import Client
 from trunkline.edges.pylon.messages import Code
+from trunkline.edges.pylon.origins import Origins, place_of
 from trunkline.edges.pylon.presence import Members
 from trunkline.edges.pylon.session import PusherSession, Subscribed
 from trunkline.edges.shares import SHARE, Share, Shares
@@ -74,6 +75,7 @@ class PylonServer:
         self._incoming = Shares()
         self._members = {f"{messages.PRESENCE}{base}": Members() for base in messages.CHANNELS}
         self.clients: dict[str, Client] = {}
+        self._origins = Origins()
         self.agent = CodexAgent(given, self.clients.get)
         # What private channels are signed with.
         self.secret = b""
@@ -119,6 +121,11 @@ class PylonServer:
             return "pages of this origin are refused; [pylon] allowed_origins names others than those of this machine"
         return ""
 
+    def _place(self, scope: Scope) -> str:
+        """Where a client comes from, by its own word."""
+        origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+        return place_of(origins, self._config.allowed_origins)
+
     def _unwelcome(self, socket: WebSocket) -> tuple[Code, str] | None:
         """What is wrong with how it connects, by Pusher's codes."""
         key = socket.scope["path"].removeprefix(PREFIX)
@@ -135,6 +142,8 @@ class PylonServer:
             return Code.UNSUPPORTED_VERSION, f"protocol: {', '.join(sorted(messages.PROTOCOLS))} are spoken here"
         if len(self.clients) >= MAX_CLIENTS:
             return Code.OVER_CAPACITY, f"{MAX_CLIENTS} clients are connected"
+        if not self._origins.has_room(self._place(socket.scope)):
+            return Code.OVER_CAPACITY, "too many clients from there are connected"
         if self._is_stopping or self.views.closed() is not None:
             return Code.STOPPING, "the exchange is stopping"
         return None
@@ -155,8 +164,9 @@ class PylonServer:
         session = PusherSession(self._socket_id(), self._config.app_key, self.secret, self.feed.now())
         writer = Writer(socket, session, self._background)
         self._writers.add(writer)
-        client = Client(self, session, writer.wake)
+        client = Client(self, session, writer.wake, self._place(socket.scope))
         self.clients[client.socket_id] = client
+        self._origins.came(client.origin)
         alarm = Alarm(self.feed, session.wake_at, client.wake)
         alarm.set()
         writing = self._background.spawn(writer.run())
@@ -169,6 +179,7 @@ class PylonServer:
         finally:
             alarm.cancel()
             del self.clients[client.socket_id]
+            self._origins.left(client.origin)
             client.leave()
             if session.code is None:
                 writing.cancel()
@@ -228,6 +239,10 @@ class PylonServer:
         user_id = "" if members is None else members.leave(client.socket_id)
         if user_id:
             self._tell_others(client, channel, messages.MEMBER_REMOVED, {"user_id": user_id})
+
+    def may_ask(self, client: Client) -> bool:
+        """Whether a person may be asked for a client now."""
+        return self._origins.try_ask(client.origin, self.feed.now().mono)
 
     def _tell_others(self, client: Client, channel: str, event: str, data: object) -> None:
         for other in list(self.clients.values()):
