@@ -34,6 +34,8 @@ KINDS = {
     "chiffon": {"Admit", "Answer", "ConfirmTools", "Deliver", "Progress", "Wait"},
     "trunkline": {"Admit", "Answer", "ConfirmTools", "Deliver", "Notify", "Reply"},
     "pylon": {"Admit", "Answer", "ConfirmTools", "Deliver", "Reply", "Wait"},
+    "nostr": {"Admit", "Answer", "ConfirmTools", "Progress", "Reply", "Wait"},
+    "jobs": {"Admit", "ConfirmTools", "Deliver"},
 }  # fmt: skip
 # Those of them that wait for the disk, where there are side effects or a person's word.
 WAITING = {
@@ -43,6 +45,8 @@ WAITING = {
     "chiffon": {"Admit", "Deliver"},
     "trunkline": {"Answer", "Deliver", "Notify", "Reply"},
     "pylon": {"Answer", "Deliver", "Wait"},
+    "nostr": {"Answer", "Reply"},
+    "jobs": {"Admit"},
 }
 EACH = [(edge, kind) for edge, kinds in KINDS.items() for kind in sorted(kinds)]
 # The first few of a kind: later ones meet nothing new.
