@@ -116,6 +116,9 @@ class Routes:
     async def index(self, request: Request) -> ASGIApp:
         """``GET /``: the page; with ``?code=`` somebody signs in."""
         codes = request.query_params.getlist("code")
+        if codes and "prefetch" in request.headers.get("sec-purpose", ""):
+            # A browser that looks ahead must not spend the code; it asks again when a person wants the page.
+            return Response(status_code=503)
         if codes and request.method == "GET":
             return await self._sign_in(request, codes)
         return self._answered(request, files.INDEX)

@@ -80,6 +80,8 @@ async def test_a_look_at_the_address_does_not_spend_its_code(tmp_path: Path) -> 
         browser = kit.browser()
         code = await browser.new_code()
         assert (await browser.http.head("/", params={"code": code})).status_code == 200
+        ahead = await browser.http.get("/", params={"code": code}, headers={"sec-purpose": "prefetch;prerender"})
+        assert (ahead.status_code, "set-cookie" in ahead.headers) == (503, False)
         assert (await browser.open(code)).status_code == 303
 
 
