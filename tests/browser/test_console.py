@@ -28,6 +28,22 @@ PRICE = {
 }
 
 
+TALKER = """
+from trunkline import Agent
+
+agent = Agent("com.me.talker")
+
+
+@agent.tool(side_effects=False)
+def talk() -> dict[str, bool]:
+    print("<i>talked</i>", flush=True)
+    return {"talked": True}
+
+
+agent.run()
+"""
+
+
 @pytest.fixture
 def shop(exchange: Running) -> Iterator[RawAgent]:
     """An agent whose answers the test gives."""
@@ -377,6 +393,27 @@ def test_a_run_of_a_space_shows_its_edits_and_is_undone(page: Page, exchange: Ru
     page.get_by_role("button", name="Undo now").click()
     expect(page.get_by_text("desk is as it was before")).to_be_visible()
     assert (exchange.home / "spaces" / "desk" / "files" / "a.txt").read_text() == "line\none\n"
+
+
+def test_an_agents_log_is_read_and_the_agent_restarted(page: Page, exchange: Running) -> None:
+    script = exchange.home / "talker.py"
+    script.write_text(TALKER)
+    with exchange.config_file.open("a") as config:
+        config.write(f'\n[[agent]]\nid = "com.me.talker"\ncommand = ["python", {json.dumps(str(script))}]\n')
+    assert exchange.request("POST", "/v1/reload")[0] == 200
+    exchange.wait_tool("com.me.talker/talk")
+    exchange.call("com.me.talker/talk")
+    visit(page, exchange, "agents")
+    page.get_by_role("link", name="com.me.talker").click()
+    expect(page.get_by_role("heading", name="com.me.talker")).to_be_visible()
+    expect(page.get_by_role("log")).to_contain_text("<i>talked</i>")
+    before = exchange.wait_entry("agent.launched", agent_id="com.me.talker")["n"]
+    page.get_by_role("button", name="Restart").click()
+    wait_until(
+        lambda: exchange.wait_entry("agent.launched", agent_id="com.me.talker")["n"] > before, "another start of it"
+    )
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Start", exact=True)).to_be_visible()
 
 
 def test_an_empty_exchange_says_what_to_do_next(browser: Browser, short_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 import { get, part, post, query } from "../api.js";
 import { visible } from "../danger.js";
-import { fill, h, say, throttled } from "../dom.js";
+import { fill, h, say, sayToTheEnd, throttled } from "../dom.js";
 import { count, plural, words } from "../format.js";
 import { doing, empty, facts, heading, labelled, notify, stateTag, table, toolName, trouble } from "../parts.js";
 import { on, state } from "../store.js";
 
 const PAGE = 100;
 const LOG_LINES = 300;
+const LOG_AGAIN_MS = 2000;
 // Those that need somebody first.
 const ORDER = (agent) => (agent.state === "ready" ? (agent.health && agent.health !== "ok" ? 1 : 2) : 0);
 
@@ -75,13 +76,12 @@ function showAgent(root, agent_id, signal) {
   const tools = h("div", { class: "sheet" });
   const readLog = () => get(query(`/v1/agents/${part(agent_id)}/logs`, { lines: LOG_LINES }), { signal }).then(
     ({ lines }) => {
-      fill(log, lines.length ? visible(lines.join("\n")) : h("span", { class: "muted" }, "It has printed nothing."));
-      log.scrollTop = log.scrollHeight;
+      sayToTheEnd(log, lines.length ? visible(lines.join("\n")) : "It has printed nothing.");
     },
     (error) => error.name !== "AbortError" && fill(log, h("span", { class: "muted" }, error.message)));
   fill(root, place,
     h("section", null, h("div", { class: "head", style: { "margin-bottom": "8px" } }, h("h2", { style: { margin: "0" } }, "Log"),
-      h("button", { type: "button", class: "quiet push", on: { click: readLog } }, "Read again")), log),
+      h("span", { class: "muted small" }, `the last ${LOG_LINES} lines, as they come`)), log),
     h("section", null, h("h2", null, "Tools"), tools));
   const draw = () => {
     const agent = state.agents.get(agent_id);
@@ -90,7 +90,8 @@ function showAgent(root, agent_id, signal) {
   };
   const soon = throttled(draw, 300);
   const end = on("agents", soon);
-  signal.addEventListener("abort", () => { end(); soon.stop(); });
+  const again = setInterval(() => document.hidden || readLog(), LOG_AGAIN_MS);
+  signal.addEventListener("abort", () => { end(); soon.stop(); clearInterval(again); });
   draw();
   readLog();
   get(query("/v1/tools", { limit: 1000, after: `${agent_id}/` }), { signal }).then(({ tools: all }) => {
