@@ -176,10 +176,13 @@ def test_a_question_shows_what_would_run_and_an_approval_lets_it_run(
     page.get_by_role("button", name="Approve").click()
     call = shop.wait_for("core.tool.call")
     assert call["payload"]["input"] == {"item": "a lamp; rm -rf /srv/stock", "count": 3}
-    shop.result(call, output={"bought": 3})
-    assert outcome(exchange, waiting["call_id"])["status"] == "succeeded"
     expect(page.get_by_text("Nobody waits for you.")).to_be_visible()
     expect(page).to_have_title("Approvals · Trunkline")
+    page.get_by_role("link", name="Watch it run").click()
+    expect(page.get_by_role("main")).to_contain_text("running")
+    shop.result(call, output={"bought": 3})
+    assert outcome(exchange, waiting["call_id"])["status"] == "succeeded"
+    expect(page.locator(".timeline li").last).to_contain_text("Succeeded")
 
 
 def test_a_denial_has_the_reason_that_was_given_and_nothing_runs(

@@ -84,12 +84,12 @@ export function labelled(text, control, props) {
   return h("label", props, text, control);
 }
 
-/** A short notice at the edge of the page. */
+/** A short notice at the edge of the page: a text, or a list of texts and links. */
 export function notify(text, is_bad = false) {
   const place = document.getElementById("notices");
   const note = h("p", { class: is_bad ? "bad" : null }, text);
   add(place, note);
-  setTimeout(() => note.remove(), is_bad ? 9000 : 4500);
+  setTimeout(() => note.remove(), is_bad || note.querySelector("a") ? 9000 : 4500);
 }
 
 /** Do something with a button that rests meanwhile; what goes wrong is said. Whether it went well. */

@@ -165,7 +165,8 @@ export function argumentList(input) {
 async function answer(button, question, decision, reason) {
   const went_well = await doing(button, () => post(`/v1/approvals/${part(question.approval_id)}`, { decision, ...(reason && { reason }) }));
   if (went_well) {
-    notify(`${question.approval_id} ${decision}`);
+    const story = question.call_id ? h("a", { href: `#/calls/${part(question.call_id)}` }, decision === "approved" ? "Watch it run" : "Its story") : null;
+    notify([`${question.approval_id} ${decision}`, story ? ". " : "", story]);
     const next = button.closest(".question")?.nextElementSibling;
     state.questions.delete(question.approval_id);
     if (next?.classList.contains("question")) next.focus();
