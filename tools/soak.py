@@ -202,6 +202,13 @@ def agents(seed: int) -> int:
     return sayers.fuzz(seed, 2_500) + sayers.manifests(seed, 1_000)
 
 
+def mcp(seed: int) -> int:
+    """P-D17: wrong messages and headers of MCP clients."""
+    from tests.fuzz import mcp as messages
+
+    return messages.fuzz(seed, messages.STEPS)
+
+
 def ossa(seed: int) -> int:
     """P-D1 for OSSA: 2,000 steps of agents by POST and WebSocket, and a 24th of all fields with all odd values."""
     from tests.fuzz import ossa as messages
@@ -333,6 +340,7 @@ JOBS: Final = (
     Job(spaces, "operations"),
     Job(logs, "outputs"),
     Job(agents, "words of agents"),
+    Job(mcp, "MCP messages"),
     Job(ossa, "OSSA messages"),
     Job(market, "words of providers"),
     Job(nostr, "words of strangers"),

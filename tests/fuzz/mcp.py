@@ -22,7 +22,7 @@ STATUSES: Final = frozenset({0, 200, 202, 400, 401, 404, 405, 406, 408, 413, 415
 STEPS: Final = 250
 ECHO, MAIL = "com.example.echo/say", "com.example.mail/send"
 POLICY: Final = Policy((Rule("ask", "*", MAIL, Decision.ASK), Rule("all", "*", "*", Decision.ALLOW)), "fuzz")
-CAPABILITIES: Final = {"elicitation": {"url": {}}}
+CAPABILITIES: Final[dict[str, Any]] = {"elicitation": {"url": {}}}
 
 
 def messages() -> list[Any]:
@@ -46,7 +46,10 @@ def messages() -> list[Any]:
         ("subscriptions/listen", {"notifications": {"toolsListChanged": True}}),
     ]
     found = [{"jsonrpc": "2.0", "id": 1, "method": method, "params": params} for method, params in requests]
-    notices = ("notifications/initialized", {}), ("notifications/cancelled", {"requestId": 1, "reason": "x"})
+    notices: list[tuple[str, dict[str, Any]]] = [
+        ("notifications/initialized", {}),
+        ("notifications/cancelled", {"requestId": 1, "reason": "x"}),
+    ]
     found += [{"jsonrpc": "2.0", "method": method, "params": params} for method, params in notices]
     return [*found, {"jsonrpc": "2.0", "id": 3, "result": {}}]
 
