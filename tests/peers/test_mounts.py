@@ -208,6 +208,8 @@ def test_servers_that_never_answer_or_are_not_there_delay_no_start_and_hide_no_o
         assert "cannot be reached" in agents["mcp.away"]["note"] or agents["mcp.away"]["state"] == "starting"
         edges = exchange.request("GET", "/v1/status")[1]["edges"]
         assert edges["mounts"] == {"state": "on", "servers": 4, "ready": 1}
+        metrics = exchange.request("GET", "/metrics")[1]
+        assert 'trunkline_edge{edge="mounts",figure="ready"} 1\n' in metrics
 
 
 def test_mounts_are_stopped_started_and_changed_while_the_exchange_runs(short_path: Path) -> None:
