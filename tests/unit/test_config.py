@@ -478,8 +478,10 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
         ),
         (
             ECHO + 'env = {A = "keyring:"}',
-            "trunkline.toml:4: agent[0].env.A: expected a name after keyring:; a text"
-            " that begins so is written literal:keyring:…",
+            (
+                "trunkline.toml:4: agent[0].env.A: expected a name after keyring:;"
+                " a text that begins so is written literal:keyring:…"
+            ),
         ),
         ('[[mcp]]\nid = "x"', "trunkline.toml:1: mcp[0]: expected one of the keys `command` and `url`"),
         (
