@@ -148,6 +148,8 @@ class Nostr(Section):
     relays: tuple[str, ...] = ()
     # Schema ids and tool ids that anybody may ask for, without a question. Empty: nothing.
     offer: tuple[str, ...] = ()
+    # Of pages in a browser that may connect to the embedded relay. Programs have no origin, and may.
+    allowed_origins: tuple[str, ...] = ()
     # Of all strangers together: jobs that run at once, and requests a minute that are looked at.
     max_jobs: Annotated[int, Meta(ge=1, le=1000)] = 4
     requests_per_minute: Annotated[int, Meta(ge=1, le=1_000_000)] = 600

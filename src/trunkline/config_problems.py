@@ -139,8 +139,11 @@ def _url_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
     urls: list[tuple[KeyPath, str, tuple[str, ...], bool]] = []
     urls += [((name, "nats"), getattr(config, name).nats, ("nats", "tls"), False) for name in ("chiffon", "cluster")]
     urls += [(("nostr", "relays", index), url, ("ws", "wss"), True) for index, url in enumerate(config.nostr.relays)]
-    for index, origin in enumerate(config.pylon.allowed_origins):
-        urls.append((("pylon", "allowed_origins", index), origin, ("http", "https"), False))
+    for section, allowed in (("pylon", config.pylon.allowed_origins), ("nostr", config.nostr.allowed_origins)):
+        urls += [
+            ((section, "allowed_origins", index), origin, ("http", "https"), False)
+            for index, origin in enumerate(allowed)
+        ]
     for index, server in enumerate(config.mcp_servers):
         if server.url is not None:
             urls.append((("mcp", index, "url"), server.url, ("http", "https"), True))

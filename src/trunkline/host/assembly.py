@@ -68,6 +68,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     searcher: Searcher = NoIndex()
     # Figures of the disk, where there is one.
     storage: Callable[[], dict[str, int]] = dict
+    # Where the rules are written, if they are in a file.
+    config_file: Path | None = None
     # The last lines that an agent printed, by its id.
     agent_log: Callable[[str, int], list[str] | None] = lambda _agent_id, _count: None
 
@@ -117,6 +119,7 @@ def assemble(
         anchoring=plan.anchoring,
         storage=plan.storage,
         agent_log=plan.agent_log,
+        config_file=plan.config_file,
     )
     surroundings = Surroundings(
         feed=runner,

@@ -205,6 +205,7 @@ class Exchange:
             anchoring=self._anchoring,
             searcher=self._search,
             storage=lambda: storage_figures(self._home),
+            config_file=(self._config_path or self._home.config_file).absolute(),
             agent_log=lambda agent_id, count: last_lines(self._home.logs_folder, agent_id, count),
         )
 

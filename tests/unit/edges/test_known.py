@@ -32,6 +32,6 @@ def test_agents_of_the_exchange_have_prefixes_that_nobody_else_may_use() -> None
 
 
 def test_every_section_of_the_configuration_is_an_edges_or_the_exchanges_own() -> None:
-    own = {"agents", "mcp_servers", "approvals", "policy_table", "limits", "ledger", "log", "given"}
+    own = {"agents", "mcp_servers", "approvals", "policy_table", "limits", "ledger", "log", "otel", "given"}
     of_edges = {edge.section for edge in EDGES} - {""}
     assert set(Config.__struct_fields__) - own == of_edges | set(UNBUILT)
