@@ -208,6 +208,8 @@ def test_servers_that_never_answer_or_are_not_there_delay_no_start_and_hide_no_o
         assert "cannot be reached" in agents["mcp.away"]["note"] or agents["mcp.away"]["state"] == "starting"
         edges = exchange.request("GET", "/v1/status")[1]["edges"]
         assert edges["mounts"] == {"state": "on", "servers": 4, "ready": 1}
+        metrics = exchange.request("GET", "/metrics")[1]
+        assert 'trunkline_edge{edge="mounts",figure="ready"} 1\n' in metrics
 
 
 def test_mounts_are_stopped_started_and_changed_while_the_exchange_runs(short_path: Path) -> None:
@@ -247,6 +249,48 @@ def test_an_exchange_that_is_killed_in_the_middle_of_a_call_leaves_no_server_and
         assert exchange.request("GET", f"/v1/calls/{call_id}")[1]["status"] == "unknown"
         exchange.wait_tool("mcp.sample/add")
         assert exchange.call("mcp.sample/add", {"a": 1, "b": 2})["status"] == "succeeded"
+
+
+RULE = """
+[[policy.rule]]
+caller = "mcp:me"
+tool = "mcp.sample/*"
+decision = "allow"
+"""
+
+
+def test_an_mcp_client_gets_from_a_mounted_server_what_it_would_get_from_the_server_itself(short_path: Path) -> None:
+    with running(short_path / "home", mounted(STDIO) + RULE) as exchange:
+        exchange.wait_tool("mcp.sample/add")
+        token = exchange.new_token("me", "mcp")
+
+        def ask(method: str, **params: Any) -> dict[str, Any]:
+            version = "io.modelcontextprotocol/protocolVersion"
+            client = {"io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"}}
+            meta = {version: "2026-07-28", **client, "io.modelcontextprotocol/clientCapabilities": {}}
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+            headers = {
+                "Authorization": f"Bearer {token}",
+                "Accept": "application/json, text/event-stream",
+                "Mcp-Protocol-Version": "2026-07-28",
+                "Mcp-Method": method,
+                **({"Mcp-Name": params["name"]} if "name" in params else {}),
+            }
+            answer = exchange.request("POST", "/mcp", body, headers=headers)[1]
+            found: dict[str, Any] = answer["result"]
+            return found
+
+        tools = {tool["name"]: tool for tool in ask("tools/list")["tools"]}
+        assert tools["mcp_sample__add"]["outputSchema"]["properties"]["result"]["type"] == "integer"
+        added = ask("tools/call", name="mcp_sample__add", arguments={"a": 1, "b": 2})
+        assert (added["content"], added["structuredContent"]) == ([{"type": "text", "text": "3"}], {"result": 3})
+        assert [block["type"] for block in ask("tools/call", name="mcp_sample__picture")["content"]] == [
+            "text",
+            "image",
+        ]
+        failed = ask("tools/call", name="mcp_sample__fail")
+        assert failed["isError"] is True
+        assert failed["content"][0]["text"].startswith("Error executing tool fail")
 
 
 # --- servers from npm -------------------------------------------------------------------------------------------------

@@ -120,6 +120,19 @@ def test_an_agent_whose_program_is_missing_is_a_problem(home: Home) -> None:
     assert "'no-such-program' is not in PATH" in one.text
 
 
+def test_a_mounted_server_whose_program_or_secret_is_missing_is_a_problem(home: Home) -> None:
+    config = (
+        '[http]\nlisten = "127.0.0.1:0"\n[[mcp]]\nid = "a"\ncommand = ["no-such-program"]\n'
+        '[[mcp]]\nid = "b"\nurl = "https://mcp.example/"\nheaders = {A = "env:NOBODY_SET_THIS"}\n'
+        '[[mcp]]\nid = "c"\ncommand = ["sh"]\nenv = {A = "keyring:is-not-asked"}\n'
+        '[[mcp]]\nid = "d"\nurl = "https://mcp.example/"\n'
+    )
+    told = found(home, config)["agent"]
+    assert [one.state for one in told] == ["problem", "problem", "ok", "ok"]
+    assert "mcp.a: the command 'no-such-program' is not in PATH" in told[0].text
+    assert "mcp.b: a secret is missing: A: the variable NOBODY_SET_THIS is not set" in told[1].text
+
+
 def test_a_broker_that_nobody_answers_for_is_a_problem_and_its_password_is_not_shown(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -18,6 +18,7 @@ from trunkline.home import Home
 from trunkline.model import CALLER_EDGES, Circumstance, Decision, InputCondition, Limits
 from trunkline.tomlfile import MAX_FILE_BYTES
 
+REMOTE = '[[mcp]]\nid = "x"\nurl = "https://mcp.example/"\n'
 ECHO = '[[agent]]\nid = "com.example.echo"\ncommand = ["python", "echo.py"]\n'
 RULE = '[[policy.rule]]\ncaller = "operator"\ntool = "*"\ndecision = "allow"\n'
 
@@ -441,6 +442,48 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
             '[opensentience]\nsocket = "a\\u0000b"',
             "trunkline.toml:2: opensentience.socket: a path holds no zero character",
         ),
+        (
+            REMOTE.replace("https://mcp.example/", "http://mcp.example/"),
+            (
+                "trunkline.toml:3: mcp[0].url: expected https://HOST[:PORT]/PATH without a user,"
+                " or http:// on this machine"
+            ),
+        ),
+        (
+            REMOTE + 'env = {A = "b"}',
+            "trunkline.toml:4: mcp[0].env: has no effect with `url`: nothing is started here",
+        ),
+        (REMOTE + 'headers = {A = "b\\n"}', "trunkline.toml:4: mcp[0].headers.A: expected printable ASCII"),
+        (
+            REMOTE + 'headers = {A = "env:"}',
+            (
+                "trunkline.toml:4: mcp[0].headers.A: expected a name after env:;"
+                " a text that begins so is written literal:env:…"
+            ),
+        ),
+        (
+            '[[mcp]]\nid = "x"\ncommand = ["a"]\nheaders = {A = "b"}',
+            "trunkline.toml:4: mcp[0].headers: has no effect without `url`",
+        ),
+        (
+            '[[mcp]]\nid = "x"\ncommand = ["a"]\nisolation = "none"\nread = ["/r"]',
+            'trunkline.toml:5: mcp[0].read: has no effect with isolation = "none", which is no sandbox',
+        ),
+        (
+            '[[mcp]]\nid = "x"\ncommand = ["a"]\nenv = {OPENSENTIENCE_RUN_ID = "b"}',
+            "trunkline.toml:4: mcp[0].env.OPENSENTIENCE_RUN_ID: set by the exchange for each run",
+        ),
+        (
+            f'[[mcp]]\nid = "{"x" * 126}"\ncommand = ["a"]',
+            "trunkline.toml:2: mcp[0].id: its agent mcp.ID may have 128 characters",
+        ),
+        (
+            ECHO + 'env = {A = "keyring:"}',
+            (
+                "trunkline.toml:4: agent[0].env.A: expected a name after keyring:;"
+                " a text that begins so is written literal:keyring:…"
+            ),
+        ),
         ('[[mcp]]\nid = "x"', "trunkline.toml:1: mcp[0]: expected one of the keys `command` and `url`"),
         (
             RULE + RULE.replace("allow", "alow"),
@@ -783,3 +826,20 @@ when = { circumstance = "untrusted", input = { "force" = true } }
     assert first.input == (InputCondition(("path",), "like", "docs/*"), InputCondition(("size",), "<=", 10))
     assert (first.when, second.when) == (None, Circumstance.UNTRUSTED)
     assert second.input == (InputCondition(("force",), "==", True),)
+
+
+def test_a_mounted_server_is_an_agent_that_reads_what_strangers_wrote_and_is_pinned(home: Home) -> None:
+    text = (
+        '[[mcp]]\nid = "a"\ncommand = ["x"]\ncwd = "c"\nread = ["r"]\nenv = {K = "file:key"}\n'
+        '[[mcp]]\nid = "b"\nurl = "http://127.0.0.1:1/"\nuntrusted = false\npin_definitions = false\n'
+        'headers = {K = "file:key"}\n'
+    )
+    home.config_file.write_text(text)
+    config = load(home, None, {})
+    settings = config.hub_settings()
+    assert (settings.untrusted_agents, settings.unpinned_agents) == ({"mcp.a"}, {"mcp.b"})
+    first, second = config.mcp_servers
+    folder = home.config_file.parent
+    assert (first.cwd, first.read, first.env) == (f"{folder}/c", (f"{folder}/r",), {"K": f"file:{folder}/key"})
+    assert second.headers == {"K": f"file:{folder}/key"}
+    assert "key" not in repr(first)

@@ -25,7 +25,7 @@ _SECRET_NAME: Final = re.compile(
 )
 # Long and without spaces, and neither a path nor an address without a user in it.
 _SECRET_VALUE: Final = re.compile(r"[A-Za-z0-9+/_=.-]{20,}|[a-z+]+://[^/\s]*:[^/\s]*@.*")
-_REFERENCE: Final = re.compile(r"(?:env|file|keyring):")
+_REFERENCE: Final = re.compile(r"(?:env|file|keyring|literal):")
 
 
 @dataclass

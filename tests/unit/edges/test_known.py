@@ -10,7 +10,7 @@ from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.model import CALLER_EDGES, RESERVED_PREFIXES
 
 # Edges without callers or agents of their own kind: what they offer belongs to an agent of the exchange itself.
-OF_THE_EXCHANGE = {"jobs"}
+OF_THE_EXCHANGE = {"jobs", "console"}
 # Whose agents are `mcp.<id>`, and never call.
 MOUNTING = {"mounts"}
 

@@ -120,6 +120,7 @@ class Session:
         # The list that is being read: tools so far, pages, bytes.
         self._listing: list[Raw] | None = None
         self._pages = self._listed_bytes = 0
+        self._has_changed = False
         # Messages that were none, or about nothing that is open.
         self.skipped = 0
 
@@ -251,7 +252,11 @@ class Session:
 
     def _told(self, method: str, params: Raw) -> list[Said]:
         if method == messages.TOOLS_CHANGED:
-            return [ToolsChanged()] if self._is_ready else []
+            if self._listing is None and self._is_ready:
+                return [ToolsChanged()]
+            # What is being read may be the old list.
+            self._has_changed = True
+            return []
         if method == messages.PROGRESS:
             progress = messages.part(messages.Progress, params)
             number = None if progress is None else progress.progress_token
@@ -333,7 +338,7 @@ class Session:
     # -- its tools -----------------------------------------------------------------------------------------------------
 
     def _list_first(self) -> list[Said]:
-        self._listing, self._pages, self._listed_bytes = [], 0, 0
+        self._listing, self._pages, self._listed_bytes, self._has_changed = [], 0, 0, False
         if "tools" not in self._capabilities:
             # One that has none is not asked: it would say that it knows no such method.
             return self._list_done()
@@ -363,11 +368,12 @@ class Session:
     def _list_done(self) -> list[Said]:
         assert self._listing is not None
         tools, self._listing = tuple(self._listing), None
+        changed = [ToolsChanged()] if self._has_changed else []
         if self._is_ready:
-            return [ToolsListed(tools)]
+            return [ToolsListed(tools), *changed]
         self._is_ready = True
         has = self._capabilities
-        return [Ready(tools, "resources" in has, "prompts" in has, self._server)]
+        return [Ready(tools, "resources" in has, "prompts" in has, self._server), *changed]
 
     def _break(self, reason: str) -> Broken:
         self.is_broken = True

@@ -101,6 +101,13 @@ def test_tools_that_changed_are_read_again_and_a_list_that_fails_leaves_the_old_
     assert not talk.session.is_broken
 
 
+def test_tools_that_change_while_they_are_read_are_read_once_more() -> None:
+    talk = ready()
+    assert talk.says({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}) == []
+    said = talk.answers(talk.one(), {"tools": []})
+    assert [type(one) for one in said] == [Ready, ToolsChanged]
+
+
 def test_requests_are_answered_in_any_order_and_once() -> None:
     talk = ready()
     talk.answers(talk.one(), {"tools": []})

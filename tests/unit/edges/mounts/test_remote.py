@@ -1,0 +1,286 @@
+"""``edges.mounts.remote``: a server at a URL, on a real socket, whose every answer a test writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Self
+
+import pytest
+from msgspec import Raw
+
+from tests.unit.edges.mounts.kit import ECHO
+from trunkline.config import Config, McpServer
+from trunkline.edges.mounts import remote as module
+from trunkline.edges.mounts.edge import MOUNTS
+from trunkline.entries import CallSettled
+from trunkline.model import AgentView, Status
+from trunkline.testing.memory import MemoryExchange
+
+WAIT_S = 20.0
+BAD = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad"}}'
+HANDSHAKE = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}}, "serverInfo": {}}
+
+
+class Request:
+    """One request that the server got."""
+
+    def __init__(self, method: str, headers: dict[str, str], body: bytes) -> None:
+        self.method, self.headers = method, headers
+        self.message: dict[str, Any] = json.loads(body) if body else {}
+
+
+class HttpServer:
+    """Answers what ``on`` says: by the method of the protocol, or by GET and DELETE; bytes, as they are."""
+
+    def __init__(self) -> None:
+        self.on: dict[str, Callable[[Request], bytes]] = {}
+        self.got: list[Request] = []
+        self._talks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server
+        self.url = ""
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/mcp"
+
+    async def stop(self) -> None:
+        self._server.close()
+        for talk in self._talks:
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._talks.add(task)
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+                headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                request = Request(head[0].split()[0], headers, body)
+                self.got.append(request)
+                said = self.on.get(request.message.get("method", request.method), lambda _: status(405))(request)
+                writer.write(said.removesuffix(b"<close>"))
+                if said.endswith(b"<close>"):
+                    break
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        writer.transport.abort()
+
+    def methods(self) -> list[str]:
+        return [request.message.get("method", request.method) for request in self.got]
+
+
+def status(code: int, body: bytes = b"", kind: str = "text/plain", **headers: str) -> bytes:
+    more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {code} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
+
+
+def answer(result: object, **headers: str) -> Callable[[Request], bytes]:
+    def say(request: Request) -> bytes:
+        body = json.dumps({"jsonrpc": "2.0", "id": request.message["id"], "result": result}).encode()
+        return status(200, body, "application/json", **headers)
+
+    return say
+
+
+def stream(*events: str, is_open: bool = False) -> bytes:
+    body = "".join(f"{event}\n\n" for event in events).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + body + (b"" if is_open else b"<close>")
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpServer]:
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(module, "RESUME_WAIT_S", 0.01)
+    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    found = HttpServer()
+    await found.start()
+    found.on["server/discover"] = answer({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})
+    found.on["tools/list"] = answer({"tools": [ECHO]})
+    yield found
+    await found.stop()
+
+
+def with_handshake(server: HttpServer) -> None:
+    server.on["server/discover"] = lambda _: status(400)
+    server.on["initialize"] = answer(HANDSHAKE, Mcp_Session_Id="s-1")
+    server.on["notifications/initialized"] = lambda _: status(202)
+    server.on["DELETE"] = lambda _: status(204)
+
+
+class Mounting:
+    """An exchange that has mounted it."""
+
+    def __init__(self, url: str, **table: Any) -> None:
+        config = Config(mcp_servers=(McpServer(id="x", url=url, **table),))
+        self.exchange = MemoryExchange(edges=(MOUNTS,), config=config, live=asyncio.get_running_loop())
+
+    async def __aenter__(self) -> Self:
+        await self.exchange.edges.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.exchange.edges.stop()
+
+    @property
+    def view(self) -> AgentView:
+        return next(view for view in self.exchange.views.agents() if view.agent_id == "mcp.x")
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not condition():  # noqa: ASYNC110  (nothing calls back for this)
+                await asyncio.sleep(0.01)
+
+    async def ready(self) -> None:
+        await self.until(lambda: self.exchange.views.tool("mcp.x/echo") is not None)
+
+    async def called(self) -> CallSettled:
+        before = len(self.exchange.recorded(CallSettled))
+        self.exchange.call("mcp.x/echo", Raw(b"{}"))
+        await self.until(lambda: len(self.exchange.recorded(CallSettled)) > before)
+        settled: CallSettled = self.exchange.recorded(CallSettled)[-1]
+        return settled
+
+
+async def test_requests_without_a_handshake_say_version_method_and_name_in_headers(server: HttpServer) -> None:
+    server.on["tools/call"] = answer({"content": []})
+    async with Mounting(server.url, headers={"X-Key": "literal:env:k"}) as mounting:
+        await mounting.ready()
+        assert (await mounting.called()).status is Status.SUCCEEDED
+    call = server.got[-1].headers
+    assert (call["mcp-protocol-version"], call["mcp-method"], call["mcp-name"]) == ("2026-07-28", "tools/call", "echo")
+    assert (call["x-key"], call["accept"]) == ("env:k", "application/json, text/event-stream")
+    assert "mcp-session-id" not in call
+
+
+async def test_a_session_is_named_in_each_request_heard_by_itself_and_ended(server: HttpServer) -> None:
+    with_handshake(server)
+    changed = 'data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
+    server.on["GET"] = lambda _: stream(changed, is_open=True)
+    async with Mounting(server.url) as mounting:
+        await mounting.ready()
+        await mounting.until(lambda: server.methods().count("tools/list") >= 2)
+        mounting.exchange.edges.steer("mcp.x", "stop")
+        assert mounting.view.state == "stopped"
+    named = [request for request in server.got if request.headers.get("mcp-session-id") == "s-1"]
+    assert {"notifications/initialized", "tools/list", "GET"} <= {
+        request.message.get("method", request.method) for request in named
+    }
+    first = server.methods().index("tools/list")
+    assert server.methods().index("notifications/initialized") < first, "nothing before the handshake is done"
+
+
+async def test_a_session_that_the_server_forgot_is_begun_anew(server: HttpServer) -> None:
+    with_handshake(server)
+    server.on["tools/call"] = lambda _: status(404)
+    async with Mounting(server.url) as mounting:
+        await mounting.ready()
+        assert (await mounting.called()).status is Status.UNKNOWN
+        await mounting.until(lambda: server.methods().count("initialize") == 2)
+        server.on["tools/call"] = answer({"content": []})
+        await mounting.until(lambda: mounting.exchange.views.agent("mcp.x") is not None)
+        assert (await mounting.called()).status is Status.SUCCEEDED
+        assert mounting.view.restarts >= 1
+    assert "DELETE" in server.methods()
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (status(500), Status.UNKNOWN),
+        (status(202), Status.UNKNOWN),
+        (status(200, b"hello"), Status.UNKNOWN),
+        (b"nonsense\r\n\r\n<close>", Status.UNKNOWN),
+        (b"<close>", Status.UNKNOWN),
+        (stream("data: {}"), Status.UNKNOWN),
+        (stream(": nothing"), Status.UNKNOWN),
+        (status(302, Location="https://elsewhere.example/"), Status.FAILED),
+        (status(403), Status.FAILED),
+        (status(400, BAD, "application/json"), Status.FAILED),
+    ],
+)
+async def test_a_call_whose_answer_is_none_ends_alone_and_the_next_one_goes_on(
+    server: HttpServer, said: bytes, expected: Status
+) -> None:
+    server.on["tools/call"] = lambda _: said
+    async with Mounting(server.url) as mounting:
+        await mounting.ready()
+        assert (await mounting.called()).status is expected
+        server.on["tools/call"] = answer({"content": []})
+        assert (await mounting.called()).status is Status.SUCCEEDED
+        assert mounting.exchange.operator.status()["defects"] == 0
+
+
+async def test_a_stream_that_broke_off_is_asked_for_the_rest(server: HttpServer) -> None:
+    with_handshake(server)
+    asked: list[Request] = []
+
+    def begin(request: Request) -> bytes:
+        asked.append(request)
+        return stream("id: e-1\ndata:")
+
+    def go_on(request: Request) -> bytes:
+        if request.headers.get("last-event-id") != "e-1":
+            return status(405)
+        body = json.dumps({"jsonrpc": "2.0", "id": asked[0].message["id"], "result": {"content": []}})
+        return stream(f"id: e-2\ndata: {body}")
+
+    server.on["tools/call"], server.on["GET"] = begin, go_on
+    async with Mounting(server.url) as mounting:
+        await mounting.ready()
+        assert (await mounting.called()).status is Status.SUCCEEDED
+    assert len(asked) == 1, "it was not sent again"
+
+
+async def test_a_server_that_went_away_fails_what_was_not_sent_and_is_connected_to_again(server: HttpServer) -> None:
+    async with Mounting(server.url) as mounting:
+        await mounting.ready()
+        await server.stop()
+        settled = await mounting.called()
+        assert settled.fault is not None
+        assert (settled.status, settled.fault.code) == (Status.FAILED, "tool.unavailable")
+        await mounting.until(lambda: mounting.view.state == "backoff")
+        assert "cannot be reached" in mounting.view.note
+
+
+async def test_a_server_that_wants_a_token_says_so(server: HttpServer) -> None:
+    server.on["server/discover"] = lambda _: status(401)
+    async with Mounting(server.url) as mounting:
+        await mounting.until(lambda: "HTTP 401" in mounting.view.note)
+
+
+async def test_a_secret_is_in_the_header_and_a_missing_one_keeps_it_off(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "Bearer correct-horse")
+    async with Mounting(server.url, headers={"Authorization": "env:A_TOKEN"}) as mounting:
+        await mounting.ready()
+    assert server.got[0].headers["authorization"] == "Bearer correct-horse"
+    count = len(server.got)
+    monkeypatch.setenv("A_TOKEN", "two\nlines of it")
+    for reference in ("env:NOBODY_SET_THIS", "env:A_TOKEN"):
+        async with Mounting(server.url, headers={"Authorization": reference}) as mounting:
+            await mounting.until(lambda mounting=mounting: mounting.view.state == "crashed")
+            assert "a secret is missing" in mounting.view.note
+    assert len(server.got) == count
+
+
+async def test_a_canceled_request_is_closed_without_a_handshake_and_told_of_with_one(server: HttpServer) -> None:
+    server.on["tools/call"] = lambda _: stream(": wait", is_open=True)
+    server.on["notifications/cancelled"] = lambda _: status(202)
+    for era in ("2026-07-28", "2025-11-25"):
+        if era == "2025-11-25":
+            with_handshake(server)
+        server.got.clear()
+        async with Mounting(server.url, timeout_s=0.2) as mounting:
+            await mounting.ready()
+            mounting.exchange.call("mcp.x/echo", Raw(b"{}"))
+            await mounting.until(lambda: "tools/call" in server.methods())
+            pinged = "ping" if era == "2025-11-25" else "server/discover"
+            count = 1 if era == "2025-11-25" else 2
+            await mounting.until(lambda pinged=pinged, count=count: server.methods().count(pinged) >= count)
+        assert ("notifications/cancelled" in server.methods()) is (era == "2025-11-25")
