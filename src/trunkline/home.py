@@ -25,6 +25,8 @@ class Home:
         self.ready_file = path / "ready.json"
         self.operator_token_file = path / "operator.token"
         self.ledger_file = path / "ledger.sqlite"
+        # Of the calls in it; it can be deleted at any time.
+        self.index_file = path / "ledger.search.sqlite"
         self.run_folder = path / "run"
         self.logs_folder = path / "logs"
         # What an exchange in the background prints.

@@ -34,6 +34,8 @@ KINDS = {
     "chiffon": {"Admit", "Answer", "ConfirmTools", "Deliver", "Progress", "Wait"},
     "trunkline": {"Admit", "Answer", "ConfirmTools", "Deliver", "Notify", "Reply"},
     "pylon": {"Admit", "Answer", "ConfirmTools", "Deliver", "Reply", "Wait"},
+    "mcp": {"Answer", "Progress", "Reply", "Wait"},
+    "mounts": {"Admit", "Cancel", "ConfirmTools", "Deliver"},
     "nostr": {"Admit", "Answer", "ConfirmTools", "Progress", "Reply", "Wait"},
     "jobs": {"Admit", "ConfirmTools", "Deliver"},
 }  # fmt: skip
@@ -45,6 +47,8 @@ WAITING = {
     "chiffon": {"Admit", "Deliver"},
     "trunkline": {"Answer", "Deliver", "Notify", "Reply"},
     "pylon": {"Answer", "Deliver", "Wait"},
+    "mcp": {"Reply", "Wait"},
+    "mounts": {"Admit", "Deliver"},
     "nostr": {"Answer", "Reply"},
     "jobs": {"Admit"},
 }

@@ -10,11 +10,13 @@ import contextlib
 import datetime as dt
 import json
 import logging
+import os
 import sys
 from typing import Final, TextIO
 
 from trunkline import hints
 from trunkline.config import Log
+from trunkline.home import Home
 
 log = logging.getLogger("trunkline")
 
@@ -64,6 +66,20 @@ def set_up(settings: Log, home: str = "") -> None:
 
 def _own_handlers() -> list[OwnHandler]:
     return [handler for handler in logging.getLogger().handlers if isinstance(handler, OwnHandler)]
+
+
+def is_kept(home: Home) -> bool:
+    """Whether what is printed goes into a log: the file of an exchange in the background, the journal, JSON lines."""
+    if any(isinstance(handler.formatter, JsonLines) for handler in _own_handlers()):
+        return True
+    try:
+        stderr = os.fstat(sys.stderr.fileno())
+        if os.environ.get("JOURNAL_STREAM") == f"{stderr.st_dev}:{stderr.st_ino}":
+            return True
+        own = home.output_file.stat()
+    except (OSError, ValueError):
+        return False
+    return (stderr.st_dev, stderr.st_ino) == (own.st_dev, own.st_ino)
 
 
 def notice(text: str) -> None:

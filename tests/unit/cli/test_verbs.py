@@ -452,7 +452,7 @@ def test_a_token_for_nobody_is_refused(running: Running, arguments: tuple[str, .
 
 def test_why_a_token_is_refused_is_said_in_words(running: Running) -> None:
     edge = running.run("token", "new", "pigeon", "--agent", "x").err
-    assert edge == "message.malformed: edge: expected opensentience, chiffon, ossa or http\n"
+    assert edge == "message.malformed: edge: expected opensentience, chiffon, ossa, mcp or http\n"
     agent = running.run("token", "new", "http", "--agent", "../x").err
     assert agent.startswith("message.malformed: agent: expected letters, digits, '.', '_' and '-'")
     kind = running.run("token", "new", "chiffon", "--agent", "x", "--type", "gardener").err

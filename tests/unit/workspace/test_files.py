@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.descriptors import open_descriptors
 from tests.requirement import requirement
 from trunkline.errors import WorkspaceError
 from trunkline.workspace import folder
@@ -232,13 +235,13 @@ def nest(root: Path, depth: int) -> int:
 def test_folders_count_however_deep_they_are_and_depth_alone_is_not_full(workspace: Workspace) -> None:
     depth = 2000
     innermost = nest(workspace.root, depth)
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_descriptors()
     try:
         assert workspace.usage() == Usage(workspace.usage().size, 2 * depth, over=False)
         create_file(workspace, "a", b"still taken")
         os.close(os.open("last", os.O_WRONLY | os.O_CREAT, dir_fd=innermost))
         assert workspace.usage(Quota(max_files=2 * depth + 1)).over, "what is deep counts"
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert open_descriptors() == before
     finally:
         os.close(innermost)
         # pytest's own removal recurses
@@ -306,6 +309,20 @@ def test_as_root_each_workspace_has_a_user_of_its_own_and_root_keeps_its_rights(
         assert (one.root / "own").stat().st_uid == one.uid
         (tmp_path / "after").write_text("x")
         assert (tmp_path / "after").stat().st_uid == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a user for each workspace")
+def test_as_root_a_process_that_is_to_end_with_its_parent_still_is_after_it_acted_for_a_workspace(
+    workspace: Workspace,
+) -> None:
+    prctl, found = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(folder.PR_SET_PDEATHSIG, signal.SIGURG)
+    try:
+        create_file(workspace, "a", b"")
+        prctl(folder.PR_GET_PDEATHSIG, ctypes.byref(found))
+    finally:
+        prctl(folder.PR_SET_PDEATHSIG, 0)
+    assert found.value == signal.SIGURG
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root could be the owner by mistake")

@@ -13,15 +13,16 @@ import hashlib
 import itertools
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
+import msgspec
 from msgspec import Raw, Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from trunkline.edges.answers import Handler, application, encode, json_answer, principal_of, refusal
+from trunkline.edges.answers import Handler, Refused, application, encode, json_answer, principal_of, refusal
 from trunkline.edges.bodies import BadRequest, clip, decode, known_parameters, number_of, read_body
 from trunkline.edges.client import EXPECTED_ENDPOINT, endpoint_of
 from trunkline.edges.doors import Door
@@ -31,10 +32,12 @@ from trunkline.edges.http import messages, metrics, translate
 from trunkline.edges.http.calls import NewCall
 from trunkline.edges.http.gate import Gate
 from trunkline.edges.http.page import PAGE, PAGE_HEADERS
+from trunkline.edges.http.searching import PARAMETERS, search_of
 from trunkline.edges.http.stream import WatchStream
 from trunkline.edges.turns import Turns
-from trunkline.edges.waiting import Requests, ask
-from trunkline.errors import ConfigError
+from trunkline.edges.waiting import Requests, ask, stored
+from trunkline.effects import Reply
+from trunkline.errors import ConfigError, LedgerError
 from trunkline.events import (
     ApprovalAnswered,
     CancelRequested,
@@ -43,7 +46,8 @@ from trunkline.events import (
     TokenIssued,
     TokenRevoked,
 )
-from trunkline.model import CallView, Principal, fault, identity_of, reserved_prefix
+from trunkline.model import CallSearch, CallView, Principal, Question, fault, identity_of, reserved_prefix
+from trunkline.standing_rules import NoStandingRule, StandingRule, rule_for
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
 PAGE_CALLS: Final = 50
@@ -58,6 +62,9 @@ MAX_PAGE_BYTES: Final = 1_048_576
 # asks is told where to go on.
 SLICE_CALLS: Final = 50
 MAX_SLICES: Final = 200
+# Lines of an agent's log: a screen or two, and what a program may ask for at once.
+LOG_LINES: Final = 200
+MAX_LOG_LINES: Final = 5000
 # A large body is handed to the connection in pieces, as they are taken: it is in memory once.
 PIECE_BYTES: Final = 65_536
 
@@ -105,12 +112,14 @@ class Api:
                 f"/v1/agents/{{agent_id}}/{one}": {"POST": (OPERATOR, self._steers(one))}
                 for one in get_args(AgentAction)
             },
+            "/v1/agents/{agent_id}/logs": {"GET": (OPERATOR, self.agent_log)},
             "/v1/tools": {"GET": (ANYBODY, self.tools)},
             "/v1/calls": {"GET": (ANYBODY, self.calls), "POST": (ANYBODY, _past_the_router)},
             "/v1/calls/{call_id}": {"GET": (ANYBODY, self.call)},
             "/v1/calls/{call_id}/cancel": {"POST": (ANYBODY, self.cancel)},
             "/v1/approvals": {"GET": ("approve", self.approvals)},
             "/v1/approvals/{approval_id}": {"GET": ("approve", self.approval), "POST": ("approve", self.answer)},
+            "/v1/approvals/{approval_id}/rule": {"GET": (OPERATOR, self.rule), "POST": (OPERATOR, self.allow)},
             "/v1/directives": {"POST": (OPERATOR, self.new_directive)},
             "/v1/blobs/{sha256}": {"GET": (ANYBODY, self.blob)},
             "/v1/tokens": {"GET": (OPERATOR, self.tokens), "POST": (OPERATOR, self.new_token)},
@@ -122,6 +131,7 @@ class Api:
             "/v1/reload": {"POST": (OPERATOR, self.reload)},
             "/v1/status": {"GET": (OPERATOR, self.status)},
             "/v1/watch": {"GET": (OPERATOR, self.watch)},
+            "/v1/receipts": {"GET": (OPERATOR, self.receipts)},
             "/v1/ledger": {"GET": (OPERATOR, self.ledger)},
             "/v1/ledger/{correlation_id:path}/replay.jsonl": {"GET": (OPERATOR, self.replay)},
         }
@@ -183,13 +193,18 @@ class Api:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     async def calls(self, request: Request) -> Response:
-        """``GET /v1/calls?limit=&before=&correlation_id=``, newest first. ``next`` is the next page's ``before``."""
-        known_parameters(request, "limit", "before", "correlation_id")
+        """``GET /v1/calls?limit=&before=&correlation_id=``, newest first. ``next`` is the next page's ``before``.
+
+        With ``search``, ``tool``, ``caller``, ``status``, ``from`` or ``to`` those that are looked for (``searching``).
+        """
+        known_parameters(request, "limit", "before", "correlation_id", *PARAMETERS)
         limit = number_of(request, "limit", 1, MAX_PAGE_CALLS) or PAGE_CALLS
         before = number_of(request, "before", 1, 2**53)
         correlation_id = request.query_params.get("correlation_id")
         principal = principal_of(request)
         caller = None if principal.is_operator else principal.identity
+        if (search := search_of(request, principal, limit, before)) is not None:
+            return await self._searched(search, correlation_id)
         found: list[Raw] = []
         size = 0
         async with self._turns.of(principal.identity) as slices:
@@ -204,6 +219,17 @@ class Api:
                     break
                 await slices.pause()
         return json_answer({"calls": found, "next": before})
+
+    async def _searched(self, wanted: CallSearch, correlation_id: str | None) -> Response:
+        if correlation_id is not None:
+            raise BadRequest(400, "correlation_id: the calls of one are few; leave out what is looked for in them")
+        # A call that the one who searches has just made is among those on disk.
+        await stored(self._feed)
+        try:
+            page, following = await self._views.search(wanted)
+        except LedgerError:
+            return refusal(fault("hub.unavailable", "the index of calls cannot be searched now"))
+        return json_answer({"calls": [translate.call(view) for view in page], "next": following})
 
     async def call(self, request: Request) -> Response:
         """``GET /v1/calls/{id}``."""
@@ -251,15 +277,53 @@ class Api:
         if question is None:
             return refusal(_NO_QUESTION)
         by, approved, reason = principal_of(request), body.decision == "approved", body.reason or ""
-        reply = await ask(
-            self._feed, lambda session, ref: ApprovalAnswered(session, ref, by, approval_id, approved, reason)
-        )
+        reply = await self._answered(by, approval_id, approved=approved, reason=reason)
         if reply.fault is not None:
             return refusal(reply.fault)
         shape = {"approval_id": approval_id, "decision": body.decision, "subject": question.subject}
         if question.call_id is not None:
             shape["call_id"] = question.call_id
         return json_answer(shape)
+
+    async def _answered(self, by: Principal, approval_id: str, *, approved: bool, reason: str = "") -> Reply:
+        return await ask(
+            self._feed, lambda session, ref: ApprovalAnswered(session, ref, by, approval_id, approved, reason)
+        )
+
+    async def rule(self, request: Request) -> Response:
+        """``GET /v1/approvals/{id}/rule``: the rules that would allow from now on what is asked. Nothing changes."""
+        question = self._views.question(request.path_params["approval_id"])
+        return refusal(_NO_QUESTION) if question is None else json_answer({"rule": self._rule_for(question).text})
+
+    async def allow(self, request: Request) -> Response:
+        """``POST /v1/approvals/{id}/rule``: the same, written; what was shown has to be said. The call may go on."""
+        body = await _read(request, messages.RuleBody)
+        question = self._views.question(request.path_params["approval_id"])
+        if question is None:
+            return refusal(_NO_QUESTION)
+        rule = self._rule_for(question)
+        if rule.text != body.rule:
+            return refusal(fault("state.conflict", "the rules have changed since this one was shown; look again"))
+        try:
+            self._operator.put_in_force(rule)
+        except NoStandingRule as none:
+            return refusal(fault("state.conflict", clip(str(none)), details={"rule": none.rule}))
+        except ConfigError as error:
+            return refusal(fault("config.invalid", clip(f"nothing changed: {error}")))
+        by = principal_of(request)
+        # What waited is let go by the rules themselves, unless something else asks too.
+        for one in [one for one in self._views.questions() if one.call_id == question.call_id]:
+            await self._answered(by, one.approval_id, approved=True)
+        return json_answer({"approval_id": question.approval_id, "call_id": question.call_id, "rule": rule.text})
+
+    def _rule_for(self, question: Question) -> StandingRule:
+        def check(caller: str) -> Mapping[str, Any]:
+            return _plain(self._views.check(caller, question.tool_id or "", question.input))
+
+        try:
+            return rule_for(_plain(question), _plain(self._operator.policy())["rules"], check)
+        except NoStandingRule as none:
+            raise Refused(fault("state.conflict", str(none))) from None
 
     async def new_directive(self, request: Request) -> Response:
         """``POST /v1/directives``: a stated intent, for one call. Only a person states one."""
@@ -329,6 +393,13 @@ class Api:
         reply = await ask(self._feed, lambda session, ref: SubscriptionEnded(session, ref, by, name))
         return refusal(reply.fault) if reply.fault is not None else json_answer({"subscription": name, "ended": True})
 
+    async def receipts(self, request: Request) -> Response:
+        """``GET /v1/receipts?limit=&before=``, newest first. ``next`` is the next page's ``before``."""
+        known_parameters(request, "limit", "before")
+        limit = number_of(request, "limit", 1, MAX_PAGE_CALLS) or PAGE_CALLS
+        found, following = self._views.receipts(limit, number_of(request, "before", 1, 2**53))
+        return json_answer({"receipts": found, "next": following})
+
     async def policy(self, _: Request) -> Response:
         """``GET /v1/policy``: the rules in force, in the order in which they are tried."""
         return json_answer(self._operator.policy())
@@ -358,6 +429,15 @@ class Api:
             return json_answer({"agent_id": agent_id, "status": action}, 202)
 
         return steer
+
+    async def agent_log(self, request: Request) -> Response:
+        """``GET /v1/agents/{agent_id}/logs?lines=``: the last lines that an agent printed, through all its runs."""
+        known_parameters(request, "lines")
+        count = number_of(request, "lines", 1, MAX_LOG_LINES) or LOG_LINES
+        lines = self._operator.agent_log(request.path_params["agent_id"], count)
+        if lines is None:
+            return refusal(fault("not_found", "no log of such an agent; those that the exchange launches have one"))
+        return json_answer({"lines": lines})
 
     async def watch(self, _: Request) -> ASGIApp:
         """``GET /v1/watch``: the live feed."""
@@ -442,6 +522,12 @@ def _unreachable(url: str) -> str:
     except ValueError:
         return f"url: {EXPECTED_ENDPOINT}"
     return ""
+
+
+def _plain(shape: Struct) -> dict[str, Any]:
+    """A shape as whoever asks over HTTP would see it."""
+    found: dict[str, Any] = msgspec.json.decode(encode(shape))
+    return found
 
 
 def _given(body: Raw) -> Raw | None:
