@@ -111,7 +111,7 @@ class Bridge:
             self._pass_on(message, line, request_id)
         except (OSError, http.client.HTTPException) as error:
             if request_id is not None and request_id in self._waiting:
-                text = f"the exchange went away ({type(error).__name__}); start it with: trunkline up"
+                text = f"the exchange went away ({type(error).__name__}); start it with `trunkline up`"
                 self._refuse(request_id, INTERNAL_ERROR, text)
         finally:
             self._waiting.pop(request_id, None)

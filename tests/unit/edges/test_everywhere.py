@@ -62,21 +62,30 @@ LISTS: dict[str, Callable[[], set[str]]] = {
 }
 
 ALONE = "it is fuzzed alone, in"
+PAGES = "it shows a person what the exchange says, over the door of HTTP, and takes his word as that does"
 OWN_AGENT = "its tools are those of an agent of the exchange itself, which any entrance calls"
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "tests/fuzz/all_edges.py": {
+        "mcp": f"{ALONE} tests/fuzz/mcp.py",
+        "mounts": f"{ALONE} tests/fuzz/mounts.py",
+        "console": f"{ALONE} tests/fuzz/console.py",
         "ossa": f"{ALONE} tests/fuzz/ossa.py",
         "nostr": f"{ALONE} tests/fuzz/nostr.py and tests/fuzz/market.py",
         "jobs": f"{ALONE} tests/fuzz/jobs.py",
-        "pylon": f"{ALONE} tests/unit/edges/pylon/test_session.py",
+        "pylon": f"{ALONE} tests/unit/edges/pusher/test_session.py",
     },
     "tests/fuzz/failing.py: DRIVES": {
+        "console": PAGES,
         "ossa": "a sink of it that raises is tried in tests/unit/edges/ossa/test_serve.py",
     },
     "tests/fuzz/test_failing_alone.py: KINDS": {
+        "console": PAGES,
         "ossa": "as in DRIVES",
     },
     "tests/unit/edges/test_pairs.py: ENTRANCES": {
+        "mcp": "its ids stay in its conversation, and are fuzzed in tests/fuzz/mcp.py",
+        "mounts": "it brings tools and no callers",
+        "console": PAGES,
         "ossa": "ids of its messages are checked by its own rules: tests/requirements/test_ossa_wire.py",
         "nostr": "a job has no ids but the event's own hash",
         "pylon": "its requests reach codex alone, and its ids stay in the conversation",
@@ -84,6 +93,9 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "jobs": OWN_AGENT,
     },
     "tests/unit/edges/test_pairs.py: EXITS": {
+        "mcp": "it brings callers and no tools",
+        "mounts": "what servers answer is fuzzed in tests/fuzz/mounts.py",
+        "console": PAGES,
         "http": "nobody serves tools over it",
         "ossa": "its agents are exits in tests/requirements/test_ossa_patterns.py",
         "nostr": "what it buys has its own bounds: tests/unit/edges/nostr/test_buyer.py",
@@ -92,28 +104,42 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "jobs": OWN_AGENT,
     },
     "trunkline/testing/edges.py": {
+        "mcp": "its sessions are tried in tests/unit/edges/mcp",
+        "mounts": "it starts processes; its conversations are tried in tests/unit/edges/mounts",
+        "console": PAGES,
         "nostr": "seeded stories of its own, in tests/simulation/test_nostr_story.py and test_nostr_market.py",
         "pylon": "it starts processes; its conversations are values, tried by seeds in tests/unit/edges/pylon",
         "jobs": "the work is done in processes",
         "trunkline": "events are simulated by trunkline/testing/topics.py, without their HTTP door",
     },
     "tests/attack": {
+        "mounts": "what a server may say is fuzzed in tests/fuzz/mounts.py",
         "http": "its callers and tokens are those of tests/attack/policy.py and tests/attack/test_tokens.py",
         "opensentience": "its callers and tokens are those of tests/attack/policy.py and tests/attack/test_claims.py",
         "space": "what commands reach is tried in tests/attack/sandbox",
         "jobs": "its commands run in the sandbox of tests/attack/sandbox; who may have what, in tests/unit/edges/jobs",
     },
     "tools/soak.py: JOBS": {
+        "mcp": f"{ALONE} tests/fuzz/mcp.py, in make test",
+        "mounts": f"{ALONE} tests/fuzz/mounts.py, in make test",
+        "console": PAGES,
         "http": "the jobs `fuzz` and `routes` are about it",
         "jobs": "tests/fuzz/jobs.py takes the time of a worker for each case",
         "pylon": "its fuzzing is Hypothesis's, in tests/unit/edges/pylon",
         "trunkline": "the job `lossy` publishes events",
     },
     "bench/__main__.py: SECTIONS": {
+        "mcp": "nothing is measured of it yet",
+        "mounts": "the time of a call is the server's",
+        "console": "measured by bench/pages.py",
         "trunkline": "part of the section `pieces`: bench/topics.py",
         "nostr": "the time of a job is the relay's and the work's",
         "pylon": "the time of a request is codex's",
         "jobs": "the time of a job is the work's",
+    },
+    "docs/edges.md: ids": {
+        "console": PAGES,
+        "mounts": "names of its tools are those of all: the rows of `all`",
     },
 }
 

@@ -225,7 +225,7 @@ class Calls:
         elif request.shown is None:
             line = messages.result_line(request.request_id, client.wording.told_to_wait(asked, url))
         else:
-            text = f"a person has to approve this first: trunkline approve {asked.approval_id}, or {url}"
+            text = f"a person has to approve this first: `trunkline approve {asked.approval_id}`, or {url}"
             line = messages.error_line(request.request_id, INTERNAL_ERROR, text)
         await request.out.say(line)
 

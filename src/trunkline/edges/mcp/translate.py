@@ -170,7 +170,7 @@ def elicitations(asked: Asked, url: str) -> dict[str, object]:
 
 
 def _asking(asked: Asked) -> str:
-    return f"A person has to approve this call (trunkline approve {asked.approval_id})."
+    return f"A person has to approve this call (`trunkline approve {asked.approval_id}`)."
 
 
 def asked_of(told: Wait | CallView) -> Asked | None:
