@@ -70,6 +70,9 @@ def challenge(*points: bytes) -> bytes:
 
 def is_schnorr_signed(public_key: bytes, message: bytes, signature: bytes) -> bool:
     """Whether this key, of which the sign does not count, signed the SHA-256 of a message (BIP 340)."""
+    # The library reads 32 bytes, however many there are.
+    if len(public_key) != POINT_BYTES:
+        return False
     try:
         return PublicKeyXOnly(public_key[1:]).verify(signature, hashlib.sha256(message).digest())
     except ValueError:

@@ -138,3 +138,4 @@ def test_a_signature_counts_for_its_key_whatever_its_sign_and_for_its_message_on
     assert not curve.is_schnorr_signed(key, b"massage", signature)
     assert not curve.is_schnorr_signed(bytes.fromhex(ONE), b"message", signature)
     assert not curve.is_schnorr_signed(key, b"message", signature[:-1])
+    assert not curve.is_schnorr_signed(key[:-1], b"message", signature)
