@@ -31,6 +31,7 @@ REASONS: Final = {
     "wrong_preimage": "The preimage does not hash to what the payment is locked to",
     "spent": "The token was spent before",
     "pending": "The token is being spent",
+    "refused_by_mint": "The mint does not take the token",
     "other_transaction": "The transaction has another id",
     "pays_another": "The transaction pays somebody else",
     "other_block": "The transaction is not in this block",

@@ -1,4 +1,4 @@
-"""The words of a mint's HTTP interface (NUT-01, 02, 03, 06, 07), typed: bodies that are sent, answers that are read.
+"""The words of a mint's HTTP interface (NUT-01, 02, 03, 06, 07, 09), typed: what is sent, and what is read.
 
 Owns the form. Does not own the connection: an edge sends the bodies and hands the answers in. A mint is a stranger like
 any other, so its answers are read within bounds and never believed where they can be checked.
@@ -26,6 +26,7 @@ KEYS_PATH: Final = "/v1/keys/"
 SWAP_PATH: Final = "/v1/swap"
 STATES_PATH: Final = "/v1/checkstate"
 INFO_PATH: Final = "/v1/info"
+RESTORE_PATH: Final = "/v1/restore"
 # Mints keep the old ones: so many are years.
 MAX_KEYSETS: Final = 256
 # What a mint has to support for a lock to be one: spending conditions, P2PK, HTLC.
@@ -84,6 +85,14 @@ class _Signatures(Struct):
     signatures: Annotated[list[_Signature], Meta(max_length=MAX_PROOFS)]
 
 
+class _Blinded(Struct):
+    B_: Hex33
+
+
+class _Restored(Struct):
+    outputs: Annotated[list[_Blinded], Meta(max_length=MAX_PROOFS)]
+
+
 class _States(Struct):
     states: Annotated[list[ProofState], Meta(max_length=MAX_PROOFS)]
 
@@ -115,14 +124,21 @@ def read_keys(body: bytes, line: KeysetLine) -> Keyset:
 
 def swap_body(inputs: Sequence[Proof], outputs: Sequence[Output]) -> bytes:
     """The request for a swap. Factors of the inputs are not in it: the mint would know where they came from."""
-    return msgspec.json.encode(
-        {
-            "inputs": [proof_as_json(proof, with_dleq=False) for proof in inputs],
-            "outputs": [
-                {"amount": output.amount, "id": output.keyset_id, "B_": output.blinded.hex()} for output in outputs
-            ],
-        }
-    )
+    asked = [proof_as_json(proof, with_dleq=False) for proof in inputs]
+    return msgspec.json.encode({"inputs": asked, "outputs": _outputs(outputs)})
+
+
+def restore_body(outputs: Sequence[Output]) -> bytes:
+    """The question for what was signed of these outputs before (NUT-09)."""
+    return msgspec.json.encode({"outputs": _outputs(outputs)})
+
+
+def read_restored(body: bytes, outputs: Sequence[Output]) -> list[Promise]:
+    """What was signed: all of the outputs in their order, or none. Mints sign a swap whole."""
+    found = [one.B_ for one in _read(body, _Restored).outputs]
+    if found and found != [output.blinded.hex() for output in outputs]:
+        raise malformed("the mint answered about other outputs")
+    return read_promises(body)
 
 
 def read_promises(body: bytes) -> list[Promise]:
@@ -168,6 +184,10 @@ def refusal_code(body: bytes) -> int:
         return _read(body, _Refusal).code
     except ProofRefused:
         return 0
+
+
+def _outputs(outputs: Sequence[Output]) -> list[dict[str, object]]:
+    return [{"amount": output.amount, "id": output.keyset_id, "B_": output.blinded.hex()} for output in outputs]
 
 
 def _read(body: bytes, kind: type[T]) -> T:
