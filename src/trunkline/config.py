@@ -116,6 +116,20 @@ class NostrPricing(Section):
     sandbox_per_minute_msats: Count = 0
 
 
+class NostrWallet(Section):
+    """What the exchange may pay for jobs of its own, and with which wallet beside the embedded one."""
+
+    # A payment above these is refused, whoever approves it. A day is the last 24 hours.
+    max_msats_per_job: Count = 100_000
+    max_msats_per_day: Count = 1_000_000
+    # How long a quote of ours holds.
+    quote_s: Annotated[int, Meta(ge=10, le=3600)] = 600
+    # A wallet elsewhere (NIP-47, `nostr+walletconnect://…`), as ``env:NAME`` or ``file:PATH``. It pays at once and
+    # gives nothing back, so it is used only where ``prepay`` says so.
+    connection: str = ""
+    prepay: bool = False
+
+
 class NostrBuyer(Section):
     """How jobs of ours are bought from providers."""
 
@@ -140,6 +154,7 @@ class Nostr(Section):
     max_context_tokens: Positive = 128_000
     pricing: NostrPricing = NostrPricing()
     buyer: NostrBuyer = NostrBuyer()
+    wallet: NostrWallet = NostrWallet()
     kinds: NostrKinds = NostrKinds()
 
 

@@ -296,6 +296,17 @@ class EventPublished(Event):
     sensitive: bool = False
 
 
+class WordsPassed(Event):
+    """What one identity says is about to reach others, by an edge's own ways: by no call and on no topic.
+
+    If it may hold what strangers wrote, they are labelled as who receives an untrusted result is.
+    """
+
+    by: str
+    to: tuple[str, ...]
+    correlation_id: str | None = None
+
+
 class EventTaken(Event):
     """A subscriber has an event of quality 1 or 2, and needs it no more."""
 

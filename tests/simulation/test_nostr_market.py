@@ -40,7 +40,10 @@ class OwnBench(Bench):
 
     def _provider(self, config: Config) -> Provider:
         given = self.exchange.surroundings()
-        return Provider(given.feed, given.views, self.settings, self.signer, Offer(config, given.views), self._say)
+        till = self.made_till(given, self.signer)
+        return Provider(
+            given.feed, given.views, self.settings, self.signer, Offer(config, given.views), till, self._say
+        )
 
     def again(self) -> OwnBench:
         """After a kill."""

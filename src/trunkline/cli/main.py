@@ -52,6 +52,8 @@ VERBS = {
     "policy": Verb("policy", "policy", "The rules in force; what they would say to a call."),
     "space": Verb("space", "space", "Workspaces for agents: make, list, remove, run operations."),
     "jobs": Verb("jobs", "jobs", "Typed jobs: what there is, where it runs; submit one."),
+    "wallet": Verb("wallet", "wallet", "Accounts of the embedded wallet: make, fund, balance, history."),
+    "receipts": Verb("receipts", "receipts", "What was paid for which job: list, show, verify, export."),
     "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
     "pylon": Verb("pylon", "pylon", "The bridge for pages: how to trust its certificate."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),

@@ -469,9 +469,10 @@ class Calls:
         is_forgotten = self._state.forgotten_taint(server_id, now.ms, self._in_force.settings.limits.taint_ms) > began
         return is_forgotten or (correlation is not None and correlation[0] > began)
 
-    def is_shown_untrusted(self, agent_id: str) -> bool:
-        """Whether an agent is being shown, by a call that runs, what strangers wrote."""
-        return agent_id in self._showing.values()
+    def is_touched(self, agent_id: str, now: Now) -> bool:
+        """Whether what strangers wrote reached an agent lately, or is being shown to it by a call that runs."""
+        taint_ms = self._in_force.settings.limits.taint_ms
+        return self._state.is_tainted_agent(agent_id, now.ms, taint_ms) or agent_id in self._showing.values()
 
     def worked_on(self, identity: str, now: Now) -> Iterator[Call]:
         """The calls that the agent behind an identity may be working on: those it runs, and those that ended or were

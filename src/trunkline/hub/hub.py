@@ -28,6 +28,7 @@ from trunkline.hub.in_force import InForce
 from trunkline.hub.interruptions import Interruptions
 from trunkline.hub.journal import Journal
 from trunkline.hub.judging import Case, Judging, Refusal
+from trunkline.hub.labels import Labels
 from trunkline.hub.lanes import Lanes
 from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.policy import Judge
@@ -65,6 +66,7 @@ KEEP_LANES: Final = frozenset(
         events.SubscriberArrived,
         events.SubscriberLeft,
         events.EventPublished,
+        events.WordsPassed,
         events.EventTaken,
         events.EventGivenUp,
     }
@@ -130,7 +132,8 @@ class Hub:
             state, registry, loads, calls, approvals, fingerprints, judge, control, routing, in_force
         )
         self.lanes = Lanes(state, registry, loads, calls, alarms, self.judging, in_force, call_prefix)
-        self.topics = topics = Topics(journal, judge, loads, calls, in_force, new_id, self.lanes.close)
+        self.labels = labels = Labels(journal, loads, calls, in_force, self.lanes.close)
+        self.topics = topics = Topics(journal, judge, loads, in_force, new_id, labels)
         self.exchange = ExchangeEvents(
             journal, registry, loads, calls, interruptions, alarms, control, topics, in_force
         )
@@ -167,6 +170,7 @@ class Hub:
             events.SubscriberArrived: self.topics.arrived,
             events.SubscriberLeft: self._subscriber_left,
             events.EventPublished: self.topics.published,
+            events.WordsPassed: self.labels.words_passed,
             events.EventTaken: self.topics.taken,
             events.EventGivenUp: self.topics.given_up,
             events.ExchangeStarted: self.exchange.exchange_started,

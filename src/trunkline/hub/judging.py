@@ -259,9 +259,7 @@ class Judging:
         correlation, or none.
         """
         state, agent_id, taint_ms = self._state, agent_of(case.caller), self._in_force.settings.limits.taint_ms
-        if agent_id and (
-            state.is_tainted_agent(agent_id, now.ms, taint_ms) or self._calls.is_shown_untrusted(agent_id)
-        ):
+        if agent_id and self._calls.is_touched(agent_id, now):
             return True
         if case.correlation_id is not None and (
             state.is_tainted(case.correlation_id, now.ms, taint_ms) or state.forgotten_taint(agent_id, now.ms, taint_ms)

@@ -32,9 +32,9 @@ from msgspec import Raw, Struct
 from trunkline import entries, events
 from trunkline.effects import Notify, StopTelling
 from trunkline.entries import EventPublished, TopicSubscribed
-from trunkline.hub.calls import Calls
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
+from trunkline.hub.labels import Labels
 from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.policy import REVOKED, Judge
 from trunkline.hub.state import body_size
@@ -47,7 +47,6 @@ from trunkline.model import (
     Now,
     SubscriptionView,
     Verdict,
-    agent_of,
     fault,
     stamp,
 )
@@ -115,18 +114,15 @@ class Topics:
         journal: Journal,
         judge: Judge,
         loads: Loads,
-        calls: Calls,
         in_force: InForce,
         new_id: Callable[[], str],
-        on_labelled: Callable[[], None],
+        labels: Labels,
     ) -> None:
         self._journal = journal
         self._state = journal.state
         self._judge = judge
         self._loads = loads
-        self._calls = calls
-        # Calls of an agent that was just labelled are judged otherwise than the one before.
-        self._on_labelled = on_labelled
+        self._labels = labels
         self._in_force = in_force
         self._new_id = new_id
         self._by_id: dict[str, Subscription] = {}
@@ -296,7 +292,7 @@ class Topics:
         if problem is not None:
             self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
-        if agent_of(event.publisher) in self._in_force.settings.untrusted_agents:
+        if self._labels.is_untrusted(event.publisher, now):
             # Its events may hold what strangers wrote, as its results may.
             circumstances = tuple(sorted({*circumstances, Circumstance.UNTRUSTED}))
         entry = self._publish(event, circumstances, event.publisher, now)
@@ -455,27 +451,13 @@ class Topics:
 
     def _tell(self, told: Sequence[tuple[Subscription, EventPublished]], paid_by: str, now: Now) -> None:
         """Tell each of these now. The agents among them that are told of untrusted events are labelled first."""
-        agents: dict[str, dict[str, None]] = {}
+        untrusted: dict[str, list[str]] = {}
         for found, entry in told:
-            agent_id = agent_of(found.subscriber.identity)
-            # The operator is a person, who can tell what strangers wrote.
-            if agent_id and Circumstance.UNTRUSTED in entry.circumstances:
-                correlations = agents.get(agent_id)
-                if correlations is None:
-                    # It may use what it is told for any of its work.
-                    working = self._calls.worked_on(found.subscriber.identity, now)
-                    correlations = agents[agent_id] = {call.correlation_id: None for call in working}
+            if Circumstance.UNTRUSTED in entry.circumstances:
+                correlations = untrusted.setdefault(found.subscriber.identity, [])
                 if entry.correlation_id is not None:
-                    correlations[entry.correlation_id] = None
-        label = 0
-        if agents:
-            label = self._journal.write(
-                entries.AgentsLabelled(
-                    n=self._journal.next, at=now.ms, agents={name: tuple(found) for name, found in agents.items()}
-                )
-            )
-            self._loads.wrote(paid_by, ENTRY_BYTES)
-            self._on_labelled()
+                    correlations.append(entry.correlation_id)
+        label = self._labels.label(untrusted, paid_by, now)
         for found, entry in told:
             is_labelled = Circumstance.UNTRUSTED in entry.circumstances
             self._notify(found, entry, label if is_labelled else 0)

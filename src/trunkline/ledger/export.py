@@ -79,12 +79,15 @@ def story(reader: Reader, *, call_id: str | None = None, correlation: str | None
     return [json.loads(line) for line in entry_lines(reader, call_id=call_id, correlation=correlation)]
 
 
-def trajectory(reader: Reader, correlation: str) -> Iterator[bytes]:
-    """A correlation as REPLAY.jsonl v1, line by line, without line ends; none if nothing is recorded under it."""
+def trajectory(reader: Reader, correlation: str, before: int | None = None) -> Iterator[bytes]:
+    """A correlation as REPLAY.jsonl v1, line by line, without line ends; none if nothing is recorded under it.
+
+    Of its entries those before one, if that is given: what a receipt pointed to when it was made.
+    """
     found = numbers(reader, correlation=correlation)
     # A run of a space is on record under its own name, which is the correlation of its operations.
     runs = [step for step in reader.steps(correlation) if _is_step_of(reader.entry(step), correlation)]
-    found = sorted({*found, *runs})
+    found = sorted(number for number in {*found, *runs} if before is None or number < before)
     if not found:
         return iter(())
     return build.lines(correlation, lambda: _recorded(reader, found), reader.origin(found[0]))

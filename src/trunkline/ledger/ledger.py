@@ -33,6 +33,7 @@ from trunkline.entries import (
 )
 from trunkline.errors import InvariantBroken, LedgerError, LedgerFailed
 from trunkline.events import PartClosed as PartClosing
+from trunkline.ledger import receipts
 from trunkline.ledger.blobs import SentBlobs
 from trunkline.ledger.heads import HeadSigner
 from trunkline.ledger.indexes import rows_of
@@ -361,7 +362,7 @@ class Ledger:
 
         The entries go when that entry is appended, in its own transaction; so many at a time, so call it again.
         """
-        return self.reader.part_before(before_ms, open_numbers)
+        return self.reader.part_before(before_ms, {*open_numbers, *receipts.pointed_to(self.reader)})
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -153,18 +153,28 @@ class Reader:
 
     def origin(self, number: int) -> Origin:
         """Who recorded an entry, and the rules that were in force: as they were put on record before it."""
-        version, rules = None, None
-        for kind in (_POLICY, _STARTED):
-            found = self._value(
-                "SELECT data FROM entries WHERE n <= ? AND substr(data, 1, ?) = ? ORDER BY n DESC LIMIT 1",
-                *(number, len(kind), kind),
-            )
-            entry = decode(found) if isinstance(found, bytes) else None
-            if isinstance(entry, PolicyChanged):
-                rules = entry.policy_bundle_id or openagents_hash(msgspec.json.encode(entry.rules))
-            elif isinstance(entry, ExchangeStarted):
-                version = entry.version
-        return Origin("trunkline" if version is None else f"trunkline@{version}", rules or "")
+        started, policy = self.started_before(number), self.policy_before(number)
+        rules = ""
+        if policy is not None:
+            rules = policy.policy_bundle_id or openagents_hash(msgspec.json.encode(policy.rules))
+        return Origin("trunkline" if started is None else f"trunkline@{started.version}", rules)
+
+    def started_before(self, number: int) -> ExchangeStarted | None:
+        """The start of the exchange that recorded an entry."""
+        entry = self._last_of(_STARTED, number)
+        return entry if isinstance(entry, ExchangeStarted) else None
+
+    def policy_before(self, number: int) -> PolicyChanged | None:
+        """The rules that were in force when an entry was made."""
+        entry = self._last_of(_POLICY, number)
+        return entry if isinstance(entry, PolicyChanged) else None
+
+    def _last_of(self, kind: bytes, number: int) -> AnyEntry | None:
+        found = self._value(
+            "SELECT data FROM entries WHERE n <= ? AND substr(data, 1, ?) = ? ORDER BY n DESC LIMIT 1",
+            *(number, len(kind), kind),
+        )
+        return decode(found) if isinstance(found, bytes) else None
 
     def _decoded(self, number: int, data: bytes, *, original: bool) -> AnyEntry:
         if original and b'"masked_mac":' in data:

@@ -1,4 +1,4 @@
-"""The ways that money can take, behind one interface: a quote, a hold, its release or refund, and a proof that verifies.
+"""Ways to pay, behind one interface: a quote, a hold, its release or refund, and a proof that verifies.
 
 Owns the values that all rails share and what a rail has to be able to do. Each rail is a module of its own: its
 ``verify`` is pure arithmetic, its other methods are carried out by an edge. Does not own quotes' states (``quotes``) or

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.descriptors import open_descriptors
 from tests.unit.host.conftest import ESCAPE, command_line, is_running, wait_until
 from trunkline.edges.opensentience.launching import AgentLauncher
 from trunkline.edges.piped import NotStarted, PipedProcess, PipedSpec, start_nothing
@@ -74,10 +75,10 @@ class Keeping:
 async def keeping(tmp_path: Path) -> AsyncIterator[Keeping]:
     found = Keeping(tmp_path)
     await found.supervisor.start(lambda _: None, [])
-    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_descriptors()
     yield found
     await found.supervisor.stop_all()
-    assert len(os.listdir("/proc/self/fd")) <= len(before), "a descriptor was left open"  # noqa: PTH208
+    assert open_descriptors() <= before, "a descriptor was left open"
 
 
 async def test_what_is_written_reaches_the_program_and_what_it_says_comes_back(keeping: Keeping) -> None:

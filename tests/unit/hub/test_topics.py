@@ -527,6 +527,17 @@ def test_what_an_agent_that_reads_strangers_words_publishes_is_untrusted_itself(
     assert board.state.is_tainted_agent("alice", board.now.ms)
 
 
+def test_what_an_agent_publishes_that_was_told_strangers_words_is_untrusted_whether_or_not_it_is_by_a_call() -> None:
+    board, _ = read_by_bot()
+    board.subscribe(ALICE, "a")
+    board.feed(events.EventPublished(9, "p", BOT.identity, "a", BODY))
+    assert board.state.is_tainted_agent("alice", board.now.ms)
+    # and on from her, to who listens to her
+    board.subscribe(BOB, "b", session=6)
+    board.feed(events.EventPublished(5, "p", ALICE.identity, "b", BODY))
+    assert board.state.is_tainted_agent("bob", board.now.ms)
+
+
 def test_the_dead_letter_of_an_untrusted_event_labels_who_is_told_of_it() -> None:
     board, call_id = read_by_bot()
     board.subscribe(ALICE, "a", qos=1)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.descriptors import open_descriptors
 from tests.requirement import requirement
 from trunkline.errors import WorkspaceError
 from trunkline.workspace import folder
@@ -232,13 +233,13 @@ def nest(root: Path, depth: int) -> int:
 def test_folders_count_however_deep_they_are_and_depth_alone_is_not_full(workspace: Workspace) -> None:
     depth = 2000
     innermost = nest(workspace.root, depth)
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_descriptors()
     try:
         assert workspace.usage() == Usage(workspace.usage().size, 2 * depth, over=False)
         create_file(workspace, "a", b"still taken")
         os.close(os.open("last", os.O_WRONLY | os.O_CREAT, dir_fd=innermost))
         assert workspace.usage(Quota(max_files=2 * depth + 1)).over, "what is deep counts"
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert open_descriptors() == before
     finally:
         os.close(innermost)
         # pytest's own removal recurses

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.descriptors import open_descriptors
 from tests.requirement import requirement
 from trunkline.errors import WorkspaceError
 from trunkline.workspace.folder import Workspace
@@ -110,10 +111,10 @@ def test_the_walk_refuses_a_link_and_says_so_and_a_file_otherwise(workspace: Wor
 
 
 def test_no_descriptor_is_left_open_whether_the_walk_succeeds_or_not(workspace: Workspace) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_descriptors()
     with workspace.acting(), open_folder(workspace.fd, ("a", "b", "c"), make=True):
         pass
     for names in (("a", "nothing"), ("nothing",)):
         with pytest.raises(WorkspaceError), open_folder(workspace.fd, names):
             pass
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_descriptors() == before

@@ -7,10 +7,10 @@ import errno
 import statistics
 import struct
 import time
-from pathlib import Path
 
 import pytest
 
+from tests.descriptors import open_descriptors
 from tests.requirement import requirement
 from trunkline.errors import WorkspaceError
 from trunkline.workspace.folder import Workspace
@@ -112,10 +112,6 @@ async def test_the_longest_command_and_variable_arrive_whole(sandbox: Sandbox, w
         sandbox, workspace, f'echo {"x" * 119_000} | wc -c; printf %s "$A" | wc -c', env={"A": "ä" * 30_000}
     )
     assert ran.stdout.text.split() == ["119001", "60000"]
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def test_descriptors_are_given_back(sandbox: Sandbox, workspace: Workspace) -> None:

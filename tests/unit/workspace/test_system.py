@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from tests.descriptors import open_descriptors
 from trunkline.errors import WorkspaceError
 from trunkline.workspace.edits import Edit
 from trunkline.workspace.files import create_file, delete_file, edit_file, read_file
@@ -45,10 +46,6 @@ def descriptors_left(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for descriptor in taken:
             os.close(descriptor)
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 FILE_TOOLS: dict[str, Callable[[Workspace], object]] = {

@@ -32,7 +32,7 @@ from trunkline.edges.nostr.discovery import Book, Fate, Record, Records
 from trunkline.edges.nostr.events import Event, signed
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import BadMessage, JobFeedback, Status
-from trunkline.edges.nostr.orders import ASKED, OVER, PROCESS, VERDICT, BadOrder, Order, Request
+from trunkline.edges.nostr.orders import ASKED, OVER, PROCESS, VERDICT, BadOrder, EndPayment, Order, Paying, Request
 from trunkline.edges.nostr.results import Finding, Received
 from trunkline.effects import Answer, Cancel, Deliver, Reply
 from trunkline.entries import ProcessStep
@@ -42,6 +42,8 @@ from trunkline.jobs.schemas import SANDBOX
 from trunkline.jobs.verification import MOST_MORE, JobVerdict
 from trunkline.model import Behalf, Circumstance, Fault, Now, Principal, fault
 from trunkline.model import Status as CallStatus
+from trunkline.money import bolt11
+from trunkline.money.wallet import Paid
 
 EDGE: Final = "nostr"
 # Our record of providers: one subject for each.
@@ -49,6 +51,8 @@ PROVIDERS: Final = "nostr.provider"
 # A provider's steps before they are written anew as one.
 MAX_STEPS: Final = 16
 JUDGE: Final = "judge "
+PAY: Final = "pay "
+PAY_TOOL: Final = "nostr.wallet/pay"
 # Right after a start announcements come in one by one.
 LOOK_S: Final = 5.0
 # A provider that has begun may take so many times as long as one that has said nothing.
@@ -75,7 +79,7 @@ class ListenAgain(Struct, frozen=True):
     """Ask relays for everything about the open requests: what came before may have been dropped."""
 
 
-Output = Happened | Say | ListenAgain
+Output = Happened | Say | ListenAgain | EndPayment
 
 
 class Lookups(Struct, frozen=True):
@@ -87,6 +91,8 @@ class Lookups(Struct, frozen=True):
     is_open: Callable[[str], bool]
     # Why a call may not go on by the rules of now.
     denied: Callable[[str], Fault | None]
+    # What somebody, an npub, was paid before.
+    paid_before: Callable[[str], Paid]
 
 
 class Buyer:
@@ -172,6 +178,8 @@ class Buyer:
                 self._cancel(effect, now)
             case Reply():
                 self._recorded(effect, now)
+            case Answer(ref=ref) if ref.startswith(PAY):
+                self._pay_answered(effect, now)
             case Answer():
                 self._judge_answered(effect, now)
         return self._take()
@@ -272,13 +280,79 @@ class Buyer:
                 self._over(order, request, "failed", _words(order, said), now)
                 return
             case Status.PAYMENT_REQUIRED:
-                self._over(order, request, "failed", "it asks to be paid first", now)
+                self._ask_to_pay(order, request, said, event, now)
                 return
             case _:
                 request.state = "working"
                 request.due = now.mono + max(order.patience_s * WORKING_TIMES, order.need.minutes * 60)
                 request.is_silent = False
         self._show(order, request, said)
+
+    def _ask_to_pay(self, order: Order, request: Request, said: JobFeedback, event: Event, now: Now) -> None:
+        """A provider wants money first: a call of its own, which a person is asked about. Once for each provider."""
+        if request.paying is not None:
+            return
+        bid = order.options.bid_msats
+        try:
+            invoice = bolt11.read(said.invoice)
+        except bolt11.NotAnInvoice as error:
+            self._over(order, request, "failed", f"it asks to be paid by what is no invoice: {error}", now)
+            return
+        msats = invoice.amount_msats
+        if msats is None or said.amount_msats != msats:
+            self._over(order, request, "failed", "it asks for another amount than its invoice", now)
+            return
+        if bid is not None and msats > bid:
+            self._over(order, request, "failed", f"it asks for {msats} msats, and {bid} are bid", now)
+            return
+        request.paying = Paying(msats, said.invoice, invoice.payment_hash, event)
+        request.state, request.due, request.is_silent = "working", order.deadline, False
+        call, npub = order.call, npub_of(request.provider)
+        job = {"schema_id": order.job.schema_id, "job_hash": order.job_hash, "request_id": request.event.id}
+        wish = {
+            "amount_msats": msats,
+            "payee": npub,
+            "job": {**job, "order": order.call_id},
+            "paid_before": self._lookups.paid_before(npub),
+            "invoice": said.invoice,
+            "asked": event,
+        }
+        self._out.append(
+            CallRequested(
+                self.session,
+                f"{PAY}{request.event.id}",
+                Principal(call.caller),
+                PAY_TOOL,
+                Raw(msgspec.json.encode(wish)),
+                # By the invoice, which the provider tells again after a restart: it is paid once.
+                key=f"{order.call_id}/pay/{invoice.payment_hash}",
+                correlation_id=call.correlation_id,
+                causation_id=call.call_id,
+                on_behalf_of=Behalf(call.chain, len(call.chain), (Circumstance.UNTRUSTED,)),
+            )
+        )
+
+    def _pay_answered(self, answer: Answer, now: Now) -> None:
+        """It is held or paid, or it is not; where nobody knows, it is not tried again."""
+        name = answer.ref.removeprefix(PAY)
+        order = self._by_request.get(name)
+        request = None if order is None else order.requests[name]
+        if order is None or request is None or request.paying is None:
+            return
+        paying = request.paying
+        paying.call_id = answer.call_id or ""
+        if answer.status is CallStatus.SUCCEEDED:
+            paying.state = "done"
+            paying.preimage = _preimage(answer.output)
+            request.due = now.mono + max(order.patience_s * WORKING_TIMES, float(order.need.minutes) * 60)
+            self._advance(order, now)
+            return
+        paying.state = "over"
+        why = answer.status.value if answer.fault is None else f"{answer.status.value}: {answer.fault.message}"
+        if request.is_open:
+            self._over(order, request, "failed", f"it was not paid ({why})"[:MAX_REASON_CHARS], now)
+        else:
+            self._advance(order, now)
 
     def _show(self, order: Order, request: Request, said: JobFeedback) -> None:
         if request.shown >= MAX_SHOWN:
@@ -350,7 +424,7 @@ class Buyer:
 
     def _advance(self, order: Order, now: Now) -> None:
         """Judge what there is, ask whoever is missing, and end what has nobody left."""
-        if order.call_id not in self._orders or order.is_judging:
+        if order.call_id not in self._orders or order.is_judging or order.is_paying:
             return
         if len(order.results) >= order.goal:
             verdict = self._verdict(order, order.wanted)
@@ -548,6 +622,7 @@ class Buyer:
         self._out.append(finished)
         if order.requests:
             self._step(order.call_id, VERDICT, Raw(msgspec.json.encode(finding)), done=True)
+        self._out += orders.payment_ends(order, finding)
         self._take_back([r.event.id for r in order.open_requests() if r.state != "recording"], now)
         self._remember(order, finding)
         # Whoever waits for one of these providers can have it.
@@ -586,6 +661,18 @@ class Buyer:
 
     def _note(self, code: str, who: str, detail: str) -> None:
         self._out.append(Noticed(code, EDGE, who, detail))
+
+
+def _preimage(output: Raw | None) -> str:
+    """Of a payment that was made at once."""
+    try:
+        return msgspec.json.decode(bytes(output or b"{}"), type=_PaidOutput).preimage
+    except msgspec.DecodeError:
+        return ""
+
+
+class _PaidOutput(Struct):
+    preimage: str = ""
 
 
 def _words(order: Order, said: JobFeedback) -> str:

@@ -10,9 +10,9 @@ than its share. The same book, record, job and source of chance give the same or
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping
+from fractions import Fraction
 from random import Random
 from typing import Final, Literal
 
@@ -21,8 +21,10 @@ from msgspec import Struct, structs
 from trunkline.config import NostrKinds
 from trunkline.edges.nostr import messages
 from trunkline.edges.nostr.events import Event
-from trunkline.edges.nostr.messages import MAX_MSATS, Announced, Announcement, BadMessage, Pricing
+from trunkline.edges.nostr.messages import Announced, Announcement, BadMessage, Pricing
 from trunkline.model import Now
+from trunkline.money import quotes
+from trunkline.money.quotes import Prices
 
 # Announcements that are kept, all together and of one provider, and their bytes: read, they take up to five times that
 # in memory. A network of jobs has some hundreds, of a kilobyte each.
@@ -238,15 +240,11 @@ def is_able(announcement: Announcement, need: Need) -> bool:
 
 
 def price(pricing: Pricing, need: Need) -> int:
-    """What a job would cost by these prices, in thousandths of a satoshi. Outputs are taken to be as long as inputs."""
-    per_1k = _bounded(pricing.input_tokens_per_1k_msats) + _bounded(pricing.output_tokens_per_1k_msats)
-    msats = need.tokens / 1000 * per_1k + need.minutes * _bounded(pricing.sandbox_per_minute_msats)
-    return min(math.ceil(msats), MAX_MSATS)
-
-
-def _bounded(msats: float) -> float:
-    # An announcement may say any number, and the largest ones cannot be added.
-    return float(min(msats, MAX_MSATS))
+    """What a job would cost by these prices, in thousandths of a satoshi."""
+    prices = Prices(
+        pricing.input_tokens_per_1k_msats, pricing.output_tokens_per_1k_msats, pricing.sandbox_per_minute_msats
+    )
+    return quotes.price(prices, need.schema_id, need.tokens, Fraction(need.minutes))
 
 
 def reliability(announcement: Announcement, record: Record) -> float:

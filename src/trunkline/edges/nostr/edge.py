@@ -11,12 +11,13 @@ from trunkline.addresses import host_and_port
 from trunkline.edges.background import Background
 from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings
 from trunkline.edges.listener import Address
-from trunkline.edges.nostr import messages
+from trunkline.edges.nostr import messages, nip47
 from trunkline.edges.nostr.announcing import Announcer, count_record
 from trunkline.edges.nostr.client import OLDEST_S, Bad, Client
 from trunkline.edges.nostr.events import MAX_CONTENT_BYTES, Draft, Event
 from trunkline.edges.nostr.jobs_agent import RemoteJobs
 from trunkline.edges.nostr.keys import own_signer
+from trunkline.edges.nostr.money import Money
 from trunkline.edges.nostr.offer import Offer
 from trunkline.edges.nostr.provider import EDGE, Provider
 from trunkline.edges.nostr.relay import Settings
@@ -29,8 +30,9 @@ KEYS: Final = "keys"
 RELAY_FOLDER: Final = "relay"
 REQUESTS: Final = "requests"
 DELETIONS: Final = "deletions"
+WALLET: Final = "wallet"
 # Kinds of Nostr Wallet Connect (NIP-47), which a buyer's wallet speaks beside his jobs.
-WALLET_KINDS: Final = (13_194, 23_194, 23_195)
+WALLET_KINDS: Final = (nip47.INFO, nip47.REQUEST, nip47.RESPONSE)
 CONNECT_S: Final = 5.0
 # What is still to be told when the exchange stops is told for so long; the rest is on record.
 LAST_WORDS_S: Final = 2.0
@@ -47,7 +49,10 @@ class NostrEdge(RunningEdge):
         self.client = Client(given.feed, self._background, self.signer)
         self.client.on_bad = self._bad
         self.offer = Offer(given.config, given.views)
-        self.provider = Provider(given.feed, given.views, self._settings, self.signer, self.offer, self._say)
+        self.money = Money(given, self.signer.public, self._background, self.client.say, self._relay_url)
+        self.provider = Provider(
+            given.feed, given.views, self._settings, self.signer, self.offer, self.money.till, self._say
+        )
         self._announcer = Announcer(given.feed, self._settings, self.offer, self.provider.tally, self._announce)
         self._relay: RelayProcess | None = None
         self.jobs = RemoteJobs(
@@ -60,7 +65,15 @@ class NostrEdge(RunningEdge):
             given.process,
             given.version,
             given.entropy,
+            self.money.settling,
         )
+
+    def prepare(self) -> None:
+        """Budgets hold for payments that were asked about before a restart."""
+        self.money.prepare()
+
+    def _relay_url(self) -> str:
+        return "" if self._relay is None else self._relay.url
 
     # -- starting and stopping -----------------------------------------------------------------------------------------
 
@@ -78,10 +91,13 @@ class NostrEdge(RunningEdge):
         # Deletions first: a request that was taken back while we were away is then not taken on.
         self.client.subscribe(DELETIONS, self._deletions, self._deleted)
         self.client.subscribe(REQUESTS, self._requests, self._requested)
+        self.client.subscribe(WALLET, self.money.service.filters, self._wallet_asked)
         # Also that nothing is offered: relays may still have what was said before.
         self._announcer.start()
         if self._relay is not None:
             await self.client.wait_connected(self._relay.url, CONNECT_S)
+        self.money.service.start(self._given.feed.now())
+        await self.money.start()
         await self.jobs.start()
 
     def _embedded(self) -> RelayProcess:
@@ -89,7 +105,7 @@ class NostrEdge(RunningEdge):
         host, port = host_and_port(self._settings.relay)
         lasting = (
             kinds.announcement, kinds.agent_profile, kinds.agent_state, kinds.tick_request, kinds.tick_result,
-            kinds.trajectory_session, kinds.trajectory_event,
+            kinds.trajectory_session, kinds.trajectory_event, nip47.INFO,
         )  # fmt: skip
         carried = (kinds.request, kinds.result, kinds.feedback, messages.DELETION, *WALLET_KINDS, *lasting)
         relay = Settings(host, port, str(given.home / RELAY_FOLDER), carried, lasting, MAX_CONTENT_BYTES)
@@ -99,7 +115,9 @@ class NostrEdge(RunningEdge):
     async def stop(self) -> None:
         """Tell what is left to tell, and let go of all relays; what no relay has is on record."""
         self.jobs.stop()
+        self.money.stop()
         self._announcer.stop()
+        self.client.unsubscribe(WALLET)
         self.client.unsubscribe(REQUESTS)
         self.client.unsubscribe(DELETIONS)
         with suppress(TimeoutError):
@@ -125,6 +143,11 @@ class NostrEdge(RunningEdge):
         if event.kind == messages.DELETION:
             self.provider.deleted(event, self._given.feed.now())
 
+    def _wallet_asked(self, event: Event, url: str) -> None:
+        # Only on the relay that connections name: what strangers elsewhere say to the wallet is not looked at.
+        if url == self._relay_url():
+            self.money.service.heard(event, self._given.feed.now())
+
     def _say(self, event: Event, told: Callable[[bool], None]) -> None:
         self.client.say(event).add_done_callback(lambda done: None if done.cancelled() else told(done.result()))
 
@@ -148,6 +171,7 @@ class NostrEdge(RunningEdge):
             **self.client.status(),
             **self.provider.status(),
             **self.jobs.status(),
+            **self.money.status(),
             **restarts,
         }
 

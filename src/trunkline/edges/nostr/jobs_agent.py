@@ -24,7 +24,7 @@ from trunkline.edges.nostr.discovery import Book, Records
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import BadMessage
-from trunkline.edges.nostr.orders import PROCESS
+from trunkline.edges.nostr.orders import PROCESS, EndPayment
 from trunkline.edges.nostr.session import Filter
 from trunkline.edges.resident import Resident
 from trunkline.effects import Answer, Cancel, Deliver, Reply, ToSession
@@ -32,6 +32,7 @@ from trunkline.entries import ProcessStep
 from trunkline.events import Event as Happened
 from trunkline.events import Noticed
 from trunkline.model import Now, ProcessIdentity, Status, ToolDefinition
+from trunkline.money.wallet import Paid
 
 ANSWERS: Final = "answers"
 ANNOUNCEMENTS: Final = "announcements"
@@ -56,6 +57,16 @@ class Relays(Protocol):
         """Be told no more."""
 
 
+class Ending(Protocol):
+    """Whoever ends payments for jobs that we buy."""
+
+    def end(self, payment: EndPayment) -> None:
+        """The job has its verdict."""
+
+    def paid_before(self, provider: str) -> Paid:
+        """What a provider, an npub, was paid before."""
+
+
 class RemoteJobs(Resident):
     """The agent, and everything that it needs to buy jobs. ``say`` tells relays of an event and hears whether one took
     it.
@@ -75,6 +86,7 @@ class RemoteJobs(Resident):
         process: ProcessIdentity,
         version: str,
         entropy: Callable[[int], bytes],
+        settling: Ending,
     ) -> None:
         super().__init__(feed, EDGE, remote_tools.AGENT, version, process, entropy)
         self._views = views
@@ -85,7 +97,8 @@ class RemoteJobs(Resident):
         chance = Random(entropy(16))
         self.records = Records()
         self.book = Book(settings.kinds, chance, self.records)
-        lookups = Lookups(self._steps, self._is_open, views.denied)
+        self._settling = settling
+        lookups = Lookups(self._steps, self._is_open, views.denied, settling.paid_before)
         self.buyer = Buyer(settings, signer, self.book, self.records, lookups, entropy, chance)
         self._alarm = Alarm(feed, self.buyer.wake_at, self._wake)
         self._offered: tuple[str, ...] = remote_tools.offered(())
@@ -175,6 +188,8 @@ class RemoteJobs(Resident):
                 self._say(one.event)
             elif isinstance(one, ListenAgain):
                 self._listen()
+            elif isinstance(one, EndPayment):
+                self._settling.end(one)
         self._alarm.set()
 
     def _say(self, event: Event) -> None:

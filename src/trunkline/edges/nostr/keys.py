@@ -76,17 +76,33 @@ class Signer:
         except (_sdk().NostrSdkError, ValueError, UnicodeError):
             raise CannotDecrypt("it is not NIP-44 for this key by its author") from None
 
+    def encrypt_old(self, text: str, to: str) -> str:
+        """The same in the older form (NIP-04), for wallets' clients that know no other."""
+        return str(self._keys.nip04_encrypt(_sdk().PublicKey.parse(to), text))
+
+    def decrypt_old(self, payload: str, by: str) -> str:
+        """What the holder of that public key wrote to us in the older form."""
+        try:
+            return str(self._keys.nip04_decrypt(_sdk().PublicKey.parse(by), payload))
+        except (_sdk().NostrSdkError, ValueError, UnicodeError):
+            raise CannotDecrypt("it is not NIP-04 for this key by its author") from None
+
 
 def own_signer(folder: Path, entropy: Callable[[int], bytes] = secrets.token_bytes) -> Signer:
     """Our pair, made in ``folder`` when there is none yet. ``ConfigError`` names a file that cannot be used."""
-    path = folder / OWN_FILE
+    return Signer(kept_secret(folder / OWN_FILE, entropy))
+
+
+def kept_secret(path: Path, entropy: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
+    """The private key in a file, made when there is none yet. ``ConfigError`` names one that cannot be used."""
     secret = key_files.kept(path, lambda: _new_secret(entropy))
     try:
         if len(secret) != SEED_BYTES:
             raise ValueError
-        return Signer(secret)
+        Signer(secret)
     except (_sdk().NostrSdkError, ValueError):
         raise ConfigError(f"is damaged: it should have {SEED_BYTES} bytes that are a key", str(path)) from None
+    return secret
 
 
 def _new_secret(entropy: Callable[[int], bytes]) -> bytes:

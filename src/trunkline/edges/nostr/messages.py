@@ -29,6 +29,9 @@ SCHEMA_ID: Final = re.compile(r"oa(\.[a-z][a-z0-9_]*){1,2}\.v[1-9][0-9]*")
 MAX_SCHEMA_ID_CHARS: Final = 128
 SHA256: Final = re.compile(r"sha256:[0-9a-f]{64}")
 DELETION: Final = 5
+# Silent point 11: the buyer's idempotency key, where he has one.
+KEY_PARAM: Final = ("param", "idempotency_key")
+MAX_KEY_CHARS: Final = 128
 JSON_OUTPUT: Final = "application/json"
 # What people read in a feedback; more is cut.
 MAX_STATUS_CHARS: Final = 500
@@ -85,6 +88,8 @@ class JobRequest(Struct, frozen=True):
     relays: tuple[str, ...] = ()
     # It was encrypted to us, and so is every word about it.
     is_private: bool = False
+    # The buyer's own name for what he wants: the same key is the same quote. Empty: he has none.
+    key: str = ""
 
 
 class _Envelope(Struct):
@@ -124,6 +129,7 @@ def read_request(event: Event, decrypt: Decrypt | None = None) -> JobRequest:
         providers=providers_of(event),
         relays=tuple(url for tag in event.tags_named("relays") for url in tag[1:]),
         is_private=is_private,
+        key=next((tag[2] for tag in tags if tag[:2] == KEY_PARAM and len(tag) > 2), "")[:MAX_KEY_CHARS],
     )
 
 
@@ -233,6 +239,8 @@ class _ResultContent(Struct):
     output_hash: str
 
 
+# The tag of a result that holds its receipt; of a private job it stands in the encrypted content.
+RECEIPT: Final = "receipt"
 _result: Final = msgspec.json.Decoder(_ResultContent).decode
 
 
@@ -246,17 +254,22 @@ def result_draft(
     created_at: int,
     amount_msats: int | None = None,
     invoice: str = "",
+    receipt: str = "",
     encrypt: Encrypt | None = None,
     max_bytes: int | None = None,
 ) -> Draft:
-    """The result of a job, with its request (NIP-90). Nothing of a private job stands in the clear.
+    """The result of a job, with its request (NIP-90) and its receipt. Nothing of a private job stands in the clear.
 
     What NIP-90 repeats of the request is left out where the event would be larger than ``max_bytes``; ``TooLarge`` if
     it is even then.
     """
-    written = {"outputs": outputs, "provenance": provenance, "output_hash": output_hash}
+    written: dict[str, object] = {"outputs": outputs, "provenance": provenance, "output_hash": output_hash}
+    if receipt and encrypt is not None:
+        written[RECEIPT] = Raw(receipt.encode())
     content = msgspec.json.encode(written).decode()
     tags: list[Tag] = [*_about(request), *_amount(amount_msats, invoice)]
+    if receipt and encrypt is None:
+        tags.append((RECEIPT, receipt))
     repeated: list[Tag] = [("request", msgspec.json.encode(request).decode())]
     if encrypt is None:
         repeated += [tag for tag in request.tags if tag[:1] == ("i",)]

@@ -16,10 +16,14 @@ from msgspec import Raw, Struct
 from trunkline import strictjson
 from trunkline.config import Config, tool_of_offer
 from trunkline.edges.exchange import Views
-from trunkline.jobs import models
+from trunkline.edges.nostr.till import Priced
+from trunkline.jobs import models, verification
 from trunkline.jobs.schemas import EMBEDDING, SANDBOX, JobType, count_tokens, job_types
 from trunkline.jobs.tool_schemas import job_type_of, schema_id_of
+from trunkline.jobs.verification import Result
 from trunkline.model import ToolView
+from trunkline.money import quotes
+from trunkline.money.quotes import Prices
 
 # Outcomes of a sandbox that a buyer does not pay for: the result is sent, and the feedback says `error`.
 FAILED_RUNS: Final = frozenset({"failed", "timeout", "cancelled", "error"})
@@ -87,6 +91,23 @@ class Offer:
             raise NotServed(f"inputs: {error.fault}") from None
         if not is_named:
             raise NotServed("job_hash does not compute: it is that of {schema_id, inputs} with all defaults filled in")
+
+    def priced(self, schema_id: str, inputs: Raw, prices: Prices) -> Priced:
+        """What a job costs by these prices, and its hash. Its inputs were checked."""
+        job_type = self._type(schema_id)
+        filled = job_type.filled(_object(inputs))
+        return Priced(schema_id, quotes.price_of(prices, schema_id, filled), job_type.job_hash(filled))
+
+    def problem(self, schema_id: str, inputs: Raw, made: Made, npub: str) -> str:
+        """Why a result of ours is not to be paid; empty if it is right (OA-056 to OA-058)."""
+        job_type = job_types().get(schema_id)
+        if job_type is None:
+            return ""
+        filled = job_type.filled(_object(inputs))
+        result = Result(npub, _object(made.outputs), {"model": made.model, "provider_id": npub}, made.output_hash)
+        if job_type.schema.verification_mode == "objective":
+            return next(iter(verification.objective(job_type, filled, result).reasons), "")
+        return verification.claim_problem(job_type, filled, result)
 
     def made(self, schema_id: str, inputs: Raw, output: Raw) -> Made:
         """What a finished call gives as the result of a job."""

@@ -18,7 +18,7 @@ from trunkline import strictjson
 from trunkline.config import Nostr
 from trunkline.edges.nostr import messages
 from trunkline.edges.nostr.discovery import Fate, Need
-from trunkline.edges.nostr.events import Draft, Event
+from trunkline.edges.nostr.events import Draft, Event, encoded
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import TooLarge
 from trunkline.edges.nostr.remote_tools import HARMLESS, OPTIONS, Options, job_type
@@ -71,11 +71,46 @@ class Request(Struct, eq=False):
     fate: Fate | None = None
     reason: str = ""
     shown: int = 0
+    paying: Paying | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether something may still come of it."""
         return self.state in {"recording", "posted", "working"}
+
+
+class Paying(Struct, eq=False):
+    """What a provider asks to be paid, and how the payment stands."""
+
+    msats: int
+    invoice: str
+    payment_hash: str
+    # The provider's signed event that asks for it.
+    asked: Event
+    # ``asked``: a call pays it, or waits for a person. ``done``: it is held, or paid. ``over``: it will not be.
+    state: Literal["asked", "done", "over"] = "asked"
+    call_id: str = ""
+    # Of what was paid at once.
+    preimage: str = ""
+
+
+class EndPayment(Struct, frozen=True):
+    """A payment for a job that has its verdict: release it if the provider was right, else refund it."""
+
+    payment_hash: str
+    is_right: bool
+    reason: str
+    order: str
+    call_id: str
+    request_id: str
+    schema_id: str
+    job_hash: str
+    # An npub.
+    provider: str
+    msats: int
+    invoice: str
+    asked: Raw
+    preimage: str = ""
 
 
 class AskedStep(Struct, frozen=True):
@@ -153,6 +188,14 @@ class Order(Struct, eq=False):
     def open_requests(self) -> list[Request]:
         """Those of which something may still come."""
         return [request for request in self.requests.values() if request.is_open]
+
+    @property
+    def is_paying(self) -> bool:
+        """Whether a payment for a result that is there has not ended: the verdict would not know what to do with it."""
+        return any(
+            request.state == "answered" and request.paying is not None and request.paying.state == "asked"
+            for request in self.requests.values()
+        )
 
     def live(self) -> int:
         """How many results there are, or may be soon."""
@@ -306,6 +349,30 @@ def finding_of(order: Order, verdict: JobVerdict | None) -> Finding:
         job_hash=order.job_hash,
         output_hash=found.output_hash,
     )
+
+
+def payment_ends(order: Order, finding: Finding) -> Iterator[EndPayment]:
+    """What becomes of each payment of a job: only who was right is paid (OA-063)."""
+    for request in order.requests.values():
+        paying, npub = request.paying, npub_of(request.provider)
+        if paying is None:
+            continue
+        is_right = npub in finding.to_be_paid
+        yield EndPayment(
+            payment_hash=paying.payment_hash,
+            is_right=is_right,
+            reason="" if is_right else request.reason or f"the job ended as {finding.state} without this result",
+            order=order.call_id,
+            call_id=paying.call_id,
+            request_id=request.event.id,
+            schema_id=order.job.schema_id,
+            job_hash=order.job_hash,
+            provider=npub,
+            msats=paying.msats,
+            invoice=paying.invoice,
+            asked=Raw(encoded(paying.asked)),
+            preimage=paying.preimage,
+        )
 
 
 def fates_of(order: Order, finding: Finding) -> Iterator[tuple[Request, Fate]]:

@@ -2,7 +2,7 @@
 
 Theory of operation, of one job::
 
-    request ──> looked at ──> (waits for a place) ──> TAKEN ──call──> ANSWERED ──a relay has it──> done
+    request ──> looked at ──> (is paid, waits for a place) ──> TAKEN ──call──> ANSWERED ──a relay has it──> done
                    └── not for us, not offered, wrong, deleted: at most a feedback `error`, and no call
 
 A job that is taken on is a step on record with its request, so that it is gone on with after a restart: the call has
@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -31,11 +31,13 @@ from trunkline.edges.nostr.events import Draft, Event, signed
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import BadMessage, Encrypt, JobRequest, Provenance, Status
 from trunkline.edges.nostr.offer import NotServed, Offer
+from trunkline.edges.nostr.till import Paid, Priced, Till
 from trunkline.effects import Answer, Progress, Reply, ToSession, Wait
 from trunkline.entries import ProcessStep
 from trunkline.events import CallRequested, CancelRequested, Noticed, ProcessStepped
 from trunkline.model import Now, Principal
 from trunkline.model import Status as CallStatus
+from trunkline.money.quotes import KeyTaken
 
 log = logging.getLogger("trunkline")
 
@@ -54,28 +56,9 @@ MAX_REMEMBERED: Final = 4096
 MAX_PARTIAL: Final = 20
 PARTIAL_S: Final = 1.0
 CANCELED: Final = "canceled"
-
-
-class Invoice(Struct, frozen=True):
-    """What a job costs, and where to pay it."""
-
-    msats: int
-    bolt11: str
-
-
-class Till(Protocol):
-    """Whether a job has to be paid before it is called. Whoever is asked says ``Provider.paid`` when it was."""
-
-    def invoice(self, request: JobRequest) -> Invoice | None:
-        """What is to be paid; None: nothing."""
-
-
-class Free:
-    """Nothing costs anything."""
-
-    def invoice(self, request: JobRequest) -> Invoice | None:  # noqa: ARG002  (whatever it is)
-        """Nothing."""
-        return None
+NOT_RIGHT: Final = "the run did not succeed; the result says how"
+# What an amount, an invoice and a receipt add to a result.
+RECEIPT_BYTES: Final = 4096
 
 
 class Tally(Struct):
@@ -109,6 +92,17 @@ class _Answered(Struct, frozen=True, omit_defaults=True):
 
 _taken: Final = msgspec.json.Decoder(_Taken).decode
 _answered: Final = msgspec.json.Decoder(_Answered).decode
+
+
+class Outcome(Struct, frozen=True):
+    """How a job ended, as its last event says it."""
+
+    draft: Draft
+    is_success: bool
+    # Why nothing is paid for it.
+    problem: str = ""
+    # What the feedback beside a result says.
+    text: str = ""
 
 
 class Job(BaseSink):
@@ -157,6 +151,7 @@ class Provider:
         settings: Nostr,
         signer: Signer,
         offer: Offer,
+        till: Till,
         say: Callable[[Event, Callable[[bool], None]], None],
     ) -> None:
         self._feed = feed
@@ -165,7 +160,8 @@ class Provider:
         self._signer = signer
         self._offer = offer
         self._say = say
-        self.till: Till = Free()
+        self._till = till
+        till.on_held, till.on_expired = self.paid, self.expired
         self.tally = Tally()
         # Taken on; those that wait for a place; those that wait for payment. By the request's id.
         self._jobs: dict[str, Job] = {}
@@ -223,28 +219,52 @@ class Provider:
         if (job.event.pubkey, name) in self._deleted:
             self._refuse(job.event, CANCELED, now)
             return
+        schema_id, inputs = job.request.schema_id, job.request.inputs
         try:
-            self._offer.check(job.request.schema_id, job.request.inputs, job.request.job_hash)
-        except NotServed as error:
+            self._offer.check(schema_id, inputs, job.request.job_hash)
+            priced = self._offer.priced(schema_id, inputs, self._till.prices)
+            if priced.msats and len(self._unpaid) < MAX_WAITING:
+                self._ask_to_pay(job, priced, now)
+                return
+        except (NotServed, KeyTaken) as error:
             self._refuse(job.event, str(error), now)
             return
-        invoice = self.till.invoice(job.request)
-        if invoice is not None and len(self._unpaid) < MAX_WAITING:
-            self._unpaid[name] = job
-            self._tell(job, Status.PAYMENT_REQUIRED, "", now, msats=invoice.msats, invoice=invoice.bolt11)
-        elif invoice is None and len(self._jobs) < self._settings.max_jobs:
+        if not priced.msats and len(self._jobs) < self._settings.max_jobs:
             self._open(job)
-        elif invoice is None and len(self._waiting) < MAX_WAITING:
+        elif not priced.msats and len(self._waiting) < MAX_WAITING:
             self._waiting.append(job)
         else:
             self._refuse(job.event, "at capacity; try again later", now)
 
+    # -- a job that is to be paid --------------------------------------------------------------------------------------
+
+    def _ask_to_pay(self, job: Job, priced: Priced, now: Now) -> None:
+        """Say what it costs. Nothing is called before the money is held (OA-080)."""
+        invoiced = self._till.quote(job.request, priced, now)
+        assert invoiced is not None
+        self._unpaid[job.event.id] = job
+        draft = self._feedback(
+            job, Status.PAYMENT_REQUIRED, "", int(now.wall), msats=invoiced.msats, invoice=invoiced.text
+        )
+        event = signed(draft, self._signer)
+        self._till.asked(invoiced.payment_hash, event)
+        self._say(event, _nobody)
+
     def paid(self, request_id: str) -> None:
-        """A job that waited for payment may be called."""
+        """The money of a job that waited for it is held: it may be called."""
+        job = self._unpaid.pop(request_id, None)
+        if job is None:
+            # Taken back, or forgotten, while it was paid.
+            self._till.settle(request_id, "the request was taken back", self._feed.now(), _nothing)
+            return
+        self._waiting.append(job)
+        self._fill()
+
+    def expired(self, request_id: str) -> None:
+        """Nobody paid in time."""
         job = self._unpaid.pop(request_id, None)
         if job is not None:
-            self._waiting.append(job)
-            self._fill()
+            self._refuse(job.event, "it was not paid in time", self._feed.now())
 
     def deleted(self, event: Event, now: Now) -> None:
         """A buyer takes requests back (NIP-09): what has not ended is canceled."""
@@ -259,6 +279,7 @@ class Provider:
                     self._feed.feed([CancelRequested(job.number, "cancel", by, target=CALL, reason=reason)])
                 else:
                     self._drop(job)
+                    self._till.settle(name, "the buyer took the request back", now, _nothing)
                     self._refuse(job.event, CANCELED, now)
 
     def _drop(self, job: Job) -> None:
@@ -286,6 +307,7 @@ class Provider:
             except (msgspec.DecodeError, BadMessage):
                 # Not what we write: nothing can be told to anybody, and it must not be looked at at each start.
                 self._feed.feed([ProcessStepped(0, "", PROCESS, subject, "lost", Raw(b"{}"), done=True)])
+        self._till.take_up(lambda name: name in self._jobs, now)
         self._room_at = now.mono
 
     def _resume(self, steps: list[ProcessStep]) -> None:
@@ -315,6 +337,7 @@ class Provider:
         """It is on record: make its call."""
         if reply.fault is not None:
             self.forget(job)
+            self._till.settle(job.event.id, reply.fault.message, now, _nothing)
             self._refuse(job.event, reply.fault.message, now)
         else:
             self._call(job)
@@ -351,37 +374,68 @@ class Provider:
         self._tell(job, Status.PARTIAL, "", now, content=_shown(progress.data))
 
     def ended(self, job: Job, answer: Answer, now: Now) -> None:
-        """It has its outcome: the last event is signed and put on record, then told."""
-        draft, is_success, text = self._outcome(job, answer, now)
+        """It has its outcome: what is held for it is released or refunded, then its last event is put on record."""
+        is_held = self._till.held_for(job.event.id) is not None
+        found = self._outcome(job, answer, now, RECEIPT_BYTES if is_held else 0)
+        if not job.is_canceled and not answer.refused:
+            took_ms = (answer.finished_ms or now.ms) - (answer.started_ms or answer.finished_ms or now.ms)
+            self.tally.add(found.is_success, took_ms)
+        if is_held:
+            problem = "" if found.is_success else found.problem
+            self._till.settle(job.event.id, problem, now, lambda paid: self._conclude(job, answer, found, paid))
+        else:
+            self._conclude(job, answer, found, self._paid_before(job) if found.is_success else None)
+
+    def _paid_before(self, job: Job) -> Paid | None:
+        """A crash came between its receipt and its result."""
+        if not job.has_begun:
+            return None
+        priced = self._offer.priced(job.request.schema_id, job.request.inputs, self._till.prices)
+        return self._till.paid_before(job.event.id, priced.job_hash) if priced.msats else None
+
+    def _conclude(self, job: Job, answer: Answer, found: Outcome, paid: Paid | None) -> None:
+        """Put the last event on record; it is told when it is there."""
+        if job.event.id not in self._jobs:
+            return
+        draft = found.draft
+        if paid is not None:
+            draft = self._outcome(job, answer, self._feed.now(), 0, paid).draft
         status = None
         if draft.kind == self._settings.kinds.result:
-            status = Status.SUCCESS if is_success else Status.ERROR
-        took_ms = (answer.finished_ms or now.ms) - (answer.started_ms or answer.finished_ms or now.ms)
-        if not job.is_canceled and not answer.refused:
-            self.tally.add(is_success, took_ms)
-        last = self._last[job.event.id] = _Answered(signed(draft, self._signer), status, text)
+            status = Status.SUCCESS if found.is_success else Status.ERROR
+        last = self._last[job.event.id] = _Answered(signed(draft, self._signer), status, found.text)
         self._step(job, ANSWERED, Raw(msgspec.json.encode(last)))
 
-    def _outcome(self, job: Job, answer: Answer, now: Now) -> tuple[Draft, bool, str]:
-        """The last event, whether the job succeeded, and what is said beside a result."""
+    def _outcome(self, job: Job, answer: Answer, now: Now, spare_bytes: int, paid: Paid | None = None) -> Outcome:
+        """The last event, whether the job succeeded, and what is said beside a result. ``spare_bytes`` are left for
+        what is added when it is paid.
+        """
         at = (answer.finished_ms or now.ms) // 1000
         if job.is_canceled or answer.status is CallStatus.CANCELED:
-            return self._feedback(job, Status.ERROR, CANCELED, at), False, ""
+            return self._without_result(job, CANCELED, at)
         if answer.status is not CallStatus.SUCCEEDED or answer.output is None:
             why = "it failed" if answer.fault is None else f"{answer.fault.code}: {answer.fault.message}"
-            return self._feedback(job, Status.ERROR, why, at), False, ""
+            return self._without_result(job, why, at)
+        schema_id, inputs = job.request.schema_id, job.request.inputs
         try:
-            made = self._offer.made(job.request.schema_id, job.request.inputs, answer.output)
+            made = self._offer.made(schema_id, inputs, answer.output)
+            problem = self._offer.problem(schema_id, inputs, made, self._signer.npub)
             provenance = Provenance(made.model, self._signer.npub, made.token_counts)
-            encrypt = self._encrypt(job)
             draft = messages.result_draft(
                 self._settings.kinds, job.event, made.outputs, provenance, made.output_hash, created_at=at,
-                encrypt=encrypt, max_bytes=MAX_SENT_BYTES,
+                encrypt=self._encrypt(job), max_bytes=MAX_SENT_BYTES - spare_bytes,
+                amount_msats=None if paid is None else paid.msats,
+                invoice="" if paid is None else paid.invoice,
+                receipt="" if paid is None else bytes(paid.receipt.receipt).decode(),
             )  # fmt: skip
         except (messages.TooLarge, keys.CannotEncrypt, NotServed) as error:
             why = str(error) if isinstance(error, NotServed) else "the result is larger than a relay carries"
-            return self._feedback(job, Status.ERROR, why, at), False, ""
-        return draft, made.is_success, "" if made.is_success else "the run did not succeed; the result says how"
+            return self._without_result(job, why, at)
+        is_success = made.is_success and not problem
+        return Outcome(draft, is_success, "" if is_success else problem, "" if is_success else NOT_RIGHT)
+
+    def _without_result(self, job: Job, why: str, at: int) -> Outcome:
+        return Outcome(self._feedback(job, Status.ERROR, why, at), False, why)
 
     def publish_last(self, job: Job) -> None:
         """Its last event is on record: tell relays until one has it."""
@@ -457,6 +511,10 @@ def _remember(known: dict[T, None], one: T) -> None:
     known[one] = None
     if len(known) > MAX_REMEMBERED:
         del known[next(iter(known))]
+
+
+def _nothing(_paid: Paid | None) -> None:
+    """Nobody waits for how the money of a job ended that was never called."""
 
 
 def _nobody(_is_taken: bool) -> None:

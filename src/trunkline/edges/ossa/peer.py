@@ -46,7 +46,7 @@ from trunkline.edges.ossa.replies import Saying
 from trunkline.edges.ossa.streams import OssaStreams
 from trunkline.edges.ossa.translate import EDGE, US, derived_id
 from trunkline.effects import ConfirmTools, ToSession
-from trunkline.events import Event, Noticed, ProcessStepped
+from trunkline.events import Event, Noticed, ProcessStepped, WordsPassed
 from trunkline.model import (
     AGENT_ID,
     EMPTY_OBJECT,
@@ -219,6 +219,8 @@ class OssaPeer(BaseSink):
                     self.streams.forget(str(piece.stream_id))
                     raise Refused(UNAVAILABLE, f"{recipient.agent_id} cannot be reached now")
                 self._check_stream(piece, recipient.agent_id)
+        told = tuple(target.principal.identity for target in targets if target is not None)
+        self._feed.feed([WordsPassed(self.principal.identity, told, piece.correlation_id)])
         for recipient, target in zip(piece.recipients, targets, strict=True):
             if target is not None and target.attachment is not None:
                 message_id = derived_id(self._peers.key, piece.type, recipient.agent_id, piece.message_id)

@@ -11,12 +11,16 @@ from msgspec import Raw
 
 from trunkline import canonical
 from trunkline.config import Config, Nostr
+from trunkline.edges.edge import Surroundings
 from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import JobFeedback, JobResult
 from trunkline.edges.nostr.offer import Offer
+from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.provider import Provider
+from trunkline.edges.nostr.receipting import Receipting
+from trunkline.edges.nostr.till import Till
 from trunkline.jobs.tool_schemas import schema_id_of
 from trunkline.model import ToolDefinition
 from trunkline.testing.memory import ANY_OBJECT, AttachedAgent, MemoryExchange
@@ -24,6 +28,8 @@ from trunkline.testing.memory import ANY_OBJECT, AttachedAgent, MemoryExchange
 TOOL = "com.example.echo/echo"
 ECHO = schema_id_of(TOOL)
 OURS, BUYER, OTHER = (Signer(bytes(31) + bytes([number])) for number in (1, 2, 3))
+
+WALLET_SECRET = bytes(31) + b"\x11"
 
 
 class Bench:
@@ -51,7 +57,15 @@ class Bench:
     def _provider(self, config: Config) -> Provider:
         given = self.exchange.surroundings()
         offer = Offer(config, given.views)
-        return Provider(given.feed, given.views, self.settings, OURS, offer, self._say)
+        till = self.made_till(given, OURS)
+        return Provider(given.feed, given.views, self.settings, OURS, offer, till, self._say)
+
+    def made_till(self, given: Surroundings, signer: Signer) -> Till:
+        self.payments = Payments(given.feed, given.views, WALLET_SECRET)
+        self.payments.take_up()
+        receipting = Receipting(given.feed, given.views, self.payments)
+        self.till = Till(given.feed, self.settings, signer.public, self.payments, receipting)
+        return self.till
 
     def _say(self, event: Event, told: Callable[[bool], None]) -> None:
         self.said.append(event)

@@ -17,8 +17,11 @@ from trunkline.edges.nostr.events import Draft, Event
 from trunkline.edges.nostr.jobs_agent import GATHER_S, RemoteJobs
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import Announcement, Capabilities, Capacity, Pricing, Provenance, Status
+from trunkline.edges.nostr.payments import Payments
+from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.remote_tools import tool_id
 from trunkline.edges.nostr.session import Filter
+from trunkline.edges.nostr.settling import Settling
 from trunkline.jobs import embedding
 from trunkline.jobs.schemas import EMBEDDING, RERANK, job_types
 from trunkline.model import Now
@@ -57,6 +60,10 @@ def announcement(
     )
 
 
+# The wallet's key.
+WALLET_SECRET = bytes(31) + b"\x11"
+
+
 class Market:
     """One exchange with the agent ``nostr.jobs``. ``said`` is what relays were told, in order.
 
@@ -73,9 +80,15 @@ class Market:
         self.filters: dict[str, Callable[[Now], Sequence[Filter]]] = {}
         self.listened = 0
         given = self.exchange.surroundings()
-        self.agent = RemoteJobs(
-            given.feed, given.views, self.settings, US, self, self._say, given.process, "0", Random(7).randbytes
+        self.payments = Payments(given.feed, given.views, WALLET_SECRET)
+        self.payments.take_up()
+        self.settling = Settling(
+            given.feed, given.views, self.payments, Receipting(given.feed, given.views, self.payments)
         )
+        self.agent = RemoteJobs(
+            given.feed, given.views, self.settings, US, self, self._say, given.process, "0", Random(7).randbytes,
+            self.settling,
+        )  # fmt: skip
         self.agent.begin()
 
     def restarted(self, **changes: Any) -> Market:

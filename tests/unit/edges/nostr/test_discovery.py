@@ -92,7 +92,7 @@ def test_announcements_of_other_names_and_providers_stand_beside_each_other() ->
     assert len(known.book) == 3
     assert known.book.types() == {EMBEDDING: 2, RERANK: 1}
     ready = known.book.choice(Need(EMBEDDING, tokens=1000)).ready
-    assert {one.provider: one.msats for one in ready} == {ANNA.public: 4, BERT.public: 0}
+    assert {one.provider: one.msats for one in ready} == {ANNA.public: 2, BERT.public: 0}
 
 
 @pytest.mark.parametrize(
@@ -134,12 +134,13 @@ def test_a_job_goes_to_nobody_for_whom_it_is_too_large_or_who_is_busy() -> None:
 @requirement("OA-112")
 def test_a_quote_is_computed_from_prices_and_a_bid_is_not_exceeded() -> None:
     prices = Pricing(10, 30, 100)
-    assert price(prices, Need(EMBEDDING, tokens=2500)) == 100
+    assert price(prices, Need(EMBEDDING, tokens=2500)) == 25
+    assert price(prices, Need(RERANK, tokens=2500)) == 100
     assert price(prices, Need(SANDBOX, minutes=1.5)) == 150
     assert price(prices, Need(EMBEDDING, tokens=1)) == 1
     known = Known().heard(event(announcement(msats=10)))
-    assert known.chosen(Need(EMBEDDING, tokens=1000, bid_msats=19)) == []
-    assert known.chosen(Need(EMBEDDING, tokens=1000, bid_msats=20)) == [ANNA.public]
+    assert known.chosen(Need(EMBEDDING, tokens=1000, bid_msats=9)) == []
+    assert known.chosen(Need(EMBEDDING, tokens=1000, bid_msats=10)) == [ANNA.public]
 
 
 @pytest.mark.parametrize("msats", [1.7e308, 2**63 - 1])

@@ -12,14 +12,14 @@ from msgspec import Raw
 from tests.requirement import requirement
 from tests.unit.edges.nostr.kit import BUYER, ECHO, OTHER, OURS, Bench, read
 from trunkline import canonical
-from trunkline.config import NostrKinds
+from trunkline.config import NostrKinds, NostrPricing
 from trunkline.edges.nostr import events
 from trunkline.edges.nostr.keys import Signer, npub_of
-from trunkline.edges.nostr.messages import JobRequest
-from trunkline.edges.nostr.provider import MAX_SENT_BYTES, MAX_WAITING, PROCESS, Invoice
+from trunkline.edges.nostr.provider import MAX_SENT_BYTES, MAX_WAITING, PROCESS
 from trunkline.entries import CallAccepted, CallRefused, CallSettled, ProcessStep
 from trunkline.events import DrainStarted
 from trunkline.model import Status, fault
+from trunkline.money import wallet
 
 
 def calls(bench: Bench) -> list[CallAccepted]:
@@ -291,25 +291,34 @@ def test_a_private_job_for_another_key_is_no_job_of_ours() -> None:
 # --- payment ----------------------------------------------------------------------------------------------------------
 
 
-class Dear:
-    """Everything costs something."""
+def dear() -> Bench:
+    """Everything costs something, and the buyer has money."""
+    bench = Bench(pricing=NostrPricing(input_tokens_per_1k_msats=1_000_000))
+    bench.payments.take(wallet.Opened("buyer", BUYER.public))
+    bench.payments.take(wallet.Funded("buyer", 1_000_000))
+    return bench
 
-    def invoice(self, request: JobRequest) -> Invoice | None:
-        return Invoice(1000, "lnbcrt10n1")
+
+def pay(bench: Bench) -> str:
+    """Pay the last invoice that was asked for; its payment hash."""
+    invoice = bench.payments.issued(bench.feedback()[-1].invoice, bench.exchange.now())
+    bench.till.pay(invoice.payment_hash, "buyer", "provider", bench.exchange.now())
+    return invoice.payment_hash
 
 
-def test_a_job_that_has_to_be_paid_is_called_when_it_was() -> None:
-    bench = Bench()
-    bench.provider.till = Dear()
-    request = bench.ask()
+def test_a_job_that_has_to_be_paid_is_called_when_its_money_is_held() -> None:
+    bench = dear()
+    bench.ask()
     [feedback] = bench.feedback()
-    assert (feedback.status, feedback.amount_msats, feedback.invoice) == ("payment-required", 1000, "lnbcrt10n1")
+    assert (feedback.status, feedback.amount_msats) == ("payment-required", 1000)
     assert calls(bench) == []
     bench.provider.paid("00" * 32)
     assert calls(bench) == []
-    bench.provider.paid(request.id)
-    bench.provider.paid(request.id)
-    assert len(bench.results()) == 1
+    paid = pay(bench)
+    [result] = bench.results()
+    assert (result.amount_msats, result.invoice) == (1000, feedback.invoice)
+    assert bench.payments.wallet.balances == {"exchange": 1000, "buyer": 999_000}
+    assert bench.payments.wallet.over[paid].preimage
 
 
 # --- crashes ----------------------------------------------------------------------------------------------------------

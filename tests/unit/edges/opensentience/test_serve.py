@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from tests.descriptors import open_descriptors
 from tests.requirement import requirement
 from tests.unit.edges.opensentience.core_side import AGENT, TOOL, chunk, envelope, frame, hello, result, tool
 from trunkline.edges import driver
@@ -452,12 +453,8 @@ async def test_stop_does_not_wait_for_one_who_does_not_read(rig: Rig, monkeypatc
     assert rig.sinks == []
 
 
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 async def test_connections_leave_nothing_behind(rig: Rig) -> None:
-    before = open_files()
+    before = open_descriptors()
     for n in range(50):
         client = await rig.connect()
         if n % 2:
@@ -466,7 +463,7 @@ async def test_connections_leave_nothing_behind(rig: Rig) -> None:
     rig.clients.clear()
     await rig.feed.until(lambda: not rig.sinks)
     assert rig.listener.connections.open == set()
-    assert open_files() <= before
+    assert open_descriptors() <= before
     assert len(asyncio.all_tasks()) == 1
 
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from tests.unit.edges.ossa.kit import Agent, Kit, refusal
 from trunkline import entries
 from trunkline.edges.ossa.peers import FORGET_S
-from trunkline.events import SubscriptionEnded
-from trunkline.model import LATEST_MS, Decision, Policy, Rule
+from trunkline.events import SettingsChanged, SubscriptionEnded
+from trunkline.model import LATEST_MS, Decision, HubSettings, Policy, Rule
 from trunkline.testing.memory import BOSS
 
 
@@ -60,6 +60,16 @@ def test_a_gap_is_reported_with_a_nack_that_names_what_showed_it(kit: Kit) -> No
     [nack] = own.of("negative_acknowledgment")
     assert nack["body"]["payload"] == {"messageId": message["header"]["messageId"]}
     assert nack["body"]["error"]["code"] == 400
+
+
+def test_who_gets_a_stream_of_an_agent_that_reads_strangers_words_is_labelled(kit: Kit) -> None:
+    everything = Policy((Rule("all", "*", "*", Decision.ALLOW),), "v")
+    kit.exchange.feed.feed([SettingsChanged(HubSettings(everything, untrusted_agents=frozenset({"alice"})))])
+    alice, bob, carol = kit.agent("alice"), kit.agent("bob"), kit.agent("carol")
+    lines = [agent.connect() for agent in (bob, carol)]
+    stream(alice, "bob", 0, end=1)
+    assert [len(line.got) for line in lines] == [3, 0]
+    assert [entry.agents for entry in kit.exchange.recorded(entries.AgentsLabelled)] == [{"bob": ()}]
 
 
 def test_an_idle_stream_is_closed_with_408_on_the_wire_and_on_record(kit: Kit) -> None:

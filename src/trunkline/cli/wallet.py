@@ -1,0 +1,139 @@
+"""``trunkline wallet``: accounts of the embedded wallet: make one, fund it, see what it has and what happened.
+
+The secret of a new account is made here, goes to no exchange and is shown this once: the exchange gets its public key.
+``balance`` and ``history`` are read from the record and need no running exchange.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Final
+
+import click
+
+from trunkline.cli.client import ExchangeClient, at, end_with
+from trunkline.cli.ledger import reading
+from trunkline.cli.options import CommandSettings, shared
+from trunkline.cli.terminal import CommandFailed, note, printable, say, table
+from trunkline.cli.tools import all_tools
+
+AGENT: Final = "nostr.wallet"
+
+
+@click.group()
+def wallet() -> None:
+    """Accounts of the embedded wallet (regtest money), for buyers of priced jobs.
+
+    \b
+    trunkline wallet new alice
+    trunkline wallet fund alice 100000
+    trunkline wallet balance
+    trunkline wallet history alice
+    """
+
+
+@wallet.command("new", short_help="Make an account, and print its connection.")
+@click.argument("name")
+@shared
+def new(settings: CommandSettings, name: str) -> None:
+    """Make an account and print how a client reaches it (Nostr Wallet Connect). The secret in it is shown this once."""
+    from coincurve import PrivateKey
+
+    exchange = _reached(settings)
+    secret = secrets.token_bytes(32)
+    client = PrivateKey(secret).public_key.format()[1:].hex()
+    made = _called(exchange, "new", {"name": name, "client": client})
+    uri = _connection(made["wallet"], made["relay"], secret.hex())
+    if settings.shown_as_json({"name": name, "connection": uri}):
+        return
+    say(uri)
+    note("shown this once: whoever has it can spend what is in the account")
+
+
+def _connection(public: str, relay: str, secret: str) -> str:
+    from urllib.parse import quote
+
+    return f"nostr+walletconnect://{public}?relay={quote(relay, safe='')}&secret={secret}"
+
+
+@wallet.command("fund", short_help="Make money in an account.")
+@click.argument("name")
+@click.argument("msats", type=click.IntRange(min=1))
+@shared
+def fund(settings: CommandSettings, name: str, msats: int) -> None:
+    """Make MSATS of regtest money in the account NAME; `exchange` is the exchange's own."""
+    made = _called(_reached(settings), "fund", {"name": name, "msats": msats})
+    if not settings.shown_as_json(made):
+        say(f"{printable(name)}: {made['balance']:,} msats")
+
+
+@wallet.command("balance", short_help="What accounts have.")
+@click.argument("name", required=False)
+@shared
+def balance(settings: CommandSettings, name: str | None) -> None:
+    """What all accounts have, or the account NAME; and what is held for jobs that are being done."""
+    found = _fold(settings)
+    if name is not None and name not in found.balances:
+        raise CommandFailed("not_found", f"no wallet {name!r}; `trunkline wallet balance` lists them")
+    held = dict.fromkeys(found.balances, 0)
+    for one in found.held.values():
+        held[one.payer] += one.msats
+    rows = [
+        {"name": account, "balance_msats": msats, "held_msats": held[account]}
+        for account, msats in found.balances.items()
+        if name in (None, account)
+    ]
+    if settings.shown_as_json(rows[0] if name is not None else {"wallets": rows, "total_msats": found.total}):
+        return
+    cells = [[row["name"], f"{row['balance_msats']:,}", f"{row['held_msats']:,}"] for row in rows]
+    table(["WALLET", "MSATS", "HELD"], [[printable(str(one)) for one in row] for row in cells])
+
+
+@wallet.command("history", short_help="What happened to an account.")
+@click.argument("name", required=False)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many lines.")
+@shared
+def history(settings: CommandSettings, name: str | None, limit: int) -> None:
+    """What happened to all accounts, or to NAME, newest first."""
+    from trunkline.ledger import wallets
+    from trunkline.model import stamp
+
+    with reading(settings) as reader:
+        found = [{"at": stamp(at_ms), **told} for at_ms, told in wallets.history(reader, name or "", limit)]
+    if settings.shown_as_json({"history": found}):
+        return
+    rows = [
+        [
+            str(one["at"]),
+            str(one["step"]),
+            str(one.get("account", "")),
+            str(one.get("to", "")),
+            f"{one['msats']:,}" if "msats" in one else "",
+            str(one.get("job", "")),
+        ]
+        for one in found
+    ]
+    table(["AT", "STEP", "WALLET", "TO", "MSATS", "JOB"], [[printable(cell) for cell in row] for row in rows])
+
+
+def _fold(settings: CommandSettings) -> Any:
+    from trunkline.ledger import wallets
+
+    with reading(settings) as reader:
+        return wallets.fold(reader)
+
+
+def _reached(settings: CommandSettings) -> ExchangeClient:
+    exchange = settings.connect()
+    if not any(one["tool_id"] == f"{AGENT}/fund" for one in all_tools(exchange)):
+        text = "there is no wallet here; `trunkline status` says why nostr is off"
+        raise CommandFailed("tool.unavailable", text, exit_code=1)
+    return exchange
+
+
+def _called(exchange: ExchangeClient, tool: str, wish: dict[str, Any]) -> dict[str, Any]:
+    found = exchange.post(at("calls"), {"tool_id": f"{AGENT}/{tool}", "input": wish})
+    if found.get("status") != "succeeded":
+        end_with({"code": "tool.failed", "message": "it was not done", **(found.get("error") or {})})
+    output: dict[str, Any] = found["output"]
+    return output

@@ -1,0 +1,118 @@
+"""Everything about money in this edge, put together: the wallet, its service and agent, the till, receipts.
+
+Owns the order in which they are made, started and taken up, and the wallet's key. Does not own any decision.
+
+Invariant: nothing is paid, and no job is priced, before what is on record of the wallet was taken up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from trunkline.edges.background import Background
+from trunkline.edges.edge import Surroundings
+from trunkline.edges.nostr import nip47
+from trunkline.edges.nostr.events import Event
+from trunkline.edges.nostr.keys import Signer, kept_secret
+from trunkline.edges.nostr.nwc import OutsideWallet
+from trunkline.edges.nostr.payments import Payments
+from trunkline.edges.nostr.receipting import Receipting
+from trunkline.edges.nostr.settling import Settling
+from trunkline.edges.nostr.till import Till
+from trunkline.edges.nostr.wallet_agent import AGENT, WalletAgent
+from trunkline.edges.nostr.wallet_service import WalletService
+from trunkline.errors import ConfigError
+
+KEYS: Final = "keys"
+WALLET_FILE: Final = "wallet.key"
+MAX_CONNECTION_BYTES: Final = 4096
+
+
+class Money:
+    """The parts. ``say`` tells relays of an event, ``relay`` is the address of the embedded one."""
+
+    def __init__(
+        self,
+        given: Surroundings,
+        public: str,
+        background: Background,
+        say: Callable[[Event], object],
+        relay: Callable[[], str],
+    ) -> None:
+        settings = given.config.nostr
+        secret = kept_secret(given.home / KEYS / WALLET_FILE, given.entropy)
+        self._feed = given.feed
+        self.payments = Payments(given.feed, given.views, secret)
+        self.receipting = Receipting(given.feed, given.views, self.payments)
+        self.till = Till(given.feed, settings, public, self.payments, self.receipting)
+        self.settling = Settling(given.feed, given.views, self.payments, self.receipting)
+        signer = Signer(secret)
+        self.service = WalletService(given.feed, signer, self.payments, self.till, say)
+        connection = connection_of(settings.wallet.connection, given.home, os.environ)
+        self.outside = None if connection is None else OutsideWallet(given.feed, background, connection)
+        self.agent = WalletAgent(
+            given.feed,
+            settings.wallet,
+            self.payments,
+            self.till,
+            signer.public,
+            self.outside,
+            relay,
+            background,
+            given.process,
+            given.version,
+            given.entropy,
+        )
+
+    def prepare(self) -> None:
+        """Before the record is taken up: budgets hold for what was asked before a restart."""
+        self.payments.take_up()
+        self._feed.guard(AGENT, self.agent.guard)
+
+    async def start(self) -> None:
+        """Offer the tools, go on with payments, and reach the wallet elsewhere."""
+        self.payments.close_older()
+        if self.outside is not None:
+            self.outside.start()
+        self.settling.take_up(self._feed.now())
+        await self.agent.attach()
+
+    def stop(self) -> None:
+        """Leave; what is held is on record."""
+        self.agent.leave("stopping")
+        self.till.stop()
+        if self.outside is not None:
+            self.outside.stop()
+
+    def status(self) -> Mapping[str, object]:
+        """Figures for ``trunkline status``."""
+        wallet = self.payments.wallet
+        return {
+            "wallets": len(wallet.balances),
+            "quotes": len(self.till.quotes),
+            "held_msats": sum(one.msats for one in wallet.held.values()),
+            "own_msats": wallet.balances["exchange"],
+        }
+
+
+def connection_of(named: str, home: Path, environ: Mapping[str, str]) -> nip47.Connection | None:
+    """The connection that ``env:NAME`` or ``file:PATH`` names; ``ConfigError`` without what stands there."""
+    if not named:
+        return None
+    kind, _, name = named.partition(":")
+    place = "nostr.wallet.connection"
+    if kind == "env":
+        text = environ.get(name, "")
+    else:
+        try:
+            with (home / name).open("rb") as file:
+                text = file.read(MAX_CONNECTION_BYTES).decode()
+        except (OSError, UnicodeDecodeError):
+            text = ""
+    try:
+        return nip47.read_connection(text)
+    except ValueError as error:
+        raise ConfigError(f"what it names is no connection: {error}", place) from None

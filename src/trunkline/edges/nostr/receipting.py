@@ -1,0 +1,133 @@
+"""Receipts of payments that were released: made when the job's session is closed on record, and put there themselves.
+
+Owns when a receipt is made and where its fields come from. Its form is ``trunkline.money.receipts``'s. Does not decide
+whether a job is paid (``till``, ``buying``).
+
+Invariant: one released payment has one receipt, whatever crashes between: what is released and not receipted is taken
+up at the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from trunkline.edges.exchange import Feed, Views
+from trunkline.edges.nostr.payments import Payments
+from trunkline.events import ProcessStepped
+from trunkline.model import stamp
+from trunkline.money import lightning, receipts
+from trunkline.money.rail import PaymentProof
+from trunkline.money.receipts import Issued, Receipt
+from trunkline.money.wallet import Held, Receipted
+from trunkline.trajectory import check
+
+# A session is closed when all its calls have ended. Those that a job left behind are waited for so often, so long.
+LOOKS: Final = 30
+LOOK_S: Final = 1.0
+Done = Callable[[Issued], None]
+
+
+class Session(Struct, frozen=True):
+    """What the record says of a job's session."""
+
+    trajectory_hash: str
+    policy_bundle_id: str
+    is_closed: bool
+    # The rule that let the job's call through.
+    rule: str | None
+
+
+class _Wish(Struct, frozen=True):
+    """A receipt that is to be made."""
+
+    held: Held
+    preimage: str
+    session_id: str
+    done: Done
+    rule_of: str
+    prepaid: bool
+
+
+class _Accepted(Struct):
+    kind: str
+    call_id: str = ""
+    rule: str = ""
+
+
+class Receipting:
+    """Makes receipts."""
+
+    def __init__(self, feed: Feed, views: Views, payments: Payments) -> None:
+        self._feed = feed
+        self._views = views
+        self._payments = payments
+
+    def issue(
+        self, held: Held, preimage: str, session_id: str, done: Done, rule_of: str = "", *, prepaid: bool = False
+    ) -> None:
+        """Make the receipt of a payment that was released, and say so when it is on disk.
+
+        ``rule_of`` is the call whose rule approved the payment; the session's own first call if it is empty.
+        """
+        self._look(_Wish(held, preimage, session_id, done, rule_of, prepaid), LOOKS)
+
+    def _look(self, wish: _Wish, left: int) -> None:
+        held, session_id = wish.held, wish.session_id
+        session = self._session(session_id, wish.rule_of)
+        if not session.is_closed and left:
+            self._feed.call_later(LOOK_S, lambda: self._look(wish, left - 1))
+            return
+        receipt = Receipt(
+            receipt_id=receipts.receipt_id_of(held.payment_hash, held.job_hash),
+            session_id=session_id,
+            trajectory_hash=session.trajectory_hash,
+            policy_bundle_id=session.policy_bundle_id,
+            job_hash=held.job_hash,
+            payment_proof=PaymentProof(lightning.TYPE, wish.preimage),
+            rail="lightning",
+            asset_id=lightning.ASSET,
+            amount_msats=held.msats,
+            provider_id=held.provider,
+            approval_rule_id=session.rule,
+            timestamp=stamp(self._feed.now().ms),
+        )
+        issued = receipts.issued(receipt, held.invoice, held.asked, prepaid=wish.prepaid)
+        self.put(issued)
+        self._payments.take(Receipted(held.payment_hash, receipt.receipt_id), lambda: wish.done(issued))
+
+    def put(self, issued: Issued) -> None:
+        """Write a receipt. Nothing of it is held in memory: it is done with this step."""
+        data = Raw(msgspec.json.encode(issued))
+        self._feed.feed([ProcessStepped(0, "", receipts.PROCESS, receipts.SUBJECT, receipts.ISSUED, data, done=True)])
+
+    def known(self, payment_hash: str, job_hash: str) -> Issued | None:
+        """The receipt of a payment, if it is on record."""
+        wanted = receipts.receipt_id_of(payment_hash, job_hash)
+        for step in reversed(self._views.steps(receipts.PROCESS, receipts.SUBJECT)):
+            if wanted.encode() in bytes(step.data):
+                return receipts.issued_of(step.data)
+        return None
+
+    def _session(self, session_id: str, rule_of: str) -> Session:
+        lines = list(self._views.trajectory(session_id))
+        rule = self._rule(rule_of or session_id)
+        try:
+            found = check.check(iter(lines))
+            return Session(found.trajectory_hash, found.policy_bundle_id, True, rule)
+        except check.NotATrajectory:
+            from trunkline.trajectory.build import trajectory_hash
+
+            return Session(trajectory_hash(session_id, lines), "unknown", False, rule)
+
+    def _rule(self, name: str) -> str | None:
+        """The rule by which the first call of a correlation, or a call, was let through."""
+        for found in (self._views.entries(correlation_id=name), self._views.entries(call_id=name)):
+            for line in found:
+                entry = msgspec.json.decode(line, type=_Accepted)
+                if entry.kind == "call.accepted":
+                    return entry.rule or None
+        return None

@@ -1,0 +1,106 @@
+"""What becomes of money that is held for jobs we buy: released to who was right, refunded from everybody else.
+
+Owns the end of a payment of ours, when the verdict on a job is known, and after a restart that came between the verdict
+and the end. Does not own the verdict (``buyer``) or holding money (``wallet_agent``).
+
+Invariant: what is held for a job that has an outcome is released or refunded, and only providers whom the verdict names
+are paid.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from trunkline.edges.exchange import Feed, Views
+from trunkline.edges.nostr.orders import EndPayment
+from trunkline.edges.nostr.payments import Payments
+from trunkline.edges.nostr.receipting import Receipting
+from trunkline.model import Now, Status
+from trunkline.money.receipts import Issued
+from trunkline.money.wallet import Held, Paid
+
+NOT_RIGHT: Final = "the result was not found right"
+
+
+class Settling:
+    """Ends payments of ours."""
+
+    def __init__(self, feed: Feed, views: Views, payments: Payments, receipting: Receipting) -> None:
+        self._feed = feed
+        self._views = views
+        self._payments = payments
+        self._receipting = receipting
+        self.receipts = 0
+
+    def end(self, payment: EndPayment) -> None:
+        """Release or refund what is held; of what was paid at once only the receipt is left to make."""
+        now = self._feed.now()
+        held = self._payments.wallet.held.get(payment.payment_hash)
+        if payment.preimage and payment.is_right:
+            self._feed.when_stored(lambda: self._receipt_prepaid(payment, now))
+        elif held is None:
+            return
+        elif payment.is_right:
+            # What the receipt points to has to be on disk before it.
+            self._feed.when_stored(lambda: self._release(held))
+        else:
+            self._payments.refund(payment.payment_hash, payment.reason or NOT_RIGHT, now)
+
+    def _release(self, held: Held) -> None:
+        preimage = self._payments.release(held.payment_hash, self._feed.now())
+        self._receipting.issue(held, preimage, held.order, self._issued, rule_of=held.call_id)
+
+    def _receipt_prepaid(self, payment: EndPayment, now: Now) -> None:
+        held = Held(
+            payment_hash=payment.payment_hash,
+            payer="outside",
+            payee="outside",
+            msats=payment.msats,
+            invoice=payment.invoice,
+            asked=payment.asked,
+            quote_id="",
+            request_id=payment.request_id,
+            schema_id=payment.schema_id,
+            job_hash=payment.job_hash,
+            provider=payment.provider,
+            at_ms=now.ms,
+            judge="buyer",
+            order=payment.order,
+        )
+        issue = self._receipting.issue
+        issue(held, payment.preimage, payment.order, self._issued, rule_of=payment.call_id, prepaid=True)
+
+    def _issued(self, _issued: Issued) -> None:
+        self.receipts += 1
+
+    def paid_before(self, provider: str) -> Paid:
+        """What a provider, an npub, was paid by this exchange before."""
+        return self._payments.wallet.paid.get(provider, Paid())
+
+    def take_up(self, now: Now) -> None:
+        """After a restart: end what is held for jobs that have an outcome, and make receipts that are missing."""
+        for held in list(self._payments.wallet.held.values()):
+            if held.judge != "buyer":
+                continue
+            call = self._views.call(held.order) if held.order else None
+            if call is not None and not call.status.is_outcome:
+                continue  # it is delivered again, and goes on
+            if call is not None and call.status is Status.SUCCEEDED and held.provider in _to_be_paid(call.output):
+                self._release(held)
+            else:
+                self._payments.refund(held.payment_hash, "the job has no result that counts", now)
+        for held in list(self._payments.wallet.unreceipted.values()):
+            if held.judge == "buyer":
+                over = self._payments.wallet.over.get(held.payment_hash)
+                preimage = self._payments.preimage(held.quote_id).hex() if over is None else over.preimage
+                self._receipting.issue(held, preimage, held.order, self._issued, rule_of=held.call_id)
+
+
+def _to_be_paid(output: msgspec.Raw | None) -> list[str]:
+    try:
+        found: Any = msgspec.json.decode(bytes(output or b"{}"))
+        return list(found["verification"]["to_be_paid"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return []

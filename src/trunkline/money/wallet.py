@@ -1,0 +1,335 @@
+"""The embedded wallet as a fold: accounts, what they have, and what is held between two of them.
+
+Pure. Owns the steps that stand on the record, what each does to the balances, and which may be taken. Does not own the
+record, invoices or keys. Nothing is stored but the steps: the same steps give the same wallet, here and after a crash.
+
+Invariant: the sum of all balances and of all that is held changes only by ``Funded``. No balance is below zero, and
+what was held is released or refunded once.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from trunkline.money.rail import MAX_MSATS
+
+# The process on record whose steps these are; its subjects are generations of the wallet.
+PROCESS: Final = "money.wallet"
+# The exchange's own money: what it earns as a provider and spends as a buyer.
+OWN: Final = "exchange"
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+MAX_ACCOUNTS: Final = 10_000
+# Payments that are over are known by their hash for so long: an invoice of theirs is worth nothing by then.
+REMEMBERED_MS: Final = 3_600_000
+DAY_MS: Final = 86_400_000
+# After so many steps they are carried over as one.
+MAX_STEPS: Final = 512
+
+
+class Refused(ValueError):
+    """A step that cannot be taken. ``code`` is one of NIP-47's."""
+
+    def __init__(self, code: str, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class Opened(Struct, frozen=True, tag="opened", tag_field="step"):
+    """A new account; ``client`` is the public key that may spend it over NIP-47, if anybody may."""
+
+    account: str
+    client: str = ""
+
+
+class Funded(Struct, frozen=True, tag="funded", tag_field="step"):
+    """Money of the test network that was made out of nothing."""
+
+    account: str
+    msats: int
+
+
+class Held(Struct, frozen=True, tag="held", tag_field="step"):
+    """The payer cannot spend it any more, the payee not yet."""
+
+    payment_hash: str
+    payer: str
+    payee: str
+    msats: int
+    # The signed invoice, and the signed event in which the payee asks to be paid by it.
+    invoice: str
+    asked: Raw
+    quote_id: str
+    request_id: str
+    schema_id: str
+    job_hash: str
+    # An npub.
+    provider: str
+    at_ms: int
+    # Who says whether the job was done: `provider` or `buyer`.
+    judge: str
+    # The request over NIP-47 that is answered when it is over: its id, its author, and how it was encrypted.
+    nip47: tuple[str, str, str] = ("", "", "")
+    # The call that the job is bought for, and the one that had the money held, where they are ours.
+    order: str = ""
+    call_id: str = ""
+
+
+class Released(Struct, frozen=True, tag="released", tag_field="step"):
+    """The payee has it; the preimage is the proof."""
+
+    payment_hash: str
+    preimage: str
+    at_ms: int
+    payer: str
+    payee: str
+    msats: int
+
+
+class Refunded(Struct, frozen=True, tag="refunded", tag_field="step"):
+    """The payer has it back."""
+
+    payment_hash: str
+    reason: str
+    at_ms: int
+    payer: str
+    payee: str
+    msats: int
+
+
+class Receipted(Struct, frozen=True, tag="receipted", tag_field="step"):
+    """The receipt of a payment is on record, so that nothing is left to do for it."""
+
+    payment_hash: str
+    receipt_id: str
+
+
+class Sent(Struct, frozen=True, tag="sent", tag_field="step"):
+    """About to be paid by a wallet elsewhere. What became of it is said by ``Settled``, or never known."""
+
+    payment_hash: str
+    provider: str
+    msats: int
+    job_hash: str
+    order: str
+    call_id: str
+    at_ms: int
+
+
+class Settled(Struct, frozen=True, tag="settled", tag_field="step"):
+    """What the wallet elsewhere said: paid with this preimage, or not paid."""
+
+    payment_hash: str
+    preimage: str = ""
+
+
+class Over(Struct, frozen=True):
+    """A payment that is over, as it is remembered."""
+
+    payment_hash: str
+    payer: str
+    msats: int
+    # Empty: it was refunded.
+    preimage: str
+    at_ms: int
+    reason: str = ""
+
+
+class Spent(Struct, frozen=True):
+    """What the exchange paid, or is about to: for budgets, and for what a person is shown."""
+
+    payment_hash: str
+    provider: str
+    msats: int
+    at_ms: int
+    # The call that the job is bought for.
+    order: str = ""
+
+
+class Paid(Struct, frozen=True):
+    """What somebody was paid so far."""
+
+    count: int = 0
+    msats: int = 0
+
+
+class Carried(Struct, frozen=True, tag="carried", tag_field="step"):
+    """Everything, so that the steps before are not needed any more."""
+
+    balances: dict[str, int]
+    clients: dict[str, str]
+    held: tuple[Held, ...]
+    unreceipted: tuple[Held, ...]
+    over: tuple[Over, ...]
+    spent: tuple[Spent, ...]
+    paid: dict[str, Paid]
+    funded: int
+
+
+Step = Opened | Funded | Held | Released | Refunded | Receipted | Sent | Settled | Carried
+encode: Final = msgspec.json.Encoder().encode
+decode: Final = msgspec.json.Decoder(Step).decode
+
+
+def subject_of(generation: int) -> str:
+    """Where on record the steps of a generation are: each begins with what was carried over from the one before."""
+    return f"wallet-{generation}"
+
+
+def generation_of(subject: str) -> int:
+    """The other way round."""
+    return int(subject.rpartition("-")[2])
+
+
+class Wallet:
+    """All accounts. ``try_…`` gives a step that may be taken, or raises ``Refused``; ``apply`` takes it."""
+
+    def __init__(self) -> None:
+        self.balances: dict[str, int] = {OWN: 0}
+        self.clients: dict[str, str] = {}
+        self.held: dict[str, Held] = {}
+        # Released, and their receipt is not on record yet.
+        self.unreceipted: dict[str, Held] = {}
+        self.over: dict[str, Over] = {}
+        # Of the last day.
+        self.spent: dict[str, Spent] = {}
+        # By the payee's npub: what this exchange paid.
+        self.paid: dict[str, Paid] = {}
+        self.funded = 0
+
+    @property
+    def total(self) -> int:
+        """All money that there is."""
+        return sum(self.balances.values()) + sum(one.msats for one in self.held.values())
+
+    def account_of(self, client: str) -> str | None:
+        """The account that this public key may spend."""
+        return self.clients.get(client)
+
+    # -- what may be done ----------------------------------------------------------------------------------------------
+
+    def try_open(self, account: str, client: str = "") -> Opened:
+        """A new account."""
+        if not NAME.fullmatch(account):
+            raise Refused("OTHER", "a name has 1 to 63 of a-z 0-9 _ - and begins with a letter or a digit")
+        if account in self.balances:
+            raise Refused("OTHER", f"there is a wallet {account} already")
+        if client in self.clients:
+            raise Refused("OTHER", "this key has a wallet already")
+        if len(self.balances) >= MAX_ACCOUNTS:
+            raise Refused("QUOTA_EXCEEDED", f"there are {MAX_ACCOUNTS} wallets, which is the most")
+        return Opened(account, client)
+
+    def try_fund(self, account: str, msats: int) -> Funded:
+        """Money out of nothing."""
+        self._known(account)
+        if not 1 <= msats <= MAX_MSATS or self.total + msats > MAX_MSATS:
+            raise Refused("OTHER", "there is not so much money in the world")
+        return Funded(account, msats)
+
+    def try_hold(self, wish: Held) -> Held:
+        """Lock money of the payer."""
+        self._known(wish.payer)
+        self._known(wish.payee)
+        if wish.payment_hash in self.held or wish.payment_hash in self.over:
+            raise Refused("PAYMENT_FAILED", "this invoice was used already")
+        if not 1 <= wish.msats <= MAX_MSATS:
+            raise Refused("PAYMENT_FAILED", "the amount is no number of millisatoshis")
+        if self.balances[wish.payer] < wish.msats:
+            raise Refused(
+                "INSUFFICIENT_BALANCE", f"it costs {wish.msats} msats, and there are {self.balances[wish.payer]}"
+            )
+        return wish
+
+    def _known(self, account: str) -> None:
+        if account not in self.balances:
+            raise Refused("OTHER", f"there is no wallet {account}")
+
+    # -- what was done -------------------------------------------------------------------------------------------------
+
+    def apply(self, step: Step) -> None:
+        """Take a step. One that is on record was allowed when it was written; a repeat of an end changes nothing."""
+        match step:
+            case Opened():
+                self.balances.setdefault(step.account, 0)
+                if step.client:
+                    self.clients[step.client] = step.account
+            case Funded():
+                self.balances[step.account] += step.msats
+                self.funded += step.msats
+            case Held():
+                self.balances[step.payer] -= step.msats
+                self.held[step.payment_hash] = step
+                if step.judge == "buyer":
+                    self._spend(Spent(step.payment_hash, step.provider, step.msats, step.at_ms, step.order))
+            case Released():
+                self._released(step)
+            case Refunded():
+                self._refunded(step)
+            case Receipted():
+                self.unreceipted.pop(step.payment_hash, None)
+            case Sent():
+                self._spend(Spent(step.payment_hash, step.provider, step.msats, step.at_ms, step.order))
+            case Settled():
+                self._settled(step)
+            case Carried():
+                self._carry(step)
+
+    def _released(self, step: Released) -> None:
+        held = self.held.pop(step.payment_hash, None)
+        if held is None:
+            return
+        self.balances[held.payee] += held.msats
+        self.unreceipted[step.payment_hash] = held
+        self._remember(Over(step.payment_hash, held.payer, held.msats, step.preimage, step.at_ms))
+        if held.judge == "buyer":
+            self._count(held.provider, held.msats)
+
+    def _refunded(self, step: Refunded) -> None:
+        held = self.held.pop(step.payment_hash, None)
+        if held is None:
+            return
+        self.balances[held.payer] += held.msats
+        self.spent.pop(step.payment_hash, None)
+        self._remember(Over(step.payment_hash, held.payer, held.msats, "", step.at_ms, step.reason))
+
+    def _settled(self, step: Settled) -> None:
+        spent = self.spent.get(step.payment_hash)
+        if spent is not None and step.preimage:
+            self._count(spent.provider, spent.msats)
+        elif not step.preimage:
+            self.spent.pop(step.payment_hash, None)
+
+    def _count(self, provider: str, msats: int) -> None:
+        before = self.paid.get(provider, Paid())
+        self.paid[provider] = Paid(before.count + 1, before.msats + msats)
+
+    def _spend(self, spent: Spent) -> None:
+        for name in [name for name, one in self.spent.items() if spent.at_ms - one.at_ms >= DAY_MS]:
+            del self.spent[name]
+        self.spent[spent.payment_hash] = spent
+
+    def _remember(self, over: Over) -> None:
+        for name in [name for name, one in self.over.items() if over.at_ms - one.at_ms >= REMEMBERED_MS]:
+            del self.over[name]
+        self.over[over.payment_hash] = over
+
+    # -- carrying over -------------------------------------------------------------------------------------------------
+
+    def carried(self) -> Carried:
+        """All of it as one step."""
+        return Carried(
+            dict(self.balances), dict(self.clients), tuple(self.held.values()), tuple(self.unreceipted.values()),
+            tuple(self.over.values()), tuple(self.spent.values()), dict(self.paid), self.funded,
+        )  # fmt: skip
+
+    def _carry(self, step: Carried) -> None:
+        self.balances, self.clients = dict(step.balances), dict(step.clients)
+        self.held = {one.payment_hash: one for one in step.held}
+        self.unreceipted = {one.payment_hash: one for one in step.unreceipted}
+        self.over = {one.payment_hash: one for one in step.over}
+        self.spent = {one.payment_hash: one for one in step.spent}
+        self.paid, self.funded = dict(step.paid), step.funded

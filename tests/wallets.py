@@ -1,0 +1,72 @@
+"""A client of a wallet over NIP-47 for tests with a real exchange: our own reading of the protocol, on one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any, Self
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+
+from trunkline.edges.nostr import events, nip47
+from trunkline.edges.nostr.keys import Signer
+
+WAIT_S = 40.0
+
+
+class WalletClient:
+    """Use it in an ``async with``. ``connection`` is what ``trunkline wallet new`` printed."""
+
+    def __init__(self, connection: str, *, is_old: bool = False) -> None:
+        parts = nip47.read_connection(connection)
+        self.wallet, self._url = parts.wallet, parts.relays[0]
+        self.signer = Signer(bytes.fromhex(parts.secret))
+        self._is_old = is_old
+        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._connection: ClientConnection
+        self._reader: asyncio.Task[None]
+
+    async def __aenter__(self) -> Self:
+        self._connection = await connect(self._url, max_size=None)
+        wanted = {"kinds": [nip47.RESPONSE], "#p": [self.signer.public]}
+        await self._connection.send(json.dumps(["REQ", "answers", wanted]))
+        self._reader = asyncio.ensure_future(self._read())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        await self._connection.close()
+
+    async def _read(self) -> None:
+        async for frame in self._connection:
+            words = json.loads(frame)
+            if words[0] != "EVENT":
+                continue
+            event = events.read(msgspec.json.encode(words[2]))
+            if event.pubkey != self.wallet or event.kind != nip47.RESPONSE:
+                continue
+            open_up = self.signer.decrypt_old if self._is_old else self.signer.decrypt
+            waiting = self._waiting.get(event.value("e"))
+            if waiting is not None and not waiting.done():
+                waiting.set_result(json.loads(open_up(event.content, event.pubkey)))
+
+    async def send(self, method: str, params: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
+        """Ask, and wait for nothing."""
+        text = json.dumps({"method": method, "params": params})
+        if self._is_old:
+            content, tags = self.signer.encrypt_old(text, self.wallet), (("p", self.wallet),)
+            draft = events.Draft(nip47.REQUEST, content, tags, int(time.time()))
+        else:
+            now = int(time.time())
+            draft = nip47.request_draft(self.signer, self.wallet, method, params, now, now + 600)
+        event = events.signed(draft, self.signer)
+        waiting = self._waiting[event.id] = asyncio.get_running_loop().create_future()
+        await self._connection.send(b'["EVENT",%b]' % events.encoded(event), text=True)
+        return waiting
+
+    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """Ask, and wait for the answer."""
+        return await asyncio.wait_for(await self.send(method, params), WAIT_S)
