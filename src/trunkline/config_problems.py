@@ -34,6 +34,7 @@ from trunkline.tomlfile import placed_path, suggestion
 MAX_SOCKET_PATH_BYTES: Final = 107
 # What OSSA calls the type of an agent (docs/protocols/ossa.md).
 _AGENT_CLASS: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_CHECKPOINT: Final = re.compile(r"[0-9]{1,9}:[0-9a-f]{64}")
 
 
 def problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
@@ -168,6 +169,9 @@ def _offer_problems(nostr: Nostr) -> Iterator[tuple[KeyPath, str]]:
             yield key, "expected the id of a tool, 'agent_id/tool_name', or of a job type, such as 'oa.embedding.v1'"
         elif line in nostr.offer[:index]:
             yield key, f"{line} stands here twice"
+    for index, checkpoint in enumerate(nostr.chain.checkpoints):
+        if _CHECKPOINT.fullmatch(checkpoint) is None:
+            yield ("nostr", "chain", "checkpoints", index), "expected the height of a block and its hash, 'HEIGHT:HASH'"
     kinds = structs.asdict(nostr.kinds)
     for name, kind in kinds.items():
         if list(kinds.values()).count(kind) > 1 or kind == nostr.kinds.result:

@@ -9,12 +9,17 @@ and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from trunkline.money.rail import NotPaid
 
 REASONS: Final = {
-    "malformed": "This is no proof of this kind",
+    "malformed": "This cannot be read",
+    "other_asset": "This is another asset than the rail has",
+    "not_asked": "The payee did not ask for this, in an event that he signed",
+    "other_job": "The payee asked for it for another job",
     "too_large": "The proof is larger than any that is needed",
     "other_mint": "The token is of another mint",
     "other_unit": "The token is in another unit",
@@ -43,12 +48,24 @@ REASONS: Final = {
 
 
 class ProofRefused(NotPaid):
-    """A proof does not count. ``reason`` is a key of ``REASONS``; ``detail`` says where, without quoting the proof."""
+    """A proof does not count. ``reason`` is a key of ``REASONS``; ``detail`` says where, without quoting the proof.
 
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{REASONS[reason]}: {detail}" if detail else REASONS[reason])
+    ``field`` is the part of a receipt that is wrong, and stands first.
+    """
+
+    def __init__(self, reason: str, detail: str = "", field: str = "") -> None:
+        super().__init__(": ".join(filter(None, (field, REASONS[reason], detail))))
         self.reason = reason
         self.detail = detail
+
+
+@contextmanager
+def about(field: str) -> Iterator[None]:
+    """What is refused inside is refused in this part of a receipt."""
+    try:
+        yield
+    except ProofRefused as refused:
+        raise ProofRefused(refused.reason, refused.detail, field) from None
 
 
 def malformed(detail: str) -> ProofRefused:

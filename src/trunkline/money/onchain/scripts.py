@@ -13,6 +13,7 @@ from typing import Final
 
 from coincurve import PublicKeyXOnly
 
+from trunkline.money.bech32 import BECH32, BECH32M, CHARSET, NotBech32, decoded, to_bytes, to_words
 from trunkline.money.cashu.curve import ORDER, SCALAR_BYTES, public_key
 from trunkline.money.onchain.headers import Network
 from trunkline.money.onchain.transactions import double_sha256
@@ -20,9 +21,6 @@ from trunkline.money.refusals import malformed
 
 MAX_ADDRESS_CHARS: Final = 90
 _BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-_BECH32: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
-_BECH32_CHECK, _BECH32M_CHECK = 1, 0x2BC830A3
-_GENERATOR: Final = (0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)
 
 
 def job_script(key: bytes, job_hash: bytes) -> bytes:
@@ -78,39 +76,17 @@ def _base58_bytes(text: str) -> bytes:
 
 
 def _segwit_script(address: str, prefix: str) -> bytes:
-    if address not in {address.lower(), address.upper()}:
-        raise malformed("an address in mixed case")
-    text = address.lower()[len(prefix) + 1 :]
-    values = [_BECH32.find(character) for character in text]
-    # At least the version and the six of the check.
-    if len(values) < 7 or -1 in values:
+    # The first version has one checksum, all later ones another.
+    is_first = address[len(prefix) + 1 : len(prefix) + 2].lower() == CHARSET[0]
+    try:
+        name, words = decoded(address, BECH32 if is_first else BECH32M)
+    except NotBech32 as error:
+        raise malformed(f"an address: {error}") from None
+    program = to_bytes(words[1:])
+    # What is left over behind the last byte has to be zero, and less than a word.
+    if name != prefix or not words or to_words(program) != words[1:]:
         raise malformed("an address that is none")
-    expanded = [ord(character) >> 5 for character in prefix] + [0] + [ord(character) & 31 for character in prefix]
-    version, program = values[0], _bytes_of(values[1:-6])
-    # BIP 350: the first version has one check, all later ones another.
-    if _checksum(expanded + values) != (_BECH32M_CHECK if version else _BECH32_CHECK):
-        raise malformed("an address with a typing error")
+    version = words[0]
     if version > 16 or not 2 <= len(program) <= 40 or (version == 0 and len(program) not in {20, 32}):
         raise malformed("an address that is none")
     return bytes([version and 0x50 + version, len(program)]) + program
-
-
-def _checksum(values: list[int]) -> int:
-    found = 1
-    for value in values:
-        top = found >> 25
-        found = (found & 0x1FFFFFF) << 5 ^ value
-        for bit, part in enumerate(_GENERATOR):
-            found ^= part if top >> bit & 1 else 0
-    return found
-
-
-def _bytes_of(values: list[int]) -> bytes:
-    """Groups of five bits as bytes; what is left over has to be zero and less than a group."""
-    number = 0
-    for value in values:
-        number = number << 5 | value
-    rest = len(values) * 5 % 8
-    if rest >= 5 or number & (1 << rest) - 1:
-        raise malformed("an address that is none")
-    return (number >> rest).to_bytes(len(values) * 5 // 8)
