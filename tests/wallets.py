@@ -1,4 +1,4 @@
-"""A client of a wallet over NIP-47 for tests with a real exchange: our own reading of the protocol, on one connection."""
+"""A client of a wallet over NIP-47 for tests with a real exchange: one connection, and the answers to what it asked."""
 
 from __future__ import annotations
 

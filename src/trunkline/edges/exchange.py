@@ -200,6 +200,9 @@ class Views(Protocol):
     def trajectory(self, correlation_id: str) -> Iterator[bytes]:
         """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it."""
 
+    def receipts(self, limit: int, before: int | None) -> tuple[list[Raw], int | None]:
+        """Receipts on record as JSON, newest first, and where the next page starts."""
+
     def credential(self, edge: str, token_sha256: str) -> TokenView | None:
         """The standing credential that is known by this hash and good for this edge; None also for a revoked one.
 

@@ -6,6 +6,7 @@ supervisor. Changes nothing, and decides nothing.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from typing import Final
@@ -18,7 +19,7 @@ from trunkline.entries import CallAccepted, CallSettled, ProcessStep
 from trunkline.host.runner import Processes, Runner
 from trunkline.hub import views
 from trunkline.hub.state import Call
-from trunkline.ledger import export
+from trunkline.ledger import export, receipts
 from trunkline.ledger.reader import Reader, call_number
 from trunkline.model import (
     NOBODY,
@@ -201,6 +202,12 @@ class Reading(Views):
     def trajectory(self, correlation_id: str) -> Iterator[bytes]:
         """A correlation as REPLAY.jsonl v1, line by line as it is read."""
         return export.trajectory(self._reader, correlation_id)
+
+    def receipts(self, limit: int, before: int | None) -> tuple[list[Raw], int | None]:
+        """Receipts on record as JSON, newest first, and where the next page starts."""
+        found = list(itertools.islice(receipts.listed(self._reader, before), limit + 1))
+        following = found[limit - 1].number if len(found) > limit else None
+        return [one.issued.receipt for one in found[:limit]], following
 
     def credential(self, edge: str, token_sha256: str) -> TokenView | None:
         """The standing credential that is known by this hash and good for this edge."""

@@ -44,8 +44,8 @@ def _step(entry: AnyEntry | None) -> ProcessStep | None:
 
 def listed(reader: Reader, before: int | None = None) -> Iterator[OnRecord]:
     """All receipts, newest first; those before an entry, if that is given."""
-    for number in reversed(numbers(reader)):
-        if before is None or number < before:
+    for number in reversed(reader.steps(receipts.SUBJECT)):
+        if (before is None or number < before) and _step(reader.entry(number)) is not None:
             yield read(reader, number)
 
 

@@ -112,6 +112,8 @@ class Quoted(Struct, eq=False):
     # Of the request that it was made for.
     request_id: str
     state: QuoteState = QuoteState.CREATED
+    # Other requests of the buyer with the same key: they were told the same, and are not done beside it.
+    repeats: list[str] = []
 
     def become(self, state: QuoteState) -> None:
         """Go on; ``BadStep`` if there is no such way."""

@@ -114,6 +114,7 @@ class Api:
             "/v1/reload": {"POST": (OPERATOR, self.reload)},
             "/v1/status": {"GET": (OPERATOR, self.status)},
             "/v1/watch": {"GET": (OPERATOR, self.watch)},
+            "/v1/receipts": {"GET": (OPERATOR, self.receipts)},
             "/v1/ledger": {"GET": (OPERATOR, self.ledger)},
             "/v1/ledger/{correlation_id:path}/replay.jsonl": {"GET": (OPERATOR, self.replay)},
         }
@@ -320,6 +321,13 @@ class Api:
         by = principal_of(request)
         reply = await ask(self._feed, lambda session, ref: SubscriptionEnded(session, ref, by, name))
         return refusal(reply.fault) if reply.fault is not None else json_answer({"subscription": name, "ended": True})
+
+    async def receipts(self, request: Request) -> Response:
+        """``GET /v1/receipts?limit=&before=``, newest first. ``next`` is the next page's ``before``."""
+        known_parameters(request, "limit", "before")
+        limit = number_of(request, "limit", 1, MAX_PAGE_CALLS) or PAGE_CALLS
+        found, following = self._views.receipts(limit, number_of(request, "before", 1, 2**53))
+        return json_answer({"receipts": found, "next": following})
 
     async def policy(self, _: Request) -> Response:
         """``GET /v1/policy``: the rules in force, in the order in which they are tried."""

@@ -161,7 +161,7 @@ class Provider:
         self._offer = offer
         self._say = say
         self._till = till
-        till.on_held, till.on_expired = self.paid, self.expired
+        till.on_held, till.on_unpaid = self.paid, self.unpaid
         self.tally = Tally()
         # Taken on; those that wait for a place; those that wait for payment. By the request's id.
         self._jobs: dict[str, Job] = {}
@@ -260,11 +260,11 @@ class Provider:
         self._waiting.append(job)
         self._fill()
 
-    def expired(self, request_id: str) -> None:
-        """Nobody paid in time."""
+    def unpaid(self, request_id: str, why: str) -> None:
+        """Nobody pays for it any more."""
         job = self._unpaid.pop(request_id, None)
         if job is not None:
-            self._refuse(job.event, "it was not paid in time", self._feed.now())
+            self._refuse(job.event, why, self._feed.now())
 
     def deleted(self, event: Event, now: Now) -> None:
         """A buyer takes requests back (NIP-09): what has not ended is canceled."""

@@ -56,7 +56,7 @@ class Priced(Struct, frozen=True):
 
 
 class Till:
-    """All quotes of this provider. ``public`` is its key; ``on_held`` and ``on_expired`` hear of requests."""
+    """All quotes of this provider. ``public`` is its key; ``on_held`` and ``on_unpaid`` hear of requests."""
 
     def __init__(self, feed: Feed, settings: Nostr, public: str, payments: Payments, receipting: Receipting) -> None:
         self._feed = feed
@@ -72,7 +72,7 @@ class Till:
         # By payment hash: the quote, its invoice, and the event in which we asked for it.
         self._offers: dict[str, _Offer] = {}
         self.on_held: Callable[[str], None] = _nobody
-        self.on_expired: Callable[[str], None] = _nobody
+        self.on_unpaid: Callable[[str, str], None] = _nobody
         self._timer: Timer | None = None
 
     # -- asking for money ----------------------------------------------------------------------------------------------
@@ -88,6 +88,8 @@ class Till:
         found = self.quotes.known(request.buyer, key, priced.job_hash, now.ms)
         if found is not None:
             offer = next(one for one in self._offers.values() if one.quoted is found)
+            if request.id != found.request_id:
+                found.repeats.append(request.id)
             return offer.invoiced
         expiry_s = self._settings.wallet.quote_s
         quote_id = quotes.quote_id_of(request.buyer, key, f"{request.id} {now.ms}")
@@ -116,7 +118,8 @@ class Till:
     def _expire(self) -> None:
         self._timer = None
         for quoted in self.quotes.expire(self._feed.now().ms):
-            self.on_expired(quoted.request_id)
+            for request_id in (quoted.request_id, *quoted.repeats):
+                self.on_unpaid(request_id, "it was not paid in time")
         self._offers = {name: one for name, one in self._offers.items() if one.quoted.state in quotes.OPEN}
         if self._offers:
             self._timer = self._feed.call_later(LOOK_S, self._expire)
@@ -165,6 +168,8 @@ class Till:
             if then is not None:
                 then()
             self.on_held(quoted.request_id)
+            for request_id in quoted.repeats:
+                self.on_unpaid(request_id, f"what it asks for was paid as {quoted.request_id}")
 
         self._payments.hold(held, stored)
         quoted.become(QuoteState.PENDING)
@@ -230,5 +235,5 @@ class _Offer(Struct, eq=False):
     asked: Event | None = None
 
 
-def _nobody(_request_id: str) -> None:
+def _nobody(_request_id: str, _why: str = "") -> None:
     """Nobody listens yet."""
