@@ -13,6 +13,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import time
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,13 +24,17 @@ import pytest
 
 from tests.running import leash, started, wait_until
 from tests.unit.money.cashu.toy_mint import PAYEE, PAYEE_SECRET, PAYER, PAYER_SECRET, ToyMint
+from tests.unit.money.paid import JOB_HASH, signed_event
+from trunkline.edges.nostr.cashu_rail import CashuRail
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.money.cashu.checking import Asked, check_hold, check_payment, check_signatures
 from trunkline.money.cashu.keysets import Keyset, fee
 from trunkline.money.cashu.locks import lock_secret
 from trunkline.money.cashu.mint import check_unspent
+from trunkline.money.cashu.purse import Purse
 from trunkline.money.cashu.swaps import outputs_of, signed_inputs
 from trunkline.money.cashu.tokens import Proof, Token, read_token, write_token, write_token_v3
+from trunkline.money.rail import Quote, RailFailed
 from trunkline.money.refusals import ProofRefused
 
 # The first run installs it: half a minute.
@@ -243,3 +248,27 @@ async def test_its_wallet_takes_what_we_write(nutshell: Nutshell, write: object)
     new = await redeemed(mint, nutshell.token("16", "--dleq").proofs, PAYER_SECRET)
     assert callable(write)
     assert any("Received 14 sat" in line for line in nutshell.wallet("receive", write(Token(mint.url, "sat", new))))
+
+
+async def test_a_payment_from_quote_to_proof_goes_through_its_mint(nutshell: Nutshell) -> None:
+    kept: list[Purse] = []
+
+    def side(private_key: bytes, *proofs: Proof) -> CashuRail:
+        return CashuRail(MintClient(nutshell.url), private_key, Purse(proofs), kept.append, time.time, chance)
+
+    payee, payer = side(PAYEE_SECRET), side(PAYER_SECRET, *nutshell.token("64", "--dleq").proofs)
+    due = await payee.quote(12_500, payee.npub, JOB_HASH, 0)
+    due = await payee.evidence(due, signed_event(await payee.asking_tags(due)))
+    quote = Quote("q1", "k1", JOB_HASH, "cashu", due, 0, int(time.time() * 1000))
+    hold = await payer.hold(quote, payer.npub)
+    with pytest.raises(RailFailed, match="still locked"):
+        await payer.refund(hold)
+    accepted = await payee.accept(quote, hold.reference)
+    proof = await payee.release(accepted)
+    payee.verify(proof, due)
+    assert await payee.release(accepted) == proof
+    assert (payee.purse.amount, payer.purse.amount) == (12, 64 - 13 - 1)
+    for again in (payee.accept(quote, hold.reference), payer.refund(hold)):
+        with pytest.raises(ProofRefused) as refused:
+            await again
+        assert refused.value.reason == "spent"

@@ -30,7 +30,8 @@ class Server:
         self.url = ""
         self.asked: list[str] = []
         self.instead: dict[str, tuple[int, bytes] | None] = {}
-        self._spent: set[str] = set()
+        # By the point of a proof: what opened its lock.
+        self._spent: dict[str, str | None] = {}
         self._signed: dict[str, dict[str, Any]] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -63,15 +64,18 @@ class Server:
             case ["keys", _]:
                 return {"keysets": [line | {"keys": keys}]}
             case ["checkstate"]:
-                return {"states": [{"Y": y, "state": "SPENT" if y in self._spent else "UNSPENT"} for y in body["Ys"]]}
+                return {"states": [self._state(y) for y in body["Ys"]]}
             case ["restore"]:
                 known = [one for one in body["outputs"] if one["B_"] in self._signed]
                 return {"outputs": known, "signatures": [self._signed[one["B_"]] for one in known]}
         ys = [hash_to_curve(one["secret"].encode()).hex() for one in body["inputs"]]
-        if self._spent & set(ys):
+        if any(y in self._spent for y in ys):
             return 11001
-        self._spent |= set(ys)
+        self._spent |= {y: one.get("witness") for y, one in zip(ys, body["inputs"], strict=True)}
         return {"signatures": [self._sign(one) for one in body["outputs"]]}
+
+    def _state(self, y: str) -> dict[str, Any]:
+        return {"Y": y, "state": "SPENT" if y in self._spent else "UNSPENT", "witness": self._spent.get(y)}
 
     def _sign(self, output: Any) -> dict[str, Any]:
         made = self.mint.promise(output["id"], output["amount"], bytes.fromhex(output["B_"]))
