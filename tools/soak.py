@@ -319,8 +319,8 @@ class Job(NamedTuple):
 
 JOBS: Final = (
     Job(kill9, "kills"),
-    Job(money9, "kills"),
     Job(power, "disks"),
+    Job(money9, "kills"),
     Job(failure, "failed operations"),
     Job(damage, "flipped bytes"),
     Job(stop, "stops"),

@@ -160,6 +160,11 @@ def _offer_problems(nostr: Nostr) -> Iterator[tuple[KeyPath, str]]:
     judge_agent, _, judge_tool = nostr.buyer.judge.partition("/")
     if nostr.buyer.judge and not (AGENT_ID.fullmatch(judge_agent) and TOOL_NAME.fullmatch(judge_tool)):
         yield ("nostr", "buyer", "judge"), "expected the id of a tool, 'agent_id/tool_name'"
+    connection = nostr.wallet.connection
+    if connection and not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\0]+", connection):
+        yield ("nostr", "wallet", "connection"), "expected env:NAME or file:PATH, and never the connection itself"
+    if nostr.wallet.prepay and not connection:
+        yield ("nostr", "wallet", "prepay"), "has no effect without `connection`"
     for index, line in enumerate(nostr.offer):
         key: KeyPath = ("nostr", "offer", index)
         agent_id, slash, tool_name = line.partition("/")
