@@ -71,6 +71,8 @@ WAYS = [
     Way("POST", "/v1/agents/{agent_id}/start", None, 202, "operator"),
     Way("POST", "/v1/agents/{agent_id}/stop", None, 202, "operator"),
     Way("POST", "/v1/agents/{agent_id}/restart", None, 202, "operator"),
+    # Nothing was launched here, so nothing has a log.
+    Way("GET", "/v1/agents/{agent_id}/logs", None, 404, "operator"),
     Way("GET", "/v1/status", None, 200, "operator"),
     Way("GET", "/v1/ledger?call_id={call_id}", None, 200, "operator"),
     Way("GET", "/v1/ledger/{correlation_id}/replay.jsonl", None, 200, "operator"),
