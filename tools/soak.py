@@ -69,6 +69,15 @@ def spaces9(seed: int) -> int:
         return trial(folder / "home", seed, 10)
 
 
+def money9(seed: int) -> int:
+    """P-B15: ten kills of an exchange in the middle of payments."""
+    from tests.crash.money9 import trial
+
+    with _folder() as folder:
+        trial(folder / "home", seed, 10)
+    return 10
+
+
 def power(seed: int) -> int:
     """P-A2: every prefix of one run's steps, and 1,500 power losses in it."""
     from tests.crash.power_loss import losses, prefixes
@@ -311,6 +320,7 @@ class Job(NamedTuple):
 JOBS: Final = (
     Job(kill9, "kills"),
     Job(power, "disks"),
+    Job(money9, "kills"),
     Job(failure, "failed operations"),
     Job(damage, "flipped bytes"),
     Job(stop, "stops"),

@@ -28,7 +28,7 @@ from msgspec import Struct
 import trunkline
 from trunkline.addresses import host_and_port
 from trunkline.config import LISTENERS, AgentProcess, Config
-from trunkline.config_file import load
+from trunkline.config_file import load, overriding
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError, WorkspaceError
 from trunkline.home import Home
@@ -88,7 +88,10 @@ def findings(
         yield Finding("configuration", "problem", str(error), "docs/configuration.md has every key")
     else:
         is_there = (config_path or home.config_file).exists()
-        yield Finding("configuration", "ok", str(config_path or home.config_file) if is_there else "none: all defaults")
+        parts = [str(config_path or home.config_file)] if is_there else []
+        if variables := overriding(environ):
+            parts.append(f"{', '.join(variables)} of the environment")
+        yield Finding("configuration", "ok", ", and ".join(parts) or "none: all defaults")
     yield from _record(home)
     yield _exchange(home, exchange, why_not)
     yield from _sandboxes()
@@ -209,7 +212,7 @@ def _exchange(home: Home, exchange: RunningExchange | None, why_not: str) -> Fin
     holder = holder_of(home.ledger_file.with_name("ledger.lock"))
     if holder is not None:
         text = f"process {holder} holds the record and does not answer: it starts, stops or hangs ({why_not})"
-        return Finding("exchange", "warning", text, "look again in some seconds; trunkline down")
+        return Finding("exchange", "warning", text, "look again in some seconds; `trunkline down`")
     return Finding("exchange", "off", "not running")
 
 
@@ -223,11 +226,11 @@ def _told(exchange: RunningExchange) -> Iterator[Finding]:
     for warning in exchange.figures.get("warnings") or ():
         yield Finding("warning", "warning", str(warning))
     if defects := exchange.figures.get("defects"):
-        yield Finding("defects", "warning", f"{defects:,} met since the start", "trunkline ledger show --last 100")
+        yield Finding("defects", "warning", f"{defects:,} met since the start", "`trunkline ledger show --last 100`")
     away = [one for one in exchange.agents if one.get("state") in {"crashed", "backoff"}]
     for one in away:
         agent_id, why = one["agent_id"], one.get("note") or one["state"]
-        yield Finding("agent", "problem", f"{agent_id}: {why}", f"trunkline logs {agent_id}")
+        yield Finding("agent", "problem", f"{agent_id}: {why}", f"`trunkline logs {agent_id}`")
     if not away:
         yield Finding("agents", "ok", f"{len(exchange.agents)}, none of them crashed")
 

@@ -255,6 +255,14 @@ class McpServer(Section):
     url: str | None = None
 
 
+class Profile(Section):
+    """What some callers of MCP are shown: the tools whose ids match, and no others. ``*`` stands for any characters."""
+
+    name: str
+    caller: str
+    tools: Words
+
+
 class Notify(Section):
     """Who is told that a person is asked: a ``command`` gets JSON on stdin, a ``url`` as the body of a POST."""
 
@@ -308,6 +316,13 @@ class Log(Section):
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
+
+
+class Otel(Section):
+    """Where spans of calls are told of (OTLP over HTTP, JSON): the collector's URL for traces. Empty: nowhere."""
+
+    endpoint: str = ""
+    service: Annotated[str, Meta(min_length=1, max_length=128)] = "trunkline"
 
 
 class Anchor(Section):
@@ -413,11 +428,13 @@ class Sections(Struct, frozen=True, kw_only=True):
     cluster: Cluster = Cluster()
     agents: tuple[AgentProcess, ...] = field(default=(), name="agent")
     mcp_servers: tuple[McpServer, ...] = field(default=(), name="mcp")
+    profile: tuple[Profile, ...] = ()
     approvals: Approvals = Approvals()
     policy_table: PolicyTable = field(default=PolicyTable(), name="policy")
     limits: Limits = Limits()
     ledger: LedgerTable = LedgerTable()
     log: Log = Log()
+    otel: Otel = Otel()
 
 
 class Config(Sections, frozen=True, kw_only=True):

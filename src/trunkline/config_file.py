@@ -48,6 +48,12 @@ def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Co
     return Config(**values, given=_given(file.tables))
 
 
+def overriding(environ: Mapping[str, str]) -> list[str]:
+    """The variables of the environment that set a key of some section."""
+    starts = tuple(f"TRUNKLINE_{name}_".upper() for name in Sections.__struct_fields__)
+    return sorted(variable for variable in environ if variable.startswith(starts))
+
+
 def _given(tables: Mapping[str, object]) -> frozenset[tuple[str, str]]:
     """The keys that are set; of a section that is repeated only that it is there."""
     return frozenset(

@@ -17,7 +17,18 @@ from msgspec import structs
 
 from trunkline import input_conditions
 from trunkline.addresses import host_and_port, is_loopback
-from trunkline.config import LISTENERS, SCHEMA_ID, AgentProcess, Jobs, McpServer, Nostr, Notify, RuleLine, Sections
+from trunkline.config import (
+    LISTENERS,
+    SCHEMA_ID,
+    AgentProcess,
+    Jobs,
+    McpServer,
+    Nostr,
+    Notify,
+    Profile,
+    RuleLine,
+    Sections,
+)
 from trunkline.model import (
     AGENT_ID,
     CALLER_EDGES,
@@ -53,6 +64,7 @@ def problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
         yield ("pylon", "app_key"), "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -, the first a letter or digit"
     yield from _agent_problems(config.agents)
     yield from _mcp_problems(config.mcp_servers)
+    yield from _profile_problems(config.profile)
     for index, rule in enumerate(config.policy_table.rule):
         yield from _rule_problems(("policy", "rule", index), rule)
     for name, value in structs.asdict(config.limits).items():
@@ -65,6 +77,8 @@ def problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
             yield from _command_problems(("ledger", "anchor", "command"), anchor.command)
     if (notify := config.approvals.notify) is not None:
         yield from _notify_problems(("approvals", "notify"), notify)
+    if config.otel.endpoint and not _is_told_safely(config.otel.endpoint):
+        yield ("otel", "endpoint"), "expected https://HOST[:PORT]/v1/traces, or http:// on this machine"
     yield from _path_problems(("opensentience", "socket"), config.opensentience.socket)
     if config.ossa.client_ca:
         yield from _path_problems(("ossa", "client_ca"), config.ossa.client_ca)
@@ -161,6 +175,11 @@ def _offer_problems(nostr: Nostr) -> Iterator[tuple[KeyPath, str]]:
     judge_agent, _, judge_tool = nostr.buyer.judge.partition("/")
     if nostr.buyer.judge and not (AGENT_ID.fullmatch(judge_agent) and TOOL_NAME.fullmatch(judge_tool)):
         yield ("nostr", "buyer", "judge"), "expected the id of a tool, 'agent_id/tool_name'"
+    connection = nostr.wallet.connection
+    if connection and not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\0]+", connection):
+        yield ("nostr", "wallet", "connection"), "expected env:NAME or file:PATH, and never the connection itself"
+    if nostr.wallet.prepay and not connection:
+        yield ("nostr", "wallet", "prepay"), "has no effect without `connection`"
     for index, line in enumerate(nostr.offer):
         key: KeyPath = ("nostr", "offer", index)
         agent_id, slash, tool_name = line.partition("/")
@@ -240,6 +259,20 @@ def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str
         yield from _command_problems(("mcp", index, "command"), server.command or ())
         if (server.command is None) == (server.url is None):
             yield ("mcp", index), "expected one of the keys `command` and `url`"
+
+
+def _profile_problems(profiles: tuple[Profile, ...]) -> Iterator[tuple[KeyPath, str]]:
+    seen: dict[str, str] = {}
+    for index, profile in enumerate(profiles):
+        yield from _id_problems(("profile", index, "name"), profile.name, seen)
+        if not profile.caller.startswith("mcp:") and "*" not in profile.caller.partition(":")[0]:
+            yield (
+                ("profile", index, "caller"),
+                f"{profile.caller!r} matches nobody: expected 'mcp:NAME'; * is any characters",
+            )
+        for number, pattern in enumerate(profile.tools):
+            if "*" not in pattern and pattern.count("/") != 1:
+                yield ("profile", index, "tools", number), f"{pattern!r} matches no tool: expected 'agent_id/tool_name'"
 
 
 def _id_problems(key: KeyPath, name: str, seen: dict[str, str]) -> Iterator[tuple[KeyPath, str]]:

@@ -25,6 +25,8 @@ class Home:
         self.ready_file = path / "ready.json"
         self.operator_token_file = path / "operator.token"
         self.ledger_file = path / "ledger.sqlite"
+        # Of the calls in it; it can be deleted at any time.
+        self.index_file = path / "ledger.search.sqlite"
         self.run_folder = path / "run"
         self.logs_folder = path / "logs"
         # What an exchange in the background prints.
@@ -36,6 +38,14 @@ class Home:
         """``--home``, else ``$TRUNKLINE_HOME``, else ``~/.trunkline``."""
         chosen = option or environ.get("TRUNKLINE_HOME") or "~/.trunkline"
         return cls(Path(os.path.abspath(Path(chosen).expanduser())))  # noqa: PTH100  (resolve() would follow links)
+
+    @property
+    def to_name(self) -> str:
+        """What ``--home`` has to say so that other commands find this one; empty for the usual one.
+
+        ``$TRUNKLINE_HOME`` may not be set where they are typed.
+        """
+        return "" if self.path == Home.resolve(None, {}).path else str(self.path)
 
     def log_file(self, agent_id: str, run_id: str) -> Path:
         """Where one run of an agent prints to."""

@@ -473,6 +473,25 @@ def _second(seconds: int) -> str:
     return dt.datetime.fromtimestamp(seconds, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
+class CallSearch(Struct, frozen=True, omit_defaults=True):
+    """Which calls are looked for. Empty: any."""
+
+    limit: int
+    # Words, each of which, or its beginning, stands in the input, the outcome, or a name of the call.
+    words: str = ""
+    # Parts of names; large and small letters are the same.
+    tool: str = ""
+    caller: str = ""
+    # Only calls of exactly this caller.
+    own: str = ""
+    status: str = ""
+    # Milliseconds of the wall clock, the second not included.
+    first_ms: int | None = None
+    last_ms: int | None = None
+    # Those before this entry.
+    before: int | None = None
+
+
 class CallView(Struct, frozen=True, omit_defaults=True):
     """A call as anybody is shown it. Times are RFC 3339 strings; ``output`` is absent until there is one.
 

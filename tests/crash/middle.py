@@ -18,7 +18,7 @@ from msgspec import Raw
 from trunkline import effects, events
 from trunkline.edges.exchange import BaseSink
 from trunkline.errors import LedgerError
-from trunkline.host.reading import Reading
+from trunkline.host.reading import NoIndex, Reading
 from trunkline.host.runner import Runner
 from trunkline.hub.hub import Hub
 from trunkline.hub.invariants import check
@@ -120,7 +120,7 @@ class Middle(BaseSink):
             instance="here",
             fatal=self.dead.append,
         )
-        self.views = Reading(self.runner, self.ledger.reader, nobody)
+        self.views = Reading(self.runner, self.ledger.reader, nobody, NoIndex())
         self.desk = self.runner.open_session(self)
         if start:
             self.start()

@@ -96,7 +96,7 @@ async def test_a_request_in_flight_is_answered_to_whoever_asks_again_after_kill_
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(("loss", "count"), [(0.0, 100), (0.2, 100), (0.5, 30)])
+@pytest.mark.parametrize(("loss", "count"), [(0.0, 100), (0.2, 100), (0.5, 15)])
 async def test_what_each_quality_of_service_promises_holds_behind_a_bad_network(
     short_path: Path, loss: float, count: int
 ) -> None:

@@ -90,7 +90,7 @@ def test_an_exchange_that_a_test_started_ends_with_the_test_whatever_ends_that(s
         test.kill()
         test.communicate(timeout=20)
     try:
-        wait_until(lambda: not any(process.is_running() for process in family), "the end of all")
+        wait_until(lambda: not any(process.is_running() for process in family), "the end of all", ENDED_S)
     finally:
         for process in family:
             if process.is_running():

@@ -1,4 +1,4 @@
-"""Jobs that we buy and pay for: a call that a person approves, money held until the verdict, only who was right paid."""
+"""Jobs that we buy: paying is a call that a person approves, money is held until the verdict, who was right is paid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.nostr import CONFIG, KINDS
+from tests.nostr import CONFIG, KINDS, WAIT_S
 from tests.nostr_sellers import Seller, Work, selling
 from tests.requirement import requirement
 from tests.requirements.test_openagents_money import PRICED, account, balances, printed, trunkline
@@ -52,10 +52,12 @@ class PaidSeller(Seller):
             invoice=made["invoice"],
         )  # fmt: skip
         await self.say(draft)
+        deadline = time.monotonic() + WAIT_S
         while (await self.wallet.ask("lookup_invoice", payment_hash=made["payment_hash"]))["result"]["state"] == (
             "pending"
         ):
-            await asyncio.sleep(0.05)
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.2)
         await super()._work(request)
 
 

@@ -396,6 +396,9 @@ def test_a_space_is_made_listed_used_and_removed(exchange: Running) -> None:
     again = trunkline(exchange, "space", "new", name)
     assert (again.returncode, again.stderr) == (2, f"state.conflict: there is a space {name} already\n")
     assert trunkline(exchange, "space", "new", "Upper").returncode == 2
+    chosen = trunkline(exchange, "space", "new", "x", "--domain", "example.org")
+    assert (chosen.returncode, "single domains cannot be allowed" in chosen.stderr) == (2, True)
+    assert "space.x/shell" not in exchange.tools()
     assert "restrictive, standard, permissive" in trunkline(exchange, "space", "new", "x", "--preset", "y").stderr
     listed = trunkline(exchange, "space", "list")
     assert name in listed.stdout
@@ -413,7 +416,7 @@ def test_a_space_is_made_listed_used_and_removed(exchange: Running) -> None:
     assert (unsure.returncode, folder.exists()) == (2, True)
     assert "with all its files; say --yes" in unsure.stderr
     none = trunkline(exchange, "space", "rm", "nosuch")
-    text = "not_found: there is no such space; `trunkline space list` shows them\n"
+    text = f"not_found: there is no such space; `trunkline space list --home {exchange.home}` shows them\n"
     assert (none.returncode, none.stderr) == (2, text)
     removed = trunkline(exchange, "space", "rm", name, "--yes")
     assert (removed.returncode, removed.stdout) == (0, f"removed {name}\n")
@@ -431,9 +434,11 @@ def test_what_a_script_removed_unasked_is_brought_back_on_the_command_line(excha
     assert space.files() == ["clean.py", "left"]
     said = trunkline(exchange, "space", "undo", space.name)
     assert (said.returncode, space.files()) == (2, ["clean.py", "left"])
-    assert "this would bring back 2, change back 0 and remove 1 names; say --yes" in said.stderr
+    assert "this would bring back 2, change back 0 and remove 1 names, as it was at " in said.stderr
     done = trunkline(exchange, "space", "undo", space.name, "--yes")
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("undone: run_")
+    assert "\nback to " in done.stdout
     assert "brought back: 2 (data/, data/precious.txt)" in done.stdout
     assert "removed: 1 (left)" in done.stdout
     assert (space.root / "data" / "precious.txt").read_text() == "work of a day"

@@ -1,4 +1,4 @@
-"""The whole system on a fake clock, disk and network: 500 seeds, and the same bytes for the same seed."""
+"""The whole system on a fake clock, disk and network: 300 seeds, and the same bytes for the same seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trunkline.testing.story import SimulationFailed
 from trunkline.testing.witness import StoryLine
 from trunkline.testing.world import World
 
-SEEDS = 500
+SEEDS = 300
 CHUNK = 10
 # A broken rule is seen in one of 40 seeds at the least.
 SEEDS_TO_FIND = 200

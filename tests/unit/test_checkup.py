@@ -92,6 +92,16 @@ def test_a_configuration_that_cannot_be_used_is_named_with_its_line_and_the_rest
     assert "sandbox" in all_found
 
 
+def test_settings_of_the_environment_are_named_and_hold(short_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        environ = {"TRUNKLINE_HTTP_LISTEN": address, "TRUNKLINE_SERVICE_HOST": "x"}
+        names = [(one.name, one) for one in findings(Home(short_path), None, environ, None, "")]
+    configuration = next(one for name, one in names if name == "configuration")
+    assert configuration.text == "TRUNKLINE_HTTP_LISTEN of the environment"
+    assert any(one.state == "problem" and address in one.text for name, one in names if name == "port")
+
+
 def test_a_port_that_is_taken_is_a_problem_where_it_was_asked_for(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -177,5 +187,5 @@ def test_a_running_exchange_is_asked_instead_of_its_ports(home: Home) -> None:
     assert "port" not in all_found
     assert all_found["ossa"][0] == Finding("ossa", "off", "its port is taken")
     assert all_found["broker"][0] == Finding("broker", "problem", "away: nats://127.0.0.1:1")
-    assert all_found["agent"][0] == Finding("agent", "problem", "com.x: ended with 1", "trunkline logs com.x")
+    assert all_found["agent"][0] == Finding("agent", "problem", "com.x: ended with 1", "`trunkline logs com.x`")
     assert {one.state for one in (*all_found["warning"], *all_found["defects"])} == {"warning"}

@@ -54,6 +54,7 @@ max_context_tokens = 1000
 pricing = { sandbox_per_minute_msats = 100 }
 buyer = { judge = "com.example.judge/compare" }
 chain = { confirmations = 3 }
+wallet = { max_msats_per_job = 1, connection = "env:WALLET", prepay = true }
 kinds = { request = 5051 }
 [pylon]
 listen = "localhost:0"
@@ -121,6 +122,10 @@ taint_s = 60
 [log]
 level = "debug"
 format = "json"
+
+[otel]
+endpoint = "https://collector.example/v1/traces"
+service = "mine"
 
 [ledger]
 retention_days = 30
@@ -405,6 +410,12 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
         (
             '[nostr.chain]\ncheckpoints = ["840000", "x:y"]',
             "trunkline.toml:2: nostr.chain.checkpoints[0]: expected the height of a block and its hash, 'HEIGHT:HASH'",
+            '[nostr.wallet]\nconnection = "nostr+walletconnect://00?secret=11"',
+            "trunkline.toml:2: nostr.wallet.connection: expected env:NAME or file:PATH, and never the connection itself",
+        ),
+        (
+            "[nostr.wallet]\nprepay = true",
+            "trunkline.toml:2: nostr.wallet.prepay: has no effect without `connection`",
         ),
         (
             '[nostr.buyer]\njudge = "compare"',

@@ -13,7 +13,7 @@ import pytest
 from trunkline import strictjson
 from trunkline.config import BUILTIN_RULES, AgentProcess, Config, RuleLine
 from trunkline.config_file import load
-from trunkline.edges.known import UNBUILT
+from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.edges.opensentience import messages
 from trunkline.edges.opensentience.manifest import read_manifest
 from trunkline.home import Home
@@ -63,6 +63,11 @@ def test_all_that_the_page_shows_can_be_used_together(tmp_path: Path) -> None:
     file = tmp_path / "trunkline.toml"
     file.write_text(re.sub(r"^# (\w+ = )", r"\1", AGENT + RULE, flags=re.MULTILINE))
     load(Home(Path("/h")), file, {})
+
+
+def test_the_page_names_each_section_that_a_reload_cannot_change() -> None:
+    told = next(line for line in CONFIGURATION.splitlines() if "is refused and says which" in line)
+    assert [edge.section for edge in EDGES if edge.section and f"`[{edge.section}]`" not in told] == []
 
 
 def test_the_page_marks_each_section_that_this_release_does_not_have_and_no_other() -> None:

@@ -117,7 +117,7 @@ def approve(
     \b
     trunkline approve a5 a6
     trunkline approve a5 --always      # the same call by the same agent is not asked about again
-    trunkline approve --run r12        # what this run of a space asks, until it ends
+    trunkline approve --run run_0f3a…  # what this run of a space asks, until it ends
     """
     _check_named(approval_ids, run_id)
     exchange = settings.connect()
@@ -148,7 +148,7 @@ def deny(settings: CommandSettings, approval_ids: tuple[str, ...], run_id: str |
 
 def _check_named(approval_ids: tuple[str, ...], run_id: str | None) -> None:
     if bool(approval_ids) == (run_id is not None):
-        raise click.UsageError("name the questions (`trunkline approvals` lists them), or a run with --run")
+        raise click.UsageError(f"name the questions (`{typed('approvals')}` lists them), or a run with --run")
 
 
 def _answer_all(
@@ -244,4 +244,4 @@ def _allow_from_now_on(
     answer = {"approval_id": approval_id, "decision": "approved", "call_id": question["call_id"], "rule": rule.text}
     if not settings.shown_as_json(answer):
         _tell(answer)
-        say("allowed from now on; `trunkline policy` shows the rules")
+        say(f"allowed from now on; `{typed('policy')}` shows the rules")

@@ -110,17 +110,21 @@ def run_and_tell(
     printer: ProgressPrinter | None,
     *,
     no_wait: bool,
+    has_failed: Callable[[bytes], bool] = lambda _: False,
 ) -> NoReturn:
-    """Make a call, wait for a person if one is asked, print what came of it and end with its exit code."""
+    """Make a call, wait for a person if one is asked, print what came of it and end with its exit code.
+
+    ``has_failed`` says whether an output tells of work that went wrong, though the call itself went well: exit 1.
+    """
     known = _run(exchange, body, printer, no_wait=no_wait)
     if not known.is_final:
         if no_wait and settings.as_json:
             say_json(known.whole)
         known = _wait_for_person(exchange, known, printer, no_wait=no_wait)
-    _tell(settings, known)
+    _tell(settings, known, has_failed)
 
 
-def _tell(settings: CommandSettings, known: KnownCall) -> NoReturn:
+def _tell(settings: CommandSettings, known: KnownCall, has_failed: Callable[[bytes], bool]) -> NoReturn:
     """The output on stdout or the fault on stderr, and the exit code."""
     if settings.as_json:
         say_json(known.whole)
@@ -128,7 +132,7 @@ def _tell(settings: CommandSettings, known: KnownCall) -> NoReturn:
         if not settings.as_json:
             say_json(bytes(known.output))
             _tell_of_large_output(bytes(known.output))
-        raise SystemExit(0)
+        raise SystemExit(int(has_failed(bytes(known.output))))
     error = known.error or {"code": f"call.{known.status}", "message": "no reason was given"}
     # No CommandFailed: for a program all of it has just been said.
     note(printable(f"{error['code']}: {error['message']}"))
@@ -141,7 +145,7 @@ def _tell_of_large_output(output: bytes) -> None:
         return
     shown = decode(output)
     if shown.keys() == {"$ref", "bytes", "head"}:
-        note(f"{shown['bytes']:,} bytes; all of it: trunkline blob {printable(str(shown['$ref']))}")
+        note(f"{shown['bytes']:,} bytes; all of it: `trunkline blob {printable(str(shown['$ref']))}`")
 
 
 class ProgressPrinter:

@@ -7,7 +7,7 @@ needs no running exchange.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,9 +30,26 @@ _REFUSED = b'{"kind":"call.refused"'
 @click.command()
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="How many.")
 @click.option("--correlation", metavar="ID", help="Only those of one conversation.")
+@click.option("--search", metavar="WORDS", help="Only those with these words, or beginnings of words, in them.")
+@click.option("--tool", metavar="PART", help="Only those of tools whose name has this in it.")
+@click.option("--caller", metavar="PART", help="Only those of callers whose name has this in it.")
+@click.option("--status", metavar="STATUS", help="Only those that ended so, or wait so.")
+@click.option("--from", "first", metavar="TIME", help="Only those from this time on: 2026-01-31T09:30:00Z.")
+@click.option("--to", metavar="TIME", help="Only those before it.")
 @click.option("--refused", is_flag=True, help="Those that were not taken on: denied, no such tool, bad input.")
 @shared
-def calls(settings: CommandSettings, last: int, correlation: str | None, refused: bool) -> None:
+def calls(
+    settings: CommandSettings,
+    last: int,
+    correlation: str | None,
+    search: str | None,
+    tool: str | None,
+    caller: str | None,
+    status: str | None,
+    first: str | None,
+    to: str | None,
+    refused: bool,
+) -> None:
     """The latest calls and how they ended, newest first.
 
     A call that was refused was never taken on, and is not among them: --refused shows those, also while no exchange
@@ -42,8 +59,12 @@ def calls(settings: CommandSettings, last: int, correlation: str | None, refused
         _show_refused(settings, last, correlation)
         return
     exchange = settings.connect()
-    found = _latest(exchange, last, correlation)
+    terms = {"search": search, "tool": tool, "caller": caller, "status": status, "from": first, "to": to}
+    found = _latest(exchange, last, {"correlation_id": correlation, **terms})
     if settings.shown_as_json({"calls": found}):
+        return
+    if not found and any(terms.values()):
+        say("No call matches.")
         return
     _show(found, correlation)
     count = sum(exchange.get(at("status")).get("refused_calls", {}).values())
@@ -73,12 +94,12 @@ def _show(found: list[dict[str, Any]], correlation: str | None) -> None:
     table(["TIME", "STATUS", "TOOL", "CALLER", "TOOK", "WHY", "CALL"], rows, status=1, below=2, keep=(1, 2))
 
 
-def _latest(exchange: ExchangeClient, last: int, correlation: str | None) -> list[dict[str, Any]]:
+def _latest(exchange: ExchangeClient, last: int, terms: Mapping[str, str | None]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     before: int | None = None
     while len(found) < last:
         limit = min(_PAGE, last - len(found))
-        page = exchange.get(at("calls", limit=limit, before=before, correlation_id=correlation))
+        page = exchange.get(at("calls", limit=limit, before=before, **terms))
         found += page["calls"]
         before = page["next"]
         if before is None:

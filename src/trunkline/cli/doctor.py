@@ -13,7 +13,7 @@ import click
 
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import CommandFailed, printable, say
+from trunkline.cli.terminal import CommandFailed, hinted, printable, say
 from trunkline.errors import ExchangeUnreachable
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def doctor(settings: CommandSettings, config: Path | None) -> None:
         found.append(finding)
         if not settings.as_json:
             state = click.style(f"{finding.state:<8}", fg=COLOURS[finding.state])
-            say(f"{state} {finding.name:<14} {printable(finding.text)}")
+            say(f"{state} {finding.name:<14} {hinted(printable(finding.text))}")
             if finding.advice and finding.state != "ok":
-                say(f"{'':<23} → {printable(finding.advice)}")
+                say(f"{'':<23} → {hinted(printable(finding.advice))}")
     problems = sum(finding.state == "problem" for finding in found)
     if not settings.shown_as_json({"problems": problems, "running": exchange is not None, "findings": found}):
         say()

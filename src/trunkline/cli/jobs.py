@@ -14,10 +14,10 @@ from msgspec import DecodeError, Raw, structs, to_builtins
 from trunkline.cli.call import ProgressPrinter, run_and_tell
 from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with
 from trunkline.cli.options import CommandSettings, json_argument, shared
-from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, printable, say, table
+from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, printable, say, table, typed
 from trunkline.cli.tools import all_tools, help_with_tool
 from trunkline.errors import ExchangeUnreachable
-from trunkline.jobs.schemas import JobType, job_types
+from trunkline.jobs.schemas import FAILED_RUNS, SANDBOX, JobType, job_types
 from trunkline.jobs.tool_schemas import job_type_of, tool_of
 
 AGENT: Final = "trunkline.jobs"
@@ -68,7 +68,8 @@ def show(settings: CommandSettings, schema_id: str) -> None:
         return
     say(f"{heading(schema_id)}  {job.schema.verification_mode}")
     say(printable(job.detail.title, keep="\n"))
-    say(f"runs at: {printable(', '.join(told['runs_at']) or 'nowhere; `trunkline status` says why')}")
+    nowhere = f"nowhere; `{typed('status')}` says why"
+    say(f"runs at: {printable(', '.join(told['runs_at'])) or nowhere}")
     if job.schema.verification_mode == "subjective":
         say(f"providers: {job.detail.redundancy}, adjudication: {job.detail.adjudication}")
     for name, fields in (("inputs", job.schema.inputs), ("outputs", job.schema.outputs)):
@@ -104,8 +105,8 @@ def submit(
 ) -> None:
     """Do a job of the type SCHEMA with the inputs JSON (`-` for stdin, `@FILE` for a file), and print its outputs.
 
-    Progress is shown on stderr. Exits as `trunkline call` does. With --remote it leaves this machine: what providers
-    gave is verified, and `verification` says how.
+    Progress is shown on stderr. Exits as `trunkline call` does, and with 1 where a command of a sandbox job failed.
+    With --remote it leaves this machine: what providers gave is verified, and `verification` says how.
     """
     said_of_market = {name: value for name, value in options.items() if value}
     if options["bid"] is not None:
@@ -119,7 +120,14 @@ def submit(
     if key is not None:
         said["idempotency_key"] = key
     help_with_tool(exchange, tool)
-    run_and_tell(settings, exchange, encode(said), ProgressPrinter(), no_wait=no_wait)
+    fails = _has_failed if schema_id == SANDBOX else lambda _: False
+    run_and_tell(settings, exchange, encode(said), ProgressPrinter(), no_wait=no_wait, has_failed=fails)
+
+
+def _has_failed(output: bytes) -> bool:
+    """Whether a sandbox job says that a command of it went wrong."""
+    told = decode(output)
+    return isinstance(told, dict) and told.get("status") in FAILED_RUNS
 
 
 def _with_options(body: bytes, options: dict[str, Any]) -> bytes:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 import click
 
 from trunkline.cli.client import decode, encode
+from trunkline.cli.file_kinds import expect
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, heading, note, printable, say, typed
 from trunkline.cli.watch import sentence
@@ -73,6 +74,7 @@ def verify(settings: CommandSettings, file: Path | None, head: str | None, ancho
     published = _anchors(settings, anchor) if file is None or anchor is not None else []
     kept = [*_heads(head, "--head"), *published]
     path = settings.home.ledger_file if file is None else file
+    expect("record", path)
     report = walk(path, kept=kept, public_key=public_key_of(settings.home.keys_folder))
     if settings.shown_as_json(
         {"status": "whole", **{name: getattr(report, name) for name in report.__struct_fields__}}
@@ -179,6 +181,7 @@ def check(settings: CommandSettings, file: Path) -> None:
     """Prove that the parts of a proof fit together and, where this home has a record, that its entries are of it."""
     from trunkline.ledger.export import verify_proof
 
+    expect("proof", file)
     has_record = settings.home.ledger_file.exists()
     if has_record:
         with reading(settings) as reader:

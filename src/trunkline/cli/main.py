@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
 from trunkline.cli.client import encode
 from trunkline.cli.options import CommandSettings, say_json, shared
-from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, printable, say
+from trunkline.cli.terminal import CommandFailed, did_you_mean, heading, near, printable, say, typed
 from trunkline.errors import ConfigError, ExchangeUnreachable, LedgerCorrupt, LedgerError, LedgerLocked
 
 
@@ -31,6 +31,7 @@ VERBS = {
     "up": Verb("up", "up", "Run the exchange here, in the foreground or in the background."),
     "down": Verb("down", "down", "Stop the exchange, wherever it was started."),
     "service": Verb("service", "service", "A systemd unit that runs it from login on."),
+    "console": Verb("console", "console", "Open the console in a browser, or print where it is."),
     "status": Verb("status", "status", "What runs here, since when, and how busy it is."),
     "doctor": Verb("doctor", "doctor", "What is missing here, what is off and why, what is wrong."),
     "agents": Verb("agents", "agents", "The agents, how they are, and why one does not run."),
@@ -56,6 +57,9 @@ VERBS = {
     "receipts": Verb("receipts", "receipts", "What was paid for which job: list, show, verify, export."),
     "token": Verb("token", "token", "Credentials for agents and programs: make, list, revoke."),
     "pylon": Verb("pylon", "pylon", "The bridge for pages: how to trust its certificate."),
+    "mcp": Verb("mcp", "mcp", "An MCP server on stdin and stdout, for clients that start one."),
+    "connect": Verb("connect", "connect", "Let an MCP client that you have use this exchange."),
+    "import": Verb("connect", "import_servers", "Mount the MCP servers that a client has."),
     "reload": Verb("reload", "reload", "Read the configuration again, without a stop."),
     "replay": Verb("replay", "replay", "Check a trajectory, compare two, or answer from one."),
     "completion": Verb("completion", "completion", "Let a shell complete verbs, tools, agents and questions."),
@@ -84,6 +88,13 @@ class Verbs(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command line. What it fails with is told while it is still known which home was named."""
+        try:
+            return super().invoke(ctx)
+        except (ExchangeUnreachable, LedgerError, ConfigError) as error:
+            raise _failure(error) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """The table, without loading anything."""
         with formatter.section("Verbs"):
@@ -95,10 +106,19 @@ class Verbs(click.Group):
         """A verb, or the nearest one."""
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
-            ctx.fail(f"no verb {printable(name)!r}{did_you_mean(near(name, VERBS))}")
+            ctx.fail(f"no verb {printable(name)!r}{did_you_mean(self._meant(ctx, name))}")
         if sys.platform != "linux" and name in VERBS and name not in ANYWHERE:
             raise CommandFailed("platform.unsupported", _needs_linux(name), exit_code=2)
         return super().resolve_command(ctx, args)
+
+    def _meant(self, ctx: click.Context, name: str) -> list[str]:
+        """What somebody meant by a verb that is none: one that is part of another, else those most like it."""
+        inside = []
+        for verb in VERBS:
+            command = self.get_command(ctx, verb)
+            if isinstance(command, click.Group) and name in command.commands:
+                inside.append(f"{verb} {name}")
+        return inside or near(name, VERBS)
 
 
 def _needs_linux(verb: str) -> str:
@@ -135,9 +155,10 @@ def cli(context: click.Context, _: CommandSettings) -> None:
     if context.invoked_subcommand is None:
         say(heading("Trunkline joins agents: they call each other's tools, under one policy, with one record."))
         say()
-        say("  trunkline up --demo          start an exchange with example agents")
-        say("  trunkline tools              what can be called")
-        say("  trunkline call TOOL '{…}'    call it")
+        first = {"up --demo": "start an exchange with example agents", "tools": "what can be called"}
+        first["call TOOL '{…}'"] = "call it"
+        for words, text in first.items():
+            say(f"  {typed(words):<27}  {text}")
         say()
         say("All verbs: trunkline --help")
 
@@ -151,7 +172,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.exceptions.NoArgsIsHelpError as error:
         say(error.format_message())
         code = 2
-    except (CommandFailed, click.ClickException, ExchangeUnreachable, LedgerError, ConfigError) as error:
+    except (CommandFailed, click.ClickException) as error:
         failure = _failure(error)
         (error if isinstance(error, click.ClickException) else failure).show()
         # Asked of the words themselves: those of a command line that cannot be used were never read.

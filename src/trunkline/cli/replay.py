@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trunkline.cli.client import at
+from trunkline.cli.file_kinds import expect
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, heading, note, printable, say, table
 
@@ -64,6 +65,7 @@ def replay(_: CommandSettings) -> None:
 @shared
 def check_file(settings: CommandSettings, file: Path, serve: bool) -> None:
     """Check FILE; exit 1 names the first line that is wrong."""
+    expect("trajectory", file)
     found = _checked(file)
     if serve:
         _serve(settings, file)
@@ -87,14 +89,14 @@ def _proved(found: Checked) -> str:
     return text
 
 
-def _checked(file: Path) -> Checked:
+def _checked(file: Path, place: str = "") -> Checked:
     from trunkline.trajectory.check import NotATrajectory, check
 
     try:
         with _lines(file) as lines:
             return check(lines)
     except NotATrajectory as wrong:
-        text = f"line {wrong.line}: {wrong.fault}"
+        text = f"{place}line {wrong.line}: {wrong.fault}"
         details = {"line": wrong.line, "file": str(file)}
         raise CommandFailed("trajectory.invalid", text, exit_code=1, line=text, details=details) from None
 
@@ -122,7 +124,8 @@ def diff(settings: CommandSettings, a: Path, b: Path) -> None:
     from trunkline.trajectory.diff import difference, run_of
 
     for file in (a, b):
-        _checked(file)
+        expect("trajectory", file)
+        _checked(file, f"{file}: ")
     with _lines(a) as first, _lines(b) as second:
         found = difference(run_of(first), run_of(second))
     if found is None:
@@ -213,6 +216,7 @@ def export(_: CommandSettings, bundle: Path) -> None:
     from trunkline.trajectory.bundle import decode_bundle
     from trunkline.trajectory.bundle import export as lines_of_bundle
 
+    expect("bundle", bundle)
     try:
         lines = [line + b"\n" for line in lines_of_bundle(decode_bundle(bundle.read_bytes()))]
     except (msgspec.DecodeError, KeyError, ValueError) as error:

@@ -24,6 +24,8 @@ from trunkline.errors import ExchangeUnreachable
 WAIT_S: Final = 30
 # What an exchange takes; of more it says so.
 MAX_MESSAGE_BYTES: Final = 16_777_216
+# Of what an undo takes back, the newest.
+SHOWN_RUNS: Final = 5
 # A name of a commit that a shell and git take for nothing else.
 _REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./~^-]{0,127}")
 
@@ -41,7 +43,8 @@ def space() -> None:
     metavar="P",
     help="restrictive (asks before it writes), standard (the default) or permissive.",
 )
-@click.option("--network", is_flag=True, help="Its commands may use the machine's network.")
+@click.option("--network", is_flag=True, help="Its commands may use the machine's network, all of it.")
+@click.option("--domain", "domains", multiple=True, hidden=True)
 @click.option(
     "--at",
     "folder",
@@ -50,13 +53,16 @@ def space() -> None:
     help="Work in this folder of yours, instead of one of its own. Removing the space leaves it as it is.",
 )
 @shared
-def new(settings: CommandSettings, name: str, preset: str, network: bool, folder: Path | None) -> None:
+def new(
+    settings: CommandSettings, name: str, preset: str, network: bool, domains: tuple[str, ...], folder: Path | None
+) -> None:
     """Make the space NAME, whose tools are offered as those of the agent space.NAME."""
     asked: dict[str, object] = {"name": name, "preset": preset}
     if folder is not None:
         asked["at"] = str(folder.absolute())
-    if network:
-        asked["policy"] = {"network": {"allowed": True}}
+    if network or domains:
+        # The exchange says why there are no single domains.
+        asked["policy"] = {"network": {"allowed": True, **({"domains": list(domains)} if domains else {})}}
     made: dict[str, Any] = settings.connect().post(at("spaces"), asked)
     if not settings.shown_as_json(made):
         say(f"space {printable(made['name'])} ({printable(made['preset'])}): {printable(made['folder'])}")
@@ -134,7 +140,7 @@ def list_snapshots(settings: CommandSettings, name: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared
 def undo(settings: CommandSettings, name: str, run_id: str, yes: bool) -> None:
-    """Bring the files of the space NAME back to where they were before RUN, or before the last run.
+    """Bring the files of the space NAME back to before RUN, or to before the last run that changed something.
 
     What was done since is undone, by whichever run. The state before is kept: a second undo brings it back.
     """
@@ -149,6 +155,8 @@ def undo(settings: CommandSettings, name: str, run_id: str, yes: bool) -> None:
             for line in _changes(found):
                 note(line)
         click.confirm(f"Bring {printable(name)} back to this?", abort=True, err=True)
+        # What was shown, also if another run has begun and ended since.
+        run_id = found.get("snapshot", {}).get("run", run_id)
     done: dict[str, Any] = exchange.post(path, {"run": run_id})
     if settings.shown_as_json(done):
         return
@@ -162,14 +170,20 @@ def undo(settings: CommandSettings, name: str, run_id: str, yes: bool) -> None:
 
 def _told(change: dict[str, Any]) -> str:
     back, other, made = change["brought_back"], change["changed_back"], change["removed"]
-    return f"bring back {back}, change back {other} and remove {made} names"
+    what = f"bring back {back}, change back {other} and remove {made} names"
+    if taken := change.get("snapshot"):
+        what += f", as it was at {clock(seconds_of(taken['taken_at']))} before {printable(taken['run'])}"
+    return what
 
 
 def _changes(change: dict[str, Any]) -> list[str]:
     """What an undo does or did, with the first names of each kind."""
     lines = []
     if taken := change.get("snapshot"):
-        lines.append(f"to {printable(taken['taken_at'])}, before {printable(taken['run'])}:")
+        undone = [printable(run) for run in change.get("undone", ())]
+        more = f" and {len(undone) - SHOWN_RUNS} more" if len(undone) > SHOWN_RUNS else ""
+        lines.append(f"undone: {', '.join(undone[:SHOWN_RUNS])}{more}")
+        lines.append(f"back to {clock(seconds_of(taken['taken_at']))}, before {printable(taken['run'])}:")
     for key, text in (("brought_back", "brought back"), ("changed_back", "changed back"), ("removed", "removed")):
         names = [printable(one) for one in change[f"first_{key}"]]
         more = f", and {change[key] - len(names)} more" if change[key] > len(names) else ""

@@ -12,7 +12,7 @@ import click
 
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import duration, printable, say, typed
+from trunkline.cli.terminal import duration, hinted, printable, say, typed
 from trunkline.sizes import shown_size
 
 # What ``ready.json`` says besides the listeners.
@@ -93,7 +93,7 @@ def _figure(name: str, value: object) -> str:
 
 
 def _line(name: str, text: str) -> None:
-    say(f"{name:<13} {printable(text)}")
+    say(f"{name:<13} {hinted(printable(text))}")
 
 
 def _counts(figure: object, word: str) -> str:

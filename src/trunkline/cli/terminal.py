@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import click
 
+from trunkline import hints
 from trunkline.model import FAULTS
 
 # Invisible characters that Python calls printable: fillers, variation selectors, the joiner, the empty Braille cell.
@@ -75,7 +76,7 @@ def say(text: str = "") -> None:
 
 def note(text: str) -> None:
     """One line beside the output: on stderr."""
-    click.echo(text, err=True)
+    click.echo(hinted(text), err=True)
 
 
 class CommandFailed(Exception):
@@ -99,12 +100,13 @@ class CommandFailed(Exception):
         self.exit_code = exit_code_of(code) if exit_code is None else exit_code
         # As in an answer of the HTTP API.
         self.error = {"code": code, "message": message, "retryable": retryable, "details": details or {}}
-        self._line = f"{code}: {message}" if line is None else line
+        # Completed here: when it is shown, nobody knows the command line any more.
+        self._line = hinted(printable(f"{code}: {message}" if line is None else line))
         self._below = below
 
     def show(self) -> None:
         """Print it for a person."""
-        note(printable(self._line))
+        note(self._line)
         if self._below:
             note(self._below)
 
@@ -127,13 +129,18 @@ def heading(text: str) -> str:
 
 def typed(words: str) -> str:
     """``trunkline WORDS`` as it has to be typed to mean this home: with ``--home`` where it was given."""
+    return hints.command(words, _home_given())
+
+
+def hinted(text: str) -> str:
+    """A text in which each hint is as it has to be typed to mean this home."""
+    return hints.completed(text, _home_given())
+
+
+def _home_given() -> str | None:
     context = click.get_current_context(silent=True)
     home = None if context is None else context.meta.get(HOME_OPTION)
-    if home is None:
-        return f"trunkline {words}"
-    import shlex
-
-    return f"trunkline {words} --home {printable(shlex.quote(home))}"
+    return None if home is None else printable(home)
 
 
 def near(name: str, known: Iterable[str], likeness: float = 0.5) -> list[str]:
@@ -166,7 +173,7 @@ def table(
     to be read or copied as they are, go below their row; then ``spare`` columns are left out, the last ones first; then
     cells are cut, those of the last column first and then of the widest, but never in the columns to ``keep``.
     """
-    lines = [list(headers), *([printable(cell) for cell in row] for row in rows)]
+    lines = [list(headers), *([hinted(printable(cell)) for cell in row] for row in rows)]
     columns = list(range(len(headers)))
     widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
     under: list[int] = []

@@ -45,10 +45,11 @@ def new(
     url: str | None,
     pin: str | None,
 ) -> None:
-    """Make a credential on an EDGE: http, opensentience, chiffon or ossa. Its secret is shown this once, on stdout.
+    """Make a credential on an EDGE: http, mcp, opensentience, chiffon or ossa. Its secret is shown this once.
 
     \b
     trunkline token new http --agent dashboard --permission approve
+    trunkline token new mcp --agent my-editor
     trunkline token new opensentience --agent com.example.weather
     trunkline token new chiffon --agent infra-1 --type infra
     trunkline token new ossa --agent worker-7 --type worker --url https://worker.example/ossa

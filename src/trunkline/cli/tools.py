@@ -84,7 +84,8 @@ def _is_away(exchange: ExchangeClient, tool: str) -> str:
     if found is None or found["state"] in {"ready", "unhealthy"}:
         return ""
     note = f" ({found['note']})" if found.get("note") else ""
-    return f"{agent_id} is {found['state']}{note}: {typed('agents')}, {typed(f'logs {agent_id}')}"
+    how = "runs and has not connected yet" if found["state"] in {"starting", "running"} else f"is {found['state']}"
+    return f"{agent_id} {how}{note}: {typed('agents')}, {typed(f'logs {agent_id}')}"
 
 
 def no_tool(tool: str, found: list[dict[str, Any]]) -> str:

@@ -11,7 +11,7 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import clock, printable, say, seconds_of, table
+from trunkline.cli.terminal import clock, printable, say, seconds_of, table, typed
 
 
 @click.group(invoke_without_command=True)
@@ -30,7 +30,7 @@ def topics(context: click.Context, settings: CommandSettings) -> None:
     if settings.shown_as_json({"subscriptions": found}):
         return
     if not found:
-        say("No subscriptions. `trunkline watch --topic PATTERN` makes one for as long as it runs.")
+        say(f"No subscriptions. `{typed('watch --topic PATTERN')}` makes one for as long as it runs.")
         return
     rows = [
         [

@@ -9,6 +9,7 @@ Invariant: ``up --detach`` succeeds only when the exchange that it started is re
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -20,8 +21,10 @@ import click
 import msgspec
 
 from trunkline.cli.client import decode
+from trunkline.cli.console import new_address
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, printable, say
+from trunkline.errors import ExchangeUnreachable
 from trunkline.home import Home
 
 # A start takes a second; one that folds millions of entries after a crash some more.
@@ -82,6 +85,9 @@ def _start_in_background(settings: CommandSettings, options: list[str]) -> None:
         _not_ready(process, said, output)
     if not settings.shown_as_json({**ready, "home": str(home.path), "output": str(output)}):
         say(said)
+        # Not among what it printed: that is kept.
+        with contextlib.suppress(CommandFailed, ExchangeUnreachable):
+            say(f"The console: {new_address(settings.connect())[0]}")
 
 
 def _wait_ready(home: Home, process: subprocess.Popen[bytes]) -> dict[str, Any] | None:

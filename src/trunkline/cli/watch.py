@@ -18,6 +18,9 @@ from trunkline.cli.terminal import STATUS_COLOURS, clock, duration, note, printa
 
 Entry = dict[str, Any]
 
+# Of the data of a step: one line of a wide terminal.
+MAX_VALUE_CHARS: Final = 200
+
 
 def _took(entry: Entry) -> str:
     if "started_ms" not in entry or "finished_ms" not in entry:
@@ -71,6 +74,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "directive.stated": lambda e: f"{e['directive_id']}  {e['tool_id']} by {e['by']}: {e['reason']}",
     "token.issued": lambda e: f"{e['token_id']}  {e['edge']} for {e['agent']}",
     "token.revoked": lambda e: f"{e['token_id']}",
+    "process.step": lambda e: f"{e['process']}  {e['subject']} {e['step']}  {_plain(e['data'])}",
     "topic.subscribed": lambda e: f"{e['subscription_id']}  {e['pattern']} for {e['subscriber']}",
     "topic.unsubscribed": lambda e: f"{e['subscription_id']}  {e.get('reason', '')}",
     "event.published": lambda e: f"{e['event_id']}  {e['topic']} by {e['publisher']}",
@@ -142,6 +146,12 @@ def event_line(event: Entry) -> str:
     return f"{moment}  {event['topic']}  {event['publisher']}  {payload}"
 
 
+def _plain(value: object) -> str:
+    """A value as people read it: text as it is, all else as JSON, of which only the beginning is shown."""
+    text = value if isinstance(value, str) else encode(value).decode()
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}…"
+
+
 def sentence(entry: Entry) -> str:
     """One entry as one line."""
     kind = str(entry.get("kind", "?"))
@@ -149,7 +159,8 @@ def sentence(entry: Entry) -> str:
     try:
         text = SENTENCES[kind](entry)
     except (KeyError, TypeError):
-        text = "  ".join(f"{name}={value}" for name, value in entry.items() if name not in {"kind", "n", "at"})
+        others = {name: value for name, value in entry.items() if name not in {"kind", "n", "at"}}
+        text = "  ".join(f"{name}={_plain(value)}" for name, value in others.items())
     word = str(entry.get("status") or entry.get("how") or entry.get("decision") or "")
     colour = STATUS_COLOURS.get(word, "red" if kind.endswith(".refused") else None)
     shown = click.style(f"{printable(kind):<18}", fg=colour, dim=True if colour is None else None)

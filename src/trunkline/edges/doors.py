@@ -5,8 +5,12 @@ Edges do not know each other; the host hands the doors of some to the listener o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
+
+from trunkline.model import Principal
 
 
 class Door(Struct, frozen=True):
@@ -16,12 +20,16 @@ class Door(Struct, frozen=True):
     Unless it is its ``own_gate``, the caller has shown a bearer token of the HTTP edge: ``scope["principal"]`` says
     whose it is, and of a WebSocket, which may be open for days, ``scope["is_known"]()`` says whether it is still valid.
     One that is has bearer tokens of its own ``edge``, by which each caller's requests are counted.
+
+    ``admits`` is another way to show who one is, for whatever needs a token of the HTTP edge: it is asked about
+    requests that show none. It has to keep requests out that another page made a browser send.
     """
 
     prefixes: tuple[str, ...]
     app: ASGIApp
     own_gate: bool = False
     edge: str = ""
+    admits: Callable[[Scope], Principal | None] | None = None
 
     def leads_to(self, path: str) -> bool:
         """Whether this path is behind it."""

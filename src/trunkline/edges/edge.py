@@ -150,6 +150,13 @@ class RunningEdge:
         """What this edge adds to ``ready.json`` once it runs: where it can be reached."""
         return {}
 
+    def greeting(self, places: Mapping[str, str | None], *, is_kept: bool) -> Sequence[str]:  # noqa: ARG002
+        """Lines for the person who starts the exchange, after all edges run and ``places`` is what they are ``ready``.
+
+        ``is_kept``: what is printed goes into a log, so that nothing may be said that opens something.
+        """
+        return ()
+
     def status(self) -> Mapping[str, object]:
         """Figures of this edge, for ``trunkline status``."""
         return {}

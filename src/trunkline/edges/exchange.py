@@ -20,6 +20,7 @@ from trunkline.model import (
     NOBODY,
     AgentView,
     Behalf,
+    CallSearch,
     CallView,
     Fault,
     Guard,
@@ -137,6 +138,9 @@ class Views(Protocol):
     def tools(self, limit: int | None = None, after: str = "") -> list[ToolView]:
         """Tools by name, also those that cannot be called now: all, or the first so many after a name."""
 
+    def tools_version(self) -> int:
+        """A number that changes whenever ``tools`` would show another list of definitions."""
+
     def tool(self, tool_id: str) -> ToolView | None:
         """One tool."""
 
@@ -159,6 +163,12 @@ class Views(Protocol):
 
         A page may be short, or empty, while there is a next one: what is looked through for it is bounded. Outputs that
         are not small are left out.
+        """
+
+    async def search(self, wanted: CallSearch) -> tuple[list[CallView], int | None]:
+        """Calls that are on disk and are looked for, as ``calls`` shows them, and where the next page starts.
+
+        ``LedgerError`` if nothing can be searched here. A page may be short while there is a next one.
         """
 
     def questions(self) -> list[Question]:
@@ -196,6 +206,12 @@ class Views(Protocol):
 
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation, as JSON."""
+
+    def last_entry(self) -> int:
+        """The number of the latest entry, which may be on its way to the disk."""
+
+    def recorded(self, first: int, last: int) -> list[bytes]:
+        """The masked entries from one number to another that are on disk, as JSON; without those of closed parts."""
 
     def trajectory(self, correlation_id: str) -> Iterator[bytes]:
         """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it."""
@@ -255,6 +271,9 @@ class Operator(Protocol):
 
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Start, stop or restart an agent that the exchange launches; False if there is none of this id."""
+
+    def agent_log(self, agent_id: str, count: int) -> list[str] | None:
+        """The last lines that an agent printed, secrets masked; None if there is no log of such an agent."""
 
     def watch(self, watcher: Watcher) -> None:
         """Hand every entry and progress to ``watcher`` as it happens, until ``unwatch``."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from trunkline.edges.chiffon.edge import CHIFFON
+from trunkline.edges.console.edge import CONSOLE
 from trunkline.edges.edge import Edge
 from trunkline.edges.http.edge import HTTP
 from trunkline.edges.jobs.edge import JOBS
+from trunkline.edges.mcp.edge import MCP
 from trunkline.edges.nostr.edge import NOSTR
 from trunkline.edges.opensentience.edge import OPENSENTIENCE
 from trunkline.edges.ossa.edge import OSSA
@@ -20,7 +22,7 @@ from trunkline.edges.pylon.edge import PYLON
 from trunkline.edges.spaces.edge import SPACES
 from trunkline.edges.topics.edge import TOPICS
 
-EDGES: Final[tuple[Edge, ...]] = (TOPICS, SPACES, JOBS, OPENSENTIENCE, CHIFFON, OSSA, NOSTR, PYLON, HTTP)
+EDGES: Final[tuple[Edge, ...]] = (TOPICS, SPACES, JOBS, OPENSENTIENCE, CHIFFON, OSSA, NOSTR, PYLON, MCP, CONSOLE, HTTP)
 
 # Sections of trunkline.toml for edges that this release does not have, each with its key in ``ready.json``.
 UNBUILT: Final[dict[str, str | None]] = {

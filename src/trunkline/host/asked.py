@@ -54,7 +54,7 @@ class AskedPeople:
         for question in found[:MAX_LINES]:
             self._say(line_of(question))
         if len(found) > MAX_LINES:
-            self._say(f"and {len(found) - MAX_LINES} more questions: trunkline approvals")
+            self._say(f"and {len(found) - MAX_LINES} more questions: `trunkline approvals`")
         notify = self._notify()
         if notify is not None:
             for question in found:
@@ -104,7 +104,9 @@ def line_of(question: Question) -> str:
     about = question.tool_id or question.agent_id or ""
     what = {"call": "call of", "definition": "changed definition of", "manifest": "permissions for"}
     subject = f"{what.get(question.subject, f'{question.subject} for')} {about}"
-    return f"{question.approval_id} waits for your answer: {subject}, asked by {question.asked_by}; trunkline approvals"
+    return (
+        f"{question.approval_id} waits for your answer: {subject}, asked by {question.asked_by}; `trunkline approvals`"
+    )
 
 
 def message_of(question: Question) -> bytes:

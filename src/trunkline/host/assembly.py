@@ -21,7 +21,7 @@ from trunkline.edges.piped import StartPiped, start_nothing
 from trunkline.host.anchoring import Anchoring
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating
-from trunkline.host.reading import Reading
+from trunkline.host.reading import NoIndex, Reading, Searcher
 from trunkline.host.runner import Processes, Runner
 from trunkline.hub.hub import Hub
 from trunkline.ledger.keys import derived
@@ -60,8 +60,12 @@ class Plan(Struct, frozen=True, kw_only=True):
     start_piped: StartPiped = start_nothing
     # How far the record is signed and published, if it is.
     anchoring: Anchoring | None = None
+    # Who finds calls by what is in them.
+    searcher: Searcher = NoIndex()
     # Figures of the disk, where there is one.
     storage: Callable[[], dict[str, int]] = dict
+    # The last lines that an agent printed, by its id.
+    agent_log: Callable[[str, int], list[str] | None] = lambda _agent_id, _count: None
 
 
 class Assembly(Struct, Generic[R], frozen=True):
@@ -90,7 +94,7 @@ def assemble(
     hub.fold(ledger.reader.recovery())
     hub.stored(ledger.durable)
     runner = make_runner(hub, Masker(plan.masked))
-    views = Reading(runner, ledger.reader, processes)
+    views = Reading(runner, ledger.reader, processes, plan.searcher)
     operator = Operating(
         runner,
         edges,
@@ -99,6 +103,7 @@ def assemble(
         agent_warnings=plan.agent_warnings,
         anchoring=plan.anchoring,
         storage=plan.storage,
+        agent_log=plan.agent_log,
     )
     surroundings = Surroundings(
         feed=runner,

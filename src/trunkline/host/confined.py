@@ -28,6 +28,7 @@ CAPABILITIES: Final = 64
 # `struct __user_cap_header_struct`, version 3 of this process; and two times three empty words.
 _CAPSET_HEADER: Final = (0x20080522).to_bytes(4, sys.byteorder) + bytes(4)
 _NO_CAPABILITIES: Final = bytes(24)
+FOR_EVERYBODY: Final = 'with isolation = "user" it and the folders above it have to be open to everybody'
 
 
 def run_confined(plan: dict[str, Any], program: str, argv: list[str], env: dict[str, str], said_to: int) -> NoReturn:
@@ -45,7 +46,12 @@ def run_confined(plan: dict[str, Any], program: str, argv: list[str], env: dict[
         rights.refuse_calls(base64.b64decode(plan["filter"]))
     elif plan["kind"] == "user":
         become_user(plan)
-    os.execve(program, argv, env)  # noqa: S606
+    try:
+        os.execve(program, argv, env)  # noqa: S606
+    except PermissionError:
+        if plan["kind"] == "user":
+            rights.fail(f"its user {plan['uid']} may not run {program}: {FOR_EVERYBODY}")
+        raise
 
 
 def give_up_capabilities() -> None:
@@ -87,7 +93,7 @@ def become_user(plan: dict[str, Any]) -> None:
     try:
         os.chdir(plan["cwd"])
     except PermissionError:
-        rights.fail(f"its user {plan['uid']} may not enter {plan['cwd']}")
+        rights.fail(f"its user {plan['uid']} may not enter its folder {plan['cwd']}: {FOR_EVERYBODY}")
 
 
 def _stand_in(source: str, target: str) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import importlib.util
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -154,6 +155,11 @@ class Edges:
         for running in self._running.values():
             found.update(self._told(running.ready, NOWHERE))
         return dict(sorted(found.items()))
+
+    def greetings(self, places: Mapping[str, str | None], *, is_kept: bool) -> list[str]:
+        """What each has to say to the person who starts the exchange."""
+        greet = (partial(running.greeting, places, is_kept=is_kept) for running in self._running.values())
+        return [line for ask in greet for line in self._told(ask, NONE)]
 
     def status(self) -> dict[str, object]:
         """What stands in ``status``: how each is, and what this release lacks."""

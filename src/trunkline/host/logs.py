@@ -10,10 +10,13 @@ import contextlib
 import datetime as dt
 import json
 import logging
+import os
 import sys
 from typing import Final, TextIO
 
+from trunkline import hints
 from trunkline.config import Log
+from trunkline.home import Home
 
 log = logging.getLogger("trunkline")
 
@@ -37,15 +40,25 @@ class JsonLines(logging.Formatter):
 
 
 class OwnHandler(logging.StreamHandler[TextIO]):
-    """The one that ``set_up`` made, told from those of others."""
+    """The one that ``set_up`` made, told from those of others. ``home`` has to be named in what readers type."""
+
+    home = ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, with its hints completed."""
+        return hints.completed(super().format(record), self.home)
 
 
-def set_up(settings: Log) -> None:
-    """Print from this level on, in this form; may be called again when the configuration was read again."""
+def set_up(settings: Log, home: str = "") -> None:
+    """Print from this level on, in this form; may be called again when the configuration was read again.
+
+    ``home`` is named in what readers are told to type, where it is not the usual one.
+    """
     root = logging.getLogger()
     for earlier in _own_handlers():
         root.removeHandler(earlier)
     handler = OwnHandler(sys.stderr)
+    handler.home = home
     handler.setFormatter(JsonLines() if settings.format == "json" else logging.Formatter(TEXT))
     root.addHandler(handler)
     root.setLevel(settings.level.upper())
@@ -55,12 +68,27 @@ def _own_handlers() -> list[OwnHandler]:
     return [handler for handler in logging.getLogger().handlers if isinstance(handler, OwnHandler)]
 
 
+def is_kept(home: Home) -> bool:
+    """Whether what is printed goes into a log: the file of an exchange in the background, the journal, JSON lines."""
+    if any(isinstance(handler.formatter, JsonLines) for handler in _own_handlers()):
+        return True
+    try:
+        stderr = os.fstat(sys.stderr.fileno())
+        if os.environ.get("JOURNAL_STREAM") == f"{stderr.st_dev}:{stderr.st_ino}":
+            return True
+        own = home.output_file.stat()
+    except (OSError, ValueError):
+        return False
+    return (stderr.st_dev, stderr.st_ino) == (own.st_dev, own.st_ino)
+
+
 def notice(text: str) -> None:
     """Tell the person who looks on, if the terminal is still there; where lines are JSON, as one of them."""
     if any(isinstance(handler.formatter, JsonLines) for handler in _own_handlers()):
         if text:
             log.info("%s", text.strip())
         return
+    text = hints.completed(text, next((handler.home for handler in _own_handlers()), ""))
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()

@@ -31,6 +31,7 @@ class Operating(Operator):
         agent_warnings: Callable[[], list[str]],
         anchoring: Anchoring | None,
         storage: Callable[[], dict[str, int]] = dict,
+        agent_log: Callable[[str, int], list[str] | None] = lambda _agent_id, _count: None,
     ) -> None:
         self._runner = runner
         self._edges = edges
@@ -39,6 +40,7 @@ class Operating(Operator):
         self._agent_warnings = agent_warnings
         self._anchoring = anchoring
         self._storage = storage
+        self._agent_log = agent_log
 
     def tokens(self) -> list[TokenView]:
         """The standing credentials."""
@@ -74,6 +76,10 @@ class Operating(Operator):
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Start, stop or restart an agent that the exchange launches."""
         return self._steer(agent_id, action)
+
+    def agent_log(self, agent_id: str, count: int) -> list[str] | None:
+        """The last lines that an agent printed."""
+        return self._agent_log(agent_id, count)
 
     def watch(self, watcher: Watcher) -> None:
         """Hand every entry and progress to ``watcher``."""

@@ -9,22 +9,25 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from trunkline.edges.exchange import Views
 from trunkline.entries import CallAccepted, CallSettled, ProcessStep
+from trunkline.errors import LedgerError
 from trunkline.host.runner import Processes, Runner
 from trunkline.hub import views
 from trunkline.hub.state import Call
 from trunkline.ledger import export, receipts
 from trunkline.ledger.reader import Reader, call_number
+from trunkline.ledger.search import Found
 from trunkline.model import (
     NOBODY,
     AgentView,
     Behalf,
+    CallSearch,
     CallView,
     Fault,
     LargeOutput,
@@ -40,14 +43,30 @@ from trunkline.model import (
 MAX_LARGE: Final = 16_384
 
 
+class Searcher(Protocol):
+    """Who searches in an index of calls: a process of its own, or nobody."""
+
+    async def find(self, wanted: CallSearch) -> Found:
+        """Search. ``LedgerError`` if that cannot be done."""
+
+
+class NoIndex:
+    """Where there is none."""
+
+    async def find(self, wanted: CallSearch) -> Found:
+        """Nothing can be found."""
+        raise LedgerError(f"there is no index of calls here to find {wanted.limit} in")
+
+
 class Reading(Views):
     """The views of one exchange."""
 
-    def __init__(self, runner: Runner, reader: Reader, processes: Processes) -> None:
+    def __init__(self, runner: Runner, reader: Reader, processes: Processes, searcher: Searcher) -> None:
         self._runner = runner
         self._hub = runner.hub
         self._reader = reader
         self._processes = processes
+        self._searcher = searcher
         # Large outputs by their hashes, and whose calls they belong to, as far as somebody looked.
         self._large: dict[tuple[str, str], None] = {}
         # Calls whose outputs were looked at for that.
@@ -87,6 +106,10 @@ class Reading(Views):
     def tools(self, limit: int | None = None, after: str = "") -> list[ToolView]:
         """Tools by name: all, or the first so many after a name."""
         return views.tools(self._hub, self._runner.now(), limit, after)
+
+    def tools_version(self) -> int:
+        """A number that changes with the list of tools."""
+        return self._hub.registry.version
 
     def tool(self, tool_id: str) -> ToolView | None:
         """One tool."""
@@ -133,6 +156,17 @@ class Reading(Views):
         newest = sorted(found, reverse=True)
         shown = newest[:limit]
         return [found[n] for n in shown], shown[-1] if len(newest) > limit else following
+
+    async def search(self, wanted: CallSearch) -> tuple[list[CallView], int | None]:
+        """Calls that are looked for. The index knows of outcomes only; how an open call stands, the hub says."""
+        found = await self._searcher.find(wanted)
+        shown = []
+        for accepted, settled, size in self._reader.listed(found.numbers):
+            is_open = views.call(self._hub, accepted.call_id) if settled is None else None
+            view = _listed_view(accepted, settled, size) if is_open is None else is_open
+            if not wanted.status or view.status.value == wanted.status:
+                shown.append(view)
+        return shown, found.next
 
     def questions(self) -> list[Question]:
         """The open questions."""
@@ -198,6 +232,14 @@ class Reading(Views):
     def entries(self, *, call_id: str | None = None, correlation_id: str | None = None) -> list[bytes]:
         """The masked entries of a call or a correlation."""
         return list(export.entry_lines(self._reader, call_id=call_id, correlation=correlation_id))
+
+    def last_entry(self) -> int:
+        """The number of the latest entry."""
+        return self._hub.state.last
+
+    def recorded(self, first: int, last: int) -> list[bytes]:
+        """The masked entries from one number to another that are on disk."""
+        return list(self._reader.lines(first, last))
 
     def trajectory(self, correlation_id: str) -> Iterator[bytes]:
         """A correlation as REPLAY.jsonl v1, line by line as it is read."""

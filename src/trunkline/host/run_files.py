@@ -1,16 +1,22 @@
 """Runs of programs by name, and the files that their logs are kept in.
 
-Owns the form of a run's name and how many logs are kept. Does not own what is in a log (``runlog``).
+Owns the form of a run's name, how many logs are kept, and reading their ends. Does not own what is in a log
+(``runlog``).
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 from pathlib import Path
 from typing import Final
 
+from trunkline.model import AGENT_ID
+
 # Logs of earlier runs that are kept for each program: enough to see how a crash loop began.
 KEPT_LOGS: Final = 20
+# Of each log, for whoever looks at the last lines: reading it takes 1 ms.
+MAX_TAIL_BYTES: Final = 1_048_576
 
 
 def new_run_id(wall: float) -> str:
@@ -22,3 +28,27 @@ def forget_old_logs(folder: Path) -> None:
     """Make room for one more log."""
     for log in sorted(folder.glob("*.log"))[: -(KEPT_LOGS - 1)]:
         log.unlink(missing_ok=True)
+
+
+def last_lines(logs: Path, program: str, count: int) -> list[str] | None:
+    """The last lines that a program printed, through all its runs; None if it has no log."""
+    if AGENT_ID.fullmatch(program) is None:
+        return None
+    runs = sorted((logs / program).glob("*.log"))
+    if not runs:
+        return None
+    found: list[str] = []
+    while runs and len(found) < count:
+        found = [*_tail(runs.pop()), *found]
+    return found[-count:]
+
+
+def _tail(run: Path) -> list[str]:
+    try:
+        with run.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - MAX_TAIL_BYTES))
+            data = file.read(MAX_TAIL_BYTES)
+    except OSError:
+        return []
+    return data[: data.rfind(b"\n") + 1].decode(errors="backslashreplace").split("\n")[:-1]

@@ -51,6 +51,8 @@ NEVER_CAME_S: Final = 120.0
 SOON_S: Final = 30.0
 # Of its log, for that.
 LAST_LINES_BYTES: Final = 8192
+# Of the last line of an agent that left at once.
+MAX_SAID_CHARS: Final = 120
 # Between two tries to get a keeper, on a machine without memory, or where one dies at once.
 KEEPER_WAIT_S: Final = 1.0
 
@@ -435,6 +437,11 @@ class Supervisor:
         if code and run.view is not None and not run.ended_for and now - run.began_at < SOON_S:
             missed = advice(run.view, self._last_lines(agent.spec.agent_id, run.run_id))
             reason = f"{reason or how_it_ended(code)}; {missed}" if missed else reason
+        elif code == 0 and not reason and now - run.began_at < SOON_S:
+            # It left at once and found nothing wrong with that: its own last words say why.
+            lines = [line.strip() for line in self._last_lines(agent.spec.agent_id, run.run_id).splitlines()]
+            said = next((line for line in reversed(lines) if line.isprintable() and line), "")
+            reason = f"{how_it_ended(code)}, saying: {said[:MAX_SAID_CHARS]}" if said else reason
         step = agent.life.ended(code, reason, now, self._jitter())
         note = agent.life.note or reason or how_it_ended(code)
         if run.process is None:
@@ -448,7 +455,7 @@ class Supervisor:
             self._feed([AgentExited(agent.spec.agent_id, run.run_id, code, restart_in_s, note)])
         ended_by_itself = agent.life.state is State.STOPPED and agent.life.note and not agent.is_stopped_by_hand
         if agent.life.state in {State.CRASHED, State.BACKOFF} or ended_by_itself:
-            more = "" if run.process is None else f"; see trunkline logs {agent.spec.agent_id}"
+            more = "" if run.process is None else f"; see `trunkline logs {agent.spec.agent_id}`"
             log.warning("%s does not run: %s%s", agent.spec.agent_id, note, more)
         self._perform(agent, step)
 

@@ -24,7 +24,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 from msgspec import structs
@@ -43,7 +43,8 @@ from trunkline.host.asked import AskedPeople
 from trunkline.host.assembly import Plan, assemble
 from trunkline.host.edges import Edges
 from trunkline.host.housekeeping import Housekeeping, storage_figures
-from trunkline.host.logs import notice, set_up
+from trunkline.host.logs import is_kept, notice, set_up
+from trunkline.host.run_files import last_lines
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import AgentSpec, Supervisor
 from trunkline.hub.hub import Hub
@@ -51,9 +52,13 @@ from trunkline.ledger.heads import public_key_of
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.proving import damage_in
+from trunkline.ledger.search_process import SearchProcess
 from trunkline.ledger.verify import verify
 from trunkline.model import ProcessIdentity, Status
 from trunkline.tracing import refuse_tracing
+
+if TYPE_CHECKING:
+    from trunkline.host.spans import Exporter
 
 log = logging.getLogger("trunkline")
 
@@ -75,7 +80,7 @@ def run(home: Home, config_path: Path | None, *, demo: bool = False) -> int:
     refuse_tracing()
     home.create()
     config = _load(home, config_path, demo=demo)
-    set_up(config.log)
+    set_up(config.log, home.to_name)
     return uvloop.run(Exchange(home, config_path, config, demo=demo).serve())
 
 
@@ -112,6 +117,7 @@ class Exchange:
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._edges = Edges(edges, UNBUILT)
+        self._search = SearchProcess(home.ledger_file, home.index_file)
         self._supervisor = Supervisor(home.path, self._edges.launcher(config, home.path))
         self._ledger: Ledger
         self._signed_at_start = 0
@@ -133,6 +139,7 @@ class Exchange:
             raise
         self._watch_signals(loop)
         loop.set_exception_handler(self._on_defect)
+        spans = self._trace()
         housekeeping = loop.create_task(self._house.keep())
         housekeeping.add_done_callback(self._house_is_left)
         # The start proved all that it folded; without a snapshot that was everything.
@@ -142,6 +149,7 @@ class Exchange:
             proving.add_done_callback(self._has_proved)
         try:
             await self._edges.start()
+            await self._search.start()
             await self._supervisor.start(self._runner.feed, [_spec(agent) for agent in self._config.agents])
             self._write_ready()
             self._warn()
@@ -154,6 +162,8 @@ class Exchange:
                 proving.cancel()
                 await asyncio.wait([proving])
             await self._take_down()
+            if spans is not None:
+                await asyncio.to_thread(spans.stop)
         if self._damage is not None and self._exit_code == 0:
             raise self._damage
         return self._exit_code
@@ -189,7 +199,9 @@ class Exchange:
             start_piped=self._supervisor.piped.start,
             agent_warnings=self._supervisor.warnings,
             anchoring=self._anchoring,
+            searcher=self._search,
             storage=lambda: storage_figures(self._home),
+            agent_log=lambda agent_id, count: last_lines(self._home.logs_folder, agent_id, count),
         )
 
         def make_runner(hub: Hub, masker: Masker) -> Runner:
@@ -214,6 +226,17 @@ class Exchange:
             lambda: self._config,
         )
         self._runner.mind_the_clock(self._runner.now())
+
+    def _trace(self) -> Exporter | None:
+        """Tell of calls as spans, where that is wanted; what it takes is imported then."""
+        settings = self._config.otel
+        if not settings.endpoint:
+            return None
+        from trunkline.host.spans import Exporter, Spans
+
+        exporter = Exporter(settings.endpoint, settings.service)
+        self._runner.watch(Spans(exporter.put).watch)
+        return exporter
 
     # -- while it runs -------------------------------------------------------------------------------------------------
 
@@ -259,9 +282,11 @@ class Exchange:
         if config.ledger.anchor != self._config.ledger.anchor:
             place = str(self._config_path or "")
             raise ConfigError("[ledger] anchor cannot change while the exchange runs; restart it", place)
+        if config.otel != self._config.otel:
+            raise ConfigError("[otel] cannot change while the exchange runs; restart it", str(self._config_path or ""))
         self._edges.reload(config, str(self._config_path or ""))
         self._config = config
-        set_up(config.log)
+        set_up(config.log, self._home.to_name)
         self._runner.feed([events.SettingsChanged(self._config.hub_settings())])
         done = self._supervisor.reload([_spec(agent) for agent in config.agents])
         for problem in done.get("cannot_start", ()):
@@ -321,6 +346,7 @@ class Exchange:
         # Calls whose agents have just left have ended too, and who asked for them is still there to hear it.
         await self._wait_idle(LAST_WORDS_S)
         await self._edges.stop_last()
+        await self._search.stop()
         await self._supervisor.stop_all()
         if self._exit_code == 0:
             self._house.take_snapshot()
@@ -370,6 +396,8 @@ class Exchange:
         for name, place in places.items():
             if place is not None:
                 notice(f"  {name:<7} {place}")
+        for line in self._edges.greetings(places, is_kept=is_kept(self._home)):
+            notice(line)
         self._say_ready()
         # At last: whoever waits for it in the background then shows all of these lines.
         part.replace(path)
@@ -379,9 +407,10 @@ class Exchange:
         how_far = f"signed up to {signed:,}, and nothing signed is missing" if signed else "not signed yet"
         notice(f"  record  {self._ledger.durable:,} entries, {how_far}")
         notice(f"  agents  {', '.join(agent.id for agent in self._config.agents) or 'none to launch'}")
-        home_option = _home_option(self._home)
+        own, home = _own_command(), self._home.to_name
+        home_option = f" --home {shlex.quote(home)}" if home else ""
         if self._demo:
-            command = _own_command() + home_option
+            command = own + home_option
             notice("")
             notice("Try it in another terminal:")
             notice(f"  {command} tools")
@@ -389,7 +418,7 @@ class Exchange:
             notice(f"  {command} call com.example.clock/countdown '{{}}' --follow")
             notice("")
         is_watched = os.isatty(sys.stderr.fileno())
-        notice("Stop with Ctrl-C." if is_watched else f"Stop with: {_own_command()} down{home_option}")
+        notice("Stop with Ctrl-C." if is_watched else f"Stop with: {own} down{home_option}")
 
 
 def _own_command() -> str:
@@ -400,12 +429,9 @@ def _own_command() -> str:
         if not beside.exists():
             return f"{shlex.quote(sys.executable)} -m trunkline"
         return "trunkline" if shutil.which("trunkline") == str(beside) else shlex.quote(str(beside))
-    return shlex.quote(os.path.relpath(name))
-
-
-def _home_option(home: Home) -> str:
-    """What has to be said to other verbs so that they find this home; ``$TRUNKLINE_HOME`` may not be set there."""
-    return "" if home.path == Home.resolve(None, {}).path else f" --home {shlex.quote(str(home.path))}"
+    # Whole: the other terminal may be in another folder.
+    path = Path(name).absolute()
+    return "trunkline" if shutil.which("trunkline") == str(path) else shlex.quote(str(path))
 
 
 def _spare_the_collector() -> None:

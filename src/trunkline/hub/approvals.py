@@ -251,7 +251,7 @@ class Approvals:
             # What was answered is bound to the rules of then; the person has to see it under those of now.
             name = renamed.entry.approval_id
             return fault(
-                "state.conflict", f"the rules changed, and it is asked again as {name}: trunkline approve {name}"
+                "state.conflict", f"the rules changed, and it is asked again as {name}: `trunkline approve {name}`"
             )
         if question is None:
             return fault("not_found", "there is no such open question; it may have been answered or have expired")

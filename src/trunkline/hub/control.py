@@ -161,6 +161,7 @@ class Control:
         tool = self._registry.tools.get(definition.tool_id)
         if tool is not None and tool.fingerprint == fingerprint:
             tool.suspended = False
+            self._registry.version += 1
             self._judge.forget()
             self._calls.tools_are_back((definition.tool_id,), now)
 

@@ -286,7 +286,7 @@ class Judging:
         approval_id = self._approvals.about_permissions(agent_of(verdict.caller))
         if approval_id is None:
             return problem
-        return replace(problem, message=f"{problem.message}; it is asked for: trunkline approve {approval_id}")
+        return replace(problem, message=f"{problem.message}; it is asked for: `trunkline approve {approval_id}`")
 
     def policy_agrees_to_repeat(self, case: Case, tool_id: str, now: Now) -> Refusal | None:
         """The same of a tool that may not be offered now; and its guard agrees."""

@@ -173,6 +173,8 @@ class Registry:
         self.agents: dict[str, Agent] = {}
         self.by_session: dict[int, Agent] = {}
         self.tools: dict[str, Tool] = {}
+        # Counts changes of which tools there are and what they are, for whoever shows them.
+        self.version = 0
         # Ids of the tools with a name, whoever offers them.
         self._by_name: dict[str, dict[str, None]] = {}
         # Case-folded id → the one in use, so that two look-alikes never stand side by side (decision 19).
@@ -237,6 +239,7 @@ class Registry:
 
     def put(self, agent: Agent, tool: Tool, *, suspended: bool) -> None:
         """An agent offers a tool."""
+        self.version += 1
         tool.agent, tool.suspended, tool.verdicts_epoch = agent, suspended, -1
         definition = tool.definition
         known = self._folded_tools.get(definition.tool_id.casefold())
@@ -253,6 +256,7 @@ class Registry:
         self._forget(tool_id)
 
     def _forget(self, tool_id: str) -> None:
+        self.version += 1
         removed = self.tools.pop(tool_id, None)
         if removed is not None:
             if self._folded_tools.get(tool_id.casefold()) == tool_id:

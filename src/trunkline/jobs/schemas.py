@@ -32,6 +32,8 @@ SCHEMA_ID: Final = re.compile(r"oa(\.[a-z][a-z0-9_]*){1,2}\.v[1-9][0-9]*")
 ANALYSIS: Final = "oa.code_chunk_analysis.v1"
 RERANK: Final = "oa.retrieval_rerank.v1"
 SANDBOX: Final = "oa.sandbox_run.v1"
+# What a sandbox job says of itself when a command of it went wrong, or did not end.
+FAILED_RUNS: Final = frozenset({"failed", "timeout", "cancelled", "error"})
 EMBEDDING: Final = "oa.embedding.v1"
 CURRENT: Final = (ANALYSIS, RERANK, SANDBOX, EMBEDDING)
 

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -309,6 +309,10 @@ class Reader:
         # An input that begins so can look like the caller that is asked for.
         mine = [call for call in calls if caller is None or call[0].caller == caller]
         return mine, following if following > 1 else None
+
+    def listed(self, numbers: Sequence[int]) -> list[ListedCall]:
+        """The calls that these entries accepted, without large bodies; what is not on record is left out."""
+        return [call for number in numbers if (call := self._listed(number)) is not None]
 
     def _numbers(self, top: int, correlation: str | None) -> tuple[list[int], int]:
         """Of the entries to look through for a page: their numbers, and before which one to go on; 0 if at none."""

@@ -210,7 +210,9 @@ class Agent:
         return run is not None and RunningCalls.is_stopping(run)
 
     def current(self) -> Called | None:
-        """The call that is running here: its ``call_id``, ``key``, ``caller``, ``correlation_id``, ``context``."""
+        """The call that is running here: its ``call_id``, ``key``, ``caller``, ``correlation_id``, ``context``, and the
+        ``traceparent`` to send on.
+        """
         run = current.get()
         return None if run is None else run.called
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from trunkline import hints
 from trunkline.errors import ExchangeUnreachable, NotAdmitted
 from trunkline.sdk.agent_socket import loopback_address
 
@@ -78,7 +79,8 @@ def find_socket(home: str | Path | None = None) -> str:
     try:
         socket = json.loads((folder / "ready.json").read_bytes())["socket"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise ExchangeUnreachable(f"no exchange runs in {folder}: `trunkline up` starts one") from None
+        start = hints.command("up", None if home is None else str(folder))
+        raise ExchangeUnreachable(f"no exchange runs in {folder}: `{start}` starts one") from None
     if not isinstance(socket, str):
         raise ExchangeUnreachable(f"the exchange in {folder} has no socket for agents")
     return socket
@@ -100,6 +102,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _explain(agent: Agent) -> NoReturn:
+    token = hints.command(f"token new opensentience --agent {agent.agent_id}", os.environ.get("TRUNKLINE_HOME"))
     _fail(
         f"""{agent.agent_id}: there is no OPENSENTIENCE_SESSION_TOKEN in the environment.
 An exchange that starts this agent itself puts it there; in its trunkline.toml:
@@ -110,7 +113,7 @@ An exchange that starts this agent itself puts it there; in its trunkline.toml:
 
 To start it by hand, make a token and give it along:
 
-    trunkline token new opensentience --agent {agent.agent_id}
+    {token}
     OPENSENTIENCE_SESSION_TOKEN=… python {Path(sys.argv[0]).name}
 
 OPENSENTIENCE_SOCKET names the exchange's socket, or tcp://127.0.0.1:PORT; without it, that of the one running here.""",

@@ -22,7 +22,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import OKPKey
 from msgspec import Struct
 
-from trunkline import key_files
+from trunkline import hints, key_files
 from trunkline.addresses import is_loopback
 from trunkline.edges import tls
 from trunkline.edges.ossa import signing
@@ -144,7 +144,8 @@ class Place(Struct, frozen=True):
         try:
             url = json.loads((folder / "ready.json").read_bytes())["ossa"]
         except (OSError, ValueError, KeyError, TypeError):
-            raise ExchangeUnreachable(f"no exchange runs in {folder}: `trunkline up` starts one") from None
+            start = hints.command("up", None if self.home is None else str(folder))
+            raise ExchangeUnreachable(f"no exchange runs in {folder}: `{start}` starts one") from None
         if not isinstance(url, str):
             raise ExchangeUnreachable(f"the exchange in {folder} does not speak OSSA now")
         return url

@@ -130,6 +130,9 @@ class Workspace:
             yield
             return
         uid, gid, groups = _syscall("setfsuid", NOBODY), _syscall("setfsgid", NOBODY), os.getgroups()
+        # The kernel forgets this one when the user changes, and a supervisor may rely on it.
+        at_parents_end = ctypes.c_int()
+        _LIBC.prctl(PR_GET_PDEATHSIG, ctypes.byref(at_parents_end))
         try:
             _syscall("setgroups", 0, None)
             _set_file_system_ids(self.uid, self.gid)
@@ -137,6 +140,7 @@ class Workspace:
         finally:
             _set_file_system_ids(uid, gid)
             _syscall("setgroups", len(groups), (ctypes.c_uint32 * len(groups))(*groups))
+            _LIBC.prctl(PR_SET_PDEATHSIG, at_parents_end.value)
 
     def usage(self, quota: Quota = QUOTA) -> Usage:
         """Count what is there, up to the quota."""
@@ -366,6 +370,8 @@ def _is_account(uid: int) -> bool:
 # These calls report no failure; asked with this impossible number they change nothing and tell who we are.
 NOBODY: Final = ctypes.c_uint32(0xFFFFFFFF)
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+PR_SET_PDEATHSIG: Final = 1
+PR_GET_PDEATHSIG: Final = 2
 # The raw calls: they change one thread, where the C library's own functions change the whole process.
 _NUMBERS: Final = {
     "x86_64": {"setfsuid": 122, "setfsgid": 123, "setgroups": 116},

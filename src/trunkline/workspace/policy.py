@@ -83,6 +83,10 @@ class ShellPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     max_timeout_ms: Amount = 600_000
 
 
+# A kernel knows addresses, not domains; to choose among those takes a proxy that all traffic has to pass.
+ALL_OR_NOTHING: Final = "commands have the machine's network or none: single domains cannot be allowed"
+
+
 class NetworkPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether commands may use the network. Off, they have none, not even the machine's own addresses."""
 
@@ -155,6 +159,8 @@ def make_policy(preset: str, overrides: Mapping[str, object] | None = None) -> P
         if not isinstance(values, dict):
             raise ConfigError("must be a table", section)
         for key, value in values.items():
+            if (section, key) == ("network", "domains"):
+                raise ConfigError(ALL_OR_NOTHING, f"{section}.{key}")
             if key not in fields[section]:
                 raise ConfigError(f"unknown key: one of {', '.join(fields[section])}", f"{section}.{key}")
             fields[section][key] = value

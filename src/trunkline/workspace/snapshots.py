@@ -373,12 +373,25 @@ class Snapshots:
     # -- bringing back -------------------------------------------------------------------------------------------------
 
     def find(self, run: str) -> int:
-        """The snapshot from before a run: its first; without a run, the newest. WorkspaceError if there is none."""
-        found = [about.number for about in self.all() if not run or about.run == run]
+        """The snapshot from before a run: its first. WorkspaceError if there is none."""
+        found = [about.number for about in self.all() if about.run == run]
         if not found:
-            text = f"There is no snapshot from before {run}" if run else "There is no snapshot of this space yet"
-            raise WorkspaceError("execution", text)
-        return found[-1] if run else found[0]
+            raise WorkspaceError("execution", f"There is no snapshot from before {run}")
+        return found[-1]
+
+    def find_changed(self) -> int:
+        """The snapshot from before the last run after which something is other than it was before it.
+
+        A run that asked has several, of which its first is meant; one that only looked around has changed nothing.
+        """
+        kept = self.all()
+        if not kept:
+            raise WorkspaceError("execution", "There is no snapshot of this space yet")
+        for run in dict.fromkeys(about.run for about in kept):
+            change = self.compare(self.find(run))
+            if change.brought_back or change.changed_back or change.removed:
+                return self.find(run)
+        raise WorkspaceError("execution", "Nothing is other than it was before any run that is kept: nothing to undo")
 
     def compare(self, number: int) -> Change:
         """What bringing this snapshot back would change."""

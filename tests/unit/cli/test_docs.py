@@ -30,7 +30,7 @@ def test_every_documented_option_exists() -> None:
                 command = command.get_command(context, words[1])
             assert command is not None
             known = {option for parameter in command.params for option in parameter.opts}
-            assert set(re.findall(r"--\w+", use)) <= known, use
+            assert set(re.findall(r"--[\w-]+", use)) <= known, use
 
 
 @pytest.mark.parametrize("verb", ["call", "tools", "publish", "policy check", "token new", "check ossa"])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.running import running
 from tests.unit.cli.conftest import Said, trunkline
-from trunkline.jobs.schemas import CURRENT, EMBEDDING, job_types
+from trunkline.jobs.schemas import CURRENT, EMBEDDING, SANDBOX, job_types
 from trunkline.jobs.tool_schemas import schema_id_of
 
 HASHING = "trunkline-hashing-v1"
@@ -54,6 +54,12 @@ def test_a_tool_is_shown_and_called_as_a_job_type(home: str) -> None:
     said = jobs(home, "submit", schema_id, '{"topic": "a.b", "payload": 1}')
     assert (said.code, "event" in json.loads(said.out)) == (0, True)
     assert jobs(home, "show", schema_id_of("no/tool")).code == 2
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 3", 1), ("exit 0", 0)])
+def test_a_sandbox_job_whose_command_failed_ends_with_1(home: str, command: str, code: int) -> None:
+    said = jobs(home, "submit", SANDBOX, json.dumps({"commands": [{"cmd": command}]}))
+    assert (said.code, json.loads(said.out)["status"]) == (code, "failed" if code else "success")
 
 
 @pytest.mark.parametrize("form", ["argument", "file", "stdin"])

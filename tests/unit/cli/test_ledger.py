@@ -16,6 +16,7 @@ from tests.unit.cli.conftest import Said, trunkline
 from tests.unit.ledger.made import AT, accepted, call_id, change, in_process, noticed, settled
 from trunkline.cli import calls as calls_module
 from trunkline.entries import CallRefused, TokenIssued, TokenRevoked
+from trunkline.hints import completed
 from trunkline.ledger.heads import public_key_of
 from trunkline.ledger.verify import verify
 from trunkline.model import FAULTS
@@ -254,7 +255,8 @@ def test_refused_calls_are_shown_from_the_record_newest_first(
     home = ("--home", str(short_path))
     lines = trunkline("calls", "--refused", *home).out.splitlines()
     assert lines[0].split() == ["TIME", "REFUSED", "TOOL", "CALLER", "WHY", "CALL"]
-    assert all(f"{FAULTS['policy.denied'].text}; rule default" in line for line in lines[1:])
+    why = completed(FAULTS["policy.denied"].text, str(short_path))
+    assert all(f"{why}; rule default" in line for line in lines[1:])
     assert [line.split()[2:5] for line in lines[1:]] == [
         ["policy.denied", "a/b", caller]
         for caller in ("http:three", "http:two\\u001b[31m\\u202eevil\\u200b", "http:one")
@@ -268,6 +270,23 @@ def test_refused_calls_are_shown_from_the_record_newest_first(
 
 def test_no_refused_calls_are_said_to_be_none(home: Path) -> None:
     assert trunkline("calls", "--refused", "--home", str(home)).out == "No refused calls on record.\n"
+
+
+def test_a_file_of_another_kind_is_named_with_the_verb_that_is_for_it(signed: Path, tmp_path: Path) -> None:
+    made = {kind: tmp_path / f"{kind} file" for kind in ("proof", "replay", "bundle", "backup")}
+    for kind in ("proof", "replay", "bundle"):
+        said = run(signed, "export", "--correlation", "chat:1", "--format", kind, "--out", str(made[kind]))
+        assert said.code == 0, said
+    assert run(signed, "backup", str(made["backup"])).code == 0
+    for kind, file in made.items():
+        verbs = {"proof": "ledger check", "replay": "replay", "bundle": "replay export", "backup": "ledger verify"}
+        own = verbs.pop(kind)
+        for verb in verbs.values():
+            said = trunkline(*verb.split(), str(file), "--home", str(signed))
+            assert (said.code, said.out) == (2, ""), said
+            assert said.err.startswith(f"usage.invalid: {file} is a")
+            assert said.err.endswith(f"; `trunkline {own} '{file}' --home {signed}` is for it\n")
+        assert "usage.invalid" not in trunkline(*own.split(), str(file), "--home", str(signed)).err
 
 
 def test_a_copy_is_proved_by_its_name(signed: Path, tmp_path: Path) -> None:

@@ -114,7 +114,9 @@ def test_a_difference_for_programs_has_its_place_and_both_values(tmp_path: Path)
 
 def test_only_trajectories_can_be_compared(tmp_path: Path) -> None:
     a = trajectory(accepted(1), settled(2, 1))
-    assert compared(tmp_path, a, a[:-1]).err.startswith("line 7: is the last one, and no SessionEnd")
+    assert compared(tmp_path, a, a[:-1]).err.startswith(
+        f"{tmp_path / 'b.jsonl'}: line 7: is the last one, and no SessionEnd"
+    )
 
 
 # --- from the record --------------------------------------------------------------------------------------------------

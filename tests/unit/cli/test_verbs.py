@@ -77,6 +77,13 @@ def test_a_misspelt_verb_gets_a_suggestion() -> None:
     assert "did you mean approve" in said.err
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"), [("undo", "space undo"), ("submit", "jobs submit"), ("verify", "ledger verify")]
+)
+def test_a_verb_that_is_part_of_another_is_named_with_it(word: str, meant: str) -> None:
+    assert f"did you mean {meant}?" in trunkline(word).err
+
+
 NEEDS_EXCHANGE = [
     ("status",),
     ("agents",),
@@ -445,7 +452,7 @@ def test_a_token_for_nobody_is_refused(running: Running, arguments: tuple[str, .
 
 def test_why_a_token_is_refused_is_said_in_words(running: Running) -> None:
     edge = running.run("token", "new", "pigeon", "--agent", "x").err
-    assert edge == "message.malformed: edge: expected opensentience, chiffon, ossa or http\n"
+    assert edge == "message.malformed: edge: expected opensentience, chiffon, ossa, mcp or http\n"
     agent = running.run("token", "new", "http", "--agent", "../x").err
     assert agent.startswith("message.malformed: agent: expected letters, digits, '.', '_' and '-'")
     kind = running.run("token", "new", "chiffon", "--agent", "x", "--type", "gardener").err
@@ -644,7 +651,7 @@ def test_a_large_output_is_printed_or_written_to_a_file(running: Running, tmp_pa
 def test_a_call_whose_output_is_large_says_how_to_get_all_of_it(running: Running) -> None:
     said = running.run("call", "com.example.echo/big")
     assert said.code == 0
-    assert f"2,000,002 bytes; all of it: trunkline blob sha256:{running.exchange.blob}" in said.err
+    assert f"2,000,002 bytes; all of it: `trunkline blob sha256:{running.exchange.blob}`" in said.err
 
 
 def test_several_questions_are_answered_and_one_that_is_not_open_keeps_none_from_its_answer(running: Running) -> None:

@@ -54,6 +54,15 @@ def test_every_kind_of_entry_is_one_escaped_line(kind: type[entries.Entry]) -> N
     assert plain.isprintable(), plain
 
 
+@pytest.mark.parametrize("kind", ["process.step", "some.new_kind"])
+def test_what_an_entry_holds_is_shown_as_json_and_not_as_python_writes_it(kind: str) -> None:
+    data = {"a": None, "b": ["c" * 300]}
+    entry = {"kind": kind, "n": 1, "at": 0, "process": "spaces.run", "subject": "run_1", "step": "ended", "data": data}
+    line = sentence(entry)
+    assert '{"a":null,"b":["ccc' in line
+    assert len(line) < 400
+
+
 def test_the_sentences_are_about_kinds_that_exist() -> None:
     known = {kind.__struct_config__.tag for kind in get_args(AnyEntry)}
     assert set(SENTENCES) - {"progress"} <= known

@@ -49,7 +49,7 @@ def test_a_question_is_told_of_once() -> None:
     exchange.open.append(question("a5"))
     exchange.look()
     exchange.look()
-    line = "a5 waits for your answer: call of com.b/write, asked by opensentience:com.a; trunkline approvals"
+    line = "a5 waits for your answer: call of com.b/write, asked by opensentience:com.a; `trunkline approvals`"
     assert exchange.said == [line]
     exchange.open.append(question("a6"))
     exchange.look()
@@ -60,7 +60,7 @@ def test_many_at_once_are_counted() -> None:
     exchange = Exchange()
     exchange.open += [question(f"a{number}") for number in range(MAX_LINES + 5)]
     exchange.look()
-    assert exchange.said[MAX_LINES:] == ["and 5 more questions: trunkline approvals"]
+    assert exchange.said[MAX_LINES:] == ["and 5 more questions: `trunkline approvals`"]
 
 
 def test_a_command_gets_it_on_stdin_without_the_input(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -284,6 +285,22 @@ async def test_an_agent_with_a_user_of_its_own_keeps_it_and_its_folder(host: Hos
     assert own(host, "a", "").stat().st_uid == uid
     await host.supervisor.stop_all()
     assert not os.path.exists(isolation.place_of(host.home))  # noqa: PTH110, ASYNC240
+
+
+async def test_what_a_user_of_its_own_may_not_reach_is_named_with_what_to_do(host: Host, short_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give an agent a user of its own")
+    closed = short_path / "closed"
+    closed.mkdir(mode=0o700)
+    shutil.copy("/bin/sh", closed / "program")
+    await host.start(
+        AgentSpec("a", ("/bin/sh", "-c", "exit 0"), str(closed), isolation="user"),
+        AgentSpec("b", (str(closed / "program"), "-c", "exit 0"), "/", isolation="user"),
+    )
+    await host.until(lambda: host.view("a").note and host.view("b").note, "what hindered them")
+    assert f"may not enter its folder {closed}: with isolation" in host.view("a").note
+    assert f"may not run {closed}/program: with isolation" in host.view("b").note
+    assert "open to everybody" in host.view("b").note
 
 
 def test_a_folder_follows_when_an_agents_isolation_changes(tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ async def test_an_agent_that_fails_is_started_again_as_another_run(
     (ended,) = host.exited("a")
     first, second = host.launched("a")
     assert (ended.exit_code, ended.note) == (3, "exit code 3")
-    assert caplog.messages == ["a does not run: exit code 3; see trunkline logs a"]
+    assert caplog.messages == ["a does not run: exit code 3; see `trunkline logs a`"]
     assert ended.restart_in_s == pytest.approx(0.01)
     assert ended.run_id == first.run_id != second.run_id
     assert first.token_sha256 != second.token_sha256
@@ -337,6 +337,13 @@ async def test_an_agent_that_ended_well_is_not_started_again(host: Host, tmp_pat
     assert view.note == "exit code 0; `trunkline reload` starts it again"
     assert host.supervisor.reload([shell("a", tmp_path, "exit 0")])["started"] == ["a"]
     await host.until(lambda: len(host.launched("a")) == 2, "the second run")
+
+
+async def test_the_last_words_of_an_agent_that_left_at_once_say_why(host: Host, tmp_path: Path) -> None:
+    await host.start(shell("a", tmp_path, "echo looking; echo 'no Node.js here'; exit 0"))
+    await host.exit_of("a")
+    (view,) = host.supervisor.views()
+    assert view.note == "exit code 0, saying: no Node.js here; `trunkline reload` starts it again"
 
 
 async def test_an_agent_that_ends_with_0_when_somebody_kills_it_is_told_of(

@@ -17,7 +17,7 @@ from tests.running import LISTENERS, NO_DEFAULT_PORTS, RawAgent, calling, runnin
 from trunkline.edges.known import EDGES
 from trunkline.errors import ConfigError
 from trunkline.home import Home
-from trunkline.host.up import _operator_token
+from trunkline.host.up import _operator_token, _own_command
 
 
 @pytest.fixture
@@ -82,6 +82,20 @@ def test_a_stop_says_why_and_what_it_waits_for(short_path: Path) -> None:
         said = exchange.said()
         assert said.count("stopping") == 1
         assert said.endswith("stopped\n")
+
+
+@pytest.mark.parametrize("is_on_path", [True, False])
+def test_the_command_that_is_told_to_others_can_be_typed_in_any_folder(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, is_on_path: bool
+) -> None:
+    program = short_path / "my bin" / "trunkline"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(short_path)
+    monkeypatch.setattr(sys, "argv", ["my bin/trunkline", "up"])
+    monkeypatch.setenv("PATH", str(program.parent) if is_on_path else "/usr/bin")
+    assert _own_command() == ("trunkline" if is_on_path else f"'{program}'")
 
 
 def test_ctrl_c_with_nothing_to_wait_for_says_just_that(short_path: Path) -> None:

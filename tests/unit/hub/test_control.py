@@ -48,7 +48,7 @@ def test_who_lacks_what_a_person_is_asked_for_hears_which_answer_would_give_it(k
     (question,) = kit.questions("manifest")
     refused = kit.call(NEEDS.tool_id, by=Principal("opensentience:com.a")).outcome.fault
     assert refused is not None
-    assert refused.message.endswith(f"; it is asked for: trunkline approve {question}")
+    assert refused.message.endswith(f"; it is asked for: `trunkline approve {question}`")
     refused = kit.call(NEEDS.tool_id, by=Principal("opensentience:com.b")).outcome.fault
     assert refused is not None
     assert "trunkline approve" not in refused.message

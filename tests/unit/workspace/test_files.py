@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -307,6 +309,20 @@ def test_as_root_each_workspace_has_a_user_of_its_own_and_root_keeps_its_rights(
         assert (one.root / "own").stat().st_uid == one.uid
         (tmp_path / "after").write_text("x")
         assert (tmp_path / "after").stat().st_uid == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a user for each workspace")
+def test_as_root_a_process_that_is_to_end_with_its_parent_still_is_after_it_acted_for_a_workspace(
+    workspace: Workspace,
+) -> None:
+    prctl, found = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(folder.PR_SET_PDEATHSIG, signal.SIGURG)
+    try:
+        create_file(workspace, "a", b"")
+        prctl(folder.PR_GET_PDEATHSIG, ctypes.byref(found))
+    finally:
+        prctl(folder.PR_SET_PDEATHSIG, 0)
+    assert found.value == signal.SIGURG
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root could be the owner by mistake")

@@ -313,13 +313,22 @@ def test_a_space_that_is_too_large_is_skipped_and_says_so_until_it_is_smaller(
     assert isinstance(Snapshots(workspace, tmp_path / "none", SnapshotLimits(kept=0)).take("run", 1), Skipped)
 
 
-def test_the_first_snapshot_of_a_run_and_the_newest_of_all_are_found(workspace: Workspace, tmp_path: Path) -> None:
+def test_the_first_snapshot_of_a_run_and_of_the_last_that_changed_something_are_found(
+    workspace: Workspace, tmp_path: Path
+) -> None:
     kept = Snapshots(workspace, tmp_path / "snapshots", SnapshotLimits())
     with pytest.raises(WorkspaceError, match="no snapshot of this space yet"):
-        kept.find("")
-    first, second, third = taken(kept, "run_a"), taken(kept, "run_a"), taken(kept, "run_b")
-    assert (kept.find("run_a"), kept.find("run_b"), kept.find("")) == (first, third, third)
-    assert second
+        kept.find_changed()
+    first = taken(kept, "run_a")
+    with pytest.raises(WorkspaceError, match="nothing to undo"):
+        kept.find_changed()
+    (workspace.root / "a").write_text("before the question")
+    assert taken(kept, "run_a") != first
+    (workspace.root / "b").write_text("after it")
+    third = taken(kept, "run_only_looks")
+    assert (kept.find("run_a"), kept.find("run_only_looks"), kept.find_changed()) == (first, third, first)
+    (workspace.root / "b").unlink()
+    assert kept.find_changed() == third
     with pytest.raises(WorkspaceError, match="no snapshot from before run_c"):
         kept.find("run_c")
 

@@ -19,6 +19,7 @@ from trunkline.edges.chiffon.messages import ErrorPayload, Hints, Resources, Wor
 from trunkline.effects import Answer, Deliver
 from trunkline.events import Event, Noticed
 from trunkline.model import FAULTS, Fault, Status, ToolDefinition, fault, is_told_of, stamp
+from trunkline.traces import read_traceparent
 
 # Before the colon of a caller, and in notices.
 EDGE: Final = "chiffon"
@@ -70,7 +71,12 @@ def type_definition(kind: str, work_type: str) -> ToolDefinition:
 
 
 def trace_id_of(correlation_id: str) -> str:
-    """A correlation as a trace id: itself if it is a UUID, else one that always follows from it."""
+    """A correlation as a trace id: itself if it is a UUID, the trace that it names if it is a ``traceparent``, else one
+    that always follows from it.
+    """
+    named = read_traceparent(correlation_id)
+    if named is not None:
+        return str(uuid.UUID(named.trace_id))
     try:
         return str(uuid.UUID(correlation_id))
     except ValueError:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from msgspec.structs import replace
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -26,15 +27,17 @@ from trunkline.edges.shares import FREE_BYTES
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Item, Requests, Waiting
 from trunkline.effects import Answer, Progress, Wait
 from trunkline.model import Fault, Principal, fault
+from trunkline.traces import read_traceparent
 
 
 class NewCall:
     """The route."""
 
-    def __init__(self, feed: Feed, views: Views, requests: Requests) -> None:
+    def __init__(self, feed: Feed, views: Views, requests: Requests, *, is_traced: bool = False) -> None:
         self._feed = feed
         self._views = views
         self._requests = requests
+        self._is_traced = is_traced
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -43,6 +46,8 @@ class NewCall:
         except BadRequest as bad:
             await refusal(fault(bad.code, bad.text), bad.status)(scope, receive, send)
             return
+        if self._is_traced:
+            body = _traced(body, scope)
         is_stream = _wants_stream(scope)
         waits = self._requests.waiting(wants_progress=is_stream, wants_large=False)
         with waits as waiting, when_lost(scope, waiting.leave):
@@ -71,6 +76,8 @@ class NewCall:
             return False
         if body.wait is False:
             return False
+        if self._is_traced:
+            body = _traced(body, scope)
         caller: Principal = scope["principal"]
         waiting = Unattended(self._feed, self._requests, self._answer, body, caller, scope, serve, ended)
         waiting.open()
@@ -250,6 +257,16 @@ class Unattended(Waiting):
 def _wants_stream(scope: Scope) -> bool:
     accepted = [value for name, value in scope["headers"] if name == b"accept"]
     return bool(accepted) and b"text/event-stream" in b",".join(accepted)
+
+
+def _traced(body: CallBody, scope: Scope) -> CallBody:
+    """A call that names no conversation is part of the trace that its request is part of, if it is of one."""
+    if body.correlation_id is not None:
+        return body
+    given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"traceparent"]
+    if len(given) != 1 or read_traceparent(given[0]) is None:
+        return body
+    return replace(body, correlation_id=given[0])
 
 
 def _not_known(body: CallBody) -> Fault:

@@ -28,7 +28,7 @@ from trunkline.edges.exchange import Feed
 from trunkline.edges.hosts import is_our_host
 from trunkline.edges.listener import MAX_CONNECTIONS, RESERVED, Serve
 from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, SHARE, Share, Shares
-from trunkline.model import fault
+from trunkline.model import Principal, fault
 
 EDGE: Final = "http"
 # Open to everybody: whether we serve, and a page that says what this is.
@@ -202,12 +202,16 @@ class Gate:
         else:
             token = bearer_token(tokens)
             digest = token_sha256(token)
-            principal = self._feed.identify(EDGE, digest)
-            if principal is not None and token:
+            principal = self._feed.identify(EDGE, digest) if token else self._admitted(scope) if token is None else None
+            if principal is not None:
                 scope["principal"] = principal
                 if scope["type"] == "websocket":
                     # It stays open for days; the token it came with may be revoked meanwhile.
-                    scope["is_known"] = lambda: self._feed.identify(EDGE, digest) is not None
+                    scope["is_known"] = (
+                        (lambda: self._feed.identify(EDGE, digest) is not None)
+                        if token
+                        else (lambda: self._admitted(scope) is not None)
+                    )
                 if principal.is_operator:
                     return app, None
                 who = principal.identity
@@ -215,6 +219,11 @@ class Gate:
                 return UNAUTHORIZED
         # At once, and whoever it is: a guesser's refusal, which takes its time, would hold the place.
         return ONLY_OPERATOR if is_reserved else (app, who)
+
+    def _admitted(self, scope: Scope) -> Principal | None:
+        """Who shows by other means than a token who he is."""
+        found = (door.admits(scope) for door in self._doors if door.admits is not None)
+        return next((principal for principal in found if principal is not None), None)
 
     def _who_at(self, door: Door, tokens: list[bytes]) -> str:
         """For whom a request before a door with its own gate counts: whose token it shows there, or all strangers."""

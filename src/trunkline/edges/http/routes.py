@@ -31,10 +31,11 @@ from trunkline.edges.http import messages, metrics, translate
 from trunkline.edges.http.calls import NewCall
 from trunkline.edges.http.gate import Gate
 from trunkline.edges.http.page import PAGE, PAGE_HEADERS
+from trunkline.edges.http.searching import PARAMETERS, search_of
 from trunkline.edges.http.stream import WatchStream
 from trunkline.edges.turns import Turns
-from trunkline.edges.waiting import Requests, ask
-from trunkline.errors import ConfigError
+from trunkline.edges.waiting import Requests, ask, stored
+from trunkline.errors import ConfigError, LedgerError
 from trunkline.events import (
     ApprovalAnswered,
     CancelRequested,
@@ -43,7 +44,7 @@ from trunkline.events import (
     TokenIssued,
     TokenRevoked,
 )
-from trunkline.model import CallView, Principal, fault, identity_of, reserved_prefix
+from trunkline.model import CallSearch, CallView, Principal, fault, identity_of, reserved_prefix
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
 PAGE_CALLS: Final = 50
@@ -58,6 +59,9 @@ MAX_PAGE_BYTES: Final = 1_048_576
 # asks is told where to go on.
 SLICE_CALLS: Final = 50
 MAX_SLICES: Final = 200
+# Lines of an agent's log: a screen or two, and what a program may ask for at once.
+LOG_LINES: Final = 200
+MAX_LOG_LINES: Final = 5000
 # A large body is handed to the connection in pieces, as they are taken: it is in memory once.
 PIECE_BYTES: Final = 65_536
 
@@ -72,8 +76,16 @@ class Api:
     """The routes, over one exchange."""
 
     def __init__(
-        self, feed: Feed, views: Views, operator: Operator, requests: Requests, doors: Sequence[Door] = ()
+        self,
+        feed: Feed,
+        views: Views,
+        operator: Operator,
+        requests: Requests,
+        doors: Sequence[Door] = (),
+        *,
+        is_traced: bool = False,
     ) -> None:
+        self._is_traced = is_traced
         self._feed = feed
         self._views = views
         self._operator = operator
@@ -83,7 +95,7 @@ class Api:
 
     def app(self) -> ASGIApp:
         """The application, gate included."""
-        new_call = NewCall(self._feed, self._views, self._requests)
+        new_call = NewCall(self._feed, self._views, self._requests, is_traced=self._is_traced)
         return Gate(self._feed, self.routes(), self._doors, {("POST", "/v1/calls"): new_call})
 
     def table(self) -> dict[str, dict[str, tuple[str, Handler]]]:
@@ -97,6 +109,7 @@ class Api:
                 f"/v1/agents/{{agent_id}}/{one}": {"POST": (OPERATOR, self._steers(one))}
                 for one in get_args(AgentAction)
             },
+            "/v1/agents/{agent_id}/logs": {"GET": (OPERATOR, self.agent_log)},
             "/v1/tools": {"GET": (ANYBODY, self.tools)},
             "/v1/calls": {"GET": (ANYBODY, self.calls), "POST": (ANYBODY, _past_the_router)},
             "/v1/calls/{call_id}": {"GET": (ANYBODY, self.call)},
@@ -176,13 +189,18 @@ class Api:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     async def calls(self, request: Request) -> Response:
-        """``GET /v1/calls?limit=&before=&correlation_id=``, newest first. ``next`` is the next page's ``before``."""
-        known_parameters(request, "limit", "before", "correlation_id")
+        """``GET /v1/calls?limit=&before=&correlation_id=``, newest first. ``next`` is the next page's ``before``.
+
+        With ``search``, ``tool``, ``caller``, ``status``, ``from`` or ``to`` those that are looked for (``searching``).
+        """
+        known_parameters(request, "limit", "before", "correlation_id", *PARAMETERS)
         limit = number_of(request, "limit", 1, MAX_PAGE_CALLS) or PAGE_CALLS
         before = number_of(request, "before", 1, 2**53)
         correlation_id = request.query_params.get("correlation_id")
         principal = principal_of(request)
         caller = None if principal.is_operator else principal.identity
+        if (search := search_of(request, principal, limit, before)) is not None:
+            return await self._searched(search, correlation_id)
         found: list[Raw] = []
         size = 0
         async with self._turns.of(principal.identity) as slices:
@@ -197,6 +215,17 @@ class Api:
                     break
                 await slices.pause()
         return json_answer({"calls": found, "next": before})
+
+    async def _searched(self, wanted: CallSearch, correlation_id: str | None) -> Response:
+        if correlation_id is not None:
+            raise BadRequest(400, "correlation_id: the calls of one are few; leave out what is looked for in them")
+        # A call that the one who searches has just made is among those on disk.
+        await stored(self._feed)
+        try:
+            page, following = await self._views.search(wanted)
+        except LedgerError:
+            return refusal(fault("hub.unavailable", "the index of calls cannot be searched now"))
+        return json_answer({"calls": [translate.call(view) for view in page], "next": following})
 
     async def call(self, request: Request) -> Response:
         """``GET /v1/calls/{id}``."""
@@ -358,6 +387,15 @@ class Api:
             return json_answer({"agent_id": agent_id, "status": action}, 202)
 
         return steer
+
+    async def agent_log(self, request: Request) -> Response:
+        """``GET /v1/agents/{agent_id}/logs?lines=``: the last lines that an agent printed, through all its runs."""
+        known_parameters(request, "lines")
+        count = number_of(request, "lines", 1, MAX_LOG_LINES) or LOG_LINES
+        lines = self._operator.agent_log(request.path_params["agent_id"], count)
+        if lines is None:
+            return refusal(fault("not_found", "no log of such an agent; those that the exchange launches have one"))
+        return json_answer({"lines": lines})
 
     async def watch(self, _: Request) -> ASGIApp:
         """``GET /v1/watch``: the live feed."""

@@ -62,6 +62,8 @@ RESULT_FOLLOWS_S: Final = 5.0
 # What of one provider's feedback is shown; the rest is more of the same.
 MAX_SHOWN: Final = 100
 MAX_SHOWN_CHARS: Final = 4096
+# The setting that lets an exchange be its own provider.
+FROM_OURSELVES: Final = "from_ourselves = true in [nostr.buyer]"
 # How much of a provider's own words about a failure is kept.
 MAX_REASON_CHARS: Final = 200
 # Calls from before a restart that have not come again are looked up so often.
@@ -471,7 +473,7 @@ class Buyer:
         """Whom to ask now, and how many could be asked later."""
         asked = {request.provider for request in order.requests.values()}
         if order.named:
-            return ("" if order.named in asked else order.named), 0
+            return ("" if order.named in asked | self._excluded() else order.named), 0
         choice = self._book.choice(order.need, asked | self._excluded(), self._open_jobs())
         possible = len(order.results) + len(order.open_requests()) + len(choice.ready) + choice.busy
         if possible < order.quorum:
@@ -578,6 +580,9 @@ class Buyer:
         if count:
             text = f"{order.quorum} providers of {name} have to agree, and {count} can be asked"
             return fault("tool.unavailable", f"{text}; `remote.providers` 1 trusts one")
+        if self._excluded() and (order.named or self._book.choice(order.need, frozenset()).ready):
+            text = f"only this exchange itself offers {name}, and it does not buy from itself"
+            return fault("tool.unavailable", f"{text}: submit it without --remote, or set {FROM_OURSELVES}")
         return fault("tool.unavailable", f"no provider announces {name} at this size and price")
 
     def _no_agreement(self, order: Order, verdict: JobVerdict) -> Fault:

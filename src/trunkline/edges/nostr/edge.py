@@ -36,6 +36,8 @@ WALLET_KINDS: Final = (nip47.INFO, nip47.REQUEST, nip47.RESPONSE)
 CONNECT_S: Final = 5.0
 # What is still to be told when the exchange stops is told for so long; the rest is on record.
 LAST_WORDS_S: Final = 2.0
+# How long after a start an agent that brings a tool of the offer may take until it is missed.
+PATIENCE_S: Final = 30.0
 
 
 class NostrEdge(RunningEdge):
@@ -43,6 +45,7 @@ class NostrEdge(RunningEdge):
 
     def __init__(self, given: Surroundings) -> None:
         self._given = given
+        self._made_at = given.feed.now().mono
         self._settings = given.config.nostr
         self.signer = own_signer(given.home / KEYS, given.entropy)
         self._background = Background(given.feed)
@@ -164,10 +167,13 @@ class NostrEdge(RunningEdge):
         return {"relay": None if self._relay is None else self._relay.url}
 
     def status(self) -> Mapping[str, object]:
-        """Relays, jobs, and who we are."""
+        """Relays, jobs, who we are and what we offer."""
         restarts = {} if self._relay is None else {"relay_restarts": self._relay.restarts}
+        missing = self.offer.missing()
+        offered = [name + (" (not here now)" if tool in missing else "") for name, tool in self.offer.tools.items()]
         return {
             "npub": self.signer.npub,
+            "offer": ", ".join(offered) or "nothing",
             **self.client.status(),
             **self.provider.status(),
             **self.jobs.status(),
@@ -176,7 +182,9 @@ class NostrEdge(RunningEdge):
         }
 
     def warnings(self) -> Sequence[str]:
-        """Tools of the offer that nobody has here."""
+        """Tools of the offer that nobody has here, once those who bring them had the time to come."""
+        if self._given.feed.now().mono - self._made_at < PATIENCE_S:
+            return []
         return [f"[nostr] offer: nobody offers {tool_id} here now" for tool_id in self.offer.missing()]
 
 

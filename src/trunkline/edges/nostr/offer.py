@@ -18,15 +18,12 @@ from trunkline.config import Config, tool_of_offer
 from trunkline.edges.exchange import Views
 from trunkline.edges.nostr.till import Priced
 from trunkline.jobs import models, verification
-from trunkline.jobs.schemas import EMBEDDING, SANDBOX, JobType, count_tokens, job_types
+from trunkline.jobs.schemas import EMBEDDING, FAILED_RUNS, SANDBOX, JobType, count_tokens, job_types
 from trunkline.jobs.tool_schemas import job_type_of, schema_id_of
 from trunkline.jobs.verification import Result
 from trunkline.model import ToolView
 from trunkline.money import quotes
 from trunkline.money.quotes import Prices
-
-# Outcomes of a sandbox that a buyer does not pay for: the result is sent, and the feedback says `error`.
-FAILED_RUNS: Final = frozenset({"failed", "timeout", "cancelled", "error"})
 
 _object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 

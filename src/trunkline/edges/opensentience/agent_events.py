@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 
 from trunkline.edges.opensentience.messages import Caller
 from trunkline.model import Fault, Status
+from trunkline.traces import traceparent
 
 
 class AgentEvent(Struct, frozen=True):
@@ -58,6 +59,11 @@ class Called(AgentEvent, frozen=True):
     caller: Caller | None = None
     correlation_id: str | None = None
     context: Raw | None = None
+
+    @property
+    def traceparent(self) -> str:
+        """What to say to others so that what they do is part of this call's trace (W3C Trace Context)."""
+        return traceparent(self.correlation_id or self.call_id, self.call_id)
 
 
 class CancelAsked(AgentEvent, frozen=True):

@@ -110,7 +110,7 @@ class Identities:
         kids = [agent_keys(public).kid for public in known if public is not None]
         if kids:
             return f"sign with {kids[0]}"
-        return f"trunkline token new ossa --agent {agent_id} makes another"
+        return f"`trunkline token new ossa --agent {agent_id}` makes another"
 
     def _unsigned(self, message: Message) -> Known:
         """Where signatures are not required, an agent is whom it says, if a key was made for one of that id."""

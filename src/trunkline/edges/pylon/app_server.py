@@ -16,7 +16,8 @@ from typing import Any, Final
 from msgspec import Raw, Struct
 
 from trunkline import strictjson
-from trunkline.edges.pylon.messages import RequestId, encode
+from trunkline.edges.pusher.frames import encode
+from trunkline.edges.pylon.messages import RequestId
 
 # A whole thread with its outputs is one answer: what Trunkline's own frames may have at most.
 MAX_LINE_BYTES: Final = 16_777_216

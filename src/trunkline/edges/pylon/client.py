@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Raw, Struct
 
 from trunkline.edges.exchange import BaseSink, Feed, Views
+from trunkline.edges.pusher.frames import Code, encode
+from trunkline.edges.pusher.session import ClientEvent, PusherSession, Subscribed, Unsubscribed
 from trunkline.edges.pylon import messages, translate
-from trunkline.edges.pylon.messages import BadPayload, Code, encode
-from trunkline.edges.pylon.session import ClientEvent, PusherSession, Subscribed, Unsubscribed
+from trunkline.edges.pylon.messages import BadPayload
 from trunkline.edges.pylon.workspace import Workspace, not_connected
 from trunkline.effects import Answer, Close, ToSession, Wait
 from trunkline.events import AgentLeft, CallRequested, CancelRequested

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from trunkline.edges.alarm import Alarm
 from trunkline.edges.answers import refusal
@@ -28,19 +28,22 @@ from trunkline.edges.background import Background
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import Timer
 from trunkline.edges.hosts import is_our_host
+from trunkline.edges.pusher import frames
+from trunkline.edges.pusher.frames import Code
+from trunkline.edges.pusher.presence import Members
+from trunkline.edges.pusher.session import PusherSession, Subscribed
+from trunkline.edges.pusher.writer import Writer
 from trunkline.edges.pylon import messages, translate
 from trunkline.edges.pylon.agent import CodexAgent
 from trunkline.edges.pylon.client import Client
-from trunkline.edges.pylon.messages import Code
-from trunkline.edges.pylon.presence import Members
-from trunkline.edges.pylon.session import PusherSession, Subscribed
 from trunkline.edges.shares import SHARE, Share, Shares
-from trunkline.edges.websocket import GOODBYE_S
 from trunkline.model import ToolView, fault
 
 PREFIX: Final = "/app/"
 # Pages of one person, and some that were not closed.
 MAX_CLIENTS: Final = 64
+# What may wait for a client that does not read: a whole answer of the app-server, and as much again.
+MAX_WAITING_BYTES: Final = 33_554_432
 # How soon a change of the tools is told to those who listen. A look at 1,000 tools takes 2 ms.
 LOOK_S: Final = 0.5
 LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -72,7 +75,7 @@ class PylonServer:
         self._entropy = given.entropy
         self._background = background
         self._incoming = Shares()
-        self._members = {f"{messages.PRESENCE}{base}": Members() for base in messages.CHANNELS}
+        self._members = {f"{frames.PRESENCE}{base}": Members() for base in messages.CHANNELS.events}
         self.clients: dict[str, Client] = {}
         self.agent = CodexAgent(given, self.clients.get)
         # What private channels are signed with.
@@ -131,8 +134,8 @@ class PylonServer:
         version = query.get("protocol", ["7"])[-1]
         if not version.isascii() or not version.isdecimal():
             return Code.BAD_VERSION, "protocol: expected a number"
-        if version not in messages.PROTOCOLS:
-            return Code.UNSUPPORTED_VERSION, f"protocol: {', '.join(sorted(messages.PROTOCOLS))} are spoken here"
+        if version not in frames.PROTOCOLS:
+            return Code.UNSUPPORTED_VERSION, f"protocol: {', '.join(sorted(frames.PROTOCOLS))} are spoken here"
         if len(self.clients) >= MAX_CLIENTS:
             return Code.OVER_CAPACITY, f"{MAX_CLIENTS} clients are connected"
         if self._is_stopping or self.views.closed() is not None:
@@ -149,10 +152,17 @@ class PylonServer:
         if problem is not None:
             code, text = problem
             with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-                await socket.send_text(messages.error_frame(code, text).decode())
+                await socket.send_text(frames.error_frame(code, text).decode())
                 await socket.close(code, text)
             return
-        session = PusherSession(self._socket_id(), self._config.app_key, self.secret, self.feed.now())
+        session = PusherSession(
+            messages.CHANNELS,
+            self._socket_id(),
+            self._config.app_key,
+            self.secret,
+            self.feed.now(),
+            MAX_WAITING_BYTES,
+        )
         writer = Writer(socket, session, self._background)
         self._writers.add(writer)
         client = Client(self, session, writer.wake)
@@ -202,7 +212,7 @@ class PylonServer:
 
     def _shown(self, tools: list[ToolView]) -> str:
         found = translate.capabilities(tools, self._version, self.agent.figures(), self.feed.now())
-        return messages.encode(found).decode()
+        return frames.encode(found).decode()
 
     def joined(self, client: Client, wanted: Subscribed) -> None:
         """A client listens to a channel."""
@@ -214,11 +224,11 @@ class PylonServer:
                 return
             if is_new:
                 member = {"user_id": wanted.member.user_id, "user_info": wanted.member.user_info}
-                self._tell_others(client, channel, messages.MEMBER_ADDED, member)
+                self._tell_others(client, channel, frames.MEMBER_ADDED, member)
             session.confirm(channel, self._members[channel].roster())
         else:
             session.confirm(channel, {})
-        if messages.base_of(channel) == messages.SYSTEM:
+        if messages.CHANNELS.base_of(channel) == messages.SYSTEM:
             session.tell_on_encoded(channel, messages.CAPABILITIES, self.snapshot())
             self._look_soon()
 
@@ -227,7 +237,7 @@ class PylonServer:
         members = self._members.get(channel)
         user_id = "" if members is None else members.leave(client.socket_id)
         if user_id:
-            self._tell_others(client, channel, messages.MEMBER_REMOVED, {"user_id": user_id})
+            self._tell_others(client, channel, frames.MEMBER_REMOVED, {"user_id": user_id})
 
     def _tell_others(self, client: Client, channel: str, event: str, data: object) -> None:
         for other in list(self.clients.values()):
@@ -284,50 +294,3 @@ class PylonServer:
         while self._writers:
             self._is_left.clear()
             await self._is_left.wait()
-
-
-class Writer:
-    """Writes what waits for one client, as fast as it reads, and closes after the last words."""
-
-    def __init__(self, socket: WebSocket, session: PusherSession, background: Background) -> None:
-        self._socket = socket
-        self._session = session
-        self._background = background
-        self._news = asyncio.Event()
-        self._closing: asyncio.Task[None] | None = None
-
-    def wake(self) -> None:
-        """There is something to write, or it is over."""
-        self._news.set()
-        if self._session.code is not None and self._closing is None:
-            # Not in the task that writes: that one may wait for a client that does not read.
-            self._closing = self._background.spawn(self._close())
-
-    async def wait_closed(self) -> None:
-        """Until the last words were said, or could not be."""
-        self.wake()
-        if self._closing is not None:
-            await asyncio.wait((self._closing,))
-
-    async def run(self) -> None:
-        """Until it is over."""
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-            while True:
-                while (data := self._session.take_output()) is not None:
-                    await self._socket.send_text(data.decode())
-                if self._session.code is not None:
-                    return
-                await self._news.wait()
-                self._news.clear()
-
-    async def _close(self) -> None:
-        code, reason = self._session.code, self._session.reason
-        assert code is not None
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-            try:
-                async with asyncio.timeout(GOODBYE_S):
-                    await self.run()
-            except TimeoutError:
-                pass
-            if self._socket.application_state is WebSocketState.CONNECTED:
-                await self._socket.close(code, reason[:100])

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline.edges.pylon.messages import RequestId, encode
+from trunkline.edges.pusher.frames import encode
+from trunkline.edges.pylon.messages import RequestId
 from trunkline.effects import Answer
 from trunkline.model import MAX_OUTPUT_BYTES, Fault, Now, Status, ToolDefinition, ToolView, stamp
 

@@ -21,6 +21,7 @@ from msgspec import Raw, Struct
 
 from trunkline.edges.exchange import BaseSink, Timer
 from trunkline.edges.piped import PipedProcess, PipedSpec
+from trunkline.edges.pusher.frames import encode
 from trunkline.edges.pylon import messages, translate
 from trunkline.edges.pylon.app_server import (
     INITIALIZE,
@@ -34,7 +35,7 @@ from trunkline.edges.pylon.app_server import (
     is_approval,
     verdict,
 )
-from trunkline.edges.pylon.messages import RequestId, encode
+from trunkline.edges.pylon.messages import RequestId
 from trunkline.effects import Answer, ToSession, Wait
 from trunkline.events import CallRequested, CancelRequested
 from trunkline.model import Fault, Now, Status, fault

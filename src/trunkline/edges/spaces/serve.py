@@ -193,7 +193,7 @@ class Spaces:
             agent = self.agent(name)
             active = [one.run_id for one in self.runs.open.values() if one.space == name and one.is_open]
             if active:
-                text = f"the run {active[0]} is not done: wait for its end (trunkline space show {active[0]} --wait)"
+                text = f"the run {active[0]} is not done: wait for its end (`trunkline space show {active[0]} --wait`)"
                 raise Refused(fault("state.conflict", text))
             if dry_run:
                 return await undo.preview(agent, run)

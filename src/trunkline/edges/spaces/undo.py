@@ -61,7 +61,7 @@ async def preview(agent: SpaceAgent, run: str) -> dict[str, Any]:
 
 
 async def undo(feed: Feed, agent: SpaceAgent, by: str, run: str, undo_id: str) -> dict[str, Any]:
-    """Bring a space back to where it was before a run, or before the last one."""
+    """Bring a space back to where it was before a run, or before the last one that changed something."""
     async with agent.standing_still():
         kept = agent.snapshots
         number = await asyncio.to_thread(_found, agent, run)
@@ -73,7 +73,7 @@ async def undo(feed: Feed, agent: SpaceAgent, by: str, run: str, undo_id: str) -
         except Refused as refused:
             await _record(feed, undo_id, "ended", {**subject, "error": refused.fault.message})
             raise
-        told = await _shape(agent, number, change, done=True)
+        told = await _shape(agent, number, change, done=True, undo_id=undo_id)
         if isinstance(before, Skipped):
             told["not_kept"] = before.reason
         else:
@@ -91,7 +91,7 @@ async def close(feed: Feed, steps: Mapping[str, list[ProcessStep]]) -> None:
 
 def _found(agent: SpaceAgent, run: str) -> int:
     try:
-        return agent.snapshots.find(run)
+        return agent.snapshots.find(run) if run else agent.snapshots.find_changed()
     except WorkspaceError as error:
         raise Refused(fault("not_found", error.message)) from None
 
@@ -104,10 +104,15 @@ async def _told(work: Any, number: int) -> Change:
     return change
 
 
-async def _shape(agent: SpaceAgent, number: int, change: Change, *, done: bool) -> dict[str, Any]:
-    about = next((one for one in await asyncio.to_thread(agent.snapshots.all) if one.number == number), None)
+async def _shape(agent: SpaceAgent, number: int, change: Change, *, done: bool, undo_id: str = "") -> dict[str, Any]:
+    later = [one for one in await asyncio.to_thread(agent.snapshots.all) if one.number >= number]
     told: dict[str, Any] = {"space": agent.space.name, "done": done, **to_builtins(change)}
-    return told if about is None else {**told, "snapshot": shown(about)}
+    about = later[-1] if later and later[-1].number == number else None
+    if about is None:
+        return told
+    # The newest first; what this undo itself kept is none of them.
+    undone = [run for run in dict.fromkeys(one.run for one in later) if run != undo_id]
+    return {**told, "snapshot": shown(about), "undone": undone}
 
 
 async def _record(feed: Feed, undo_id: str, step: str, data: Mapping[str, Any]) -> None:

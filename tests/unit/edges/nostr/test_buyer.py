@@ -216,6 +216,11 @@ def test_we_are_not_our_own_provider_unless_that_is_configured() -> None:
     call = market.call()
     market.exchange.advance(LOOK_S + 1)
     assert call.code == "tool.unavailable"
+    assert call.outcome.fault is not None
+    assert "without --remote, or set from_ourselves = true in [nostr.buyer]" in call.outcome.fault.message
+    named = market.call(provider=US.npub)
+    market.exchange.advance(1)
+    assert (named.code, market.asked()) == ("tool.unavailable", [])
     market = Market(from_ourselves=True)
     market.announce(US)
     market.call()

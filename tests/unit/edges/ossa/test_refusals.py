@@ -95,7 +95,7 @@ def revoked(kit: Kit) -> Agent:
 def test_who_signs_with_a_revoked_key_is_told_so_and_which_one_to_use(kit: Kit) -> None:
     old = revoked(kit)
     text = refusal(old.ask, "request", "bob", "greet").text
-    assert text == f"the key {old.key.kid} was revoked; trunkline token new ossa --agent alice makes another"
+    assert text == f"the key {old.key.kid} was revoked; `trunkline token new ossa --agent alice` makes another"
     new = kit.agent("alice")
     text = refusal(old.ask, "request", "bob", "greet").text
     assert text == f"the key {old.key.kid} was revoked; sign with {new.key.kid}"

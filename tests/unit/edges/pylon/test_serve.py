@@ -155,7 +155,7 @@ async def test_private_and_presence_channels_work_for_whoever_can_sign(tmp_path:
 async def test_a_client_that_does_not_read_is_cut_off_and_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trunkline.edges.pylon.session.MAX_WAITING_BYTES", 2_000_000)
+    monkeypatch.setattr("trunkline.edges.pylon.serve.MAX_WAITING_BYTES", 2_000_000)
     async with started(tmp_path, OPEN) as kit, kit.connected() as (slow, program), kit.connected() as (other, same):
         assert same is program
         slow.socket.transport.pause_reading()

@@ -81,6 +81,29 @@ async def test_an_undo_brings_back_what_a_run_removed_and_can_be_undone(served: 
     assert (recorded[0][1]["space"], recorded[0][1]["by"], recorded[0][1]["run"]) == ("demo", "operator", run.run_id)
 
 
+async def test_without_a_run_the_last_one_that_changed_something_is_undone_as_a_whole(served: Served) -> None:
+    root = served.spaces.agents["demo"].space.workspace.root
+    await served.run(create("a"))
+    asked = served.submit(create("b"), {"type": "shell", "id": "rm", "command": "rm -r a"}, create("c"))
+    await served.until(asked, lambda: asked.state == "paused")
+    body = {"approval": {"operationId": "rm", "decision": "approved"}}
+    answering = asyncio.ensure_future(served.post(f"/v1/runs/{asked.run_id}/resume", body))
+    await served.commands.wait_begun("rm -r a")
+    served.commands.end("rm -r a")
+    await answering
+    await served.end_of(asked)
+    looking = served.submit({"type": "shell", "id": "ls", "command": "ls"})
+    await served.commands.wait_begun("ls")
+    served.commands.end("ls")
+    await served.end_of(looking)
+    assert (await runs_before(served))[:3] == [looking.run_id, asked.run_id, asked.run_id]
+    seen = (await served.post(UNDO, {"dry_run": True})).json()
+    done = (await served.post(UNDO, {})).json()
+    assert seen["snapshot"]["run"] == done["snapshot"]["run"] == asked.run_id
+    assert seen["undone"] == done["undone"] == [looking.run_id, asked.run_id]
+    assert sorted(one.name for one in root.iterdir()) == ["a"]
+
+
 async def test_an_undo_is_refused_while_a_run_is_active(served: Served) -> None:
     await served.run(create("a"))
     run = served.submit(LONG)

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.requirement import requirement
-from trunkline.edges.pylon import session as sessions
-from trunkline.edges.pylon.messages import Code
-from trunkline.edges.pylon.presence import MAX_MEMBERS, Member, Members
-from trunkline.edges.pylon.session import ClientEvent, PusherSession, Subscribed, Unsubscribed
+from trunkline.edges.pusher import session as sessions
+from trunkline.edges.pusher.frames import Code
+from trunkline.edges.pusher.presence import MAX_MEMBERS, Member, Members
+from trunkline.edges.pusher.session import ClientEvent, PusherSession, Subscribed, Unsubscribed
+from trunkline.edges.pylon.messages import CHANNELS
 from trunkline.model import Now
 
 SECRET = b"tlk_secret"
+MAX_WAITING_BYTES = 33_554_432
 
 
 class Peer:
@@ -24,7 +26,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.at = 100.0
-        self.session = PusherSession("1.2", "local-key", SECRET, self.now())
+        self.session = PusherSession(CHANNELS, "1.2", "local-key", SECRET, self.now(), MAX_WAITING_BYTES)
         self.welcome = self.said()
 
     def now(self) -> Now:
@@ -212,7 +214,7 @@ def test_what_waits_for_one_that_does_not_read_is_bounded() -> None:
         held += 1
         assert held < 100
     assert peer.session.code is Code.TOO_SLOW
-    assert held * 6_000_000 <= sessions.MAX_WAITING_BYTES + 12_000_000
+    assert held * 6_000_000 <= MAX_WAITING_BYTES + 12_000_000
     assert peer.said() == []
 
 
@@ -239,7 +241,8 @@ def test_what_is_told_on_a_channel_is_told_under_each_name_it_was_subscribed_by(
 @pytest.mark.parametrize("code", list(Code))
 def test_each_code_is_in_the_range_that_says_what_a_client_does(code: Code) -> None:
     stays = {Code.NOT_TAKEN, Code.RATE}
-    gives_up = {Code.NO_SUCH_APP, Code.PATH_NOT_FOUND, Code.BAD_VERSION, Code.UNSUPPORTED_VERSION, Code.NOT_PUSHER}
+    gives_up = {Code.NO_SUCH_APP, Code.PATH_NOT_FOUND, Code.BAD_VERSION, Code.UNSUPPORTED_VERSION}
+    gives_up |= {Code.NOT_AUTHORIZED, Code.NOT_PUSHER}
     at_once = {Code.DEFECT, Code.NO_PONG}
     expected = 43 if code in stays else 40 if code in gives_up else 42 if code in at_once else 41
     assert code // 100 == expected
@@ -263,16 +266,16 @@ EVENTS = st.sampled_from(
     ["pusher:ping", "pusher:pong", "pusher:subscribe", "pusher:unsubscribe", "pusher:signin", "client-pylon.ping",
      "client-codex.connect", "client-x", "x", ""]
 )  # fmt: skip
-CHANNELS = st.sampled_from(["pylon.system", "pylon.codex", "private-pylon.codex", "presence-pylon.system", "x", ""])
+PLACES = st.sampled_from(["pylon.system", "pylon.codex", "private-pylon.codex", "presence-pylon.system", "x", ""])
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=10) | CHANNELS,
+    st.none() | st.booleans() | st.integers() | st.text(max_size=10) | PLACES,
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.sampled_from(["channel", "auth", "channel_data", "user_id", "a"]), inner, max_size=3)
     ),
     max_leaves=8,
 )
-FRAMES = st.fixed_dictionaries({}, optional={"event": EVENTS | VALUES, "channel": CHANNELS | VALUES, "data": VALUES})
+FRAMES = st.fixed_dictionaries({}, optional={"event": EVENTS | VALUES, "channel": PLACES | VALUES, "data": VALUES})
 
 
 @given(st.lists(st.binary(max_size=40) | FRAMES.map(lambda frame: json.dumps(frame).encode()), max_size=30))

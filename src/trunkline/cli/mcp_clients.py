@@ -1,0 +1,161 @@
+"""MCP clients that people have: where each keeps its servers, in which form, and how one entry is written there.
+
+Owns the table of clients, and changes of their files as texts. Does not own when they are written (``connect``).
+
+Invariant: a change adds or removes the entry ``trunkline`` and leaves everything else, comments included, as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from trunkline.cli import json_text
+from trunkline.cli.json_text import NotJson
+
+ENTRY: Final = "trunkline"
+
+
+class McpClient(NamedTuple):
+    """One client. A path begins with a variable of the environment, or with ``~``; the first that is set counts."""
+
+    title: str
+    linux: tuple[str, ...]
+    macos: str
+    windows: str
+    # Where its servers stand in its file.
+    key: str
+    # What tells its kind of server apart, where it wants that said.
+    kind: str = ""
+    form: str = "json"
+
+    def file(self, environ: Mapping[str, str], platform: str = sys.platform) -> Path:
+        """Its file on this machine."""
+        paths = {"darwin": (self.macos,), "win32": (self.windows,)}.get(platform, self.linux)
+        for path in paths:
+            start, slash, rest = path.partition("/")
+            if start == "~":
+                return Path(environ.get("HOME") or str(Path.home())) / rest
+            if environ.get(start.removeprefix("$")):
+                return Path(environ[start.removeprefix("$")]) / rest
+            assert slash
+        raise KeyError(paths[-1])
+
+    def servers(self, text: str) -> dict[str, dict[str, Any]]:
+        """The servers in its file; ``NotJson`` if that cannot be read."""
+        found = (_toml(text) if self.form == "toml" else json_text.read(text)) or {}
+        servers = found.get(self.key, {}) if isinstance(found, dict) else None
+        if not isinstance(servers, dict):
+            raise NotJson(f"{self.key} is no table of servers")
+        return {str(name): entry for name, entry in servers.items() if isinstance(entry, dict)}
+
+    def with_entry(self, text: str, command: tuple[str, ...]) -> str:
+        """Its file with us in it."""
+        program, *arguments = command
+        entry: dict[str, object] = {"command": program, "args": arguments}
+        if self.form == "toml":
+            changed = _with_table(self.without_entry(text), f"{self.key}.{ENTRY}", entry)
+        else:
+            entry = {"type": self.kind, **entry} if self.kind else entry
+            changed = json_text.with_member(text, (self.key, ENTRY), entry)
+        return self._checked(text, changed)
+
+    def without_entry(self, text: str) -> str:
+        """Its file without us."""
+        if self.form == "toml":
+            changed = _without_table(text, self.key)
+        else:
+            changed = json_text.without_member(text, (self.key, ENTRY))
+        return self._checked(text, changed)
+
+    def _checked(self, before: str, after: str) -> str:
+        """Nothing else may have changed."""
+        if self._others(before) != self._others(after):
+            raise NotJson("it is written in a way that a command cannot change; add the server by hand")
+        return after
+
+    def _others(self, text: str) -> tuple[Any, Any]:
+        found = _toml(text) if self.form == "toml" else json_text.read(text)
+        rest = {name: value for name, value in found.items() if name != self.key}
+        return rest, {name: entry for name, entry in self.servers(text).items() if name != ENTRY}
+
+
+CLIENTS: Final = {
+    "claude-desktop": McpClient(
+        "Claude Desktop",
+        ("$XDG_CONFIG_HOME/Claude/claude_desktop_config.json", "~/.config/Claude/claude_desktop_config.json"),
+        "~/Library/Application Support/Claude/claude_desktop_config.json",
+        "$APPDATA/Claude/claude_desktop_config.json",
+        "mcpServers",
+    ),
+    "claude-code": McpClient(
+        "Claude Code",
+        ("$CLAUDE_CONFIG_DIR/.claude.json", "~/.claude.json"),
+        "~/.claude.json",
+        "$USERPROFILE/.claude.json",
+        "mcpServers",
+        "stdio",
+    ),
+    "codex": McpClient(
+        "Codex",
+        ("$CODEX_HOME/config.toml", "~/.codex/config.toml"),
+        "~/.codex/config.toml",
+        "$USERPROFILE/.codex/config.toml",
+        "mcp_servers",
+        form="toml",
+    ),
+    "cursor": McpClient(
+        "Cursor", ("~/.cursor/mcp.json",), "~/.cursor/mcp.json", "$USERPROFILE/.cursor/mcp.json", "mcpServers"
+    ),
+    "vscode": McpClient(
+        "Visual Studio Code",
+        ("$XDG_CONFIG_HOME/Code/User/mcp.json", "~/.config/Code/User/mcp.json"),
+        "~/Library/Application Support/Code/User/mcp.json",
+        "$APPDATA/Code/User/mcp.json",
+        "servers",
+        "stdio",
+    ),
+    "gemini": McpClient(
+        "Gemini CLI",
+        ("~/.gemini/settings.json",),
+        "~/.gemini/settings.json",
+        "$USERPROFILE/.gemini/settings.json",
+        "mcpServers",
+    ),
+}
+
+
+# --- TOML -------------------------------------------------------------------------------------------------------------
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise NotJson(str(error)) from None
+
+
+def _with_table(text: str, name: str, entry: Mapping[str, object]) -> str:
+    lines = [f"[{name}]", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())]
+    table = "\n".join(lines) + "\n"
+    return f"{text.rstrip()}\n\n{table}" if text.strip() else table
+
+
+def _without_table(text: str, key: str) -> str:
+    """Without our table and what belongs to it: from its head to the next one."""
+    ours = re.compile(rf'[ \t]*\[[ \t]*{key}[ \t]*\.[ \t]*"?{ENTRY}"?[ \t]*(?:\.[^\]]*)?\]')
+    kept: list[str] = []
+    is_ours = False
+    for line in text.splitlines(keepends=True):
+        if line.lstrip().startswith("["):
+            is_ours = ours.match(line) is not None
+        if not is_ours:
+            kept.append(line)
+    changed = "".join(kept)
+    # The empty line that was made before it.
+    return changed if len(kept) == len(text.splitlines()) else changed.rstrip() + ("\n" if changed.strip() else "")

@@ -1,0 +1,90 @@
+// Which of a call's arguments a person should read first. A help for the eye, not a judgement: the rules and the sandbox
+// decide what may happen. Pure; tested with Node.
+
+// Names of arguments that say what is done, where and with whom, in the order in which they are shown.
+const FIRST = [
+  /^(command|cmd|script|code|sql|query|shell|argv|args)$/i,
+  /^(url|uri|endpoint|host|address)$/i,
+  /^(path|file|filename|folder|dir|directory|cwd|target|destination)$/i,
+  /^(to|recipient|recipients|email|account|amount|price|currency)$/i,
+  /^(env|environment|permissions|scope|force|recursive|overwrite|delete|confirm)$/i,
+  /^(content|body|text|message|edits|data)$/i,
+];
+
+const SIGNS = [
+  [/\brm\s+(-[a-z]*[rf][a-z]*\s+)+[^;&|\n]*/gi, "removes files without asking"],
+  [/\b(mkfs\S*|dd\s+(if|of)=\S+|shred|wipefs)\b/gi, "overwrites disks"],
+  [/\b(sudo|doas|su\s+-)\b/gi, "asks for more rights"],
+  [/\bgit\s+push\s+(\S+\s+)*(--force(?!-with-lease)|-f)\b/gi, "overwrites a remote branch"],
+  [/\bgit\s+(reset\s+--hard|clean\s+-[a-z]*f[a-z]*)/gi, "throws away changes"],
+  [/\b(curl|wget)\b[^|\n]*\|\s*(ba|z|da)?sh\b/gi, "runs what it downloads"],
+  [/\bchmod\s+(-R\s+)?[0-7]*777\b/gi, "opens files to everybody"],
+  [/\bchmod\s+-R\b|\bchown\s+-R\b/gi, "changes rights of a whole folder"],
+  [/\b(drop|truncate)\s+(table|database|schema)\b|\bdelete\s+from\s+\w+\s*(;|$)/gi, "deletes from a database"],
+  [/:\(\)\s*\{\s*:\|:&\s*\};:/g, "starts processes without end"],
+  [/(^|[\s"'=:])(\/etc\/|\/root\b|~\/\.|\/dev\/sd|\/boot\b|\.ssh\b|\.aws\b|id_rsa|\.env\b)\S*/gi, "touches private or system files"],
+  [/(^|[\s"'/])\.\.\//g, "leaves its folder"],
+  [/>\s*\/dev\/(?!null)\S+/g, "writes to a device"],
+  [/\b(kill\s+-9|killall|pkill|shutdown|reboot|systemctl\s+(stop|disable))\b/gi, "ends processes or the machine"],
+  // Characters that change how a text reads: another direction, no width, another terminal.
+  // eslint-disable-next-line no-control-regex
+  [/[\u0000-\u0008\u000b-\u001f\u007f\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]/g, "has invisible characters"],
+];
+
+/** The stretches of a text that a person should look at: `{start, end, why}`, in order, none over another. */
+export function signs(text) {
+  const found = [];
+  for (const [pattern, why] of SIGNS) {
+    for (const match of String(text).matchAll(pattern)) {
+      if (match[0]) found.push({ start: match.index, end: match.index + match[0].length, why });
+    }
+  }
+  found.sort((one, other) => one.start - other.start || other.end - one.end);
+  let end = 0;
+  return found.filter((sign) => {
+    if (sign.start < end) return false;
+    end = sign.end;
+    return true;
+  });
+}
+
+const INVISIBLE =
+  // eslint-disable-next-line no-control-regex
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e007f}]/gu;
+
+/** A text in which every character can be seen: what has no shape of its own is shown by its number. */
+export function visible(text) {
+  return String(text).replace(INVISIBLE, (one) => `\u27e8${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
+}
+
+function texts(value) {
+  if (typeof value === "string") return [value];
+  if (value !== null && typeof value === "object") return Object.entries(value).flatMap(([key, one]) => [key, ...texts(one)]);
+  return [];
+}
+
+/** The arguments of a call with the most dangerous first: `{name, value, whys}`. */
+export function ordered(input) {
+  if (input === null || typeof input !== "object" || Array.isArray(input)) {
+    return input === undefined ? [] : [{ name: "", value: input, whys: whysOf(input) }];
+  }
+  const rank = (name) => {
+    const at = FIRST.findIndex((pattern) => pattern.test(name));
+    return at < 0 ? FIRST.length : at;
+  };
+  return Object.entries(input)
+    .map(([name, value], place) => ({ name, value, whys: whysOf(value), place }))
+    .sort((one, other) =>
+      Math.sign(other.whys.length) - Math.sign(one.whys.length) || rank(one.name) - rank(other.name) || one.place - other.place,
+    )
+    .map(({ name, value, whys }) => ({ name, value, whys }));
+}
+
+function whysOf(value) {
+  return [...new Set(texts(value).flatMap((text) => signs(text).map((sign) => sign.why)))];
+}
+
+/** All that is dangerous in an input, in words, without repeats. */
+export function summary(input) {
+  return whysOf(input);
+}

@@ -1,0 +1,265 @@
+// What the page knows of the exchange at this moment: agents, open calls with what they showed, questions, the latest
+// entries, faults and figures. Fed by the live line (`take`), filled by a few requests (`load`), read by the views.
+// Views are told by topic that something changed and look themselves; nothing here touches the document.
+//
+// Invariant: everything is bounded, and `seen` counts entries without a gap: what the live line left out is fetched by
+// it before anything later is taken.
+
+import { get, query } from "./api.js";
+import { throttled } from "./dom.js";
+import { Figures } from "./figures.js";
+import { isOutcome, progressText } from "./format.js";
+
+const MAX_RECENT = 400;
+const MAX_FAULTS = 60;
+const MAX_OPEN = 5000;
+const MAX_OUTPUT_CHARS = 20_000;
+// A burst of changes asks the exchange once.
+const REFETCH_MS = 250;
+
+const listeners = new Map();
+
+/** Call `act` when this topic changed; returns what ends it. */
+export function on(topic, act) {
+  if (!listeners.has(topic)) listeners.set(topic, new Set());
+  listeners.get(topic).add(act);
+  return () => listeners.get(topic).delete(act);
+}
+
+export function changed(topic) {
+  for (const act of listeners.get(topic) ?? []) act();
+}
+
+export const state = {
+  agents: new Map(),
+  open: new Map(),
+  // By the number of the entry with which a call began: later entries name it so.
+  byNumber: new Map(),
+  questions: new Map(),
+  recent: [],
+  faults: [],
+  figures: new Figures(),
+  status: null,
+  // What the exchange says once a second.
+  counts: null,
+  // The first and last number of an entry that this page saw, and how many were missing between them.
+  seen: { first: null, last: null, gaps: 0 },
+  line: { state: "connecting", since: Date.now(), detail: "" },
+};
+
+/** The line to the exchange is `live`, `connecting` or `lost`. */
+export function lineIs(name, detail = "") {
+  if (state.line.state === name && state.line.detail === detail) return;
+  state.line = { state: name, since: Date.now(), detail };
+  changed("line");
+}
+
+// -- what is fetched ---------------------------------------------------------------------------------------------------
+
+function refetching(load) {
+  let is_running = false;
+  let is_wanted = false;
+  const run = async () => {
+    if (is_running) {
+      is_wanted = true;
+      return;
+    }
+    is_running = true;
+    try {
+      await load();
+    } catch {
+      // Who is signed out or has no line is told by others; the next change asks again.
+    } finally {
+      is_running = false;
+      if (is_wanted) {
+        is_wanted = false;
+        ask();
+      }
+    }
+  };
+  const ask = throttled(run, REFETCH_MS);
+  return Object.assign(ask, { now: run });
+}
+
+export const refetch = {
+  agents: refetching(async () => {
+    const { agents } = await get("/v1/agents");
+    state.agents = new Map(agents.map((agent) => [agent.agent_id, agent]));
+    changed("agents");
+  }),
+  questions: refetching(async () => {
+    const { approvals } = await get("/v1/approvals");
+    state.questions = new Map(approvals.map((question) => [question.approval_id, question]));
+    changed("questions");
+  }),
+  status: refetching(async () => {
+    state.status = await get("/v1/status");
+    changed("status");
+  }),
+  open: refetching(async () => {
+    const { calls } = await get(query("/v1/calls", { limit: 200 }));
+    const running = calls.filter((call) => !isOutcome(call.status));
+    for (const call of running.reverse()) if (!state.open.has(call.call_id)) addOpen(call.call_id, openCall(call));
+    for (const call of calls) if (isOutcome(call.status)) state.open.delete(call.call_id);
+    changed("open");
+  }),
+};
+
+/** Everything anew: at the start, and after the line was lost. */
+export async function load() {
+  await Promise.all([refetch.agents.now(), refetch.questions.now(), refetch.status.now(), refetch.open.now()]);
+}
+
+function openCall(call) {
+  return {
+    call_id: call.call_id,
+    tool_id: call.tool_id,
+    caller: call.caller,
+    status: call.status,
+    at: Date.parse(call.started_at ?? call.accepted_at) || Date.now(),
+    correlation_id: call.correlation_id,
+    approval_id: call.approval_id,
+    output: "",
+    percent: null,
+  };
+}
+
+function addOpen(call_id, call) {
+  state.open.set(call_id, call);
+  if (call.number) state.byNumber.set(call.number, call_id);
+  if (state.open.size > MAX_OPEN) removeOpen(state.open.keys().next().value);
+}
+
+function removeOpen(call_id) {
+  const call = state.open.get(call_id);
+  if (call?.number) state.byNumber.delete(call.number);
+  state.open.delete(call_id);
+}
+
+// -- what is told ------------------------------------------------------------------------------------------------------
+
+const TAKES = {
+  "call.accepted"(entry) {
+    addOpen(entry.call_id, {
+      number: entry.n,
+      call_id: entry.call_id,
+      tool_id: entry.tool_id,
+      caller: entry.caller,
+      status: entry.decision === "ask" ? "waiting_approval" : entry.sent ? "running" : "queued",
+      at: entry.at,
+      correlation_id: entry.correlation_id,
+      output: "",
+      percent: null,
+    });
+  },
+  "call.sent"(entry) {
+    const call = state.open.get(state.byNumber.get(entry.call));
+    if (call) call.status = "running";
+  },
+  "call.settled"(entry) {
+    const call = state.open.get(entry.call_id);
+    const took_ms = (entry.finished_ms ?? entry.at) - (entry.started_ms ?? call?.at ?? entry.at);
+    const is_failed = entry.status === "failed" || entry.status === "unknown";
+    state.figures.ended(entry.at, took_ms, is_failed);
+    if (is_failed) {
+      faulty({
+        at: entry.at,
+        n: entry.n,
+        code: entry.fault?.code ?? entry.status,
+        text: entry.fault?.message ?? "",
+        where: call?.tool_id ?? "",
+        href: `#/calls/${entry.call_id}`,
+      });
+    }
+    entry.tool_id = call?.tool_id;
+    removeOpen(entry.call_id);
+  },
+  "call.refused"(entry) {
+    faulty({
+      at: entry.at, n: entry.n, code: entry.code, text: `${entry.caller} was refused`, where: entry.tool_id,
+      href: `#/calls/${entry.call_id}`,
+    });
+  },
+  "agent.exited"(entry) {
+    if (entry.exit_code !== 0) {
+      const text = entry.note || `its process ended with ${entry.exit_code}`;
+      faulty({ at: entry.at, n: entry.n, code: "agent.exited", text, where: entry.agent_id, href: `#/agents/${encodeURIComponent(entry.agent_id)}` });
+    }
+  },
+  "agent.refused"(entry) {
+    faulty({ at: entry.at, n: entry.n, code: "agent.refused", text: entry.reason, where: `${entry.edge}:${entry.claimed}`, href: "" });
+  },
+  notice(entry) {
+    faulty({ at: entry.at, n: entry.n, code: entry.code, text: entry.detail, where: entry.place, href: "" });
+  },
+};
+
+function faulty(fault) {
+  state.faults.unshift(fault);
+  if (state.faults.length > MAX_FAULTS) state.faults.pop();
+  changed("faults");
+}
+
+/** Begin to count after this entry: what came before is not followed. */
+export function beginAt(last) {
+  state.seen = { first: last + 1, last, gaps: 0 };
+  state.open.clear();
+  state.byNumber.clear();
+  changed("entries");
+}
+
+/** A batch of the live line: entries up to number `upto`, in order, and pieces of what running calls show. */
+export function take(entries, output, upto) {
+  const touched = new Set();
+  const { seen } = state;
+  // A piece of output may be told in the batch in which its call begins, or in the one in which it ends.
+  const settled = [];
+  for (const entry of entries) {
+    if (seen.last !== null && entry.n <= seen.last) continue;
+    if (seen.last !== null && entry.n > seen.last + 1) seen.gaps += entry.n - seen.last - 1;
+    seen.first ??= entry.n;
+    seen.last = entry.n;
+    if (entry.kind === "call.settled") settled.push(entry);
+    else TAKES[entry.kind]?.(entry);
+    state.recent.push(entry);
+    touched.add(entry.kind.split(".", 1)[0]);
+  }
+  for (const piece of output ?? []) takeProgress(piece);
+  for (const entry of settled) TAKES["call.settled"](entry);
+  if (upto > (seen.last ?? -1)) {
+    seen.gaps += upto - (seen.last ?? upto);
+    seen.last = upto;
+  }
+  if (state.recent.length > MAX_RECENT) state.recent.splice(0, state.recent.length - MAX_RECENT);
+  if (touched.has("question") || touched.has("agent")) refetch.questions();
+  if (touched.has("call") || output?.length) changed("open");
+  for (const family of touched) changed(`entries:${family}`);
+  changed("entries");
+}
+
+/** Who is here: what is new or changed, and who is gone. */
+export function takeRegistry({ agents = [], gone = [], tools = [], tools_gone = [] }) {
+  // How busy each is does not come by this way.
+  for (const agent of agents) {
+    const { open_calls, succeeded, failed } = state.agents.get(agent.agent_id) ?? {};
+    state.agents.set(agent.agent_id, { ...agent, open_calls, succeeded, failed });
+  }
+  for (const agent_id of gone) state.agents.delete(agent_id);
+  changed("agents");
+  if (tools.length || tools_gone.length) changed("tools");
+}
+
+export function takeFigures(figures) {
+  state.counts = figures;
+  changed("counts");
+}
+
+function takeProgress(piece) {
+  const call = state.open.get(piece.call_id);
+  if (!call) return;
+  const text = progressText(piece.data);
+  if (typeof piece.data?.percent === "number") call.percent = piece.data.percent;
+  const is_text = piece.channel === "stdout" || piece.channel === "stderr" || piece.channel === "tokens";
+  call.output = (call.output + (is_text || !call.output ? text : `\n${text}`)).slice(-MAX_OUTPUT_CHARS);
+  changed(`progress:${piece.call_id}`);
+}

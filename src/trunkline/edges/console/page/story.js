@@ -1,0 +1,93 @@
+// The entries of one call as a story: for each one its words, its tone and what stands below it. Pure; tested with Node.
+
+import { brief, duration } from "./format.js";
+
+const TELLS = {
+  "call.accepted": (entry) => {
+    const asked = entry.decision === "ask";
+    return {
+      text: asked ? `${entry.caller} asks; a person has to decide` : `${entry.caller} calls, and it is ${entry.decision === "allow" ? "allowed" : entry.decision}`,
+      tone: asked ? "wait" : "busy",
+      detail: [
+        `rule ${entry.rule}`,
+        entry.chain?.length ? `for ${entry.chain.join(", ")}` : "",
+        entry.circumstances?.length ? `because of ${entry.circumstances.join(", ")}` : "",
+        entry.key ? `key ${entry.key}` : "",
+        entry.warning ?? "",
+      ],
+    };
+  },
+  "call.sent": (entry) => ({ text: entry.attempt > 1 ? `Sent again (attempt ${entry.attempt})` : "Sent to its agent", tone: "busy", detail: [entry.provider ? `served by ${entry.provider}` : ""] }),
+  "call.returned": (entry) => ({ text: `${entry.provider} did not take it on`, tone: "wait", detail: [entry.code] }),
+  "call.settled": (entry) => ({
+    text: { succeeded: "Succeeded", failed: "Failed", canceled: "Canceled", unknown: "Outcome not known" }[entry.status] ?? entry.status,
+    tone: { succeeded: "good", failed: "bad", canceled: "idle", unknown: "bad" }[entry.status] ?? "idle",
+    detail: [
+      entry.fault ? `${entry.fault.code}: ${entry.fault.message}` : "",
+      entry.started_ms && entry.finished_ms ? `ran ${duration(entry.finished_ms - entry.started_ms)}` : "",
+      entry.stream ? `showed ${entry.stream.chunks} pieces, ${entry.stream.bytes} bytes` : "",
+      entry.untrusted ? "its result is from strangers" : "",
+      entry.provider ? `served by ${entry.provider}` : "",
+    ],
+  }),
+  "call.refused": (entry) => ({ text: `Refused: ${entry.code}`, tone: "bad", detail: [entry.rule ? `rule ${entry.rule}` : ""] }),
+  "call.noted": (entry) => ({ text: entry.note.replaceAll("_", " "), tone: "idle", detail: [entry.by ? `by ${entry.by}` : "", entry.detail] }),
+  "question.opened": (entry) => ({ text: `A person is asked (${entry.approval_id})`, tone: "wait", detail: [entry.reason] }),
+  "question.joined": (entry) => ({ text: `Waits behind ${entry.approval_id}`, tone: "wait", detail: [] }),
+  "question.closed": (entry) => ({
+    text: `${entry.approval_id} was ${entry.how}${entry.by ? ` by ${entry.by}` : ""}`,
+    tone: { approved: "good", denied: "bad", expired: "bad" }[entry.how] ?? "idle",
+    detail: [entry.reason, entry.same_person ? "the one who answered is the one who asked" : ""],
+  }),
+};
+
+/** One entry in words: `{n, at, text, tone, detail, kind}`. */
+export function told(entry) {
+  const tell = TELLS[entry.kind];
+  const { n, at, kind } = entry;
+  if (!tell) {
+    const { kind: _kind, n: _n, at: _at, ...rest } = entry;
+    return { n, at, kind, text: kind, tone: "idle", detail: Object.keys(rest).length ? [brief(rest, 200)] : [] };
+  }
+  const { text, tone, detail } = tell(entry);
+  return { n, at, kind, text, tone, detail: detail.filter(Boolean) };
+}
+
+/**
+ * Calls of a correlation as rows of a waterfall: `{call, depth, start, end}`, causes before what they caused. `entries`
+ * say who caused whom; times are shares of the whole, between 0 and 1.
+ */
+export function waterfall(entries, now_ms) {
+  const calls = new Map();
+  const byNumber = new Map();
+  for (const entry of entries) {
+    if (entry.kind === "call.accepted") {
+      const call = { call_id: entry.call_id, tool_id: entry.tool_id, caller: entry.caller, status: entry.decision === "ask" ? "waiting_approval" : "running", cause: entry.cause, at: entry.at, from: entry.at, to: null };
+      calls.set(entry.call_id, call);
+      byNumber.set(entry.n, call);
+    } else if (entry.kind === "call.sent") {
+      const call = byNumber.get(entry.call);
+      if (call) call.status = "running";
+    } else if (entry.kind === "call.settled") {
+      const call = calls.get(entry.call_id) ?? byNumber.get(entry.call);
+      if (call) Object.assign(call, { status: entry.status, to: entry.finished_ms ?? entry.at });
+    } else if (entry.kind === "call.refused") {
+      calls.set(entry.call_id, { call_id: entry.call_id, tool_id: entry.tool_id, caller: entry.caller, status: "refused", at: entry.at, from: entry.at, to: entry.at });
+    }
+  }
+  const all = [...calls.values()];
+  if (!all.length) return [];
+  const first = Math.min(...all.map((one) => one.from));
+  const last = Math.max(...all.map((one) => one.to ?? now_ms), first + 1);
+  const depthOf = (call, most = 32) => {
+    const cause = byNumber.get(call.cause);
+    return cause && cause !== call && most > 0 ? 1 + depthOf(cause, most - 1) : 0;
+  };
+  return all.map((call) => ({
+    call,
+    depth: depthOf(call),
+    took_ms: (call.to ?? now_ms) - call.from,
+    start: (call.from - first) / (last - first),
+    end: ((call.to ?? now_ms) - first) / (last - first),
+  }));
+}

@@ -1,0 +1,5 @@
+import { h } from "../dom.js";
+
+export function rulePanel() {
+  return h("p", null, "");
+}

@@ -1,0 +1,318 @@
+"""``/mcp``: MCP over streamable HTTP, behind ``http.listen`` with a gate of its own, for both eras of the protocol.
+
+Owns the token in the header, which era a request belongs to, sessions, and the status of each answer. Host and Origin
+are checked before (``http.gate``). Does not own what a message means (``session``) or what becomes of a call
+(``calls``).
+
+Invariant: nothing of a request's body is read before its token is known.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from trunkline.edges.answers import error_body
+from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
+from trunkline.edges.bodies import BadRequest, read_body
+from trunkline.edges.doors import Door
+from trunkline.edges.exchange import Feed, Views
+from trunkline.edges.listener import when_closed
+from trunkline.edges.mcp import messages, session
+from trunkline.edges.mcp.answering import Answering, Header
+from trunkline.edges.mcp.calls import Calls, Request
+from trunkline.edges.mcp.catalogue import Catalogue
+from trunkline.edges.mcp.changes import Changes
+from trunkline.edges.mcp.messages import (
+    HANDSHAKE_VERSIONS,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    MAX_MESSAGE_BYTES,
+    MODERN_VERSION,
+    PARSE_ERROR,
+    RESOURCE_NOT_FOUND,
+    BadMessage,
+    Id,
+    Message,
+)
+from trunkline.edges.mcp.resources import FileCall, Resources
+from trunkline.edges.mcp.session import CallTool, Client
+from trunkline.edges.mcp.session_ids import SessionIds
+from trunkline.edges.mcp.translate import EDGE, Wording
+from trunkline.edges.server_events import PING_S
+from trunkline.edges.shares import SHARE, Share, Shares
+from trunkline.edges.waiting import CLOSING, FAILED, LEFT, Requests, stored
+from trunkline.model import Principal, fault
+
+PATH: Final = "/mcp"
+SESSION_HEADER: Final = b"mcp-session-id"
+VERSION_HEADER: Final = b"mcp-protocol-version"
+UNAUTHORIZED: Final = error_body(fault("auth.failed"))
+
+
+class McpDoor:
+    """The application behind ``/mcp``."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        views: Views,
+        requests: Requests,
+        catalogue: Catalogue,
+        calls: Calls,
+        session_ids: SessionIds,
+        version: str,
+    ) -> None:
+        self._feed = feed
+        self._requests = requests
+        self._catalogue = catalogue
+        self._calls = calls
+        self._session_ids = session_ids
+        self._resources = Resources(views, catalogue)
+        self.changes = Changes(feed, catalogue)
+        self._throttle = Throttle(feed, EDGE)
+        self._incoming = Shares()
+        self._unread = Shares()
+        self._handshake_wording = Wording(version, is_modern=False)
+        self._modern_wording = Wording(version, is_modern=True)
+        self.door = Door((PATH,), self, own_gate=True, edge=EDGE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One HTTP request."""
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name, []).append(value)
+        token = bearer_token(headers.get(b"authorization", ()))
+        principal = self._feed.identify(EDGE, token_sha256(token))
+        out = Answering(scope, send, Share(self._unread, "" if principal is None else principal.identity))
+        if principal is None or not token:
+            client = scope["client"]
+            await self._throttle.refused(client[0] if client else "")
+            await out.say(UNAUTHORIZED, 401, (b"www-authenticate", b'Bearer realm="trunkline"'))
+            return
+        scope[SHARE] = Share(self._incoming, principal.identity)
+        if scope["path"] != PATH:
+            await out.say_nothing(404)
+            return
+        request = _HttpRequest(scope, receive, headers, principal, out)
+        try:
+            await self._serve(request)
+        except BadMessage as bad:
+            await self._refuse(request, bad)
+        except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
+            self._feed.failed(0, error)
+            await self._refuse(request, BadMessage(INTERNAL_ERROR, fault("hub.unavailable").message))
+
+    async def _serve(self, request: _HttpRequest) -> None:
+        version = request.header(VERSION_HEADER)
+        request.is_modern = version is not None and version not in HANDSHAKE_VERSIONS
+        match request.scope["method"]:
+            case "POST":
+                await self._post(request)
+            case "GET" if not request.is_modern:
+                await self._listen_in_session(request)
+            case "DELETE" if not request.is_modern:
+                await self._end_session(request)
+            case _:
+                allowed = b"POST" if request.is_modern else b"GET, POST, DELETE"
+                await request.out.say_nothing(405, (b"allow", allowed))
+
+    async def _post(self, request: _HttpRequest) -> None:
+        if not (request.out.takes_json and request.out.takes_stream):
+            raise _Refused(406, INVALID_REQUEST, "Accept has to name application/json and text/event-stream")
+        try:
+            data = await read_body(request.scope, request.receive, MAX_MESSAGE_BYTES)
+        except BadRequest as bad:
+            raise _Refused(bad.status, PARSE_ERROR, bad.text) from None
+        message = messages.read(data)
+        request.request_id = message.request_id
+        client = self._modern(request, message) if request.is_modern else self._in_session(request, message)
+        step = session.step_of(message, data, client)
+        match step:
+            case CallTool():
+                await self._call(request, client, step)
+            case session.Answered():
+                await self._say(request, step.result)
+            case session.ListTools():
+                page = self._catalogue.of(client.principal.identity).page(step.cursor)
+                await self._say(request, client.wording.cacheable(page))
+            case session.Begun():
+                caller = client.principal.identity
+                session_id = self._session_ids.new(caller, step.version, opens_urls=step.opens_urls)
+                await self._say(request, step.result, (SESSION_HEADER, session_id.encode()))
+            case session.ListResources():
+                await self._say(request, self._resources.listed(client))
+            case session.ReadResource():
+                await self._read(request, client, step.uri)
+            case session.Listen():
+                await self._listen(request, client, step)
+            case session.Cancel():
+                self._calls.cancel(client, step.request_id)
+                await request.out.say_nothing(202)
+            case session.Nothing():
+                await request.out.say_nothing(202)
+
+    # -- who asks ------------------------------------------------------------------------------------------------------
+
+    def _modern(self, request: _HttpRequest, message: Message) -> Client:
+        """Whose request of 2026-07-28 this is, by what it says of itself."""
+        if not message.is_request:
+            return Client(request.principal, MODERN_VERSION, self._modern_wording)
+        problem = session.envelope_problem(message, request.headers)
+        if problem is not None:
+            raise problem
+        opens_urls = messages.opens_urls(message.meta[messages.CLIENT_CAPABILITIES_KEY])
+        return Client(request.principal, MODERN_VERSION, self._modern_wording, opens_urls)
+
+    def _in_session(self, request: _HttpRequest, message: Message) -> Client:
+        """Whose request of a session this is; one that begins one needs none."""
+        if message.method == "initialize" and message.is_request:
+            return Client(request.principal, HANDSHAKE_VERSIONS[0], self._handshake_wording)
+        return self._session(request)
+
+    def _session(self, request: _HttpRequest) -> Client:
+        session_id = request.header(SESSION_HEADER)
+        if session_id is None:
+            raise _Refused(400, INVALID_REQUEST, "the header mcp-session-id is missing: begin with initialize")
+        found = self._session_ids.find(session_id, request.principal.identity)
+        if found is None:
+            raise _Refused(404, INVALID_REQUEST, "there is no such session: begin with initialize")
+        return Client(request.principal, found.version, self._handshake_wording, found.opens_urls, session_id)
+
+    # -- what is asked -------------------------------------------------------------------------------------------------
+
+    async def _call(self, request: _HttpRequest, client: Client, step: CallTool) -> None:
+        tool = self._catalogue.of(client.principal.identity).find(step.name)
+        if tool is None:
+            raise BadMessage(INVALID_PARAMS, "name: there is no such tool")
+        await self._calls.run(Request(request.request_id, client, step, tool, request.out, request.scope, request.url))
+
+    async def _read(self, request: _HttpRequest, client: Client, uri: str) -> None:
+        # Trajectories are read from the disk, and somebody may ask for one whose last call was just told.
+        await stored(self._feed)
+        found = self._resources.find(uri, client)
+        if not isinstance(found, FileCall):
+            await self._say(request, found)
+            return
+        step = CallTool(found.tool.name, found.arguments, found.value, None, None, None, None, None, is_declined=False)
+        await self._calls.run(
+            Request(
+                request.request_id,
+                client,
+                step,
+                found.tool,
+                request.out,
+                request.scope,
+                request.url,
+                lambda outcome: self._resources.file(client, uri, outcome),
+            )
+        )
+
+    async def _listen(self, request: _HttpRequest, client: Client, step: session.Listen) -> None:
+        """``subscriptions/listen`` of 2026-07-28: its answer is a stream, and its result the end of it."""
+        meta = {messages.SUBSCRIPTION_KEY: request.request_id}
+        honored = {"toolsListChanged": True} if step.tools else {}
+        first = messages.notification_line(
+            "notifications/subscriptions/acknowledged", {"notifications": honored, "_meta": meta}
+        )
+        changed = messages.notification_line("notifications/tools/list_changed", {"_meta": meta}) if step.tools else b""
+        if await self._tell_changes(request, client, changed, first):
+            await request.out.say(messages.result_line(request.request_id, client.wording.result({"_meta": meta})))
+
+    async def _listen_in_session(self, request: _HttpRequest) -> None:
+        """``GET``: the stream of a session, for what belongs to no request."""
+        if not request.out.takes_stream:
+            raise _Refused(406, INVALID_REQUEST, "Accept has to name text/event-stream")
+        client = self._session(request)
+        changed = messages.notification_line("notifications/tools/list_changed")
+        if await self._tell_changes(request, client, changed, b""):
+            await request.out.finish()
+
+    async def _tell_changes(self, request: _HttpRequest, client: Client, changed: bytes, first: bytes) -> bool:
+        """Tell a client of changes until it leaves, or we do; whether it is still there."""
+        with self._requests.waiting() as listener, when_closed(request.scope, listener.leave):
+            if changed:
+                self.changes.listen(listener, client.principal.identity, changed)
+            try:
+                await request.out.start()
+                await (request.out.tell(first) if first else request.out.live())
+                while True:
+                    item = await listener.next(PING_S)
+                    if item is LEFT:
+                        return False
+                    if item is CLOSING or item is FAILED:
+                        return True
+                    if self._feed.identify(EDGE, request.token_sha256) is None:
+                        return True
+                    await (request.out.tell(item) if isinstance(item, bytes) else request.out.live())
+            finally:
+                self.changes.leave(listener)
+
+    async def _end_session(self, request: _HttpRequest) -> None:
+        """``DELETE``."""
+        self._session_ids.end(self._session(request).session_id)
+        await request.out.say_nothing(200)
+
+    # -- what is said --------------------------------------------------------------------------------------------------
+
+    async def _say(self, request: _HttpRequest, result: bytes, *headers: Header) -> None:
+        await request.out.say(messages.result_line(request.request_id, result), 200, *headers)
+
+    async def _refuse(self, request: _HttpRequest, bad: BadMessage) -> None:
+        request_id = request.request_id if bad.request_id is None else bad.request_id
+        code, status = bad.code, 200
+        if isinstance(bad, _Refused):
+            status = bad.status
+        elif request.is_modern:
+            # A code that the later version has no more.
+            code = INVALID_PARAMS if code == RESOURCE_NOT_FOUND else code
+            status = messages.HTTP_STATUS.get(code, 200)
+        elif request.request_id is None:
+            status = 400
+        await request.out.say(messages.error_line(request_id, code, bad.text, bad.data), status)
+
+
+class _Refused(BadMessage):
+    """A request that is refused with a status of its own."""
+
+    def __init__(self, status: int, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.status = status
+
+
+class _HttpRequest:
+    """One HTTP request of somebody who is known."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        headers: dict[bytes, list[bytes]],
+        principal: Principal,
+        out: Answering,
+    ) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.headers = headers
+        self.principal = principal
+        self.out = out
+        self.is_modern = False
+        # That of its message, once that was read.
+        self.request_id: Id = None
+
+    def header(self, name: bytes) -> str | None:
+        """What a header says; the first one counts."""
+        found = self.headers.get(name)
+        return None if not found else found[0].decode("latin-1")
+
+    @property
+    def token_sha256(self) -> str:
+        """What its token is known by."""
+        return token_sha256(bearer_token(self.headers.get(b"authorization", ())))
+
+    @property
+    def url(self) -> str:
+        """Our address, as this client reaches it; its Host header was found to name us."""
+        return f"http://{self.header(b'host')}"

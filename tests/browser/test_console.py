@@ -1,0 +1,402 @@
+"""A person at the console: signing in, watching, answering, canceling, searching, trying a tool, losing it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.browser.conftest import WAIT_MS, new_address, signed_in, visit
+from tests.running import WAIT_S, RawAgent, Running, attached, calling, running, wait_until
+
+pytestmark = pytest.mark.timeout(120)
+expect.set_options(timeout=WAIT_MS)
+
+PRICE = {
+    "type": "object",
+    "properties": {
+        "item": {"type": "string", "description": "What is bought."},
+        "count": {"type": "integer", "minimum": 1, "maximum": 9, "default": 2},
+        "gift": {"type": "boolean"},
+    },
+    "required": ["item"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def shop(exchange: Running) -> Iterator[RawAgent]:
+    """An agent whose answers the test gives."""
+    agent = attached(exchange, "tools", "tool_streaming", "cancellation")
+    answer = agent.register(
+        {"name": "buy", "input_schema": PRICE},
+        {"name": "look", "side_effects": False, "capabilities": ["streaming", "cancellation"]},
+    )
+    assert not answer["payload"].get("rejected"), answer
+    yield agent
+    agent.close()
+
+
+def asked(exchange: Running, shop: RawAgent, token: str, **value: Any) -> dict[str, Any]:
+    """A call that waits for a person; the answer that names the question."""
+    status, answer = exchange.request(
+        "POST", "/v1/calls", {"tool_id": f"{shop.agent_id}/buy", "input": {"item": "a lamp", **value}}, token=token
+    )
+    assert status == 202, answer
+    found: dict[str, Any] = answer
+    return found
+
+
+def tell(shop: RawAgent, call: dict[str, Any], seq: int, text: str) -> None:
+    """A piece of what a call shows."""
+    piece = {"call_id": call["payload"]["call_id"], "seq": seq, "channel": "stdout", "data": {"text": text}}
+    echoed = {name: call[name] for name in ("request_id", "correlation_id", "causation_id") if name in call}
+    shop.send("agent.tool.stream", piece, **echoed)
+
+
+def outcome(exchange: Running, call_id: str) -> dict[str, Any]:
+    """A call that has ended."""
+
+    def ended() -> dict[str, Any] | None:
+        call: dict[str, Any] = exchange.request("GET", f"/v1/calls/{call_id}")[1]
+        return call if call["status"] in ("succeeded", "failed", "canceled", "unknown") else None
+
+    found: dict[str, Any] = wait_until(ended, f"the outcome of {call_id}")
+    return found
+
+
+# -- signing in --------------------------------------------------------------------------------------------------------
+
+
+def test_a_code_signs_in_once_and_a_second_browser_is_told_what_to_do(browser: Browser, exchange: Running) -> None:
+    address = new_address(exchange)
+    first, second = browser.new_context(), browser.new_context()
+    try:
+        page = first.new_page()
+        page.goto(address)
+        expect(page.get_by_role("heading", name="Now")).to_be_visible()
+        assert "code" not in page.url
+        assert "key" not in page.url
+        other = second.new_page()
+        other.goto(address)
+        expect(other.locator("body")).to_contain_text("trunkline console")
+        other.goto(exchange.ready["http"])
+        expect(other.get_by_role("heading", name="Sign in")).to_be_visible()
+        expect(other.get_by_role("navigation").get_by_role("link")).to_have_count(0)
+    finally:
+        first.close()
+        second.close()
+
+
+def test_signing_out_ends_it_for_every_page_of_the_browser(browser: Browser, exchange: Running) -> None:
+    profile = browser.new_context()
+    try:
+        page, other = signed_in(profile, exchange), profile.new_page()
+        other.goto(exchange.ready["http"])
+        expect(other.get_by_role("heading", name="Now")).to_be_visible()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_role("heading", name="You are signed out")).to_be_visible()
+        expect(other.get_by_role("heading", name="You are signed out")).to_be_visible()
+        page.goto(exchange.ready["http"])
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    finally:
+        profile.close()
+
+
+def test_the_views_are_links_by_their_names(page: Page) -> None:
+    for name in ("Approvals", "Calls", "Agents", "Tools", "Spaces", "Jobs", "Policy", "Ledger", "Now"):
+        page.get_by_role("navigation").get_by_role("link", name=name).click()
+        expect(page.get_by_role("heading", name=name, exact=True, level=1)).to_be_visible()
+        expect(page).to_have_title(f"{name} · Trunkline")
+
+
+# -- watching and canceling --------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_watched_while_it_streams(page: Page, exchange: Running, shop: RawAgent) -> None:
+    answer = calling(exchange, f"{shop.agent_id}/look")
+    call = shop.wait_for("core.tool.call")
+    row = page.get_by_role("article").filter(has_text=f"{shop.agent_id}/look")
+    expect(row).to_contain_text("running")
+    tell(shop, call, 1, "on the first shelf\n")
+    expect(row).to_contain_text("on the first shelf")
+    tell(shop, call, 2, "on the second shelf\n")
+    expect(row.get_by_role("log")).to_have_text("on the first shelf\non the second shelf\n")
+    shop.result(call, output={"found": 2})
+    expect(row).to_have_count(0)
+    assert answer.result(WAIT_S)["output"] == {"found": 2}
+
+
+def test_a_call_is_canceled_where_it_is_watched(page: Page, exchange: Running, shop: RawAgent) -> None:
+    call_id = exchange.call(f"{shop.agent_id}/look", wait=False)["call_id"]
+    call = shop.wait_for("core.tool.call")
+    page.locator(f'[data-call="{call_id}"]').get_by_role("button", name="Cancel").click()
+    shop.wait_for("core.tool.cancel")
+    shop.result(call, "canceled", error={"code": "tool.canceled", "message": "stopped"})
+    assert outcome(exchange, call_id)["status"] == "canceled"
+    visit(page, exchange, f"calls/{call_id}")
+    expect(page.locator(".timeline li").last).to_contain_text("Canceled")
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_question_shows_what_would_run_and_an_approval_lets_it_run(
+    page: Page, exchange: Running, shop: RawAgent, buyer: str
+) -> None:
+    waiting = asked(exchange, shop, buyer, item="a lamp; rm -rf /srv/stock", count=3)
+    expect(page).to_have_title("(1) Now · Trunkline")
+    page.get_by_role("link", name="Approvals").click()
+    question = page.get_by_role("article")
+    expect(question).to_contain_text(f"{shop.agent_id}/buy")
+    expect(question).to_contain_text("http:buyer")
+    expect(question).to_contain_text("a buyer is asked about")
+    expect(question.locator("mark")).to_have_text("rm -rf /srv/stock")
+    expect(question.locator("dt")).to_have_text(["item", "count"])
+    page.get_by_role("button", name="Approve").click()
+    call = shop.wait_for("core.tool.call")
+    assert call["payload"]["input"] == {"item": "a lamp; rm -rf /srv/stock", "count": 3}
+    shop.result(call, output={"bought": 3})
+    assert outcome(exchange, waiting["call_id"])["status"] == "succeeded"
+    expect(page.get_by_text("Nobody waits for you.")).to_be_visible()
+    expect(page).to_have_title("Approvals · Trunkline")
+
+
+def test_a_denial_has_the_reason_that_was_given_and_nothing_runs(
+    page: Page, exchange: Running, shop: RawAgent, buyer: str
+) -> None:
+    waiting = asked(exchange, shop, buyer)
+    visit(page, exchange, f"approvals/{waiting['approval_id']}")
+    page.get_by_label("Reason").fill("too many lamps")
+    page.get_by_role("button", name="Deny").click()
+    ended = outcome(exchange, waiting["call_id"])
+    assert ended["status"] == "failed"
+    assert ended["error"]["code"] == "policy.denied"
+    closed = exchange.wait_entry("question.closed", approval_id=waiting["approval_id"])
+    assert (closed["how"], closed["reason"], closed["by"]) == ("denied", "too many lamps", "operator")
+    visit(page, exchange, f"calls/{waiting['call_id']}")
+    expect(page.get_by_text("too many lamps", exact=True)).to_be_visible()
+
+
+def test_several_questions_are_answered_at_once(page: Page, exchange: Running, shop: RawAgent, buyer: str) -> None:
+    waiting = [asked(exchange, shop, buyer, count=count) for count in (1, 2, 3)]
+    visit(page, exchange, "approvals")
+    for one in waiting[:2]:
+        page.get_by_label(f"Select {one['approval_id']}").check()
+    page.get_by_role("button", name="Deny selected").click()
+    expect(page.get_by_role("article")).to_have_count(1)
+    assert [outcome(exchange, one["call_id"])["status"] for one in waiting[:2]] == ["failed", "failed"]
+    assert exchange.request("GET", f"/v1/calls/{waiting[2]['call_id']}")[1]["status"] == "waiting_approval"
+    page.get_by_role("button", name="Deny", exact=True).click()
+    expect(page.get_by_role("article")).to_have_count(0)
+
+
+def test_keys_answer_the_question_that_has_the_focus_and_no_other(
+    page: Page, exchange: Running, shop: RawAgent, buyer: str
+) -> None:
+    first, second = (asked(exchange, shop, buyer, count=count) for count in (1, 2))
+    visit(page, exchange, "approvals")
+    expect(page.get_by_role("article")).to_have_count(2)
+    page.keyboard.press("a")
+    page.locator(f'[data-question="{first["approval_id"]}"]').focus()
+    page.keyboard.press("j")
+    expect(page.locator(f'[data-question="{second["approval_id"]}"]')).to_be_focused()
+    page.keyboard.press("d")
+    page.keyboard.type("a key was pressed")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("article")).to_have_count(1)
+    assert exchange.wait_entry("question.closed", approval_id=second["approval_id"])["reason"] == "a key was pressed"
+    page.locator(f'[data-question="{first["approval_id"]}"]').focus()
+    page.keyboard.press("a")
+    call = shop.wait_for("core.tool.call")
+    assert call["payload"]["input"]["count"] == 1
+    shop.result(call, output={})
+
+
+def test_what_is_typed_stays_while_other_questions_come(
+    page: Page, exchange: Running, shop: RawAgent, buyer: str
+) -> None:
+    first = asked(exchange, shop, buyer, count=1)
+    visit(page, exchange, "approvals")
+    page.get_by_label("Reason").fill("half a reas")
+    second = asked(exchange, shop, buyer, count=2)
+    expect(page.get_by_role("article")).to_have_count(2)
+    expect(page.get_by_label("Reason").first).to_have_value("half a reas")
+    for one in (first, second):
+        exchange.request("POST", f"/v1/approvals/{one['approval_id']}", {"decision": "denied"})
+    expect(page.get_by_role("article")).to_have_count(0)
+
+
+# -- calls and tools ---------------------------------------------------------------------------------------------------
+
+
+def test_a_tool_is_tried_with_a_form_from_its_schema(page: Page, exchange: Running, shop: RawAgent) -> None:
+    visit(page, exchange, f"tools/{shop.agent_id}%2Fbuy")
+    page.get_by_role("button", name="Call").click()
+    expect(page.get_by_role("alert")).to_contain_text("item: is needed")
+    page.get_by_label("item").fill("a <b>lamp</b>")
+    page.get_by_label("gift").check()
+    page.get_by_label("count").fill("40")
+    page.get_by_role("button", name="Call").click()
+    expect(page.get_by_role("alert")).to_contain_text("count: at most 9")
+    page.get_by_label("count").fill("4")
+    page.get_by_role("button", name="Call").click()
+    call = shop.wait_for("core.tool.call")
+    assert call["payload"]["input"] == {"item": "a <b>lamp</b>", "count": 4, "gift": True}
+    shop.result(call, output={"total": "12.00"})
+    expect(page.get_by_label("Output")).to_have_text('{\n  "total": "12.00"\n}')
+
+
+def test_a_tool_that_is_tried_shows_its_output_as_it_comes_and_is_canceled(
+    page: Page, exchange: Running, shop: RawAgent
+) -> None:
+    visit(page, exchange, f"tools/{shop.agent_id}%2Flook")
+    page.get_by_role("button", name="Call").click()
+    call = shop.wait_for("core.tool.call")
+    tell(shop, call, 1, "looking\n")
+    expect(page.get_by_role("log")).to_contain_text("looking")
+    page.get_by_role("button", name="Cancel").click()
+    shop.wait_for("core.tool.cancel")
+    shop.result(call, "canceled", error={"code": "tool.canceled", "message": "stopped"})
+    expect(page.get_by_text("canceled", exact=True)).to_be_visible()
+
+
+def test_a_calls_story_is_told_entry_by_entry_and_its_replay_can_be_kept(
+    page: Page, exchange: Running, shop: RawAgent, tmp_path: Path
+) -> None:
+    call_id = exchange.call(f"{shop.agent_id}/look", {"a": 1}, wait=False, correlation_id="shelf-7")["call_id"]
+    call = shop.wait_for("core.tool.call")
+    visit(page, exchange, f"calls/{call_id}")
+    expect(page.get_by_text("operator calls, and it is allowed")).to_be_visible()
+    shop.result(call, output={"found": "nothing"})
+    expect(page.get_by_text("Succeeded", exact=False).first).to_be_visible()
+    expect(page.get_by_label("Output")).to_contain_text("nothing")
+    expect(page.locator(".waterfall a")).to_have_count(1)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download replay").click()
+    kept = tmp_path / "kept.jsonl"
+    download.value.save_as(kept)
+    assert [json.loads(line)["event"] for line in kept.read_text().splitlines()][:2] == ["ReplayHeader", "SessionStart"]
+
+
+def test_policy_says_what_would_happen_if(page: Page, exchange: Running, shop: RawAgent) -> None:
+    visit(page, exchange, "policy")
+    expect(page.get_by_role("table", name="Rules")).to_contain_text("a buyer is asked about")
+    page.get_by_label("this caller").fill("http:buyer")
+    page.get_by_label("called this tool").fill(f"{shop.agent_id}/buy")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.get_by_text("A person would be asked first.")).to_be_visible()
+    page.get_by_label("this caller").fill("operator")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.get_by_text("It would be allowed.")).to_be_visible()
+
+
+def test_an_empty_exchange_says_what_to_do_next(browser: Browser, short_path: Path) -> None:
+    with running(short_path / "home") as fresh:
+        profile = browser.new_context()
+        page = signed_in(profile, fresh)
+        for view, words in {
+            "now": "Try a tool",
+            "approvals": "Nobody waits for you",
+            "calls": "No call was made yet",
+            "spaces": "trunkline space new demo",
+        }.items():
+            visit(page, fresh, view)
+            expect(page.get_by_role("main")).to_contain_text(words)
+        profile.close()
+
+
+# -- the line ----------------------------------------------------------------------------------------------------------
+
+
+def seen(page: Page) -> dict[str, int]:
+    """What the page says that it has seen of the record."""
+    place = page.locator("#seen")
+    return {name: int(place.get_attribute(f"data-{name}") or 0) for name in ("first", "last", "gaps")}
+
+
+def test_a_lost_exchange_is_regained_without_a_gap_in_entry_numbers(browser: Browser, short_path: Path) -> None:
+    with running(short_path / "home") as found:
+        # The page comes back to the address that it knows.
+        found.config_file.write_text(
+            found.config_file.read_text().replace("127.0.0.1:0", found.ready["http"].removeprefix("http://"), 1)
+        )
+        profile = browser.new_context()
+        page = signed_in(profile, found)
+        visit(page, found, "ledger")
+        found.call("trunkline/publish", {"topic": "a.b", "payload": 1})
+        page.wait_for_function("document.querySelector('#seen').dataset.last > 0")
+        found.kill()
+        expect(page.get_by_text("lost, trying again")).to_be_visible()
+        found.start()
+        for number in range(20):
+            found.call("trunkline/publish", {"topic": "a.b", "payload": number})
+        last = found.entries()[-1]["n"]
+        page.wait_for_function("last => Number(document.querySelector('#seen').dataset.last) >= last", arg=last)
+        now = seen(page)
+        assert now["gaps"] == 0
+        assert now["first"] == 1
+        expect(page.get_by_role("status").get_by_text("live")).to_be_visible()
+        profile.close()
+
+
+# -- others ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_of_another_origin_gets_nothing(context: BrowserContext, exchange: Running) -> None:
+    """In the same browser, signed in: the cookie is there, and counts for nothing."""
+    page = context.new_page()
+    home = exchange.ready["http"]
+    page.route("http://elsewhere.test/", lambda route: route.fulfill(content_type="text/html", body="<p>elsewhere"))
+    page.goto("http://elsewhere.test/")
+    found = page.evaluate(
+        """async (home) => {
+          const read = (options) => fetch(`${home}/v1/agents`, { credentials: "include", ...options })
+            .then(async (answer) => `${answer.status} ${await answer.text()}`, () => "nothing");
+          const line = new Promise((resolve) => {
+            const socket = new WebSocket(`${home.replace("http", "ws")}/console/live`);
+            socket.onmessage = (message) => resolve(message.data);
+            socket.onclose = () => resolve("nothing");
+          });
+          const frame = document.createElement("iframe");
+          frame.src = home;
+          document.body.append(frame);
+          await new Promise((resolve) => (frame.onload = resolve));
+          let inside = "nothing";
+          try { inside = frame.contentDocument?.body?.textContent || "nothing"; } catch { inside = "nothing"; }
+          return [await read({}), await read({ headers: { "x-trunkline-console": "guess" } }), await line, inside];
+        }""",
+        home,
+    )
+    assert found == ["nothing"] * 4
+    answers: list[int] = []
+    page.on("response", lambda response: response.url.startswith(home) and answers.append(response.status))
+    page.evaluate(
+        """async (home) => {
+          const form = Object.assign(document.createElement("form"), { method: "post", action: `${home}/v1/reload` });
+          document.body.append(form);
+          form.submit();
+        }""",
+        home,
+    )
+    wait_until(lambda: page.wait_for_timeout(20) or answers, "the answer to the form")
+    assert answers[0] in (401, 403)
+    page.close()
+
+
+def test_no_request_leaves_the_origin(context: BrowserContext, exchange: Running) -> None:
+    page = context.new_page()
+    asked_for: list[str] = []
+    page.on("request", lambda request: asked_for.append(request.url))
+    page.on("websocket", lambda socket: asked_for.append(socket.url.replace("ws", "http", 1)))
+    for view in ("now", "approvals", "calls", "agents", "tools", "spaces", "jobs", "policy", "ledger"):
+        visit(page, exchange, view)
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.close()
+    assert len(asked_for) > 20
+    home = exchange.ready["http"]
+    assert [url for url in asked_for if not url.startswith(f"{home}/")] == []

@@ -1,0 +1,28 @@
+"""The edge as the host sees it: what it says of what it offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.unit.edges.nostr.kit import TOOL
+from trunkline.config import Config, Nostr
+from trunkline.edges.nostr.edge import PATIENCE_S, NostrEdge
+from trunkline.testing.memory import MemoryExchange
+
+
+def test_an_offered_tool_is_missed_only_after_its_agent_had_the_time_to_come(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    exchange = MemoryExchange(config=Config(nostr=Nostr(offer=(TOOL,))))
+    edge = NostrEdge(exchange.surroundings(tmp_path))
+    assert list(edge.warnings()) == []
+    assert edge.status()["offer"] == f"{edge.offer.ids[0]} (not here now)"
+    exchange.advance(PATIENCE_S + 1)
+    assert list(edge.warnings()) == [f"[nostr] offer: nobody offers {TOOL} here now"]
+    exchange.attach("com.example.echo", "echo")
+    assert list(edge.warnings()) == []
+    assert edge.status()["offer"] == edge.offer.ids[0]
+
+
+def test_that_nothing_is_offered_is_said(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    assert NostrEdge(MemoryExchange().surroundings(tmp_path)).status()["offer"] == "nothing"
