@@ -175,6 +175,14 @@ def trajectories(seed: int) -> int:
     return 10_000
 
 
+def rails(seed: int) -> int:
+    """P-D17: 10,000 proofs of payment that are wrong."""
+    from tests.fuzz import rails as proofs
+
+    proofs.judge(seed, 10_000)
+    return 10_000
+
+
 def chiffon(seed: int) -> int:
     """P-D9: 5,000 steps of agents and orchestrators by HTTP, WebSocket, callback and queue; 5,000 outputs in pieces."""
     from tests.fuzz import chiffon as messages
@@ -338,6 +346,7 @@ JOBS: Final = (
     Job(fuzz, "frames"),
     Job(masker, "values"),
     Job(trajectories, "trajectories"),
+    Job(rails, "proofs of payment"),
     Job(chiffon, "messages"),
     Job(routes, "requests"),
     Job(spaces, "operations"),

@@ -410,6 +410,8 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
         (
             '[nostr.chain]\ncheckpoints = ["840000", "x:y"]',
             "trunkline.toml:2: nostr.chain.checkpoints[0]: expected the height of a block and its hash, 'HEIGHT:HASH'",
+        ),
+        (
             '[nostr.wallet]\nconnection = "nostr+walletconnect://00?secret=11"',
             "trunkline.toml:2: nostr.wallet.connection: expected env:NAME or file:PATH, and never the connection itself",
         ),
