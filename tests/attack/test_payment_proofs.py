@@ -18,7 +18,7 @@ from tests.requirement import requirement
 from tests.unit.cli.conftest import Said, trunkline
 from tests.unit.money.cashu.toy_mint import PAYER, PAYER_SECRET, URL, ToyMint, released
 from tests.unit.money.onchain.chain import OTHER_SCRIPT, SCRIPT
-from tests.unit.money.paid import MINT, Paid, cashu_paid, chain_of, checkpoint, onchain_paid, receipt_file
+from tests.unit.money.paid import MINT, Paid, cashu_paid, chain_of, checkpoint, job_locked, onchain_paid, receipt_file
 from trunkline.money.cashu.tokens import Token, write_token
 from trunkline.money.onchain.proof import evidence_of
 from trunkline.money.rail import PaymentProof
@@ -33,22 +33,22 @@ def ecash(token: Token, **wanted: Any) -> dict[str, Any]:
 
 
 def of_another_mint_under_our_keyset() -> Token:
-    proofs = [msgspec.structs.replace(proof, keyset_id=MINT.keyset.id) for proof in OTHER.locked(13).proofs]
+    proofs = [msgspec.structs.replace(proof, keyset_id=MINT.keyset.id) for proof in job_locked(13, OTHER).proofs]
     return released(Token(URL, "sat", tuple(proofs)))
 
 
 def one_proof_twice() -> Token:
-    once = released(MINT.locked(4)).proofs
-    return Token(URL, "sat", (*once, *once, *released(MINT.locked(5)).proofs))
+    once = released(job_locked(4)).proofs
+    return Token(URL, "sat", (*once, *once, *released(job_locked(5)).proofs))
 
 
 def worth_more_than_was_signed() -> Token:
-    small = released(MINT.locked(5))
+    small = released(job_locked(5))
     return Token(URL, "sat", (small.proofs[0], msgspec.structs.replace(small.proofs[1], amount=12)))
 
 
 def without_a_dleq_proof() -> Token:
-    token = released(MINT.locked(13))
+    token = released(job_locked(13))
     return msgspec.structs.replace(token, proofs=tuple(msgspec.structs.replace(one, dleq=None) for one in token.proofs))
 
 
@@ -77,24 +77,24 @@ def without_work() -> Paid:
 
 ROWS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "a forged preimage": (
-        lambda: ecash(released(MINT.locked(13, lock_hash=HASH), preimage="08" * 32), hash=HASH),
+        lambda: ecash(released(job_locked(13, lock_hash=HASH), preimage="08" * 32), hash=HASH),
         "The preimage does not hash to what the payment is locked to",
     ),
     "no preimage at all": (
-        lambda: ecash(released(MINT.locked(13, lock_hash=HASH)), hash=HASH),
+        lambda: ecash(released(job_locked(13, lock_hash=HASH)), hash=HASH),
         "The preimage does not hash to what the payment is locked to",
     ),
     "a proof that is spent twice in one token": (
         lambda: ecash(one_proof_twice()),
         "One proof stands in the token twice",
     ),
-    "a token of another mint": (lambda: ecash(released(OTHER.locked(13))), "names a keyset that is not known"),
+    "a token of another mint": (lambda: ecash(released(job_locked(13, OTHER))), "names a keyset that is not known"),
     "a token of another mint under our mint's name": (
         lambda: ecash(of_another_mint_under_our_keyset()),
         "The mint did not sign this",
     ),
     "a mint that the forger is himself": (
-        lambda: receipt_file(cashu_paid(released(OTHER.locked(13)), keysets=[OTHER.keyset]), "cashu"),
+        lambda: receipt_file(cashu_paid(released(job_locked(13, OTHER)), keysets=[OTHER.keyset]), "cashu"),
         "the payee's event does not name it",
     ),
     "a proof that says more than was signed": (
@@ -103,20 +103,24 @@ ROWS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     ),
     "a token that nobody can check": (lambda: ecash(without_a_dleq_proof()), "there is no DLEQ proof"),
     "one satoshi less in ecash": (
-        lambda: ecash(released(MINT.locked(12))),
+        lambda: ecash(released(job_locked(12))),
         "The amount is not the one that was asked for",
     ),
     "one satoshi more in ecash": (
-        lambda: ecash(released(MINT.locked(14))),
+        lambda: ecash(released(job_locked(14))),
         "The amount is not the one that was asked for",
     ),
     "a token that is locked to the payer": (
-        lambda: ecash(released(MINT.locked(13, key=PAYER), PAYER_SECRET)),
+        lambda: ecash(released(job_locked(13, key=PAYER), PAYER_SECRET)),
         "The token is locked to somebody else",
     ),
     "a token that is locked to nobody": (lambda: ecash(MINT.token(13)), "The token is locked to nobody"),
-    "a hold that the payee never opened": (lambda: ecash(MINT.locked(13)), "The lock was not opened"),
-    "a hold that the payer opened": (lambda: ecash(released(MINT.locked(13), PAYER_SECRET)), "The lock was not opened"),
+    "a hold that the payee never opened": (lambda: ecash(job_locked(13)), "The lock was not opened"),
+    "a hold that the payer opened": (lambda: ecash(released(job_locked(13), PAYER_SECRET)), "The lock was not opened"),
+    "a token that paid for another job": (
+        lambda: ecash(released(MINT.locked(13, job_hash="sha256:" + "00" * 32))),
+        "The payee asked for it for another job",
+    ),
     "a request that the payer wrote himself": (
         lambda: receipt_file(cashu_paid(signer=PAYER_SECRET), "cashu"),
         "somebody else signed the event",

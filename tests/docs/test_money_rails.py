@@ -1,4 +1,4 @@
-"""What docs/money-rails.md says is so: its sentences are those of refusals, its bounds the code's, its settings load."""
+"""What docs/money-rails.md says is so: its sentences are those of refusals, its bounds the code's, its file loads."""
 
 from __future__ import annotations
 

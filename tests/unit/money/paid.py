@@ -22,6 +22,7 @@ from trunkline.jobs.tool_schemas import schema_id_of
 from trunkline.money.bech32 import encoded, to_words
 from trunkline.money.cashu import proof as cashu
 from trunkline.money.cashu.keysets import Keyset, second_version_id
+from trunkline.money.cashu.locks import JOB_TAG
 from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.cashu.tokens import Token, write_token
 from trunkline.money.onchain import proof as onchain
@@ -35,6 +36,11 @@ RULES = [{"id": "r1", "decision": "allow"}]
 MINT = ToyMint()
 TOOL, INPUTS = "com.example.echo/echo", {"text": "hello"}
 JOB_HASH = openagents_hash(json.dumps({"schema_id": schema_id_of(TOOL), "inputs": INPUTS}).encode())
+
+
+def job_locked(amount: int, mint: ToyMint = MINT, **lock: Any) -> Token:
+    """A token that is locked to the payee, for the job."""
+    return mint.locked(amount, job_hash=JOB_HASH, **lock)
 
 
 class Paid(NamedTuple):
@@ -67,15 +73,16 @@ def cashu_paid(
     named: Sequence[Keyset] = (MINT.keyset,),
     signer: bytes = PAYEE_SECRET,
     tags: Any = lambda tags: tags,
+    lock_tags: Any = ((JOB_TAG, JOB_HASH),),
     **wanted: Any,
 ) -> Paid:
     """Thirteen satoshis in ecash; ``wanted`` is what the payee's request says instead of the usual."""
-    usual = {"amount": 13, "unit": "sat", "mints": (URL,), "key": PAYEE.hex(), "payment_id": JOB_HASH}
+    usual = {"amount": 13, "unit": "sat", "mints": (URL,), "key": PAYEE.hex(), "tags": lock_tags}
     request = write_request(PaymentRequest(**(usual | wanted)))
     asked = tags([["amount", "13000", request], *([cashu.KEYSET_TAG, second_version_id(one)] for one in named)])
     evidence = cashu.evidence_of(signed_event(asked, signer), keysets)
     due = Due(13_000, NPUB, cashu.asset_of(URL), request, JOB_HASH, evidence)
-    return Paid(PaymentProof(cashu.TYPE, write_token(released(MINT.locked(13)) if token is None else token)), due)
+    return Paid(PaymentProof(cashu.TYPE, write_token(released(job_locked(13)) if token is None else token)), due)
 
 
 def onchain_paid(amount: int = 13, script: bytes = b"", *, request: str = "", asked: bytes = b"null") -> Paid:

@@ -21,11 +21,11 @@ from trunkline.money.cashu import proof as proofs
 from trunkline.money.cashu.checking import Asked, check_hold
 from trunkline.money.cashu.curve import public_key
 from trunkline.money.cashu.keysets import Keyset, fee, find_keyset, second_version_id
-from trunkline.money.cashu.locks import lock_secret, signed_witness
+from trunkline.money.cashu.locks import JOB_TAG, lock_secret, signed_witness
 from trunkline.money.cashu.mint import check_unspent
 from trunkline.money.cashu.purse import Begun, Purse
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
-from trunkline.money.cashu.swaps import Output, outputs_of
+from trunkline.money.cashu.swaps import Output, outputs_of, split
 from trunkline.money.cashu.tokens import Proof, Token, read_token, write_token
 from trunkline.money.rail import Due, Hold, PaymentProof, Quote, RailFailed, RailName
 from trunkline.money.refusals import ProofRefused
@@ -60,6 +60,8 @@ class CashuRail:
         self._keep = keep
         self._wall = wall
         self._random_bytes = random_bytes
+        # Secrets of tokens that were accepted: the mint does not know yet that they are taken.
+        self._held: set[str] = set()
 
     def verify(self, proof: PaymentProof, due: Due) -> None:
         """``NotPaid`` unless the token shows that it was paid."""
@@ -74,7 +76,10 @@ class CashuRail:
         if not await self._mint.enforces_locks():
             raise RailFailed("the mint does not enforce locks: whoever sees a token could spend it")
         amount = -(-amount_msats // proofs.MSATS[UNIT])
-        request = PaymentRequest(amount, UNIT, (self._mint.url,), self._key.hex(), "", job_hash)
+        active = await self._mint.active_keyset(UNIT)
+        if amount <= fee([active] * len(split(amount, active))):
+            raise RailFailed("the mint's fee for redeeming it is as much as that")
+        request = PaymentRequest(amount, UNIT, (self._mint.url,), self._key.hex(), tags=((JOB_TAG, job_hash),))
         asset = proofs.asset_of(self._mint.url)
         return Due(amount * proofs.MSATS[UNIT], payee, asset, write_request(request), job_hash)
 
@@ -93,9 +98,13 @@ class CashuRail:
         """Take a payer's token for a hold; ``ProofRefused`` says what is wrong with it."""
         token = read_token(text)
         request = read_request(quote.due.request)
-        asked = Asked(self._mint.url, request.unit, request.amount, self._key[1:], request.hash)
+        asked = Asked(self._mint.url, request.unit, request.amount, self._key[1:], request.hash, request.job_hash)
         check_hold(token, asked, await self._mint.keysets_of(token.proofs), int(self._wall()) + LEAST_LOCK_S)
         check_unspent(await self._mint.states(token.proofs))
+        secrets = {proof.secret for proof in token.proofs}
+        if secrets & self._held:
+            raise ProofRefused("pending", "it is held for another quote")
+        self._held |= secrets
         return Hold(quote.quote_id, self.name, quote.due.amount_msats, write_token(token))
 
     async def release(self, hold: Hold) -> PaymentProof:
@@ -108,6 +117,8 @@ class CashuRail:
             # By us it was not redeemed yet; whoever else did it before, had no key of ours.
             check_unspent(states)
             await self._swap(opened, keysets)
+        # From here on the mint knows.
+        self._held -= {proof.secret for proof in opened}
         return PaymentProof(proofs.TYPE, write_token(msgspec.structs.replace(token, proofs=opened)))
 
     # -- the payer -----------------------------------------------------------------------------------------------------
@@ -126,7 +137,9 @@ class CashuRail:
 
         def locked(nonce: str) -> str:
             key = bytes.fromhex(request.key)
-            return lock_secret(nonce, key, locktime=locktime, refund_key=self._key, lock_hash=request.hash)
+            return lock_secret(
+                nonce, key, locktime=locktime, refund_key=self._key, lock_hash=request.hash, tags=request.tags
+            )
 
         inputs = self.purse.enough(request.amount, active.input_fee_ppk)
         keysets = await self._mint.keysets_of(inputs)
@@ -147,11 +160,12 @@ class CashuRail:
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
-    async def take_up(self) -> list[Token]:
-        """After a restart: swaps that were begun are had from the mint, or their inputs are ours again.
+    async def take_up(self, holds: Sequence[Hold] = ()) -> list[Token]:
+        """After a restart: what is still held, and swaps that were begun: had from the mint, or their inputs ours again.
 
         Gives tokens that were locked to somebody who never heard of them: they can be refunded when their time is over.
         """
+        self._held |= {proof.secret for hold in holds for proof in read_token(hold.reference).proofs}
         untold = []
         for begun in self.purse.begun:
             [keyset] = await self._mint.keysets_of(_as_proofs(begun.outputs))
@@ -175,6 +189,8 @@ class CashuRail:
         )
         active = await self._mint.active_keyset(UNIT)
         rest = sum(proof.amount for proof in inputs) - fee(named) - sum(output.amount for output in locked)
+        if rest < 0 or not (rest or locked):
+            raise RailFailed("the mint's fee is more than what is left")
         ours = outputs_of(rest, active, str, self._random_bytes)
         begun = Begun(whole, (*locked, *ours), len(locked))
         self.purse = self.purse.begin(begun)

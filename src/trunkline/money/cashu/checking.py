@@ -29,6 +29,8 @@ class Asked(Struct, frozen=True):
     key: bytes
     # SHA-256 that it has to be locked to as well; empty if to the key alone.
     hash: str = ""
+    # The job that has to stand in each secret; empty if none has to.
+    job_hash: str = ""
 
 
 def check_hold(token: Token, asked: Asked, keysets: Iterable[Keyset], until: int) -> None:
@@ -87,4 +89,7 @@ def _lock_to(asked: Asked, secret: str) -> Lock:
         raise ProofRefused("other_lock", "its signatures are not over the secrets")
     if lock.hash != asked.hash:
         raise ProofRefused("other_hash")
+    if asked.job_hash and lock.job_hash != asked.job_hash:
+        # Else one token could be shown for every job of the same price.
+        raise ProofRefused("other_job")
     return lock

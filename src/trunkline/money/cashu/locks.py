@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -27,9 +28,13 @@ MAX_KEYS: Final = 16
 LAST_SECOND: Final = 2**53 - 1
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,15}")
-_ONCE: Final = frozenset({"sigflag", "pubkeys", "n_sigs", "locktime", "refund", "n_sigs_refund"})
+JOB_TAG: Final = "job_hash"
+# What changes who can open a lock; each of them stands once at most.
+CONDITIONS: Final = frozenset({"sigflag", "pubkeys", "n_sigs", "locktime", "refund", "n_sigs_refund"})
+_ONCE: Final = CONDITIONS | {JOB_TAG}
 
 Tag = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
+Tags = Sequence[Sequence[str]]
 
 
 class Lock(Struct, frozen=True):
@@ -47,6 +52,8 @@ class Lock(Struct, frozen=True):
     refund_signatures: int = 1
     # That signatures are over all inputs and outputs of a swap, and not over each secret.
     signs_all: bool = False
+    # The job that it is for: part of the secret, so that who opens the lock signs it too. Mints pass it over.
+    job_hash: str = ""
 
 
 class Witness(Struct, frozen=True):
@@ -95,16 +102,22 @@ def read_lock(secret: str) -> Lock | None:
         _once_each(refund_keys),
         _needed(tags.get("n_sigs_refund"), len(refund_keys)),
         _signs_all(tags.get("sigflag", ["SIG_INPUTS"])),
+        next(iter(tags.get(JOB_TAG, ())), ""),
     )
 
 
-def lock_secret(nonce: str, key: bytes, *, locktime: int, refund_key: bytes, lock_hash: str = "") -> str:
-    """The secret of a proof that ``key`` can spend, and after ``locktime`` ``refund_key`` too."""
-    refund = [["locktime", str(locktime)], ["refund", refund_key.hex()], ["sigflag", "SIG_INPUTS"]]
-    kind, data, tags = "P2PK", key.hex(), refund
+def lock_secret(
+    nonce: str, key: bytes, *, locktime: int, refund_key: bytes, lock_hash: str = "", tags: Tags = ()
+) -> str:
+    """The secret of a proof that ``key`` can spend, and after ``locktime`` ``refund_key`` too.
+
+    ``tags`` are what the payee wants to stand in it besides.
+    """
+    made: list[object] = [["locktime", str(locktime)], ["refund", refund_key.hex()], ["sigflag", "SIG_INPUTS"], *tags]
+    kind, data = "P2PK", key.hex()
     if lock_hash:
-        kind, data, tags = "HTLC", lock_hash, [["pubkeys", key.hex()], *refund]
-    return msgspec.json.encode([kind, {"nonce": nonce, "data": data, "tags": tags}]).decode()
+        kind, data, made = "HTLC", lock_hash, [["pubkeys", key.hex()], *made]
+    return msgspec.json.encode([kind, {"nonce": nonce, "data": data, "tags": made}]).decode()
 
 
 def read_witness(text: str) -> Witness:

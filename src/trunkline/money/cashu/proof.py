@@ -1,8 +1,8 @@
 """A receipt's ``cashu_proof``: a token that the mint signed, that was locked to the payee, and that he opened.
 
 Owns what stands beside the token so that everybody can check it: the payee's signed event, which names the payment
-request, the mint's keysets (tags ``keyset``) and, by the request's id, the job; and the keys of those keysets. Does not
-own the checks of the token (``checking``).
+request and the mint's keysets (tags ``keyset``), and the keys of those keysets. The request names the job, which then
+stands in each secret of the token. Does not own the checks of the token (``checking``).
 
 Invariant: ``verify`` needs nothing but the proof and what is due, and takes a token only of keys that the payee named.
 """
@@ -83,7 +83,7 @@ def verify(proof: PaymentProof, due: Due) -> None:
         keysets = [_named_by(event, one) for one in evidence.keysets]
     with about("request"):
         request = read_request(due.request)
-        if due.job_hash and request.payment_id != due.job_hash:
+        if request.job_hash != due.job_hash:
             raise ProofRefused("other_job")
     with about("asset_id"):
         mint = _mint_of(due, request)
@@ -92,7 +92,8 @@ def verify(proof: PaymentProof, due: Due) -> None:
             raise ProofRefused("wrong_amount", "the payee's request is over another one")
     key = bytes.fromhex(request.key)[1:]
     with about("payment_proof.value"):
-        check_payment(read_token(proof.value), Asked(mint, request.unit, request.amount, key, request.hash), keysets)
+        asked = Asked(mint, request.unit, request.amount, key, request.hash, request.job_hash)
+        check_payment(read_token(proof.value), asked, keysets)
 
 
 def _read_evidence(text: str) -> Evidence:

@@ -52,6 +52,8 @@ class Promise(Struct, frozen=True):
 def split(amount: int, keyset: Keyset) -> tuple[int, ...]:
     """The fewest amounts of this keyset that make this one, the smallest first: the order tells nobody anything."""
     parts: list[int] = []
+    if amount < 0:
+        raise malformed("an amount below nothing")
     for part in sorted(keyset.keys, reverse=True):
         count, amount = divmod(amount, part)
         if len(parts) + count > MAX_PROOFS:

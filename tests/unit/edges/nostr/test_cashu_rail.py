@@ -92,12 +92,24 @@ async def test_a_token_can_be_accepted_once(server: Server) -> None:
     assert refused(error) == "spent"
 
 
+async def test_a_token_that_is_held_for_one_quote_is_not_taken_for_another(server: Server) -> None:
+    payer, payee = Side(server, PAYER_SECRET, 100), Side(server, PAYEE_SECRET)
+    quote = await quoted(payee)
+    hold = await payee.rail.accept(quote, (await payer.rail.hold(quote, payer.rail.npub)).reference)
+    again = payee.started(payee.rail.purse)
+    await again.take_up([hold])
+    for rail in (payee.rail, again):
+        with pytest.raises(ProofRefused) as error:
+            await rail.accept(quote, hold.reference)
+        assert refused(error) == "pending"
+
+
 async def test_what_is_offered_instead_of_a_hold_is_refused_with_its_reason(server: Server) -> None:
     payee = Side(server, PAYEE_SECRET)
     quote = await quoted(payee)
 
     def offered(**changed: Any) -> str:
-        token = server.mint.locked(changed.pop("amount", 13), **changed)
+        token = server.mint.locked(changed.pop("amount", 13), **({"job_hash": JOB_HASH} | changed))
         return write_token(msgspec.structs.replace(token, mint=server.url))
 
     await payee.rail.accept(quote, offered())
@@ -105,6 +117,8 @@ async def test_what_is_offered_instead_of_a_hold_is_refused_with_its_reason(serv
         (offered(amount=12), "wrong_amount"),
         (offered(locktime=NOW + 60), "lock_too_short"),
         (offered(lock_hash="ab" * 32), "other_hash"),
+        (offered(job_hash="sha256:" + "00" * 32), "other_job"),
+        (offered(job_hash=""), "other_job"),
         (write_token(Token(server.url, "sat", server.mint.proofs(13))), "not_locked"),
         (write_token(server.mint.locked(13)), "other_mint"),
         ("cashuBx", "malformed"),
@@ -183,6 +197,13 @@ async def test_a_crash_before_the_mint_answers_loses_nothing(server: Server) -> 
     [untold] = await third.take_up()
     assert untold.proofs == read_token(hold.reference).proofs
     assert third.purse == again.purse
+
+
+async def test_what_the_mints_fee_would_eat_is_not_asked_for(server: Server) -> None:
+    payee = Side(server, PAYEE_SECRET)
+    with pytest.raises(RailFailed, match="fee"):
+        await quoted(payee, 1000)
+    assert (await quoted(payee, 1001)).due.amount_msats == 2000
 
 
 async def test_only_for_ourselves_can_be_asked(server: Server) -> None:

@@ -108,6 +108,13 @@ def test_a_lock_to_a_hash_is_opened_by_its_preimage_only() -> None:
     assert reason(PAID, asked) == "other_hash"
 
 
+def test_a_token_for_another_job_or_for_none_is_refused() -> None:
+    asked = msgspec.structs.replace(ASKED, job_hash="sha256:ab")
+    check_payment(released(MINT.locked(13, job_hash="sha256:ab")), asked, [MINT.keyset])
+    assert reason(released(MINT.locked(13, job_hash="sha256:cd")), asked) == "other_job"
+    assert reason(PAID, asked) == "other_job"
+
+
 def test_a_proof_that_stands_there_twice_counts_for_nothing() -> None:
     four = released(MINT.locked(4))
     doubled = Token(URL, "sat", four.proofs * 2)

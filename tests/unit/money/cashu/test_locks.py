@@ -110,6 +110,13 @@ def test_the_preimage_of_the_specification_hashes_to_its_hash_and_is_32_bytes() 
     assert not is_preimage(short, hashlib.sha256(bytes.fromhex(short)).hexdigest())
 
 
+def test_the_job_stands_in_the_lock_once() -> None:
+    secret = lock_secret("n", PAYEE, locktime=7, refund_key=PAYER, tags=[["job_hash", "sha256:ab"]])
+    assert lock_of(secret).job_hash == "sha256:ab"
+    with pytest.raises(ProofRefused):
+        read_lock(secret_of(["job_hash", "a"], ["job_hash", "b"]))
+
+
 def test_a_lock_that_we_make_is_read_as_it_was_meant() -> None:
     secret = lock_secret("n", PAYEE, locktime=1_700_000_000, refund_key=PAYER)
     assert read_lock(secret) == Lock((PAYEE,), 1, "", 1_700_000_000, (PAYER,), 1)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.unit.money.cashu.toy_mint import PAYER, PAYER_SECRET, URL, ToyMint, released
-from tests.unit.money.paid import JOB_HASH, MINT, Paid, cashu_paid
+from tests.unit.money.paid import JOB_HASH, MINT, Paid, cashu_paid, job_locked
 from trunkline.money.cashu.proof import MAX_EVIDENCE_BYTES, asset_of, verify
 from trunkline.money.cashu.tokens import write_token
 from trunkline.money.rail import NotPaid, PaymentProof
@@ -36,13 +36,13 @@ def test_a_token_that_the_payee_asked_for_and_opened_proves_the_payment() -> Non
 
 
 def test_a_lock_to_a_hash_that_the_payee_asked_for_proves_it_with_the_preimage() -> None:
-    held = MINT.locked(13, lock_hash=HASH)
+    held = job_locked(13, lock_hash=HASH)
     verify(*cashu_paid(released(held, preimage=PREIMAGE), hash=HASH))
     assert why(cashu_paid(released(held, preimage="08" * 32), hash=HASH)) == ("payment_proof.value", "wrong_preimage")
 
 
 def test_a_token_of_another_mint_is_refused_whoever_named_it() -> None:
-    token = released(OTHER.locked(13))
+    token = released(job_locked(13, OTHER))
     assert why(cashu_paid(token)) == ("payment_proof.value", "unknown_keyset")
     assert why(cashu_paid(token, keysets=[OTHER.keyset])) == ("evidence", "unknown_keyset")
     assert why(cashu_paid(), asset_id=asset_of("https://other.example")) == ("asset_id", "other_mint")
@@ -52,7 +52,7 @@ def test_a_token_of_another_mint_is_refused_whoever_named_it() -> None:
 
 @pytest.mark.parametrize("amount", [12, 14])
 def test_one_satoshi_more_or_less_is_refused(amount: int) -> None:
-    assert why(cashu_paid(released(MINT.locked(amount)))) == ("payment_proof.value", "wrong_amount")
+    assert why(cashu_paid(released(job_locked(amount)))) == ("payment_proof.value", "wrong_amount")
     assert why(cashu_paid(amount=amount)) == ("amount_msats", "wrong_amount")
     assert why(cashu_paid(), amount_msats=amount * 1000) == ("evidence", "not_asked")
 
@@ -64,8 +64,8 @@ def test_what_is_no_bitcoin_has_no_fixed_worth() -> None:
 
 
 def test_a_token_that_somebody_else_could_spend_is_no_payment() -> None:
-    assert why(cashu_paid(released(MINT.locked(13, key=PAYER), PAYER_SECRET))) == ("payment_proof.value", "other_lock")
-    assert why(cashu_paid(MINT.locked(13))) == ("payment_proof.value", "not_released")
+    assert why(cashu_paid(released(job_locked(13, key=PAYER), PAYER_SECRET))) == ("payment_proof.value", "other_lock")
+    assert why(cashu_paid(job_locked(13))) == ("payment_proof.value", "not_released")
 
 
 def test_what_the_payee_did_not_ask_for_in_an_event_of_his_own_is_no_payment() -> None:
@@ -83,7 +83,10 @@ def test_what_the_payee_did_not_ask_for_in_an_event_of_his_own_is_no_payment() -
 def test_a_payment_for_one_job_is_none_for_another() -> None:
     other = "sha256:" + "00" * 32
     assert why(cashu_paid(), job_hash=other) == ("request", "other_job")
-    assert why(cashu_paid(payment_id="")) == ("request", "other_job")
+    assert why(cashu_paid(lock_tags=())) == ("request", "other_job")
+    # The payee asked for as much for two jobs; what was paid for the one is shown for the other.
+    assert why(cashu_paid(released(MINT.locked(13, job_hash=other)))) == ("payment_proof.value", "other_job")
+    assert why(cashu_paid(released(MINT.locked(13)))) == ("payment_proof.value", "other_job")
     assert other != JOB_HASH
 
 

@@ -20,7 +20,8 @@ COMPLETE = (
 )
 KEY = PAYEE.hex()
 GOOD = PaymentRequest(8, "sat", ("https://mint.example",), KEY, "", "job-1")
-HASHED = PaymentRequest(8, "sat", ("https://mint.example", "https://other.example"), KEY, "ab" * 32)
+JOB = (("job_hash", "sha256:ab"), ("purpose", "offline"))
+HASHED = PaymentRequest(8, "sat", ("https://mint.example", "https://other.example"), KEY, "ab" * 32, "", JOB)
 
 
 def changed(request: PaymentRequest = GOOD, **parts: Any) -> str:
@@ -31,7 +32,14 @@ def changed(request: PaymentRequest = GOOD, **parts: Any) -> str:
 
 def test_the_complete_request_of_the_specification_is_read() -> None:
     key = "03baf0c3ac220366c2c397bf930579c4163435584f573b10910987c544c59e61f1"
-    assert read_request(COMPLETE) == PaymentRequest(1000, "sat", ("https://mint.example.com",), key, "", "4840f51e")
+    tags = (("purpose", "offline"),)
+    assert read_request(COMPLETE) == PaymentRequest(
+        1000, "sat", ("https://mint.example.com",), key, "", "4840f51e", tags
+    )
+
+
+def test_the_job_is_named_by_a_tag() -> None:
+    assert (HASHED.job_hash, GOOD.job_hash) == ("sha256:ab", "")
 
 
 @pytest.mark.parametrize("request_", [GOOD, HASHED])
@@ -54,6 +62,11 @@ def test_every_request_that_can_be_made_is_read_back(amount: int, lock_hash: str
         changed(nut10={"k": "HTLC", "d": "ab" * 32}), changed(nut10={"k": "NEW", "d": KEY}),
         changed(nut10={"k": "HTLC", "d": KEY, "t": [["pubkeys", KEY]]}),
         changed(nut10={"k": "HTLC", "d": "ab" * 32, "t": [["pubkeys", KEY, KEY]]}),
+        # What would let somebody else open the lock, or is no tag.
+        *(changed(nut10={"k": "P2PK", "d": KEY, "t": [[name, KEY]]}) for name in ("pubkeys", "refund", "locktime")),
+        changed(nut10={"k": "HTLC", "d": "ab" * 32, "t": [["pubkeys", KEY], ["n_sigs", "2"]]}),
+        changed(nut10={"k": "P2PK", "d": KEY, "t": [[]]}), changed(nut10={"k": "P2PK", "d": KEY, "t": [["a", ""]]}),
+        changed(nut10={"k": "P2PK", "d": KEY, "t": [["a"]] * 17}), changed(nut10={"k": "P2PK", "d": KEY, "t": "a"}),
     ],
 )  # fmt: skip
 def test_what_is_no_request_or_asks_for_a_lock_that_is_not_made_here_is_refused(text: str) -> None:

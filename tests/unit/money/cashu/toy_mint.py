@@ -13,7 +13,7 @@ from coincurve import PublicKey
 
 from trunkline.money.cashu.curve import ORDER, challenge, public_key
 from trunkline.money.cashu.keysets import Keyset, second_version_id
-from trunkline.money.cashu.locks import lock_secret, signed_witness
+from trunkline.money.cashu.locks import JOB_TAG, lock_secret, signed_witness
 from trunkline.money.cashu.swaps import Output, Promise, outputs_of, proofs_of
 from trunkline.money.cashu.tokens import Proof, Token
 
@@ -64,11 +64,16 @@ class ToyMint:
     def token(self, amount: int, secret: Callable[[str], str] = str) -> Token:
         return Token(URL, self.keyset.unit, self.proofs(amount, secret))
 
-    def locked(self, amount: int, *, key: bytes = PAYEE, locktime: int = LOCKTIME, lock_hash: str = "") -> Token:
+    def locked(
+        self, amount: int, *, key: bytes = PAYEE, locktime: int = LOCKTIME, lock_hash: str = "", job_hash: str = ""
+    ) -> Token:
         """A token that the payee can spend, and after ``locktime`` the payer."""
-        return self.token(
-            amount, lambda nonce: lock_secret(nonce, key, locktime=locktime, refund_key=PAYER, lock_hash=lock_hash)
-        )
+        tags = [[JOB_TAG, job_hash]] if job_hash else []
+
+        def secret(nonce: str) -> str:
+            return lock_secret(nonce, key, locktime=locktime, refund_key=PAYER, lock_hash=lock_hash, tags=tags)
+
+        return self.token(amount, secret)
 
 
 def released(token: Token, private_key: bytes = PAYEE_SECRET, preimage: str = "") -> Token:
