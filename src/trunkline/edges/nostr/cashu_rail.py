@@ -161,7 +161,7 @@ class CashuRail:
     # -- both ----------------------------------------------------------------------------------------------------------
 
     async def take_up(self, holds: Sequence[Hold] = ()) -> list[Token]:
-        """After a restart: what is still held, and swaps that were begun: had from the mint, or their inputs ours again.
+        """After a restart: what is held, and swaps that were begun: had from the mint, or their inputs are ours again.
 
         Gives tokens that were locked to somebody who never heard of them: they can be refunded when their time is over.
         """
