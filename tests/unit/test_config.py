@@ -413,7 +413,10 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
         ),
         (
             '[nostr.wallet]\nconnection = "nostr+walletconnect://00?secret=11"',
-            "trunkline.toml:2: nostr.wallet.connection: expected env:NAME or file:PATH, and never the connection itself",
+            (
+                "trunkline.toml:2: nostr.wallet.connection: "
+                "expected env:NAME or file:PATH, and never the connection itself"
+            ),
         ),
         (
             "[nostr.wallet]\nprepay = true",
