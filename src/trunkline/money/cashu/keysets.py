@@ -48,11 +48,7 @@ def read_keyset(
     """A keyset as a mint says it, refused unless its id follows from it."""
     if not 0 < len(keys) <= MAX_KEYS or not 0 <= input_fee_ppk <= MAX_FEE_PPK:
         raise malformed(f"a keyset has 1 to {MAX_KEYS} keys and a fee below {MAX_FEE_PPK}")
-    found: dict[int, bytes] = {}
-    for amount, key in keys.items():
-        found[_amount(amount)] = _key(key)
-    if len(found) != len(keys):
-        raise malformed("two keys for one amount")
+    found = {_amount(amount): _key(key) for amount, key in keys.items()}
     read = Keyset(keyset_id, unit, dict(sorted(found.items())), active, input_fee_ppk, final_expiry)
     if keyset_id not in {first_version_id(read), second_version_id(read)}:
         raise ProofRefused("unknown_keyset", "the id is not the hash of the keys")

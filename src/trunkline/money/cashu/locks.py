@@ -160,11 +160,6 @@ def is_preimage(preimage: str, lock_hash: str) -> bool:
     return _HASH.fullmatch(preimage) is not None and hashlib.sha256(bytes.fromhex(preimage)).hexdigest() == lock_hash
 
 
-def same_key(first: bytes, second: bytes) -> bool:
-    """Whether two points have one private key, as far as signatures are concerned: the sign does not count."""
-    return first[1:] == second[1:]
-
-
 def _keys(texts: list[str]) -> tuple[bytes, ...]:
     if len(texts) > MAX_KEYS:
         raise malformed(f"a lock to more than {MAX_KEYS} keys")

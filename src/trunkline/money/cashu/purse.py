@@ -46,6 +46,7 @@ class Purse(Struct, frozen=True):
 
     def enough(self, amount: int, fee_ppk: int) -> tuple[Proof, ...]:
         """Proofs that are worth so much and the fee for spending them; ``RailFailed`` if there are none."""
+        # The largest first: fewer proofs, less of a fee.
         taken: list[Proof] = []
         for proof in sorted(self.proofs, key=lambda one: -one.amount):
             if _worth(taken, fee_ppk) >= amount:
@@ -53,11 +54,6 @@ class Purse(Struct, frozen=True):
             taken.append(proof)
         if _worth(taken, fee_ppk) < amount:
             raise RailFailed("there is not enough ecash")
-        # What turns out not to be needed, the smallest first, would only cost a fee.
-        for proof in reversed(taken[:]):
-            rest = [one for one in taken if one is not proof]
-            if _worth(rest, fee_ppk) >= amount:
-                taken = rest
         return tuple(taken)
 
     def begin(self, begun: Begun) -> Purse:

@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from trunkline.money.cashu.curve import blinded, is_blindly_signed, unblinded
-from trunkline.money.cashu.keysets import Keyset, find_keyset
-from trunkline.money.cashu.locks import read_lock, signed_witness
+from trunkline.money.cashu.keysets import Keyset
 from trunkline.money.cashu.tokens import MAX_PROOFS, Dleq, Proof
 from trunkline.money.refusals import ProofRefused, malformed
 
@@ -70,24 +68,6 @@ def outputs_of(amount: int, keyset: Keyset, secret: Callable[[str], str], random
         Output(keyset.id, part, secret(random_bytes(SECRET_BYTES).hex()), random_bytes(SECRET_BYTES))
         for part in split(amount, keyset)
     ]
-
-
-def signed_inputs(
-    proofs: Sequence[Proof],
-    keysets: Sequence[Keyset],
-    private_key: bytes,
-    random_bytes: RandomBytes,
-    preimage: str = "",
-) -> tuple[Proof, ...]:
-    """Proofs as a mint takes them: under the whole id of their keyset, locks opened with this key."""
-    found = []
-    for proof in proofs:
-        witness = proof.witness
-        if read_lock(proof.secret) is not None:
-            witness = signed_witness(proof.secret, private_key, random_bytes(SECRET_BYTES), preimage)
-        whole_id = find_keyset(proof.keyset_id, keysets).id
-        found.append(msgspec.structs.replace(proof, keyset_id=whole_id, witness=witness))
-    return tuple(found)
 
 
 def proofs_of(outputs: Sequence[Output], promises: Sequence[Promise], keyset: Keyset) -> tuple[Proof, ...]:
