@@ -174,10 +174,8 @@ class Buyer:
                 self._cancel(effect, now)
             case Reply():
                 self._recorded(effect, now)
-            case Answer(ref=ref) if ref.startswith(PAY):
-                self._pay_answered(effect, now)
             case Answer():
-                self._judge_answered(effect, now)
+                (self._pay_answered if effect.ref.startswith(PAY) else self._judge_answered)(effect, now)
         return self._take()
 
     def _begin(self, call: Deliver, now: Now) -> None:
@@ -307,9 +305,9 @@ class Buyer:
         name = answer.ref.removeprefix(PAY)
         order = self._by_request.get(name)
         request = None if order is None else order.requests[name]
-        if order is None or request is None or request.paying is None:
+        paying = None if request is None else request.paying
+        if order is None or request is None or paying is None:
             return
-        paying = request.paying
         paying.call_id = answer.call_id or ""
         if answer.status is CallStatus.SUCCEEDED:
             paying.state = "done"
@@ -519,9 +517,9 @@ class Buyer:
             self._fail(order, CallStatus.FAILED, self._nobody_left(order, verdict), now, verdict)
 
     def _nobody_left(self, order: Order, verdict: JobVerdict | None) -> Fault:
-        others = len(self._book.choice(order.need, self._excluded()).ready)
-        is_ours = bool(self._excluded() and (order.named or self._book.choice(order.need, frozenset()).ready))
-        return orders.nobody_left(order, verdict, others, is_ours=is_ours)
+        excluded, choice = self._excluded(), self._book.choice
+        is_ours = bool(excluded and (order.named or choice(order.need, frozenset()).ready))
+        return orders.nobody_left(order, verdict, len(choice(order.need, excluded).ready), is_ours=is_ours)
 
     def _succeed(self, order: Order, verdict: JobVerdict, chosen: Received, now: Now) -> None:
         finding = orders.finding_of(order, verdict)
