@@ -12,7 +12,7 @@ GET_BWRAP := apt-get install bubblewrap, or the same from your distribution
 UV     := uv==0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test soak strace bubblewrap lint requirements bench fmt lock clean
+.PHONY: help install run test soak strace bubblewrap chromium lint requirements bench fmt lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -24,7 +24,7 @@ install: $(VENV)/.installed ## .venv/bin/trunkline, and no more than it needs
 run: install ## the exchange with the example agents
 	@exec $(BIN)/trunkline up --demo
 
-test: $(VENV)/.test lint strace bubblewrap ## all checks and all tests
+test: $(VENV)/.test lint strace bubblewrap chromium ## all checks and all tests
 	$(BIN)/pytest -n $(WORKERS) tests/unit
 	$(BIN)/pytest -n $(WORKERS) --ignore tests/unit
 	$(BIN)/python tools/requirements.py
@@ -41,6 +41,11 @@ strace:
 bubblewrap:
 	@command -v bwrap > /dev/null || { [ "$$(id -u)" = 0 ] && { apt-get update && apt-get install --yes bubblewrap; } > /dev/null 2>&1; } \
 		|| echo "bubblewrap is missing and could not be installed ($(GET_BWRAP)): tests that need it are skipped"
+
+# The console's page is tried in it.
+chromium:
+	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && { apt-get update && apt-get install --yes --no-install-recommends chromium; } > /dev/null 2>&1; } \
+		|| echo "chromium is missing and could not be installed (apt-get install chromium): tests of the console's page are skipped"
 
 lint: $(VENV)/.test ## ruff, mypy --strict, the layer rule
 	$(BIN)/ruff check

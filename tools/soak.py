@@ -176,7 +176,7 @@ def trajectories(seed: int) -> int:
 
 
 def rails(seed: int) -> int:
-    """P-D17: 10,000 proofs of payment that are wrong."""
+    """P-D18: 10,000 proofs of payment that are wrong."""
     from tests.fuzz import rails as proofs
 
     proofs.judge(seed, 10_000)

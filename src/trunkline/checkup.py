@@ -30,17 +30,18 @@ from trunkline.addresses import host_and_port
 from trunkline.config import LISTENERS, AgentProcess, Config
 from trunkline.config_file import load, overriding
 from trunkline.edges.known import EDGES, UNBUILT
-from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError, WorkspaceError
+from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError, SecretMissing, WorkspaceError
 from trunkline.home import Home
 from trunkline.host import isolation
 from trunkline.host.housekeeping import MIN_FREE_BYTES, storage_figures
 from trunkline.host.launch import LaunchError, find_program
-from trunkline.host.supervisor import AgentSpec, environment
+from trunkline.host.supervised import environment
 from trunkline.ledger.heads import public_key_of
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import holder_of
 from trunkline.ledger.verify import verify
+from trunkline.secret_references import Found, may_wait
 from trunkline.sizes import shown_size
 from trunkline.workspace import sandbox as shell_sandbox
 
@@ -100,6 +101,7 @@ def findings(
             yield from _ports(config)
             yield from _missing(config)
             yield from _agents(config)
+            yield from _mounts(config)
         yield from _brokers(config, exchange)
     if exchange is not None:
         yield from _told(exchange)
@@ -287,15 +289,39 @@ def _agents(config: Config) -> Iterator[Finding]:
             yield Finding("agent", "ok", f"{agent.id}: {agent.command[0]} is there")
 
 
-def _why_not_launched(agent: AgentProcess) -> str:
-    spec = AgentSpec(agent.id, agent.command, agent.cwd, env=agent.env)
-    if agent.manifest is not None and not Path(agent.manifest).is_file():
-        return f"its manifest {agent.manifest} does not exist"
+def _mounts(config: Config) -> Iterator[Finding]:
+    for server in config.mcp_servers:
+        problem = _why_no_secret(server.env) or _why_no_secret(server.headers)
+        if server.command is not None and not problem:
+            problem = _why_no_program(server.command[0], server.cwd, server.env)
+        place = server.url or (server.command or ("",))[0]
+        if problem:
+            yield Finding("agent", "problem", f"{server.agent_id}: {problem}")
+        else:
+            yield Finding("agent", "ok", f"{server.agent_id}: {place} is {'an address' if server.url else 'there'}")
+
+
+def _why_no_secret(texts: Mapping[str, str]) -> str:
+    # A keyring may ask its owner to unlock it, and is not asked for this.
     try:
-        find_program(agent.command[0], agent.cwd, environment(spec, {}, os.environ)["PATH"])
+        Found({name: text for name, text in texts.items() if not may_wait({name: text})}, os.environ)
+    except SecretMissing as missing:
+        return f"a secret is missing: {missing}"
+    return ""
+
+
+def _why_no_program(name: str, cwd: str, env: Mapping[str, str]) -> str:
+    try:
+        find_program(name, cwd, environment(env, {}, os.environ)["PATH"])
     except LaunchError as problem:
         return str(problem)
     return ""
+
+
+def _why_not_launched(agent: AgentProcess) -> str:
+    if agent.manifest is not None and not Path(agent.manifest).is_file():
+        return f"its manifest {agent.manifest} does not exist"
+    return _why_no_secret(agent.env) or _why_no_program(agent.command[0], agent.cwd, agent.env)
 
 
 def _sandboxes() -> Iterator[Finding]:

@@ -158,6 +158,8 @@ class Nostr(Section):
     relays: tuple[str, ...] = ()
     # Schema ids and tool ids that anybody may ask for, without a question. Empty: nothing.
     offer: tuple[str, ...] = ()
+    # Of pages in a browser that may connect to the embedded relay. Programs have no origin, and may.
+    allowed_origins: tuple[str, ...] = ()
     # Of all strangers together: jobs that run at once, and requests a minute that are looked at.
     max_jobs: Annotated[int, Meta(ge=1, le=1000)] = 4
     requests_per_minute: Annotated[int, Meta(ge=1, le=1_000_000)] = 600
@@ -250,9 +252,39 @@ class AgentProcess(Section):
 class McpServer(Section):
     """An MCP server mounted as an agent: started by ``command`` or reached at ``url``."""
 
+    # The agent is `mcp.<id>`.
     id: str
     command: Words | None = None
     url: str | None = None
+    # Of a command. Values may be references to secrets (``secret_references``).
+    env: dict[str, str] = {}
+    cwd: str = "."
+    # Of a URL; values may be references.
+    headers: dict[str, str] = {}
+    # What the server says of its own tools (`readOnlyHint`) is a claim; True believes it.
+    trust_annotations: bool = False
+    # Its results may hold what strangers wrote (`when = "untrusted"` in a rule). False: nobody else writes there.
+    untrusted: bool = True
+    # As for an agent, but for `restart`: a server has no reason to end by itself.
+    restart: Literal["never", "on-failure", "always"] = "always"
+    pin_definitions: bool = True
+    isolation: Literal["sandbox", "user", "none"] | None = None
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: bool = True
+    stop_grace_s: Annotated[float, Meta(ge=0, le=300)] = 5.0
+    max_log_bytes: Annotated[int, Meta(ge=0, le=1_099_511_627_776)] = 10_485_760
+    # How long a call may take whose caller does not say. Clients of MCP wait a minute.
+    timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 60.0
+
+    @property
+    def agent_id(self) -> str:
+        """The agent that is made of it."""
+        return f"{MOUNT_PREFIX}{self.id}"
+
+    def __repr__(self) -> str:
+        """Without ``env`` and ``headers``, which is where people put secrets."""
+        return f"McpServer(id={self.id!r})"
 
 
 class Profile(Section):
@@ -341,6 +373,9 @@ class LedgerTable(Section):
     retention_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
     anchor: Anchor | None = None
 
+
+# Before the id of a mounted server in that of its agent.
+MOUNT_PREFIX: Final = "mcp."
 
 # The agent that does typed jobs, and the names of their types (docs/protocols/openagents.md).
 JOBS_AGENT: Final = "trunkline.jobs"
@@ -462,13 +497,19 @@ class Config(Sections, frozen=True, kw_only=True):
             self.policy(),
             self.limits,
             untrusted_agents=self._untrusted_agents(),
-            unpinned_agents=frozenset(agent.id for agent in self.agents if not agent.pin_definitions),
+            unpinned_agents=frozenset(
+                (
+                    *(agent.id for agent in self.agents if not agent.pin_definitions),
+                    *(server.agent_id for server in self.mcp_servers if not server.pin_definitions),
+                )
+            ),
             schema_strict=self.schema_strict,
             approval_expire_s=self.approvals.expire_s,
         )
 
     def _untrusted_agents(self) -> frozenset[str]:
         found = frozenset(agent.id for agent in self.agents if agent.reads_untrusted)
+        found |= {server.agent_id for server in self.mcp_servers if server.untrusted}
         # What comes from an outside relay was written by anybody; on our own, on this machine, nobody else writes.
         return found | {REMOTE_JOBS_AGENT} if self.nostr.relays else found
 

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from trunkline.config import AgentProcess, Config, Jobs, LedgerTable, Ossa, Sections
+from trunkline import secret_references
+from trunkline.config import AgentProcess, Config, Jobs, LedgerTable, McpServer, Ossa, Sections
 from trunkline.config_problems import problems, write_problems
 from trunkline.home import Home
 from trunkline.tomlfile import TomlFile, placed_path
@@ -27,7 +28,7 @@ def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Co
     """The configuration in force: ``config_path`` (else the home's file, if there is one) under the environment.
 
     Paths in it are made absolute: ``socket`` against the home, an agent's ``cwd`` and ``manifest``, the anchor's
-    ``file``, ``client_ca`` and the file of a job's ``key`` against the folder of the file.
+    ``file``, ``client_ca`` and the files of references to secrets against the folder of the file.
     """
     path = (home.config_file if config_path is None else config_path).absolute()
     file = TomlFile(path, required=config_path is not None)
@@ -40,6 +41,7 @@ def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Co
         config,
         opensentience=structs.replace(config.opensentience, socket=socket),
         agents=tuple(_placed(agent, path.parent) for agent in config.agents),
+        mcp_servers=tuple(_placed_server(server, path.parent) for server in config.mcp_servers),
         ledger=_placed_ledger(config.ledger, path.parent),
         ossa=_placed_ossa(config.ossa, path.parent),
         jobs=_placed_jobs(config.jobs, path.parent),
@@ -82,7 +84,19 @@ def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:
     return structs.replace(
         agent,
         cwd=str(folder / agent.cwd),
+        env=secret_references.placed(agent.env, folder),
         manifest=None if agent.manifest is None else str(folder / agent.manifest),
         read=tuple(placed_path(path, folder) for path in agent.read),
         write=tuple(placed_path(path, folder) for path in agent.write),
+    )
+
+
+def _placed_server(server: McpServer, folder: Path) -> McpServer:
+    return structs.replace(
+        server,
+        cwd=str(folder / server.cwd),
+        env=secret_references.placed(server.env, folder),
+        headers=secret_references.placed(server.headers, folder),
+        read=tuple(placed_path(path, folder) for path in server.read),
+        write=tuple(placed_path(path, folder) for path in server.write),
     )

@@ -19,6 +19,7 @@ from trunkline import input_conditions
 from trunkline.addresses import host_and_port, is_loopback
 from trunkline.config import (
     LISTENERS,
+    MOUNT_PREFIX,
     SCHEMA_ID,
     AgentProcess,
     Jobs,
@@ -38,11 +39,20 @@ from trunkline.model import (
     Circumstance,
     reserved_prefix,
 )
+from trunkline.secret_references import problem_of
 from trunkline.toml_lines import KeyPath
 from trunkline.tomlfile import placed_path, suggestion
 
 # `sun_path` holds 108 bytes on Linux, the last of them zero.
 MAX_SOCKET_PATH_BYTES: Final = 107
+_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
+# What the transport itself says (MCP, streamable HTTP).
+_OWN_HEADERS: Final = frozenset(
+    {
+        *("accept", "connection", "content-length", "content-type", "host", "last-event-id", "mcp-method", "mcp-name"),
+        *("mcp-protocol-version", "mcp-session-id", "transfer-encoding"),
+    }
+)
 # What OSSA calls the type of an agent (docs/protocols/ossa.md).
 _AGENT_CLASS: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _CHECKPOINT: Final = re.compile(r"[0-9]{1,9}:[0-9a-f]{64}")
@@ -130,8 +140,11 @@ def _url_problems(config: Sections) -> Iterator[tuple[KeyPath, str]]:
     urls: list[tuple[KeyPath, str, tuple[str, ...], bool]] = []
     urls += [((name, "nats"), getattr(config, name).nats, ("nats", "tls"), False) for name in ("chiffon", "cluster")]
     urls += [(("nostr", "relays", index), url, ("ws", "wss"), True) for index, url in enumerate(config.nostr.relays)]
-    for index, origin in enumerate(config.pylon.allowed_origins):
-        urls.append((("pylon", "allowed_origins", index), origin, ("http", "https"), False))
+    for section, allowed in (("pylon", config.pylon.allowed_origins), ("nostr", config.nostr.allowed_origins)):
+        urls += [
+            ((section, "allowed_origins", index), origin, ("http", "https"), False)
+            for index, origin in enumerate(allowed)
+        ]
     for index, server in enumerate(config.mcp_servers):
         if server.url is not None:
             urls.append((("mcp", index, "url"), server.url, ("http", "https"), True))
@@ -222,34 +235,42 @@ def _agent_problems(agents: tuple[AgentProcess, ...]) -> Iterator[tuple[KeyPath,
         yield from _path_problems(("agent", index, "cwd"), agent.cwd or ".")
         if agent.manifest is not None:
             yield from _path_problems(("agent", index, "manifest"), agent.manifest)
-        for name, value in agent.env.items():
-            if not name or "=" in name or "\0" in name + value:
-                yield ("agent", index, "env", name), "not a name and a text that an environment can hold"
-            elif name.startswith("OPENSENTIENCE_"):
-                yield ("agent", index, "env", name), "set by the exchange for each run"
-        yield from _isolation_problems(index, agent)
+        yield from _environment_problems(("agent", index, "env"), agent.env)
+        yield from _isolation_problems(("agent", index), agent)
 
 
-def _isolation_problems(index: int, agent: AgentProcess) -> Iterator[tuple[KeyPath, str]]:
+def _environment_problems(key: KeyPath, env: Mapping[str, str]) -> Iterator[tuple[KeyPath, str]]:
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            yield (*key, name), "not a name and a text that an environment can hold"
+        elif name.startswith("OPENSENTIENCE_"):
+            yield (*key, name), "set by the exchange for each run"
+        elif problem := problem_of(value):
+            yield (*key, name), problem
+
+
+def _isolation_problems(place: KeyPath, agent: AgentProcess | McpServer) -> Iterator[tuple[KeyPath, str]]:
     is_sandbox = agent.isolation not in {"user", "none"}
     no_effect = f'has no effect with isolation = "{agent.isolation}", which is no sandbox'
     for key, paths in (("read", agent.read), ("write", agent.write)):
         if any(not path or "\0" in path for path in paths):
-            yield ("agent", index, key), "expected paths"
+            yield (*place, key), "expected paths"
         if paths and not is_sandbox:
-            yield ("agent", index, key), no_effect
+            yield (*place, key), no_effect
     if not agent.network and not is_sandbox:
-        yield ("agent", index, "network"), f"false {no_effect}"
+        yield (*place, "network"), f"false {no_effect}"
 
 
 def write_problems(config: Sections, file: Path) -> Iterator[tuple[KeyPath, str]]:
     """An agent that may write to this file, or move what is above it, decides itself what it may."""
     real = os.path.realpath(file)
-    for index, agent in enumerate(config.agents):
-        for path in agent.write:
+    written = [(("agent", index, "write"), agent.write) for index, agent in enumerate(config.agents)]
+    written += [(("mcp", index, "write"), server.write) for index, server in enumerate(config.mcp_servers)]
+    for key, paths in written:
+        for path in paths:
             folder = os.path.realpath(placed_path(path, file.parent))
             if real == folder or real.startswith(folder.rstrip("/") + "/"):
-                yield ("agent", index, "write"), f"{path} holds this file itself: name a folder beside it"
+                yield key, f"{path} holds this file itself: name a folder beside it"
 
 
 def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str]]:
@@ -259,6 +280,32 @@ def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str
         yield from _command_problems(("mcp", index, "command"), server.command or ())
         if (server.command is None) == (server.url is None):
             yield ("mcp", index), "expected one of the keys `command` and `url`"
+        if not AGENT_ID.fullmatch(server.agent_id):
+            yield ("mcp", index, "id"), f"its agent {MOUNT_PREFIX}ID may have 128 characters"
+        yield from _path_problems(("mcp", index, "cwd"), server.cwd or ".")
+        yield from _environment_problems(("mcp", index, "env"), server.env)
+        yield from _isolation_problems(("mcp", index), server)
+        if server.url is None:
+            if server.headers:
+                yield ("mcp", index, "headers"), "has no effect without `url`"
+        else:
+            yield from _remote_problems(("mcp", index), server, server.url)
+
+
+def _remote_problems(key: KeyPath, server: McpServer, url: str) -> Iterator[tuple[KeyPath, str]]:
+    """What of a server at a URL makes no sense or is not safe."""
+    if _is_url(url, ("http", "https"), has_path=True) and not _is_told_safely(url):
+        yield (*key, "url"), "expected https://HOST[:PORT]/PATH without a user, or http:// on this machine"
+    for name in ("env", "read", "write", "isolation"):
+        if getattr(server, name):
+            yield (*key, name), "has no effect with `url`: nothing is started here"
+    for name, value in server.headers.items():
+        if not _HEADER.fullmatch(name) or name.lower() in _OWN_HEADERS:
+            yield (*key, "headers", name), f"not a header that can be set; ours are {', '.join(sorted(_OWN_HEADERS))}"
+        elif not value.isascii() or not value.isprintable():
+            yield (*key, "headers", name), "expected printable ASCII"
+        elif problem := problem_of(value):
+            yield (*key, "headers", name), problem
 
 
 def _profile_problems(profiles: tuple[Profile, ...]) -> Iterator[tuple[KeyPath, str]]:

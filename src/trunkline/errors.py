@@ -18,6 +18,7 @@
     ├── ToolFailed             a call that an agent made did not succeed; carries the fault
     ├── WorkspaceError         a file or shell tool of ours could not do its work; carries what kind of reason
     │   └── ScriptChanged        a command was approved, and a file that it reads has changed since
+    ├── SecretMissing          what the configuration refers to is not there; names the reference, never the secret
     ├── JobRefused             the inputs of a job cannot be used; names the field
     ├── JobFailed              a job could not be done; nothing is wrong with its inputs
     └── InvariantBroken        ``hub.check()`` found a contradiction
@@ -48,6 +49,7 @@ __all__ = [
     "ProtocolError",
     "RemoteProtocolError",
     "ScriptChanged",
+    "SecretMissing",
     "ToolError",
     "ToolFailed",
     "TrunklineError",
@@ -172,6 +174,10 @@ class ScriptChanged(WorkspaceError):
     def __init__(self) -> None:
         text = "A file that the command reads is another than was shown to the person who approved: ask again"
         super().__init__("policy", text)
+
+
+class SecretMissing(TrunklineError):
+    """A secret that the configuration refers to is not there. The text names the reference, for the operator."""
 
 
 class JobRefused(TrunklineError):

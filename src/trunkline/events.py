@@ -83,6 +83,9 @@ class AgentArrived(Event):
     breaker: BreakerPolicy | None = None
     # It is part of the exchange: its tools' definitions change with a release of ours only, so nobody is asked.
     is_resident: bool = False
+    # The edge speaks for it, as somebody else's program or server does not know us: it has an id with the edge's
+    # prefix, and is otherwise an agent like those that come by themselves.
+    is_mounted: bool = False
     # All it does are entries of this record, behind that of the call: it need not wait until that one is on disk.
     only_records: bool = False
 

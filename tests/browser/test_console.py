@@ -283,6 +283,61 @@ def test_a_calls_story_is_told_entry_by_entry_and_its_replay_can_be_kept(
     assert [json.loads(line)["event"] for line in kept.read_text().splitlines()][:2] == ["ReplayHeader", "SessionStart"]
 
 
+def test_calls_are_found_by_words_and_narrowed_by_status(page: Page, exchange: Running, shop: RawAgent) -> None:
+    for word, status in (("heliotrope", "succeeded"), ("heliotrope", "failed"), ("mignonette", "succeeded")):
+        call_id = exchange.call(f"{shop.agent_id}/look", {"for": word}, wait=False)["call_id"]
+        failed = {"error": {"code": "shop.closed", "message": "closed"}} if status == "failed" else {"output": {}}
+        shop.result(shop.wait_for("core.tool.call"), status, **failed)
+        outcome(exchange, call_id)
+    wait_until(
+        lambda: len(exchange.request("GET", "/v1/calls?search=heliotrope")[1]["calls"]) == 2, "the index to have them"
+    )
+    visit(page, exchange, "calls")
+    page.get_by_label("Search").fill("heliotrope")
+    rows = page.get_by_role("table", name="Calls").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    page.get_by_label("Status").select_option("failed")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("shop.closed")
+    rows.get_by_role("link").click()
+    expect(page.get_by_role("main")).to_contain_text("heliotrope")
+    visit(page, exchange, "calls?search=nobodysaidthis")
+    expect(page.get_by_text("No call matches.")).to_be_visible()
+
+
+def test_a_calls_hashes_are_computed_again_and_fit(page: Page, exchange: Running, shop: RawAgent) -> None:
+    value = {"b": [1, 2.5, "ä\u2028"], "a": None}
+    call_id = exchange.call(f"{shop.agent_id}/look", value, wait=False, correlation_id="hashes-1")["call_id"]
+    shop.result(shop.wait_for("core.tool.call"), output={"z": 1e-7, "é": "", "B": -0.5})
+    outcome(exchange, call_id)
+    visit(page, exchange, f"calls/{call_id}")
+    expect(page.locator('[data-check="input"]')).to_contain_text("checked, it fits")
+    expect(page.locator('[data-check="output"]')).to_contain_text("checked, it fits")
+
+
+def test_allow_from_now_on_shows_the_rule_before_it_is_written(
+    page: Page, exchange: Running, shop: RawAgent, buyer: str
+) -> None:
+    stranger = exchange.new_token("regular", edge="http")
+    waiting = asked(exchange, shop, stranger)
+    visit(page, exchange, f"approvals/{waiting['approval_id']}")
+    page.get_by_role("button", name="Allow from now on").click()
+    rule = page.get_by_label("The rule")
+    expect(rule).to_contain_text("[[policy.rule]]")
+    expect(rule).to_contain_text('caller = "http:regular"')
+    shown = (rule.text_content() or "").strip()
+    assert "http:regular" not in exchange.config_file.read_text()
+    page.get_by_role("button", name="Write this rule").click()
+    shop.result(shop.wait_for("core.tool.call"), output={})
+    assert outcome(exchange, waiting["call_id"])["status"] == "succeeded"
+    assert shown in exchange.config_file.read_text()
+    status, _ = exchange.request(
+        "POST", "/v1/calls", {"tool_id": f"{shop.agent_id}/buy", "input": {"item": "b"}, "wait": False}, token=stranger
+    )
+    assert status == 202
+    shop.result(shop.wait_for("core.tool.call"), output={})
+
+
 def test_policy_says_what_would_happen_if(page: Page, exchange: Running, shop: RawAgent) -> None:
     visit(page, exchange, "policy")
     expect(page.get_by_role("table", name="Rules")).to_contain_text("a buyer is asked about")
@@ -293,6 +348,35 @@ def test_policy_says_what_would_happen_if(page: Page, exchange: Running, shop: R
     page.get_by_label("this caller").fill("operator")
     page.get_by_role("button", name="Ask").click()
     expect(page.get_by_text("It would be allowed.")).to_be_visible()
+
+
+def test_a_run_of_a_space_shows_its_edits_and_is_undone(page: Page, exchange: Running) -> None:
+    assert exchange.request("POST", "/v1/spaces", {"name": "desk"})[0] == 201
+    edit = {"oldContent": "one", "newContent": "two"}
+    operations = [
+        [{"type": "createFile", "path": "a.txt", "content": "line\none\n"}],
+        [{"type": "editFile", "path": "a.txt", "edits": [edit]}],
+    ]
+    for some in operations:
+        message = {"protocolVersion": "1.0", "operations": some}
+        assert exchange.request("POST", "/v1/spaces/desk/runs?wait=10", message)[1]["status"] == "completed"
+    wait_until(lambda: len(exchange.request("GET", "/v1/calls?tool=space.desk/")[1]["calls"]) == 2, "the index")
+    visit(page, exchange, "spaces")
+    page.get_by_role("link", name="desk").click()
+    runs = page.get_by_role("table", name="Runs").get_by_role("link")
+    expect(runs).to_have_count(2)
+    address = page.url
+    page.get_by_role("button", name="a.txt").click()
+    expect(page.get_by_label("Content")).to_have_text("line\ntwo\n")
+    runs.first.click()
+    expect(page.locator(".diff .removed")).to_have_text(["one"])
+    expect(page.locator(".diff .added")).to_have_text(["two"])
+    page.goto(address)
+    page.get_by_role("table", name="Snapshots").get_by_role("button", name="Undo").first.click()
+    expect(page.get_by_text("Would be changed back")).to_be_visible()
+    page.get_by_role("button", name="Undo now").click()
+    expect(page.get_by_text("desk is as it was before")).to_be_visible()
+    assert (exchange.home / "spaces" / "desk" / "files" / "a.txt").read_text() == "line\none\n"
 
 
 def test_an_empty_exchange_says_what_to_do_next(browser: Browser, short_path: Path) -> None:

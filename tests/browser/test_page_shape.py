@@ -1,4 +1,4 @@
-"""How the page holds up: on small and large screens, with hostile texts, for people who cannot see it, and its weight."""
+"""How the page holds up: on small and large screens, with hostile texts, for people who cannot see it; its weight."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from tests.browser.conftest import PAGE_FOLDER, WAIT_MS, visit
 from tests.running import RawAgent, Running, attached
@@ -43,6 +44,16 @@ HOSTILE = (
     "\u001b]0;owned\u0007\u001b[2J",
     "line one\nline two\r\n\tAllowed by the operator",
     "W" * 3000,
+)
+
+
+# What nothing of the page's own makes inside a view.
+BROUGHT = ", ".join(
+    f"main {one}"
+    for one in (
+        *("script", "img", "iframe", "style", "base", "meta", "object", "embed"),
+        *("a[href^=javascript]", "a[href^=data]"),
+    )
 )
 
 
@@ -124,10 +135,7 @@ def test_hostile_texts_are_shown_harmlessly_in_every_field(
         settled(page)
         assert page.evaluate("window.struck") is None, address
         # The page's own elements only: nothing that a text brought.
-        found = page.evaluate(
-            """() => [...document.querySelectorAll("main script, main img, main iframe, main style, main base, main meta,"
-              + " main object, main embed, main a[href^=javascript], main a[href^=data]")].map((one) => one.outerHTML)"""
-        )
+        found = page.evaluate("names => [...document.querySelectorAll(names)].map((one) => one.outerHTML)", BROUGHT)
         assert found == [], address
         # A link leads into the page, never out of it.
         leads = page.evaluate("[...document.querySelectorAll('a')].map((one) => one.getAttribute('href'))")
@@ -169,6 +177,37 @@ def test_no_view_is_wider_than_the_screen(
         visit(page, exchange, address)
         settled(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, address
+
+
+def test_five_hundred_agents_and_a_hundred_thousand_calls_come_in_pages(page: Page, exchange: Running) -> None:
+    agents = [{"agent_id": f"com.example.a{number:03}", "edge": "ossa", "state": "ready"} for number in range(500)]
+    page.route("**/v1/agents", lambda route: route.fulfill(json={"agents": agents}))
+
+    def calls(route: Route) -> None:
+        given = parse_qs(urlsplit(route.request.url).query)
+        before = int(given.get("before", ["100000"])[0])
+        limit = int(given["limit"][0])
+        shown = [
+            {"call_id": f"c{number}", "tool_id": "a/b", "caller": "operator", "status": "succeeded"}
+            for number in range(before, before - limit, -1)
+        ]
+        route.fulfill(json={"calls": shown, "next": before - limit})
+
+    page.route("**/v1/calls?*", calls)
+    page.set_viewport_size({"width": NARROW, "height": 844})
+    page.goto("about:blank")
+    visit(page, exchange, "agents")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(100)
+    page.get_by_role("button", name="more").click()
+    expect(rows).to_have_count(200)
+    page.get_by_label("Search").fill("a49")
+    expect(rows).to_have_count(10)
+    visit(page, exchange, "calls")
+    expect(rows).to_have_count(50)
+    page.get_by_role("button", name="Older calls").click()
+    expect(rows).to_have_count(100)
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW
 
 
 def test_light_and_dark_follow_the_system_until_somebody_chooses(context: BrowserContext, exchange: Running) -> None:

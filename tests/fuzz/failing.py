@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import ssl
 import sys
@@ -21,28 +22,40 @@ from random import Random
 from typing import Any, Final, Self
 
 import httpx
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 from websockets.exceptions import ConnectionClosed
 
 from tests.pylon import pusher
+from tests.unit.edges.mounts.kit import ECHO as MOUNTED_TOOL
+from tests.unit.edges.mounts.kit import Programs as KeptPrograms
+from tests.unit.edges.mounts.kit import Server as MountedServer
 from tests.unit.edges.opensentience.core_side import envelope, frame, hello
 from tests.unit.edges.pylon.kit import Program
-from trunkline.config import Chiffon, Config, Http, OpenSentience, Pylon
+from trunkline import canonical
+from trunkline.config import Chiffon, Config, Http, McpServer, Nostr, OpenSentience, Pylon
 from trunkline.edges.driver import Driver
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings
 from trunkline.edges.exchange import Sink
 from trunkline.edges.known import EDGES
+from trunkline.edges.nostr import messages as nostr_messages
+from trunkline.edges.nostr.edge import NostrEdge
+from trunkline.edges.nostr.events import signed
+from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.piped import PipedOwner, PipedProcess, PipedSpec
 from trunkline.effects import Deliver, ToSession
 from trunkline.entries import CallAccepted, CallNoted, CallSettled, Noticed
 from trunkline.events import CancelRequested
+from trunkline.jobs.embedding import HASHING
+from trunkline.jobs.schemas import EMBEDDING
+from trunkline.jobs.tool_schemas import schema_id_of
 from trunkline.model import Decision, Now, Policy, Rule, Status, ToolDefinition
 from trunkline.testing.memory import ANY_OBJECT, BOSS, OPERATOR_TOKEN, AttachedAgent, MemoryExchange
 
 BYSTANDER: Final = "bystander"
 ECHO: Final = "com.example.echo/say"
 MAIL: Final = "com.example.mail/send"
+STRANGER: Final = Signer(bytes(31) + b"\x05")
 # How long a peer waits for one who will not answer any more; all answers that come are there long before.
 PATIENCE_S: Final = 0.4
 BOUND_S: Final = 10.0
@@ -50,6 +63,7 @@ BOUND_S: Final = 10.0
 POLICY: Final = Policy(
     (
         Rule("ask-programs", "http:*", MAIL, Decision.ASK),
+        Rule("ask-clients", "mcp:*", MAIL, Decision.ASK),
         Rule("ask-agents", "opensentience:*", MAIL, Decision.ASK),
         Rule("ask-pages", "pylon:*", "pylon.codex/connect", Decision.ASK),
         Rule("ask-codex", "pylon:*", "pylon.codex/approve", Decision.ASK),
@@ -149,13 +163,18 @@ class World:
             opensentience=OpenSentience(socket=str(folder / "s"), heartbeat_interval_ms=3_600_000),
             chiffon=Chiffon(work={"say": ECHO}),
             pylon=Pylon(tls=False, codex=(sys.executable,)),
+            mcp_servers=(McpServer(id="x", command=("x",)),) if plan.edge == "mounts" else (),
+            nostr=Nostr(offer=(ECHO, MAIL)),
         )
         self.programs: list[Program] = []
         # Whose conversations are opened now.
         self._opening = ""
         self._open: Callable[[Sink], int] | None = None
         known = [replace(edge, make=partial(self._make, edge)) for edge in EDGES]
-        self.exchange = MemoryExchange(POLICY, edges=known, config=config, home=folder, start_piped=self._start_piped)
+        self.kept = KeptPrograms()
+        self.exchange = MemoryExchange(
+            POLICY, edges=known, config=config, home=folder, start_piped=self._start_piped, programs=self.kept
+        )
         self.socket = folder / "s"
         self.client: httpx.AsyncClient
         self.peers: list[Peer] = []
@@ -586,6 +605,120 @@ async def drive_pylon(world: World) -> None:
             await hear("pylon.codex.status", status="disconnected")
 
 
+async def drive_mcp(world: World) -> None:
+    """Calls with and without progress, a question and the repeat after its answer, a client that listens."""
+    token = world.exchange.token("mcp", "editor")
+    version = "2026-07-28"
+    ids = itertools.count(1)
+
+    async def ask(method: str, patience_s: float | None = None, **params: Any) -> Any:
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": version,
+            "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"url": {}}},
+            **params.pop("_meta", {}),
+        }
+        body = {"jsonrpc": "2.0", "id": next(ids), "method": method, "params": {**params, "_meta": meta}}
+        headers = {"mcp-protocol-version": version, "mcp-method": method}
+        if "name" in params:
+            headers["mcp-name"] = params["name"]
+        accept = "application/json, text/event-stream"
+        return await world.ask("POST", "/mcp", body, token, patience_s, accept=accept, **headers)
+
+    echo, mail = "com_example_echo__say", "com_example_mail__send"
+    steps: list[Callable[[], Awaitable[Any]]] = [
+        lambda: ask("tools/call", name=echo, arguments={}),
+        lambda: ask("tools/call", name=echo, arguments={}, _meta={"progressToken": 1}),
+        lambda: ask("tools/call", name=mail, arguments={}),
+        lambda: ask("tools/call", name=mail, arguments={"n": 1}),
+        lambda: ask("tools/list"),
+        lambda: ask("subscriptions/listen", 0.1, notifications={"toolsListChanged": True}),
+    ]
+    world.rng.shuffle(steps)
+    for step in steps:
+        await step()
+    for question in world.exchange.views.questions():
+        await world.ask("POST", f"/v1/approvals/{question.approval_id}", {"decision": "approved"})
+    listening = asyncio.create_task(ask("subscriptions/listen", 0.1, notifications={"toolsListChanged": True}))
+    await asyncio.sleep(0.02)
+    world.fall_behind()
+    await listening
+    for arguments in ({}, {"n": 1}):
+        await ask("tools/call", name=mail, arguments=arguments)
+
+
+async def drive_mounts(world: World) -> None:
+    """A server on pipes that is called, canceled, changes its tools, ends and is started again."""
+    exchange, server = world.exchange, MountedServer(world.exchange, world.kept)
+
+    async def pass_time(seconds: float = 0.1) -> None:
+        await asyncio.sleep(0.005)
+        exchange.advance(seconds)
+
+    def answer() -> None:
+        for request in server.read():
+            if "id" in request:
+                result = {"tools": [MOUNTED_TOOL]} if request["method"] == "tools/list" else {"content": []}
+                server.answers(request, result)
+
+    for _ in range(2):
+        server.begin()
+        server.answers(server.one(), {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})
+        for _ in range(4):
+            # One that failed comes back after a while.
+            await pass_time(1.1)
+            answer()
+            exchange.call("mcp.x/echo", {})
+            await pass_time()
+            world.fall_behind()
+            answer()
+        made = exchange.call("mcp.x/echo", {})
+        await pass_time()
+        if (call := exchange.views.awaited(exchange._session, made.ref)) is not None:
+            exchange.feed.feed([CancelRequested(exchange._session, "cancel", BOSS, call_id=call.call_id)])
+        await pass_time()
+        server.says({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        await pass_time(1.1)
+        answer()
+        await pass_time()
+        server.end()
+        await pass_time()
+
+
+async def drive_nostr(world: World) -> None:
+    """Strangers who ask for jobs, as relays would tell of it, until each has an outcome or nobody speaks of it."""
+    edge = world.exchange.edges._running["nostr"]
+    assert isinstance(edge, NostrEdge)
+    before = edge.provider.tally.succeeded + edge.provider.tally.failed
+    for number, tool in enumerate((ECHO, MAIL, ECHO)):
+        body, schema_id = Raw(b'{"text":"hi"}'), schema_id_of(tool)
+        job_hash = canonical.openagents_hash(Raw(b'{"schema_id":"%b","inputs":%b}' % (schema_id.encode(), bytes(body))))
+        now = world.exchange.now()
+        draft = nostr_messages.request_draft(
+            edge._settings.kinds, schema_id, body, job_hash, created_at=int(now.wall), nonce=str(number),
+            provider=edge.signer.public,
+        )  # fmt: skip
+        edge.provider.requested(signed(draft, STRANGER), now)
+        await asyncio.sleep(0.05)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while edge.provider.tally.succeeded + edge.provider.tally.failed < before + 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def drive_jobs(world: World) -> None:
+    """Jobs by the operator, at the agent that lives in the exchange, until each has an outcome."""
+    body = {"texts": ["hi"], "model": HASHING, "dimensions": 8}
+    made = []
+    for _ in range(2):
+        made.append(world.exchange.call(f"trunkline.jobs/{EMBEDDING}", body))
+        await asyncio.sleep(0.02)
+        world.fall_behind()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while any(one.answer is None for one in made):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
 DRIVES: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "http": drive_http,
     "opensentience": drive_opensentience,
@@ -593,4 +726,8 @@ DRIVES: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "chiffon": drive_chiffon,
     "trunkline": drive_topics,
     "pylon": drive_pylon,
+    "mcp": drive_mcp,
+    "mounts": drive_mounts,
+    "nostr": drive_nostr,
+    "jobs": drive_jobs,
 }

@@ -89,7 +89,7 @@ def judge(found: bytes, max_bytes: int, about: object) -> None:
 def _log(folder: Path, pieces: list[bytes], max_bytes: int, mask: Any) -> bytes:
     path = folder / "log"
     path.unlink(missing_ok=True)
-    log = RunLog(str(path), max_bytes, mask, TOKEN)
+    log = RunLog(str(path), max_bytes, mask, [TOKEN])
     for piece in pieces:
         log.feed(piece)
         assert len(log._line) <= MAX_LINE_BYTES
@@ -138,7 +138,7 @@ class Keeper:
         self.link.send(
             {
                 "do": "launch", "run_id": run_id, "argv": argv, "env": {"PATH": os.defpath, "AGENT_RUN": run_id},
-                "token": TOKEN, "cwd": str(self._folder), "log": str(self._folder / f"{run_id}.log"),
+                "secrets": [TOKEN], "cwd": str(self._folder), "log": str(self._folder / f"{run_id}.log"),
                 "max_log_bytes": max_bytes,
             }
         )  # fmt: skip

@@ -34,6 +34,10 @@ KINDS = {
     "chiffon": {"Admit", "Answer", "ConfirmTools", "Deliver", "Progress", "Wait"},
     "trunkline": {"Admit", "Answer", "ConfirmTools", "Deliver", "Notify", "Reply"},
     "pylon": {"Admit", "Answer", "ConfirmTools", "Deliver", "Reply", "Wait"},
+    "mcp": {"Answer", "Progress", "Reply", "Wait"},
+    "mounts": {"Admit", "Cancel", "ConfirmTools", "Deliver"},
+    "nostr": {"Admit", "Answer", "ConfirmTools", "Progress", "Reply", "Wait"},
+    "jobs": {"Admit", "ConfirmTools", "Deliver"},
 }  # fmt: skip
 # Those of them that wait for the disk, where there are side effects or a person's word.
 WAITING = {
@@ -43,6 +47,10 @@ WAITING = {
     "chiffon": {"Admit", "Deliver"},
     "trunkline": {"Answer", "Deliver", "Notify", "Reply"},
     "pylon": {"Answer", "Deliver", "Wait"},
+    "mcp": {"Reply", "Wait"},
+    "mounts": {"Admit", "Deliver"},
+    "nostr": {"Answer", "Reply"},
+    "jobs": {"Admit"},
 }
 EACH = [(edge, kind) for edge, kinds in KINDS.items() for kind in sorted(kinds)]
 # The first few of a kind: later ones meet nothing new.

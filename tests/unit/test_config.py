@@ -48,6 +48,7 @@ actions = {greet = "com.example.hello/greet"}
 relay = ""
 relays = ["wss://relay.example"]
 offer = ["oa.embedding.v1", "com.example.echo/echo"]
+allowed_origins = ["https://page.example"]
 max_jobs = 2
 requests_per_minute = 60
 max_context_tokens = 1000

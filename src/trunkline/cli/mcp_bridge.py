@@ -59,19 +59,17 @@ class Bridge:
         """Pass messages on until there are no more."""
         workers = ThreadPoolExecutor(MAX_REQUESTS)
         running: set[Future[None]] = set()
-        try:
-            while line := self._source.readline(MAX_LINE_BYTES + 1):
-                if len(line) > MAX_LINE_BYTES:
-                    self._refuse(None, PARSE_ERROR, f"a message has at most {MAX_LINE_BYTES} bytes")
-                    break
-                if line.strip():
-                    running = {one for one in running if not one.done()}
-                    self._take(line.strip(), workers, running)
-            wait(running, LAST_ANSWERS_S)
-        finally:
-            sys.stdout.buffer.flush()
-            # Streams of the exchange last; nobody reads them any more.
-            os._exit(0)
+        while line := self._source.readline(MAX_LINE_BYTES + 1):
+            if len(line) > MAX_LINE_BYTES:
+                self._refuse(None, PARSE_ERROR, f"a message has at most {MAX_LINE_BYTES} bytes")
+                break
+            if line.strip():
+                running = {one for one in running if not one.done()}
+                self._take(line.strip(), workers, running)
+        wait(running, LAST_ANSWERS_S)
+        sys.stdout.buffer.flush()
+        # Streams of the exchange last, and their threads with them; nobody reads them any more.
+        os._exit(0)
 
     def _take(self, line: bytes, workers: ThreadPoolExecutor, running: set[Future[None]]) -> None:
         """One message: what has to be in order is done here, the rest beside."""
@@ -82,12 +80,12 @@ class Bridge:
             return
         if not isinstance(message, dict):
             message = {}
-        method, request_id = message.get("method"), message.get("id")
-        if request_id is None or not isinstance(request_id, int | str):
+        method, request_id = message.get("method"), _id_of(message)
+        if request_id is None:
             self._notified(message, line)
         elif method == "initialize":
             self._ask(message, line)
-        elif method in LASTING:
+        elif isinstance(method, str) and method in LASTING:
             threading.Thread(target=self._ask, args=(message, line), daemon=True).start()
         else:
             running.add(workers.submit(self._ask, message, line))
@@ -108,7 +106,7 @@ class Bridge:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def _ask(self, message: dict[str, Any], line: bytes) -> None:
-        request_id = message.get("id")
+        request_id = _id_of(message)
         try:
             self._pass_on(message, line, request_id)
         except (OSError, http.client.HTTPException) as error:
@@ -159,8 +157,7 @@ class Bridge:
     ) -> http.client.HTTPConnection:
         """A connection on which this request was sent: one that is there, else a new one, to wherever it is now."""
         headers = {**headers, "Authorization": f"Bearer {self._token}"}
-        while self._idle:
-            connection = self._idle.pop()
+        while (connection := self._taken()) is not None:
             self._waiting[request_id] = connection
             if not _is_closed(connection):
                 connection.request(method, "/mcp", body, headers)
@@ -174,6 +171,13 @@ class Bridge:
             connection = self._connected(request_id)
         connection.request(method, "/mcp", body, headers)
         return connection
+
+    def _taken(self) -> http.client.HTTPConnection | None:
+        """A connection that nobody uses; another thread may be quicker."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _connected(self, request_id: object) -> http.client.HTTPConnection:
         place = urlsplit(self._url)
@@ -223,6 +227,12 @@ class Bridge:
 
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _id_of(message: dict[str, Any]) -> int | str | None:
+    """A request's id; None of a notification, and of what the exchange will refuse."""
+    found = message.get("id")
+    return found if isinstance(found, int | str) else None
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[bytes]:

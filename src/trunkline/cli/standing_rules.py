@@ -1,140 +1,40 @@
-"""``approve --always``: the rule that would have allowed what was asked, shown, written to the file, and in force.
+"""``approve --always``: the rule that would have allowed what was asked, by what the exchange says of its rules.
 
-Owns which rule that is and where it stands among the others. Does not own policy: what the rules say is asked of the
-exchange, and what they are after the change is what it reads from the file.
-
-Invariant: the file says afterwards what it said before and the shown rules, or it is as it was.
+Which rule that is and how it is written is in ``trunkline.standing_rules``.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import tomllib
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from trunkline import standing_rules
 from trunkline.cli.client import ExchangeClient, at
 from trunkline.cli.terminal import CommandFailed
-
-_HEADER: Final = re.compile(r"^[ \t]*\[\[[ \t]*policy[ \t]*\.[ \t]*rule[ \t]*\]\]", re.MULTILINE)
-_OF_THE_FILE: Final = re.compile(r"rule-([0-9]+)")
-
-
-class StandingRule:
-    """The rules for one question, and the number of the file's rule that they stand before; None: at the end."""
-
-    def __init__(self, text: str, before: int | None) -> None:
-        self.text = text
-        self._before = before
-
-    def placed_in(self, content: str) -> str:
-        """The file's content with the rules in it; ``CommandFailed`` if they do not fit in."""
-        found = list(_HEADER.finditer(content))
-        if self._before is None:
-            changed = f"{content.rstrip()}\n\n{self.text}" if content.strip() else self.text
-        elif self._before <= len(found):
-            at_ = found[self._before - 1].start()
-            changed = f"{content[:at_]}{self.text}\n{content[at_:]}"
-        else:
-            raise _cannot_write(self.text)
-        if _rules(changed, self.text) != self._expected(content):
-            raise _cannot_write(self.text)
-        return changed
-
-    def _expected(self, content: str) -> tuple[Any, Any]:
-        tables = tomllib.loads(content)
-        rules = list(tables.get("policy", {}).get("rule", []))
-        at_ = len(rules) if self._before is None else self._before - 1
-        rules[at_:at_] = tomllib.loads(self.text)["policy"]["rule"]
-        return _without_rules(tables), rules
-
-
-def _rules(content: str, text: str) -> tuple[Any, Any]:
-    try:
-        tables = tomllib.loads(content)
-    except tomllib.TOMLDecodeError:
-        raise _cannot_write(text) from None
-    return _without_rules(tables), tables.get("policy", {}).get("rule", [])
-
-
-def _without_rules(tables: dict[str, Any]) -> dict[str, Any]:
-    policy = {key: value for key, value in tables.get("policy", {}).items() if key != "rule"}
-    others = {key: value for key, value in tables.items() if key != "policy"}
-    return {**others, "policy": policy}
-
-
-def _cannot_write(text: str) -> CommandFailed:
-    message = "the rules of this file are written in a way that a command cannot add to; add this by hand"
-    return CommandFailed("state.conflict", message, below=text)
+from trunkline.standing_rules import NoStandingRule, StandingRule
 
 
 def rule_for(exchange: ExchangeClient, question: dict[str, Any]) -> StandingRule:
     """The rules that let through what a question asks about, from now on; ``CommandFailed`` says why there are none."""
-    if question["subject"] != "call":
-        raise CommandFailed("state.conflict", "only calls can be allowed from now on; answer this one by itself")
-    rules = {rule["id"]: rule for rule in exchange.get(at("policy"))["rules"]}
-    if "when" in rules.get(question.get("rule", ""), {}):
-        text = "it is asked because of what strangers wrote; that is asked each time. Answer this one by itself"
-        raise CommandFailed("state.conflict", text)
-    callers: list[str] = []
-    # The rules of the file that ask; None for one that is not of the file.
-    before: set[int | None] = set()
-    for caller in dict.fromkeys((*question.get("chain", ()), question["asked_by"])):
+
+    def check(caller: str) -> dict[str, Any]:
         body = {"caller": caller, "tool_id": question["tool_id"], "input": question.get("input", {})}
-        verdict = exchange.post(at("policy", "check"), body)
-        if verdict["decision"] != "ask":
-            continue
-        if "when" in rules.get(verdict["rule"], {}):
-            text = f"{verdict['rule']} asks under a condition, each time anew; answer this one by itself"
-            raise CommandFailed("state.conflict", text)
-        if verdict["rule"] not in rules:
-            text = f"it is not a rule of the configuration that asks but {verdict['rule']}: answer this one by itself"
-            raise CommandFailed("state.conflict", text)
-        callers.append(caller)
-        own = _OF_THE_FILE.fullmatch(verdict["rule"])
-        before.add(int(own[1]) if own else None)
-    if not callers:
-        raise CommandFailed("state.conflict", "the rules of now do not ask about it; answer this one by itself")
-    if len(before) > 1:
-        # All before the first would be before a rule between them, which may deny.
-        text = "several rules ask about it, and what stands between them would be passed over; add a rule by hand"
-        raise CommandFailed("state.conflict", text)
-    text = "\n".join(_written(caller, question["tool_id"], question["approval_id"]) for caller in callers)
-    return StandingRule(text, before.pop())
+        verdict: dict[str, Any] = exchange.post(at("policy", "check"), body)
+        return verdict
 
-
-def _written(caller: str, tool: str, approval_id: str) -> str:
-    name = f"agent:{caller.removeprefix('opensentience:')}" if caller.startswith("opensentience:") else caller
-    head = f"[[policy.rule]]\ncaller = {json.dumps(name)}\ntool = {json.dumps(tool)}\n"
-    return (
-        f'{head}decision = "ask"\nwhen = "untrusted"\nreason = "what strangers wrote is part of this conversation"\n\n'
-        f'{head}decision = "allow"\nreason = "allowed from now on, when {approval_id} was answered"\n'
-    )
+    try:
+        return standing_rules.rule_for(question, exchange.get(at("policy"))["rules"], check)
+    except NoStandingRule as none:
+        raise _failed(none) from None
 
 
 def put_in_force(exchange: ExchangeClient, file: Path, rule: StandingRule) -> None:
     """Write the rules into the file and have it read again; if it cannot be used, it is as it was."""
     try:
-        before = file.read_text() if file.exists() else ""
-        _replace(file, rule.placed_in(before))
-        try:
-            exchange.post(at("reload"))
-        except CommandFailed:
-            _replace(file, before)
-            raise
-    except OSError as error:
-        raise CommandFailed("state.conflict", f"{file}: {error.strerror}", below=rule.text) from None
+        standing_rules.put_in_force(file, rule, lambda: exchange.post(at("reload")))
+    except NoStandingRule as none:
+        raise _failed(none) from None
 
 
-def _replace(file: Path, content: str) -> None:
-    real = file.resolve()
-    part = real.with_name(f".{real.name}.{os.getpid()}")
-    mode = real.stat().st_mode & 0o777 if real.exists() else 0o600
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "w") as writer:
-        writer.write(content)
-        writer.flush()
-        os.fsync(writer.fileno())
-    part.replace(real)
+def _failed(none: NoStandingRule) -> CommandFailed:
+    return CommandFailed("state.conflict", str(none), below=none.rule)

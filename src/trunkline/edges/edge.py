@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Raw, Struct
 
 from trunkline.config import Config
-from trunkline.edges.piped import StartPiped, start_nothing
-from trunkline.model import Manifest, ProcessIdentity
+from trunkline.edges.piped import NoPrograms, Programs, StartPiped, start_nothing
+from trunkline.model import AgentView, Manifest, ProcessIdentity
 
 if TYPE_CHECKING:
     from trunkline.edges.doors import Door
-    from trunkline.edges.exchange import Feed, Operator, Views
+    from trunkline.edges.exchange import AgentAction, Feed, Operator, Views
 
 
 # What our credentials begin with, whatever their length: by this they are recognised, and masked, wherever they appear.
@@ -105,6 +105,10 @@ class EdgeOff(Exception):
         self.is_chosen = is_chosen
 
 
+def _forget_secret(_name: str, _secret: str) -> None:
+    """For an exchange whose record nobody reads."""
+
+
 class Surroundings(Struct, frozen=True):
     """What an edge is given when it is made: the exchange, the configuration, and where and what it is part of."""
 
@@ -125,6 +129,10 @@ class Surroundings(Struct, frozen=True):
     entropy: Callable[[int], bytes] = secrets.token_bytes
     # Has a program started whose stdin and stdout are pipes to the edge.
     start_piped: StartPiped = start_nothing
+    # Keeps programs running that an edge makes agents of.
+    programs: Programs = NoPrograms()
+    # Has a secret masked wherever it appears from now on, under a name that is shown instead.
+    know_secret: Callable[[str, str], None] = _forget_secret
 
 
 class RunningEdge:
@@ -145,6 +153,17 @@ class RunningEdge:
 
     def reload(self) -> None:
         """Read again what stands in files of its own; ``ConfigError`` if one cannot be used: then nothing changes."""
+
+    def configured(self, config: Config) -> None:
+        """Another configuration is in force. Only edges without a section of their own have something to do here."""
+
+    def agents(self) -> Sequence[AgentView]:
+        """Agents that this edge looks after and that have no process here, also those that are away, and why."""
+        return ()
+
+    def steer(self, agent_id: str, action: AgentAction) -> bool:  # noqa: ARG002  (those that have agents do)
+        """Start, stop or restart one of these; False if there is none of this id."""
+        return False
 
     def ready(self) -> Mapping[str, str | None]:
         """What this edge adds to ``ready.json`` once it runs: where it can be reached."""

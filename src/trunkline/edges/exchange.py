@@ -35,6 +35,7 @@ from trunkline.model import (
     ToolView,
     Verdict,
 )
+from trunkline.standing_rules import StandingRule
 
 
 class Sink(Protocol):
@@ -261,6 +262,11 @@ class Operator(Protocol):
 
     def status(self) -> dict[str, object]:
         """Figures for a person and for ``/metrics``."""
+
+    def put_in_force(self, rule: StandingRule) -> None:
+        """Write rules into the configuration's file and read it again. ``NoStandingRule`` or ``ConfigError`` if that
+        cannot be done: then nothing changed.
+        """
 
     def reload(self) -> dict[str, list[str]]:
         """Read the configuration again; which agents were started, restarted and stopped for it,

@@ -15,6 +15,7 @@ from trunkline.edges.edge import Edge
 from trunkline.edges.http.edge import HTTP
 from trunkline.edges.jobs.edge import JOBS
 from trunkline.edges.mcp.edge import MCP
+from trunkline.edges.mounts.edge import MOUNTS
 from trunkline.edges.nostr.edge import NOSTR
 from trunkline.edges.opensentience.edge import OPENSENTIENCE
 from trunkline.edges.ossa.edge import OSSA
@@ -22,10 +23,11 @@ from trunkline.edges.pylon.edge import PYLON
 from trunkline.edges.spaces.edge import SPACES
 from trunkline.edges.topics.edge import TOPICS
 
-EDGES: Final[tuple[Edge, ...]] = (TOPICS, SPACES, JOBS, OPENSENTIENCE, CHIFFON, OSSA, NOSTR, PYLON, MCP, CONSOLE, HTTP)
+EDGES: Final[tuple[Edge, ...]] = (
+    TOPICS, SPACES, JOBS, OPENSENTIENCE, CHIFFON, OSSA, NOSTR, PYLON, MCP, MOUNTS, CONSOLE, HTTP,
+)  # fmt: skip
 
 # Sections of trunkline.toml for edges that this release does not have, each with its key in ``ready.json``.
 UNBUILT: Final[dict[str, str | None]] = {
-    "mcp": None,
     "cluster": None,
 }

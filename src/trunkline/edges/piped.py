@@ -1,7 +1,8 @@
 """A process with pipes: a program that an edge has started, and speaks with over its stdin and stdout.
 
 Owns the words between an edge and the host for it. The host starts it below the keeper, so that it ends with everything
-it started, also when the exchange is killed. Whether it is started again after its end is the edge's affair.
+it started, also when the exchange is killed. There are two kinds: one that was asked for once (``PipedSpec``), whose
+end is the edge's affair, and one that is kept (``Programs``), which the host starts again as it does launched agents.
 
 Invariant: of each process that was asked for, ``ended`` is the last that its owner hears, and is heard once.
 """
@@ -12,6 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from msgspec import Struct
+
+from trunkline.config import AgentProcess
+from trunkline.model import ProcessIdentity
 
 
 class PipedSpec(Struct, frozen=True):
@@ -83,3 +87,61 @@ def start_nothing(_: PipedSpec, owner: PipedOwner) -> PipedProcess:
     """For an exchange without processes."""
     owner.ended("this exchange starts no processes")
     return NotStarted()
+
+
+# --- programs that are kept -------------------------------------------------------------------------------------------
+
+
+class KeptRun(PipedProcess, Protocol):
+    """One run of a program that the host keeps running for an edge."""
+
+    @property
+    def run_id(self) -> str:
+        """By which its log is found."""
+
+    @property
+    def identity(self) -> ProcessIdentity:
+        """Its first process."""
+
+    @property
+    def token_sha256(self) -> str:
+        """What the agent that the edge makes of this run comes in with; the program itself is given no token."""
+
+    def hung(self, reason: str) -> None:
+        """It does not do its work: end it. What follows is decided as after a crash."""
+
+
+class KeptOwner(Protocol):
+    """For whom a program is kept. Of each run it hears ``began`` first and ``ended`` last, each once."""
+
+    def began(self, run: KeptRun) -> None:
+        """There is a process, and the hub knows of it."""
+
+    def received(self, data: bytes) -> None:
+        """Some bytes of its stdout, in any pieces."""
+
+    def ended(self, reason: str) -> None:
+        """Nothing of this run is left. Whether another one follows is the host's affair."""
+
+
+class Programs(Protocol):
+    """The host's side: what is kept runs, is isolated, restarted, listed, steered and logged as a launched agent is."""
+
+    def keep(self, program: AgentProcess, owner: KeptOwner, *, edge: str, table: str) -> None:
+        """Run this from now on; one of the same id in another form is replaced.
+
+        ``edge`` is whose agent it is, ``table`` where it is configured, for advice to people.
+        """
+
+    def release(self, agent_id: str) -> None:
+        """Run it no longer. Its owner hears ``ended`` if it ran."""
+
+
+class NoPrograms:
+    """For an exchange without processes."""
+
+    def keep(self, program: AgentProcess, owner: KeptOwner, *, edge: str, table: str) -> None:
+        """Nothing is started."""
+
+    def release(self, agent_id: str) -> None:
+        """Nothing runs."""

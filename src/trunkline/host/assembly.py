@@ -6,6 +6,7 @@ of the parts, nor when they start and stop.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from trunkline import events
 from trunkline.config import Config
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import AgentAction
-from trunkline.edges.piped import StartPiped, start_nothing
+from trunkline.edges.piped import NoPrograms, Programs, StartPiped, start_nothing
 from trunkline.host.anchoring import Anchoring
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating
@@ -29,6 +30,7 @@ from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.model import HubSettings, ProcessIdentity
 
+log = logging.getLogger("trunkline")
 R = TypeVar("R", bound=Runner)
 
 
@@ -58,12 +60,16 @@ class Plan(Struct, frozen=True, kw_only=True):
     agent_warnings: Callable[[], list[str]] = list
     # Starts programs that edges speak with over pipes.
     start_piped: StartPiped = start_nothing
+    # Keeps programs running that edges make agents of.
+    programs: Programs = NoPrograms()
     # How far the record is signed and published, if it is.
     anchoring: Anchoring | None = None
     # Who finds calls by what is in them.
     searcher: Searcher = NoIndex()
     # Figures of the disk, where there is one.
     storage: Callable[[], dict[str, int]] = dict
+    # Where the rules are written, if they are in a file.
+    config_file: Path | None = None
     # The last lines that an agent printed, by its id.
     agent_log: Callable[[str, int], list[str] | None] = lambda _agent_id, _count: None
 
@@ -93,17 +99,27 @@ def assemble(
     )
     hub.fold(ledger.reader.recovery())
     hub.stored(ledger.durable)
-    runner = make_runner(hub, Masker(plan.masked))
-    views = Reading(runner, ledger.reader, processes, plan.searcher)
+    masker = Masker(plan.masked)
+    runner = make_runner(hub, masker)
+    views = Reading(runner, ledger.reader, processes, plan.searcher, edges.agents)
+
+    def know_secret(name: str, secret: str) -> None:
+        try:
+            ledger.add_secret(name, secret)
+            masker.add(name, secret)
+        except ValueError as problem:
+            log.warning("%s: it may appear in the record", problem)
+
     operator = Operating(
         runner,
         edges,
         reload=plan.reload,
-        steer=plan.steer,
+        steer=lambda agent_id, action: plan.steer(agent_id, action) or edges.steer(agent_id, action),
         agent_warnings=plan.agent_warnings,
         anchoring=plan.anchoring,
         storage=plan.storage,
         agent_log=plan.agent_log,
+        config_file=plan.config_file,
     )
     surroundings = Surroundings(
         feed=runner,
@@ -118,6 +134,8 @@ def assemble(
         key=derived(ledger.mac_key, b"trunkline edges 1"),
         entropy=plan.entropy,
         start_piped=plan.start_piped,
+        programs=plan.programs,
+        know_secret=know_secret,
     )
     edges.make(surroundings)
     edges.prepare()

@@ -166,20 +166,20 @@ def is_visible(view: View, path: str) -> bool:
     return is_below(path, view.folder) or path == view.socket or _below_any(path, inside) or _is_system(path)
 
 
-def advice(view: View, printed: str) -> str:
+def advice(view: View, printed: str, table: str = "[[agent]]") -> str:
     """What to add to the configuration, if the last lines of an agent that failed name a path that it cannot see.
 
     The last such line counts: the error that ended a program is what it prints last.
     """
     for line in reversed(printed.splitlines()):
         for path in dict.fromkeys(match[1].rstrip(".") for match in _PATH.finditer(line)):
-            said = _advice_for(view, path, line)
+            said = _advice_for(view, path, line, table)
             if said:
                 return said
     return ""
 
 
-def _advice_for(view: View, path: str, line: str) -> str:
+def _advice_for(view: View, path: str, line: str, table: str) -> str:
     if _is_system(path) or is_below(path, view.folder) or path == view.socket or _below_any(path, view.writable):
         return ""
     is_read_only = _READ_ONLY.search(line) is not None
@@ -192,12 +192,12 @@ def _advice_for(view: View, path: str, line: str) -> str:
     if is_visible(view, path):
         if not is_refused:
             return ""
-        return f'it named {path}, which its sandbox shows it to read only: add write = ["{folder}"] to its [[agent]]'
+        return f'it named {path}, which its sandbox shows it to read only: add write = ["{folder}"] to its {table}'
     is_there = os.path.exists(path)
     if not is_there and not (is_refused and os.path.isdir(folder)):
         return ""
     key = "write" if is_read_only or not is_there else "read"
-    return f'it named {path}, which its sandbox does not show it: add {key} = ["{folder}"] to its [[agent]]'
+    return f'it named {path}, which its sandbox does not show it: add {key} = ["{folder}"] to its {table}'
 
 
 # --- for bubblewrap and for Landlock ----------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def bubblewrap_plan(view: View, program: str) -> dict[str, Any]:
             *(word for way in view.hidden for word in ("--tmpfs", way)),
             *_binds(inside, view.writable),
             "--bind", view.folder, view.folder,
-            "--ro-bind-try", view.socket, view.socket,
+            *(["--ro-bind-try", view.socket, view.socket] if view.socket else []),
             *(word for way in view.hidden for word in ("--remount-ro", way)),
             *([] if view.cwd == "/" else ["--dir", view.cwd] if not is_visible(view, view.cwd) else []),
             "--remount-ro", "/",

@@ -17,14 +17,16 @@ from typing import Final, TypeVar
 from trunkline.config import Config
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import Edge, EdgeOff, Launcher, RunningEdge, Surroundings, TokenKind
-from trunkline.edges.exchange import Feed
+from trunkline.edges.exchange import AgentAction, Feed
 from trunkline.errors import ConfigError, InvariantBroken, LedgerError, where_raised
+from trunkline.model import AgentView
 
 log = logging.getLogger("trunkline")
 T = TypeVar("T")
 # What is told of an edge that cannot tell it itself, by a defect.
 NOWHERE: Final[Mapping[str, str | None]] = {}
 NONE: Final[Sequence[str]] = ()
+NO_AGENTS: Final[Sequence[AgentView]] = ()
 NOT_TOLD: Final[Mapping[str, object]] = {"note": "a defect keeps it from telling how it is"}
 
 # What one edge may take to say goodbye and to end what it runs. Each has deadlines of its own, of seconds; this one
@@ -206,6 +208,22 @@ class Edges:
         for running in self._running.values():
             running.reload()
         self._config = config
+
+    def configured(self) -> None:
+        """The configuration of the last ``reload`` is in force everywhere else."""
+        for running in list(self._running.values()):
+            try:
+                running.configured(self._config)
+            except Exception as error:  # noqa: BLE001  (the boundary of an edge)
+                self._feed.failed(0, error)
+
+    def agents(self) -> list[AgentView]:
+        """Agents that edges look after themselves."""
+        return [view for running in self._running.values() for view in self._told(running.agents, NO_AGENTS)]
+
+    def steer(self, agent_id: str, action: AgentAction) -> bool:
+        """Start, stop or restart one of these; False if there is none of this id."""
+        return any(running.steer(agent_id, action) for running in self._running.values())
 
 
 def _only(found: list[T], what: str) -> T:

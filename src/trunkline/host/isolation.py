@@ -145,7 +145,7 @@ def leave_place(home: Path) -> None:
 
 
 def user_plan(home: Path, folder: Path, socket: str, cwd: str) -> dict[str, Any]:
-    """What the keeper is told for an agent with a user of its own."""
+    """What the keeper is told for an agent with a user of its own; without ``socket`` it is shown none."""
     place = Path(place_of(home))
     try:
         place.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -154,11 +154,13 @@ def user_plan(home: Path, folder: Path, socket: str, cwd: str) -> dict[str, Any]
     # No user: the group of all agents of this home that have users of their own, to whom the socket is opened. Its
     # folder stays closed, so that only they reach it, where it is shown to them.
     group = _free(folder.parent, folder.parent)
-    with contextlib.suppress(FileNotFoundError):
-        os.chown(socket, -1, group)
-        Path(socket).chmod(0o660)
-    # No id begins with a dot.
-    shown = [(str(folder), f"{place}/{folder.name}"), (socket, f"{place}/.agents.sock")]
+    shown = [(str(folder), f"{place}/{folder.name}")]
+    if socket:
+        with contextlib.suppress(FileNotFoundError):
+            os.chown(socket, -1, group)
+            Path(socket).chmod(0o660)
+        # No id begins with a dot.
+        shown.append((socket, f"{place}/.agents.sock"))
     return {"kind": "user", "uid": own_uid(folder), "group": group, "place": str(place), "shown": shown, "cwd": cwd}
 
 

@@ -4,7 +4,7 @@ It starts agents, ends them with everything below them, and copies what they pri
 when to start and stop is the supervisor's business, at the other end of a socket pair. One JSON object a line::
 
     {"do": "begin", "mask", "run_variable"}                         how to mask logs, how to know a run; first, once
-    {"do": "launch", "run_id", "argv", "env", "token", "cwd", "log", "max_log_bytes", "isolation", "pipes"}
+    {"do": "launch", "run_id", "argv", "env", "secrets", "cwd", "log", "max_log_bytes", "isolation", "pipes"}
                                                                     fork, but do not run the command yet
     {"do": "go", "run_id"}                                          run it
     {"do": "stop", "run_id", "grace_s"}                             SIGTERM, and SIGKILL after the grace
@@ -266,7 +266,7 @@ class Keeper:
             # Here and not in the child: all children share it.
             import trunkline.host.confined  # noqa: F401
         program = find_program(command["argv"][0], command["cwd"], env.get("PATH", os.defpath))
-        log = RunLog(command["log"], command["max_log_bytes"], self._mask, command["token"])
+        log = RunLog(command["log"], command["max_log_bytes"], self._mask, command["secrets"])
         ends: list[int] = []
         with ExitStack() as undo, ExitStack() as childs:
             undo.callback(log.close)

@@ -8,6 +8,7 @@ Does not own how a configuration is read again (``up``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from trunkline.edges.edge import TokenKind
 from trunkline.edges.exchange import AgentAction, Operator, Watcher
@@ -16,6 +17,7 @@ from trunkline.host.edges import Edges
 from trunkline.host.runner import Runner
 from trunkline.hub import views
 from trunkline.model import Policy, SubscriptionView, TokenView
+from trunkline.standing_rules import NoStandingRule, StandingRule, put_in_force
 
 
 class Operating(Operator):
@@ -32,6 +34,7 @@ class Operating(Operator):
         anchoring: Anchoring | None,
         storage: Callable[[], dict[str, int]] = dict,
         agent_log: Callable[[str, int], list[str] | None] = lambda _agent_id, _count: None,
+        config_file: Path | None = None,
     ) -> None:
         self._runner = runner
         self._edges = edges
@@ -41,6 +44,7 @@ class Operating(Operator):
         self._anchoring = anchoring
         self._storage = storage
         self._agent_log = agent_log
+        self._config_file = config_file
 
     def tokens(self) -> list[TokenView]:
         """The standing credentials."""
@@ -68,6 +72,12 @@ class Operating(Operator):
             figures["entries_anchored"] = self._anchoring.published
             warnings += self._anchoring.warnings()
         return {**figures, "warnings": warnings}
+
+    def put_in_force(self, rule: StandingRule) -> None:
+        """Write rules into the configuration's file and read it again."""
+        if self._config_file is None:
+            raise NoStandingRule("there is no file of rules here", rule.text)
+        put_in_force(self._config_file, rule, self._reload)
 
     def reload(self) -> dict[str, list[str]]:
         """Read the configuration again."""

@@ -194,7 +194,7 @@ class PipedProcesses:
                 "run_id": run_id,
                 "argv": spec.command,
                 "env": {**passed_on(os.environ), **spec.env, **marks},
-                "token": "",
+                "secrets": [],
                 "cwd": spec.cwd,
                 "log": str(logs / f"{run_id}.log"),
                 "max_log_bytes": spec.max_log_bytes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 import msgspec
@@ -61,11 +61,20 @@ class NoIndex:
 class Reading(Views):
     """The views of one exchange."""
 
-    def __init__(self, runner: Runner, reader: Reader, processes: Processes, searcher: Searcher) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        reader: Reader,
+        processes: Processes,
+        searcher: Searcher,
+        of_edges: Callable[[], list[AgentView]] = list,
+    ) -> None:
+        """``of_edges`` are the agents that edges look after, beside those that are processes here."""
         self._runner = runner
         self._hub = runner.hub
         self._reader = reader
         self._processes = processes
+        self._of_edges = of_edges
         self._searcher = searcher
         # Large outputs by their hashes, and whose calls they belong to, as far as somebody looked.
         self._large: dict[tuple[str, str], None] = {}
@@ -83,7 +92,7 @@ class Reading(Views):
     def agents(self) -> list[AgentView]:
         """All agents, launched or attached."""
         found = {agent.agent_id: views.agent(self._hub, agent) for agent in self._hub.registry.agents.values()}
-        for run in self._processes.views():
+        for run in (*self._processes.views(), *self._of_edges()):
             attached = found.get(run.agent_id)
             if attached is None:
                 found[run.agent_id] = run

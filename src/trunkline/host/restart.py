@@ -71,6 +71,7 @@ class Life:
         self.wake_at: float | None = None
         self._started_at = 0.0
         self._starts_again = False
+        self._is_given_up = False
         self._waits = 0
         self._quick_ends: list[float] = []
 
@@ -109,7 +110,7 @@ class Life:
             # Whoever stopped it may have said why.
             self._rest(State.STOPPED, self.note)
             return None
-        if self.restart == "never" or (self.restart == "on-failure" and code == 0):
+        if self._is_given_up or self.restart == "never" or (self.restart == "on-failure" and code == 0):
             self._rest(State.CRASHED if code else State.STOPPED, f"{how}; {START_AGAIN}")
             return None
         if now - self._started_at >= STEADY_S:
@@ -125,6 +126,10 @@ class Life:
         self._rest(State.BACKOFF, how)
         self.wake_at = now + wait_s
         return None
+
+    def give_up(self) -> None:
+        """The end that follows is one that another try would not change."""
+        self._is_given_up = True
 
     def wake(self, now: float) -> Step | None:
         """Time passed; launch again if the wait is over."""
@@ -151,7 +156,7 @@ class Life:
     def _launch(self, now: float) -> Step:
         self._rest(State.STARTING, "")
         self._started_at = now
-        self._starts_again = False
+        self._starts_again = self._is_given_up = False
         return Step.LAUNCH
 
     def _rest(self, state: State, note: str) -> None:

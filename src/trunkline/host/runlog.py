@@ -11,13 +11,15 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 # The rest of a longer line is left out. 16 KiB is where Docker cuts them.
 MAX_LINE_BYTES: Final = 16_384
 # Cut off in addition at the end of a cut line, where half a secret may stand that no pattern knows any more.
 HALF_SECRET_BYTES: Final = 256
+# As for the record.
+SHORTEST_SECRET: Final = 8
 
 MASKED: Final = b"[masked]"
 NOT_MASKED: Final = b"[trunkline: %d bytes left out, they could not be masked]"
@@ -46,14 +48,15 @@ def spellings(secret: bytes) -> tuple[bytes, ...]:
 class RunLog:
     """The log of one run. ``feed`` takes what was printed, in pieces of any size; ``close`` writes what is left."""
 
-    def __init__(self, path: str, max_bytes: int, mask: Callable[[bytes], bytes], token: str) -> None:
+    def __init__(self, path: str, max_bytes: int, mask: Callable[[bytes], bytes], secrets: Iterable[str]) -> None:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120  (no pathlib in the keeper)
         # Never an existing file, never through a link.
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._max_bytes = max_bytes
         self._mask = mask
-        # A program that got no token has none to print.
-        self._secrets = spellings(token.encode()) if token else ()
+        # What its program was given, and could print. A short one cannot be told from ordinary text.
+        given = (secret.encode(errors="surrogateescape") for secret in secrets)
+        self._secrets = tuple(form for secret in given if len(secret) >= SHORTEST_SECRET for form in spellings(secret))
         self._line = bytearray()
         self._line_bytes = 0
         self._end = 0

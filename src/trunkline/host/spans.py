@@ -1,4 +1,4 @@
-"""One span of OpenTelemetry for each call, told to a collector by OTLP over HTTP (``[otel] endpoint``).
+"""One span of OpenTelemetry for each call, told to a collector by OTLP (``[otel] endpoint``).
 
 Owns what a span says, and telling it. Spans are made of the lines that everybody who watches sees, masked as those
 are: names, times and outcomes, never an input or an output. Does not own which trace a call belongs to (``traces``).

@@ -22,24 +22,27 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
-
+from trunkline.config import AgentProcess
 from trunkline.edges.edge import Launcher, new_bearer
 from trunkline.edges.exchange import AgentAction
-from trunkline.errors import ConfigError
+from trunkline.edges.piped import KeptOwner, PipedSpec
+from trunkline.errors import ConfigError, SecretMissing
 from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
 from trunkline.host import isolation, processes
-from trunkline.host.confinement import Subject, View, advice, environment_inside, make_view
-from trunkline.host.isolation import Isolation, Sandbox, Wanted
+from trunkline.host.confinement import Subject, advice, environment_inside, make_view
+from trunkline.host.isolation import Sandbox
 from trunkline.host.keeper import KILL_WAIT_S
 from trunkline.host.keeper_link import KeeperLink, Report, end_leftovers, end_strays
-from trunkline.host.launch import CANNOT_RUN, LaunchError, find_program, passed_on
+from trunkline.host.kept import Kept, KeptPipes
+from trunkline.host.launch import CANNOT_RUN, LaunchError, find_program
 from trunkline.host.log_mask import mask_log
 from trunkline.host.piped import PipedProcesses
-from trunkline.host.restart import STOPPED_BY_HAND, Life, Restart, State, Step, how_it_ended
+from trunkline.host.restart import STOPPED_BY_HAND, State, Step, how_it_ended
 from trunkline.host.run_files import forget_old_logs, new_run_id
+from trunkline.host.supervised import Agent, AgentSpec, Run, environment
 from trunkline.host.watched_files import FileWatch, Looks, look_at_files
-from trunkline.model import AgentView, Manifest, Peer, ProcessIdentity
+from trunkline.model import AgentView, Peer, ProcessIdentity
+from trunkline.secret_references import Found, may_wait
 
 log = logging.getLogger("trunkline")
 
@@ -55,66 +58,6 @@ LAST_LINES_BYTES: Final = 8192
 MAX_SAID_CHARS: Final = 120
 # Between two tries to get a keeper, on a machine without memory, or where one dies at once.
 KEEPER_WAIT_S: Final = 1.0
-
-
-class AgentSpec(Struct, frozen=True):
-    """How an agent is run. All paths are absolute. ``isolation`` None is a sandbox where one holds, else none."""
-
-    agent_id: str
-    command: tuple[str, ...]
-    cwd: str
-    restart: Restart = "on-failure"
-    manifest: str | None = None
-    env: dict[str, str] = {}
-    stop_grace_s: float = 5.0
-    max_log_bytes: int = 10_485_760
-    isolation: Wanted | None = "none"
-    read: tuple[str, ...] = ()
-    write: tuple[str, ...] = ()
-    network: bool = True
-    watch: bool = False
-
-    def __repr__(self) -> str:
-        """Without ``env`` and ``command``, which is where people put secrets."""
-        return f"AgentSpec({self.agent_id!r})"
-
-
-class Run(Struct):
-    """One run of an agent, from the command to launch it to the report of its end."""
-
-    run_id: str
-    agent: Agent
-    token_sha256: str
-    manifest: Manifest | None
-    process: ProcessIdentity | None = None
-    # What it sees in its sandbox, the user that it is if not ours, and when it began.
-    view: View | None = None
-    uid: int | None = None
-    began_at: float = 0.0
-    # Whether it ever came in, and why it was ended by us, if it was.
-    has_come: bool = False
-    ended_for: str = ""
-
-
-class Agent:
-    """One supervised agent."""
-
-    def __init__(self, spec: AgentSpec) -> None:
-        self.spec = spec
-        self.life = Life(spec.restart)
-        self.run: Run | None = None
-        self.is_removed = False
-        # Since when it runs and is not well; None while it is.
-        self.unwell_since: float | None = None
-        # What its last run got; None before the first.
-        self.isolation: Isolation | None = None
-        # Its files as they were when it was started last, if they are watched; None before the first look.
-        self.files: FileWatch | None = None
-
-    @property
-    def is_stopped_by_hand(self) -> bool:
-        """Whether a person stopped it, and nobody has started it since."""
-        return self.life.note == STOPPED_BY_HAND
 
 
 class Supervisor:
@@ -136,6 +79,9 @@ class Supervisor:
         self._clock = clock
         self._jitter = jitter
         self._feed: Callable[[Sequence[Event]], None]
+        self._know_secret: Callable[[str, str], None]
+        # Lookups of secrets that take a while.
+        self._looking: set[asyncio.Task[None]] = set()
         self._agents: dict[str, Agent] = {}
         self._runs: dict[str, Run] = {}
         self._by_root: dict[int, Run] = {}
@@ -154,13 +100,20 @@ class Supervisor:
 
     # --- what the exchange asks for -----------------------------------------------------------------------------------
 
-    async def start(self, feed: Callable[[Sequence[Event]], None], specs: Sequence[AgentSpec]) -> None:
-        """Start the keeper, then the agents. Events go to ``feed`` from here on."""
+    async def start(
+        self,
+        feed: Callable[[Sequence[Event]], None],
+        specs: Sequence[AgentSpec],
+        know_secret: Callable[[str, str], None] = lambda _name, _secret: None,
+    ) -> None:
+        """Start the keeper, then the agents. Events go to ``feed``, and secrets of agents to ``know_secret``."""
         self._feed = feed
+        self._know_secret = know_secret
         processes.become_subreaper()
         end_leftovers(str(self._home), self._launcher)
         await self._open_keeper()
-        if any(spec.isolation in {None, "sandbox"} for spec in specs):
+        kept = [agent.spec for agent in self._agents.values()]
+        if any(spec.isolation in {None, "sandbox"} for spec in (*specs, *kept)):
             self._sandbox = await asyncio.to_thread(isolation.probe)
         self.reload(specs)
 
@@ -174,6 +127,10 @@ class Supervisor:
         wanted = {spec.agent_id for spec in specs}
         for agent_id in sorted(self._agents.keys() - wanted):
             agent = self._agents[agent_id]
+            if agent.kept is not None and not agent.is_removed:
+                # Whether it is wanted is its edge's affair.
+                self._perform(agent, agent.life.retry(self._clock()))
+                continue
             if not agent.is_removed:
                 done["stopped"].append(agent_id)
             agent.is_removed = True
@@ -205,11 +162,28 @@ class Supervisor:
         try:
             if spec.manifest is not None:
                 self._launcher.read_manifest(Path(spec.manifest), spec.agent_id)
-            find_program(spec.command[0], spec.cwd, environment(spec, {}, os.environ)["PATH"])
+            find_program(spec.command[0], spec.cwd, environment(spec.env, {}, os.environ)["PATH"])
         except (ConfigError, LaunchError) as problem:
             done.setdefault("cannot_start", []).append(f"{spec.agent_id}: {problem}")
             return True
         return False
+
+    def keep(self, program: AgentProcess, owner: KeptOwner, *, edge: str, table: str) -> None:
+        """Run a program for an edge: ``edges.piped.Programs``. Before ``start`` it is only noted."""
+        spec, known = AgentSpec.of(program), self._agents.get(program.id)
+        if known is None:
+            self._agents[program.id] = known = Agent(spec)
+        known.spec, known.kept, known.is_removed = spec, Kept(owner, edge, table), False
+        known.life.restart = spec.restart
+        if self._link is not None or self._replacing is not None:
+            self._perform(known, known.life.start(self._clock()))
+
+    def release(self, agent_id: str) -> None:
+        """Run it no longer."""
+        agent = self._agents.get(agent_id)
+        if agent is not None:
+            agent.is_removed = True
+            self._perform(agent, agent.life.stop())
 
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Start, stop or restart one agent as it is configured; False if there is none of this id."""
@@ -242,9 +216,13 @@ class Supervisor:
             patience_s = HUNG_S if run.has_come else NEVER_CAME_S
             if now - agent.unwell_since >= patience_s and not run.ended_for:
                 what = "was silent" if run.has_come else "did not come in"
-                run.ended_for = f"{what} for {patience_s:.0f} s and was ended"
-                self._feed([Noticed("agent.hung", "host", agent.spec.agent_id, run.ended_for)])
-                self._send({"do": "stop", "run_id": run.run_id, "grace_s": agent.spec.stop_grace_s})
+                self._end_hanging(run, f"{what} for {patience_s:.0f} s and was ended")
+
+    def _end_hanging(self, run: Run, why: str) -> None:
+        if not run.ended_for and run.agent.run is run:
+            run.ended_for = why
+            self._feed([Noticed("agent.hung", "host", run.agent.spec.agent_id, why)])
+            self._send({"do": "stop", "run_id": run.run_id, "grace_s": run.agent.spec.stop_grace_s})
 
     async def look_at_files(self) -> None:
         """Restart each watched agent whose files changed; one that fell is started, one stopped by hand is not."""
@@ -292,7 +270,7 @@ class Supervisor:
         return [
             AgentView(
                 agent_id=agent_id,
-                edge=self._launcher.edge,
+                edge=self._launcher.edge if agent.kept is None else agent.kept.edge,
                 state=agent.life.state.value,
                 pid=agent.run.process.pid if agent.run is not None and agent.run.process is not None else None,
                 run_id=agent.run.run_id if agent.run is not None else None,
@@ -306,11 +284,15 @@ class Supervisor:
     def warnings(self) -> list[str]:
         """Agents that run without isolation though nobody said that they may, in one line."""
         given = {agent_id: agent.isolation for agent_id, agent in self._agents.items() if agent.isolation is not None}
-        lacking = ", ".join(agent_id for agent_id, found in given.items() if found.is_lacking)
+        lacking = [agent_id for agent_id, found in given.items() if found.is_lacking]
         if not lacking or self._sandbox is None:
             return []
+        tables = " or ".join(dict.fromkeys(self._table_of(self._agents[agent_id]) for agent_id in lacking))
         why = f"nothing keeps these agents from the exchange's own files: no sandbox holds ({self._sandbox.why_not})"
-        return [f'{lacking}: {why}; isolation = "none" in an [[agent]] accepts that']
+        return [f'{", ".join(lacking)}: {why}; isolation = "none" in an {tables} accepts that']
+
+    def _table_of(self, agent: Agent) -> str:
+        return "[[agent]]" if agent.kept is None else agent.kept.table
 
     def run_of(self, pid: int, uid: int) -> str | None:
         """The launched run to whose session a process belongs, if any (decision 16)."""
@@ -342,56 +324,115 @@ class Supervisor:
         self._settle()
 
     def _launch(self, agent: Agent) -> None:
-        spec = agent.spec
         run_id = new_run_id(time.time())
         token = new_bearer()  # OS-135
-        agent.run = Run(run_id, agent, hashlib.sha256(token.encode()).hexdigest(), None)
+        agent.run = run = Run(run_id, agent, hashlib.sha256(token.encode()).hexdigest(), None)
+        if may_wait(agent.spec.env):
+            task = asyncio.get_running_loop().create_task(self._launch_later(run, token))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+            return
+        try:
+            found = Found(agent.spec.env, os.environ)
+        except SecretMissing as problem:
+            self._lacks_secret(run, problem)
+            return
+        self._launch_with(run, token, found)
+
+    async def _launch_later(self, run: Run, token: str) -> None:
+        """A keyring may ask its owner to unlock it: nobody else waits for that."""
+        try:
+            found = await asyncio.to_thread(Found, run.agent.spec.env, os.environ)
+        except SecretMissing as problem:
+            self._lacks_secret(run, problem)
+            return
+        if run.agent.life.state is State.STARTING:
+            self._launch_with(run, token, found)
+        else:
+            self._end(run, 0, "")
+
+    def _lacks_secret(self, run: Run, problem: SecretMissing) -> None:
+        # Another try would find the same.
+        run.agent.life.give_up()
+        self._end(run, CANNOT_RUN, f"a secret is missing: {problem}")
+
+    def _launch_with(self, run: Run, token: str, found: Found) -> None:
+        agent, run_id = run.agent, run.run_id
+        spec, launcher = agent.spec, self._launcher
+        for name, secret in found.secrets:
+            self._know_secret(name, secret)
+        given = {launcher.run_variable: run_id, launcher.home_variable: str(self._home)}
+        if agent.kept is None:
+            given = launcher.environment(spec.agent_id, run_id, token)
+        else:
+            run.pipes = self._pipes_of(run, agent.kept)
+            token = ""
         try:
             if spec.manifest is not None:
-                agent.run.manifest = self._launcher.read_manifest(Path(spec.manifest), spec.agent_id)
-            env, plan = self._isolated(agent, agent.run, self._launcher.environment(spec.agent_id, run_id, token))
+                run.manifest = launcher.read_manifest(Path(spec.manifest), spec.agent_id)
+            env, plan = self._isolated(agent, run, found.texts, given)
         except (ConfigError, LaunchError) as problem:
-            self._end(agent.run, CANNOT_RUN, str(problem))
+            self._end(run, CANNOT_RUN, str(problem))
             return
         except OSError as problem:
-            self._end(agent.run, CANNOT_RUN, f"what it may see cannot be worked out: {problem}")
+            self._end(run, CANNOT_RUN, f"what it may see cannot be worked out: {problem}")
             return
         logs = self._home / "logs" / spec.agent_id
         forget_old_logs(logs)
-        self._runs[run_id] = agent.run
+        self._runs[run_id] = run
         self._send(
             {
                 "do": "launch",
                 "run_id": run_id,
                 "argv": spec.command,
                 "env": env,
-                "token": token,
+                "secrets": [text for text in (token, *(secret for _, secret in found.secrets)) if text],
                 "cwd": spec.cwd,
                 "log": str(logs / f"{run_id}.log"),
                 "max_log_bytes": spec.max_log_bytes,
                 "isolation": plan,
+                "pipes": agent.kept is not None,
             }
         )
 
+    def _pipes_of(self, run: Run, kept: Kept) -> KeptPipes:
+        spec = run.agent.spec
+        return KeptPipes(
+            PipedSpec(spec.agent_id, spec.command, spec.cwd, stop_grace_s=spec.stop_grace_s),
+            kept.owner,
+            run.run_id,
+            run.token_sha256,
+            self._send,
+            hung=lambda why: self._end_hanging(run, why),
+            over=lambda code, reason: self._end(run, code, reason),
+        )
+
     def _isolated(
-        self, agent: Agent, run: Run, given: dict[str, str]
+        self, agent: Agent, run: Run, own: Mapping[str, str], given: dict[str, str]
     ) -> tuple[dict[str, str], dict[str, object] | None]:
-        """An agent's environment, and the plan of its isolation; ``LaunchError`` if it cannot have what was written."""
+        """An agent's environment, and the plan of its isolation; ``LaunchError`` if it cannot have what was written.
+
+        ``own`` is what its configuration sets there, ``given`` what the exchange does.
+        """
         spec = agent.spec
+        # Who is spoken with over pipes has nothing to look for at the agents' socket.
+        socket = self._launcher.socket if agent.kept is None else ""
         agent.isolation = None
         if spec.isolation in {None, "sandbox"} and self._sandbox is None:
             self._sandbox = isolation.probe()  # 50 ms, once: no agent needed it when the exchange started
         agent.isolation = isolation.choose(spec.isolation, self._sandbox or Sandbox(None))
-        env = environment(spec, given, os.environ)
+        env = environment(own, given, os.environ)
         if agent.isolation.kind == "none":
             return env, None
         folder = isolation.agent_folder(self._home, spec.agent_id)
         if agent.isolation.kind == "user":
-            plan = isolation.user_plan(self._home, folder, self._launcher.socket, spec.cwd)
+            plan = isolation.user_plan(self._home, folder, socket, spec.cwd)
             run.uid = plan["uid"]
             isolation.give_to(folder, plan["uid"])
-            (_, inside), (_, socket) = plan["shown"]
-            env = environment(spec, {**given, self._launcher.socket_variable: socket}, os.environ)
+            (_, inside), *shown = plan["shown"]
+            if shown:
+                given = {**given, self._launcher.socket_variable: shown[0][1]}
+            env = environment(own, given, os.environ)
             return {**env, **environment_inside(inside, self._launcher.home_variable)}, plan
         isolation.give_to(folder, os.geteuid())
         assert self._sandbox is not None
@@ -403,7 +444,7 @@ class Supervisor:
             subject,
             home=str(self._home),
             folder=str(folder),
-            socket=self._launcher.socket,
+            socket=socket,
             installed=isolation.own_code(str(self._home)),
         )
         return {**env, **environment_inside(str(folder), self._launcher.home_variable)}, self._sandbox.plan(run.view)
@@ -416,7 +457,11 @@ class Supervisor:
         if report["report"] != "launched":
             # One that hung did not end well, whatever it says in the end.
             code = report.get("code", CANNOT_RUN) or (-signal.SIGTERM if run.ended_for else 0)
-            self._end(run, code, run.ended_for or report["reason"])
+            reason = run.ended_for or report["reason"]
+            if run.pipes is None:
+                self._end(run, code, reason)
+            else:
+                run.pipes.exited(code, reason)
             return
         agent = run.agent
         run.began_at = self._clock()
@@ -425,7 +470,9 @@ class Supervisor:
         agent.life.launched()
         # The hub knows the token before the program that has it runs; one that is stopped already never runs.
         self._feed([AgentLaunched(agent.spec.agent_id, run.run_id, run.process, run.token_sha256, run.manifest)])
-        if agent.life.state is State.RUNNING:
+        if run.pipes is not None:
+            run.pipes.launched(run.process, report["pipes"], is_wanted=agent.life.state is State.RUNNING)
+        elif agent.life.state is State.RUNNING:
             self._send({"do": "go", "run_id": run.run_id})
 
     def _end(self, run: Run, code: int, reason: str) -> None:
@@ -435,7 +482,7 @@ class Supervisor:
         agent.run = None
         now = self._clock()
         if code and run.view is not None and not run.ended_for and now - run.began_at < SOON_S:
-            missed = advice(run.view, self._last_lines(agent.spec.agent_id, run.run_id))
+            missed = advice(run.view, self._last_lines(agent.spec.agent_id, run.run_id), self._table_of(agent))
             reason = f"{reason or how_it_ended(code)}; {missed}" if missed else reason
         elif code == 0 and not reason and now - run.began_at < SOON_S:
             # It left at once and found nothing wrong with that: its own last words say why.
@@ -520,15 +567,14 @@ class Supervisor:
         self.piped.keeper_lost()
         self._feed([Noticed("host.keeper_lost", "host", detail=f"{len(lost)} agents ended with it")])
         for run in lost:
-            self._end(run, -signal.SIGKILL, "the process that keeps the agents was killed")
+            reason = "the process that keeps the agents was killed"
+            if run.pipes is None:
+                self._end(run, -signal.SIGKILL, reason)
+            else:
+                run.pipes.exited(-signal.SIGKILL, reason)
         wait_s = KEEPER_WAIT_S if self._clock() - self._keeper_since < KEEPER_WAIT_S else 0.0
         while self._link is None and not self._is_stopping:
             await asyncio.sleep(wait_s)
             wait_s = KEEPER_WAIT_S
             with contextlib.suppress(OSError):
                 await self._open_keeper()
-
-
-def environment(spec: AgentSpec, given: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """All that an agent finds in its environment (decision 18); ``given`` is what its edge wants there."""
-    return {**passed_on(own), **spec.env, **given}

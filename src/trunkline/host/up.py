@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +31,7 @@ from msgspec import structs
 
 import trunkline
 from trunkline import events
-from trunkline.config import AgentProcess, Config
+from trunkline.config import Config
 from trunkline.config_file import load
 from trunkline.edges.edge import Edge, new_bearer
 from trunkline.edges.known import EDGES, UNBUILT
@@ -46,7 +46,8 @@ from trunkline.host.housekeeping import Housekeeping, storage_figures
 from trunkline.host.logs import is_kept, notice, set_up
 from trunkline.host.run_files import last_lines
 from trunkline.host.runner import Runner
-from trunkline.host.supervisor import AgentSpec, Supervisor
+from trunkline.host.supervised import AgentSpec
+from trunkline.host.supervisor import Supervisor
 from trunkline.hub.hub import Hub
 from trunkline.ledger.heads import public_key_of
 from trunkline.ledger.ledger import Ledger
@@ -124,6 +125,7 @@ class Exchange:
         # Found in the part of the record that the start did not need.
         self._damage: LedgerCorrupt | None = None
         self._runner: Runner
+        self._know_secret: Callable[[str, str], None]
         self._house: Housekeeping
         self._anchoring = Anchoring(home.ledger_file, home.keys_folder, config.ledger.anchor)
 
@@ -150,7 +152,8 @@ class Exchange:
         try:
             await self._edges.start()
             await self._search.start()
-            await self._supervisor.start(self._runner.feed, [_spec(agent) for agent in self._config.agents])
+            specs = [AgentSpec.of(agent) for agent in self._config.agents]
+            await self._supervisor.start(self._runner.feed, specs, self._know_secret)
             self._write_ready()
             self._warn()
             _spare_the_collector()
@@ -197,10 +200,12 @@ class Exchange:
             reload=self._reload_now,
             steer=self._supervisor.steer,
             start_piped=self._supervisor.piped.start,
+            programs=self._supervisor,
             agent_warnings=self._supervisor.warnings,
             anchoring=self._anchoring,
             searcher=self._search,
             storage=lambda: storage_figures(self._home),
+            config_file=(self._config_path or self._home.config_file).absolute(),
             agent_log=lambda agent_id, count: last_lines(self._home.logs_folder, agent_id, count),
         )
 
@@ -212,10 +217,11 @@ class Exchange:
 
         self._ledger = ledger
         try:
-            assemble(ledger, self._edges, self._supervisor, plan, make_runner)
+            parts = assemble(ledger, self._edges, self._supervisor, plan, make_runner)
         except (LedgerError, ConfigError):
             ledger.close()
             raise
+        self._know_secret = parts.surroundings.know_secret
         self._house = Housekeeping(
             self._home.path,
             ledger,
@@ -288,7 +294,8 @@ class Exchange:
         self._config = config
         set_up(config.log, self._home.to_name)
         self._runner.feed([events.SettingsChanged(self._config.hub_settings())])
-        done = self._supervisor.reload([_spec(agent) for agent in config.agents])
+        done = self._supervisor.reload([AgentSpec.of(agent) for agent in config.agents])
+        self._edges.configured()
         for problem in done.get("cannot_start", ()):
             log.warning("cannot start %s", problem)
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
@@ -451,24 +458,6 @@ def _calls(number: int) -> str:
 def _own_identity() -> ProcessIdentity:
     process = processes.read(os.getpid())
     return ProcessIdentity(os.getpid(), 0 if process is None else process.start_time)
-
-
-def _spec(agent: AgentProcess) -> AgentSpec:
-    return AgentSpec(
-        agent.id,
-        agent.command,
-        agent.cwd,
-        agent.restart,
-        agent.manifest,
-        agent.env,
-        agent.stop_grace_s,
-        agent.max_log_bytes,
-        agent.isolation,
-        agent.read,
-        agent.write,
-        agent.network,
-        agent.watch,
-    )
 
 
 def _operator_token(home: Home) -> str:

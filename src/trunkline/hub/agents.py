@@ -184,7 +184,7 @@ class Agents:
         if present is not None and present.edge != event.edge:
             return f"the id belongs to an agent on the edge {present.edge}"
         prefix = reserved_prefix(event.agent_id)
-        if prefix and not (event.is_resident and prefix == f"{event.edge}."):
+        if prefix and not (prefix == f"{event.edge}." and (event.is_resident or event.is_mounted)):
             return f"ids that start with {prefix} are reserved"
         return ""
 

@@ -28,7 +28,7 @@ from trunkline.addresses import host_and_port
 from trunkline.config import LISTENERS, Config
 from trunkline.edges.edge import Edge, Surroundings
 from trunkline.edges.exchange import BaseSink
-from trunkline.edges.piped import StartPiped, start_nothing
+from trunkline.edges.piped import NoPrograms, Programs, StartPiped, start_nothing
 from trunkline.effects import Answer, Cancel, Deliver, Progress, Reply, ToSession, Wait
 from trunkline.entries import Entry
 from trunkline.errors import InvariantBroken, LedgerError
@@ -129,6 +129,7 @@ class MemoryExchange:
         home: Path = Path("/nowhere"),
         log: list[Entry] | None = None,
         start_piped: StartPiped = start_nothing,
+        programs: Programs | None = None,
         run: int = 1,
     ) -> None:
         self.home = home
@@ -187,6 +188,7 @@ class MemoryExchange:
             new_id=lambda: f"{run:08x}-0000-4000-8000-{next(self._ids):012x}",
             steer=lambda agent_id, _: agent_id in self.launched,
             start_piped=start_piped,
+            programs=NoPrograms() if programs is None else programs,
         )
         self._start_piped = start_piped
         self._parts = parts = assemble(self.ledger, self.edges, NoProcesses(), plan, self._make_runner)

@@ -1,4 +1,4 @@
-"""Files of a workspace: create, read, edit, delete.
+"""Files of a workspace: create, read, edit, delete; what a folder holds.
 
 Owns what each does and the texts of what can go wrong. It does not own whether it is allowed (``policy``), nor any
 encoding of a protocol: contents are bytes. Functions block; call them in a thread.
@@ -26,6 +26,7 @@ from trunkline.workspace.paths import (
     IS_FOLDER,
     IS_LINK,
     NOT_FOUND,
+    check_cwd,
     check_path,
     failure_of,
     kind_of,
@@ -41,6 +42,7 @@ READ_LIMIT_BYTES: Final = 10_485_760
 WRITE_LIMIT_BYTES: Final = 10_485_760
 
 NEW_FILE_MODE: Final = 0o644
+_KINDS: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 NOT_UTF8: Final = "File is not valid UTF-8"
 
 
@@ -64,6 +66,22 @@ class FileContent(Struct, frozen=True):
             return self.data.decode()
         except UnicodeDecodeError:
             raise WorkspaceError("execution", f"{NOT_UTF8}: read it with encoding base64") from None
+
+
+class FolderItem(Struct, frozen=True):
+    """One name in a folder. ``kind`` is ``file``, ``folder``, ``link`` or ``other``; links are not followed."""
+
+    name: str
+    kind: str
+    size: int
+    changed_ms: int
+
+
+class FolderContent(Struct, frozen=True):
+    """The result of ``list_folder``: some of its names, and how many there are."""
+
+    items: tuple[FolderItem, ...]
+    count: int
 
 
 class FileEdited(Struct, frozen=True):
@@ -105,6 +123,22 @@ def read_file(workspace: Workspace, path: str) -> FileContent:
     with _acting(workspace), open_folder(workspace.fd, tuple(folders)) as folder:
         data, _ = _content(folder, name)
     return FileContent(data, len(data), hashlib.sha256(data).hexdigest())
+
+
+def list_folder(workspace: Workspace, path: str, most: int) -> FolderContent:
+    """What stands in a folder (``.`` is the root): folders first, then by name, so many at most."""
+    names = check_cwd(path)
+    with _acting(workspace), open_folder(workspace.fd, names) as folder, os.scandir(folder) as entries:
+        found = []
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                info = entry.stat(follow_symlinks=False)
+                kind = _KINDS.get(stat.S_IFMT(info.st_mode), "other")
+                # A name that is no UTF-8 can be shown, and not asked for.
+                name = os.fsencode(entry.name).decode(errors="replace")
+                found.append(FolderItem(name, kind, info.st_size, info.st_mtime_ns // 1_000_000))
+    found.sort(key=lambda item: (item.kind != "folder", item.name))
+    return FolderContent(tuple(found[:most]), len(found))
 
 
 def edit_file(workspace: Workspace, path: str, edits: Sequence[Edit], *, quota: Quota = QUOTA) -> FileEdited:

@@ -19,6 +19,7 @@ import os
 import pwd
 import stat
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
@@ -67,6 +68,24 @@ class Usage(Struct, frozen=True):
     size: int
     files: int
     over: bool
+
+
+# In the folder of a space: what is set, and its files unless they are elsewhere.
+SETTINGS: Final = "space.toml"
+FILES: Final = "files"
+
+
+def files_root(folder: Path) -> Path:
+    """Where the files of the space in this folder are: in it, or where its settings say (``at``).
+
+    ``WorkspaceError`` if its settings cannot be read.
+    """
+    try:
+        settings = tomllib.loads((folder / SETTINGS).read_text())
+    except (OSError, ValueError):
+        raise WorkspaceError("execution", "The space cannot be read") from None
+    at = settings.get("at", "")
+    return Path(at) if at else folder / FILES
 
 
 class Workspace:

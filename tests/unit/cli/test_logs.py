@@ -21,7 +21,7 @@ BOUND_S = 10
 def printed(home: Path, wall: float, *pieces: bytes) -> str:
     """One run of the agent that printed this; its id."""
     run_id = new_run_id(wall)
-    log = RunLog(str(home / "logs" / AGENT / f"{run_id}.log"), 1_000_000, lambda data: data, "tok_secret")
+    log = RunLog(str(home / "logs" / AGENT / f"{run_id}.log"), 1_000_000, lambda data: data, ["tok_secret"])
     for piece in pieces:
         log.feed(piece)
     log.close()

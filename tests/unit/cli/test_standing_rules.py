@@ -11,9 +11,10 @@ import pytest
 from tests.running import running as running_exchange
 from tests.unit.cli.conftest import Running, trunkline
 from trunkline.cli.client import ExchangeClient
-from trunkline.cli.standing_rules import StandingRule, rule_for
+from trunkline.cli.standing_rules import rule_for
 from trunkline.cli.terminal import CommandFailed
 from trunkline.home import Home
+from trunkline.standing_rules import NoStandingRule, StandingRule
 
 NEW = '[[policy.rule]]\ncaller = "agent:a"\ntool = "b/c"\ndecision = "allow"\n'
 WRITE = {"tool_id": "com.a/write", "input": {}}
@@ -41,7 +42,7 @@ def test_a_rule_stands_at_the_end_or_before_the_one_that_asked() -> None:
     ],
 )
 def test_a_file_that_would_say_something_else_afterwards_is_not_written(content: str, before: int | None) -> None:
-    with pytest.raises(CommandFailed, match="add this by hand"):
+    with pytest.raises(NoStandingRule, match="add this by hand"):
         StandingRule(NEW, before).placed_in(content)
 
 
@@ -120,3 +121,16 @@ command = ["python", "agent.py"]
         assert again["status"] == "succeeded"
         first = exchange.wait_entry("call.settled", call_id=asked["call_id"])
         assert first["status"] == "succeeded"
+        # The same over HTTP, as the console does it: shown first, and written only as it was shown.
+        told = trunkline("--home", str(home), "token", "new", "http", "--agent", "eve")
+        asked = exchange.request("POST", "/v1/calls", WRITE, token=told.out.strip())[1]
+        path = f"/v1/approvals/{asked['approval_id']}/rule"
+        before = exchange.config_file.read_text()
+        assert exchange.request("GET", path, token=told.out.strip())[0] == 403
+        shown = exchange.request("GET", path)[1]["rule"]
+        assert 'caller = "http:eve"' in shown
+        assert exchange.request("POST", path, {"rule": shown + " "})[0] == 409
+        assert exchange.config_file.read_text() == before
+        assert exchange.request("POST", path, {"rule": shown})[1]["call_id"] == asked["call_id"]
+        assert exchange.wait_entry("call.settled", call_id=asked["call_id"])["status"] == "succeeded"
+        assert exchange.request("GET", path)[0] == 404

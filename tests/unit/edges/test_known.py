@@ -11,23 +11,27 @@ from trunkline.model import CALLER_EDGES, RESERVED_PREFIXES
 
 # Edges without callers or agents of their own kind: what they offer belongs to an agent of the exchange itself.
 OF_THE_EXCHANGE = {"jobs"}
+# Whose agents are `mcp.<id>`, and never call.
+MOUNTING = {"mounts"}
 
 
 @pytest.mark.parametrize("edge", EDGES, ids=lambda edge: edge.name)
 def test_rules_may_name_the_callers_of_every_edge(edge: Edge) -> None:
-    assert edge.name in CALLER_EDGES or edge.name in OF_THE_EXCHANGE
+    assert edge.name in CALLER_EDGES or edge.name in OF_THE_EXCHANGE | MOUNTING
     assert not edge.section or edge.section in Config.__struct_fields__
 
 
 def test_agents_of_the_exchange_have_prefixes_that_nobody_else_may_use() -> None:
     for edge in EDGES:
         # Whose agents are processes or people of their own keep their own ids.
-        is_of_others = edge.launcher is not None or edge.is_operators or edge.name in {"ossa", *OF_THE_EXCHANGE}
+        is_of_others = (
+            edge.launcher is not None or edge.is_operators or edge.name in {"ossa", *OF_THE_EXCHANGE, *MOUNTING}
+        )
         if not is_of_others:
             assert f"{edge.name}." in RESERVED_PREFIXES
 
 
 def test_every_section_of_the_configuration_is_an_edges_or_the_exchanges_own() -> None:
-    own = {"agents", "mcp_servers", "approvals", "policy_table", "limits", "ledger", "log", "given"}
+    own = {"agents", "mcp_servers", "approvals", "policy_table", "limits", "ledger", "log", "otel", "given"}
     of_edges = {edge.section for edge in EDGES} - {""}
-    assert set(Config.__struct_fields__) - own == of_edges | set(UNBUILT) - {"mcp"}
+    assert set(Config.__struct_fields__) - own == of_edges | set(UNBUILT)

@@ -128,7 +128,7 @@ class Reports:
             "run_id": "r1",
             "argv": argv,
             "env": {"PATH": "/usr/bin:/bin", "AGENT_RUN": "r1"},
-            "token": "tlk_x",
+            "secrets": ["tlk_xxxxxxxx"],
             "cwd": str(folder),
             "log": str(folder / "logs" / "r1.log"),
             "max_log_bytes": 10_000,

@@ -20,7 +20,7 @@ MIB = 1_048_576
 
 def written(path: Path, pieces: list[bytes], max_bytes: int = MIB, token: str = TOKEN) -> bytes:
     path.unlink(missing_ok=True)
-    log = RunLog(str(path), max_bytes, bytes, token)
+    log = RunLog(str(path), max_bytes, bytes, [token] if token else [])
     for piece in pieces:
         log.feed(piece)
     log.close()
@@ -41,10 +41,10 @@ def test_the_file_can_be_read_by_its_owner_only_and_is_never_an_existing_one(tmp
     assert stat.S_IMODE((tmp_path / "agent" / "log").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "agent").stat().st_mode) == 0o700
     with pytest.raises(FileExistsError):
-        RunLog(str(tmp_path / "agent" / "log"), MIB, bytes, TOKEN)
+        RunLog(str(tmp_path / "agent" / "log"), MIB, bytes, [TOKEN])
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError):
-        RunLog(str(tmp_path / "link"), MIB, bytes, TOKEN)
+        RunLog(str(tmp_path / "link"), MIB, bytes, [TOKEN])
 
 
 @requirement("OS-136", "OS-142")
@@ -105,7 +105,7 @@ def test_a_line_that_is_too_long_is_cut_and_half_a_secret_at_the_cut_is_not_show
 
 
 def test_an_endless_line_takes_no_more_memory_than_one_line(tmp_path: Path) -> None:
-    log = RunLog(str(tmp_path / "log"), MIB, bytes, TOKEN)
+    log = RunLog(str(tmp_path / "log"), MIB, bytes, [TOKEN])
     for _ in range(100):
         log.feed(b"x" * 65_536)
     assert len(log._line) == MAX_LINE_BYTES
@@ -115,7 +115,7 @@ def test_an_endless_line_takes_no_more_memory_than_one_line(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("max_bytes", [0, 10, 1000, 5000])
 def test_the_file_stays_below_its_cap_and_one_line_counts_what_was_left_out(tmp_path: Path, max_bytes: int) -> None:
-    log = RunLog(str(tmp_path / "log"), max_bytes, bytes, TOKEN)
+    log = RunLog(str(tmp_path / "log"), max_bytes, bytes, [TOKEN])
     for number in range(1000):
         log.feed(b"line %d\n" % number)
     found = (tmp_path / "log").read_bytes()
@@ -154,7 +154,7 @@ def test_bytes_that_are_no_text_are_shown_as_numbers(tmp_path: Path) -> None:
 
 
 def test_the_mask_sees_what_was_printed_and_its_answer_is_kept(tmp_path: Path) -> None:
-    log = RunLog(str(tmp_path / "log"), MIB, lambda data: data.replace(b"hunter2\x01", b"[masked]"), TOKEN)
+    log = RunLog(str(tmp_path / "log"), MIB, lambda data: data.replace(b"hunter2\x01", b"[masked]"), [TOKEN])
     log.feed(b"password hun")
     log.feed(b"ter2\x01\n")
     log.close()
@@ -162,7 +162,7 @@ def test_the_mask_sees_what_was_printed_and_its_answer_is_kept(tmp_path: Path) -
 
 
 def test_a_secret_of_several_lines_that_is_masked_with_their_end_does_not_join_the_next_line(tmp_path: Path) -> None:
-    log = RunLog(str(tmp_path / "log"), MIB, lambda data: data.replace(b"KEY\nkey\n", b"[masked]"), TOKEN)
+    log = RunLog(str(tmp_path / "log"), MIB, lambda data: data.replace(b"KEY\nkey\n", b"[masked]"), [TOKEN])
     log.feed(b"KEY\nkey\n")
     log.feed(b"next\n")
     log.close()
@@ -175,7 +175,7 @@ def test_a_mask_that_raises_costs_the_line_in_which_it_does(tmp_path: Path) -> N
             raise RecursionError
         return data.replace(b"secret", b"***")
 
-    log = RunLog(str(tmp_path / "log"), MIB, mask, TOKEN)
+    log = RunLog(str(tmp_path / "log"), MIB, mask, [TOKEN])
     log.feed(b"one secret\na bad secret\ntwo\nbad " + b"x" * 2 * MAX_LINE_BYTES + b"\nthree\n")
     log.close()
     one, left, two, cut, three = (tmp_path / "log").read_bytes().splitlines()
@@ -191,7 +191,7 @@ def test_a_mask_that_only_raises_at_several_lines_costs_those(tmp_path: Path) ->
             raise MemoryError
         return data
 
-    log = RunLog(str(tmp_path / "log"), MIB, mask, TOKEN)
+    log = RunLog(str(tmp_path / "log"), MIB, mask, [TOKEN])
     log.feed(b"one\n")
     log.feed(b"two\nthree\n")
     log.close()
@@ -201,7 +201,7 @@ def test_a_mask_that_only_raises_at_several_lines_costs_those(tmp_path: Path) ->
 def test_a_full_disk_loses_lines_and_says_how_many_bytes_when_there_is_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = RunLog(str(tmp_path / "log"), MIB, bytes, TOKEN)
+    log = RunLog(str(tmp_path / "log"), MIB, bytes, [TOKEN])
     log.feed(b"before\n")
 
     def full(*_: object) -> int:

@@ -108,7 +108,9 @@ async def test_an_agents_environment_holds_what_the_rule_says_and_nothing_else(
 
 def test_what_the_exchange_does_not_have_is_not_invented_and_our_names_win(tmp_path: Path) -> None:
     spec = sleeping("a", tmp_path, env={"OPENSENTIENCE_AGENT_ID": "b", "PATH": "/opt"})
-    found = environment(spec, AgentLauncher(tmp_path, tmp_path / "s").environment("a", "r1", "tlk_x"), {"USER": "me"})
+    found = environment(
+        spec.env, AgentLauncher(tmp_path, tmp_path / "s").environment("a", "r1", "tlk_x"), {"USER": "me"}
+    )
     assert found == {
         "PATH": "/opt",
         "OPENSENTIENCE_SOCKET": str(tmp_path / "s"),

@@ -385,3 +385,9 @@ def test_keys_are_counted_for_each_agent_and_edge_and_tokens_not_at_all(kit: Kit
         kit.token("chiffon", "a", f"secret-{number}")
     assert len(views.credentials(kit.hub, "chiffon", "a")) == 5
     assert views.credentials(kit.hub, "chiffon", "nobody") == []
+
+
+def test_a_mounted_agent_has_the_prefix_of_the_edge_that_speaks_for_it(kit: Kit) -> None:
+    run_id = kit.launch("mcp.files")
+    assert not is_in(kit.arrive("mcp.files", run_id=run_id, edge="chiffon", is_mounted=True))
+    assert is_in(kit.arrive("mcp.files", run_id=run_id, edge="mcp", is_mounted=True))

@@ -124,7 +124,7 @@ class Recent:
 
     def has(self, after: int, upto: int) -> bool:
         """Whether all entries after one and up to another are kept."""
-        return after >= upto or (bool(self._lines) and self.first <= after + 1)
+        return after >= upto or (bool(self._lines) and self.first <= after + 1 and upto <= self.last)
 
     def frame(self, follower: Follower, upto: int) -> bytes | None:
         """The next batch of a page that is not behind, up to an entry that is on disk; None if there is nothing."""

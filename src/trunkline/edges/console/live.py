@@ -9,7 +9,8 @@ Invariant: a defect met in one connection ends that one alone; a page that does 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 from starlette.types import Receive, Scope, Send
@@ -47,7 +48,7 @@ FIGURES_S: Final = 1.0
 MAX_WAITING_BYTES: Final = 8_388_608
 ENOUGH_WAITING_BYTES: Final = MAX_WAITING_BYTES // 2
 # Of the figures of ``status``, those that a page draws.
-FIGURES: Final = ("entries", "entries_on_disk", "entries_signed", "entries_anchored", "open_calls", "backlog")
+FIGURES: Final = ("entries", "entries_on_disk", "entries_signed", "entries_anchored", "backlog")
 
 
 class Doorkeeper(Protocol):
@@ -248,7 +249,7 @@ class LiveLine:
         for page in self._followers():
             # A page that reads slowly stays where it is.
             if page.session.waiting_bytes < ENOUGH_WAITING_BYTES:
-                self._tell_batch(page, upto)
+                self._guarded(page, partial(self._tell_batch, page, upto))
         self._recent.end_round()
         if self._is_watching and self._batch is None and not self._is_stopping:
             self._batch = self._feed.call_later(BATCH_S, self._next_batches)
@@ -281,6 +282,16 @@ class LiveLine:
             self._operator.unwatch(self._recent.take)
             self._recent.clear()
 
+    def _tell_all(self, pages: list[Page], channel: str, frame: bytes) -> None:
+        for page in pages:
+            self._guarded(page, partial(page.tell, channel, frame))
+
+    def _guarded(self, page: Page, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
+            self._feed.failed(page.number, error)
+
     # -- who is here, and figures --------------------------------------------------------------------------------------
 
     def _listening(self, channel: str) -> list[Page]:
@@ -295,8 +306,7 @@ class LiveLine:
         self._look = self._feed.call_later(LOOK_S, self._look_again)
         frame = self._registry.changes()
         if frame is not None:
-            for page in listening:
-                page.tell(messages.REGISTRY_CHANNEL, frame)
+            self._tell_all(listening, messages.REGISTRY_CHANNEL, frame)
 
     def _tell_figures(self) -> None:
         self._figures = None
@@ -307,9 +317,10 @@ class LiveLine:
         found = self._operator.status()
         figures: dict[str, object] = {name: found.get(name, 0) for name in FIGURES}
         figures |= {"at": self._feed.now().ms, "questions": len(self._views.questions()), "pages": len(self.pages)}
+        by_status = found.get("open_calls")
+        figures["open_calls"] = sum(by_status.values()) if isinstance(by_status, Mapping) else 0
         frame = frames.frame(messages.FIGURES_TOLD, figures, messages.FIGURES_CHANNEL)
-        for page in listening:
-            page.tell(messages.FIGURES_CHANNEL, frame)
+        self._tell_all(listening, messages.FIGURES_CHANNEL, frame)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

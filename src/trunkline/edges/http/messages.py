@@ -63,6 +63,13 @@ class AnswerBody(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Reason | None = None
 
 
+class RuleBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """``POST /v1/approvals/{id}/rule``."""
+
+    # As it was shown.
+    rule: Annotated[str, Meta(min_length=1, max_length=8192)]
+
+
 class DirectiveBody(Struct, frozen=True, forbid_unknown_fields=True):
     """``POST /v1/directives``."""
 

@@ -13,15 +13,16 @@ import hashlib
 import itertools
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
+import msgspec
 from msgspec import Raw, Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from trunkline.edges.answers import Handler, application, encode, json_answer, principal_of, refusal
+from trunkline.edges.answers import Handler, Refused, application, encode, json_answer, principal_of, refusal
 from trunkline.edges.bodies import BadRequest, clip, decode, known_parameters, number_of, read_body
 from trunkline.edges.client import EXPECTED_ENDPOINT, endpoint_of
 from trunkline.edges.doors import Door
@@ -35,6 +36,7 @@ from trunkline.edges.http.searching import PARAMETERS, search_of
 from trunkline.edges.http.stream import WatchStream
 from trunkline.edges.turns import Turns
 from trunkline.edges.waiting import Requests, ask, stored
+from trunkline.effects import Reply
 from trunkline.errors import ConfigError, LedgerError
 from trunkline.events import (
     ApprovalAnswered,
@@ -44,7 +46,8 @@ from trunkline.events import (
     TokenIssued,
     TokenRevoked,
 )
-from trunkline.model import CallSearch, CallView, Principal, fault, identity_of, reserved_prefix
+from trunkline.model import CallSearch, CallView, Principal, Question, fault, identity_of, reserved_prefix
+from trunkline.standing_rules import NoStandingRule, StandingRule, rule_for
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
 PAGE_CALLS: Final = 50
@@ -116,6 +119,7 @@ class Api:
             "/v1/calls/{call_id}/cancel": {"POST": (ANYBODY, self.cancel)},
             "/v1/approvals": {"GET": ("approve", self.approvals)},
             "/v1/approvals/{approval_id}": {"GET": ("approve", self.approval), "POST": ("approve", self.answer)},
+            "/v1/approvals/{approval_id}/rule": {"GET": (OPERATOR, self.rule), "POST": (OPERATOR, self.allow)},
             "/v1/directives": {"POST": (OPERATOR, self.new_directive)},
             "/v1/blobs/{sha256}": {"GET": (ANYBODY, self.blob)},
             "/v1/tokens": {"GET": (OPERATOR, self.tokens), "POST": (OPERATOR, self.new_token)},
@@ -273,15 +277,53 @@ class Api:
         if question is None:
             return refusal(_NO_QUESTION)
         by, approved, reason = principal_of(request), body.decision == "approved", body.reason or ""
-        reply = await ask(
-            self._feed, lambda session, ref: ApprovalAnswered(session, ref, by, approval_id, approved, reason)
-        )
+        reply = await self._answered(by, approval_id, approved=approved, reason=reason)
         if reply.fault is not None:
             return refusal(reply.fault)
         shape = {"approval_id": approval_id, "decision": body.decision, "subject": question.subject}
         if question.call_id is not None:
             shape["call_id"] = question.call_id
         return json_answer(shape)
+
+    async def _answered(self, by: Principal, approval_id: str, *, approved: bool, reason: str = "") -> Reply:
+        return await ask(
+            self._feed, lambda session, ref: ApprovalAnswered(session, ref, by, approval_id, approved, reason)
+        )
+
+    async def rule(self, request: Request) -> Response:
+        """``GET /v1/approvals/{id}/rule``: the rules that would allow from now on what is asked. Nothing changes."""
+        question = self._views.question(request.path_params["approval_id"])
+        return refusal(_NO_QUESTION) if question is None else json_answer({"rule": self._rule_for(question).text})
+
+    async def allow(self, request: Request) -> Response:
+        """``POST /v1/approvals/{id}/rule``: the same, written; what was shown has to be said. The call may go on."""
+        body = await _read(request, messages.RuleBody)
+        question = self._views.question(request.path_params["approval_id"])
+        if question is None:
+            return refusal(_NO_QUESTION)
+        rule = self._rule_for(question)
+        if rule.text != body.rule:
+            return refusal(fault("state.conflict", "the rules have changed since this one was shown; look again"))
+        try:
+            self._operator.put_in_force(rule)
+        except NoStandingRule as none:
+            return refusal(fault("state.conflict", clip(str(none)), details={"rule": none.rule}))
+        except ConfigError as error:
+            return refusal(fault("config.invalid", clip(f"nothing changed: {error}")))
+        by = principal_of(request)
+        # What waited is let go by the rules themselves, unless something else asks too.
+        for one in [one for one in self._views.questions() if one.call_id == question.call_id]:
+            await self._answered(by, one.approval_id, approved=True)
+        return json_answer({"approval_id": question.approval_id, "call_id": question.call_id, "rule": rule.text})
+
+    def _rule_for(self, question: Question) -> StandingRule:
+        def check(caller: str) -> Mapping[str, Any]:
+            return _plain(self._views.check(caller, question.tool_id or "", question.input))
+
+        try:
+            return rule_for(_plain(question), _plain(self._operator.policy())["rules"], check)
+        except NoStandingRule as none:
+            raise Refused(fault("state.conflict", str(none))) from None
 
     async def new_directive(self, request: Request) -> Response:
         """``POST /v1/directives``: a stated intent, for one call. Only a person states one."""
@@ -480,6 +522,12 @@ def _unreachable(url: str) -> str:
     except ValueError:
         return f"url: {EXPECTED_ENDPOINT}"
     return ""
+
+
+def _plain(shape: Struct) -> dict[str, Any]:
+    """A shape as whoever asks over HTTP would see it."""
+    found: dict[str, Any] = msgspec.json.decode(encode(shape))
+    return found
 
 
 def _given(body: Raw) -> Raw | None:

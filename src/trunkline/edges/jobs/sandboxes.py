@@ -26,7 +26,7 @@ from trunkline.jobs import sandbox as jobs_sandbox
 from trunkline.jobs.sandbox import Bounds, Plan, Show
 from trunkline.jobs.sources import BlobSource, SpaceSource, UrlSource, copy_space, files_of, put_blob, read_source
 from trunkline.model import Behalf, Decision, Principal
-from trunkline.workspace.folder import Workspace, erase
+from trunkline.workspace.folder import Workspace, erase, files_root
 from trunkline.workspace.sandbox import Sandbox, probe, uninterrupted
 
 log = logging.getLogger("trunkline")
@@ -107,7 +107,7 @@ class Sandboxes:
         try:
             match source:
                 case SpaceSource(name):
-                    with Workspace.open(self._home / "spaces" / name / "files") as space:
+                    with Workspace.open(files_root(self._home / "spaces" / name)) as space:
                         wanted = await asyncio.to_thread(files_of, space)
                         await self._check_files(call, name, wanted)
                         await asyncio.to_thread(copy_space, space, workspace, plan.mount, quota, wanted)

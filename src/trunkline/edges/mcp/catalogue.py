@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.config import Profile
+from trunkline.edges import tool_results
 from trunkline.edges.exchange import Views
 from trunkline.edges.mcp.messages import INVALID_PARAMS, BadMessage, encode
 from trunkline.edges.mcp.names import shown_name
@@ -160,7 +161,7 @@ def _output_schema(view: ToolView) -> object | None:
     value: Any = msgspec.json.decode(bytes(view.output_schema))
     if view.tool_id.startswith(MOUNT_PREFIX):
         # Around it is what the server's result looks like as a whole.
-        inner = value.get("properties", {}).get("structuredContent") if isinstance(value, dict) else None
+        inner = tool_results.structured(value)
         return inner if isinstance(inner, dict) and inner.get("type") == "object" else None
     return view.output_schema if isinstance(value, dict) and value.get("type") == "object" else None
 

@@ -238,7 +238,7 @@ def _call(message: Message, data: bytes) -> CallTool:
         messages.timeout_of(message),
         messages.progress_token(message),
         None if state is None else messages.text_of(message.params, "requestState", MAX_STATE_CHARS),
-        isinstance(said, dict) and said.get("action") in {"decline", "cancel"},
+        isinstance(said, dict) and said.get("action") in ("decline", "cancel"),
     )
 
 
@@ -290,6 +290,7 @@ def _header_text(value: bytes) -> str | None:
     import base64
     import binascii
 
+    value = value.strip(b" \t")
     if not (value.startswith(b"=?base64?") and value.endswith(b"?=")):
         return value.decode("latin-1")
     try:

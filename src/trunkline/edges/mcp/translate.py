@@ -96,7 +96,7 @@ class Wording:
             # A call without a correlation is its own.
             meta = {CALL_ID: found.call_id, CORRELATION_ID: found.correlation_id or found.call_id}
         if found.status is not Status.SUCCEEDED:
-            return self._failed(found, meta)
+            return self._failed_there(found, meta, tool) or self._failed(found, meta)
         if found.large is not None and not tool.has_output_schema:
             return self._linked(found.large, meta)
         output = Raw(b"null") if found.output is None else found.output
@@ -111,6 +111,19 @@ class Wording:
         data = bytes(output)
         if data[:1] == b"{" or (self.is_modern and data != b"null"):
             shape["structuredContent"] = output
+        return self.result(shape)
+
+    def _failed_there(self, found: Outcome, meta: dict[str, Any], tool: Listed) -> bytes | None:
+        """A mounted server's own words for a failure of its tool, if they are there (decision 91)."""
+        details = None if found.fault is None else found.fault.details
+        if details is None or not tool.tool_id.startswith(MOUNT_PREFIX):
+            return None
+        mounted = _mounted(Raw(encode(details.get("result"))))
+        if mounted is None or not mounted.is_error:
+            return None
+        shape: dict[str, Any] = {"content": mounted.content, "isError": True, "_meta": meta}
+        if len(mounted.structured):
+            shape["structuredContent"] = mounted.structured
         return self.result(shape)
 
     def _failed(self, found: Outcome, meta: dict[str, Any]) -> bytes:

@@ -111,7 +111,8 @@ class NostrEdge(RunningEdge):
             kinds.trajectory_session, kinds.trajectory_event, nip47.INFO,
         )  # fmt: skip
         carried = (kinds.request, kinds.result, kinds.feedback, messages.DELETION, *WALLET_KINDS, *lasting)
-        relay = Settings(host, port, str(given.home / RELAY_FOLDER), carried, lasting, MAX_CONTENT_BYTES)
+        folder, origins = str(given.home / RELAY_FOLDER), self._settings.allowed_origins
+        relay = Settings(host, port, folder, carried, lasting, MAX_CONTENT_BYTES, allowed_origins=origins)
         address = Address(host, port, EDGE, "relay", is_given=given.config.is_given(EDGE, "relay"))
         return RelayProcess(relay, address, self._background)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import sys
 import threading
 import time
@@ -21,6 +22,9 @@ from typing import Any, Final
 import msgspec
 import nostr_sdk  # type: ignore[import-untyped]
 from msgspec import Struct
+
+from trunkline.addresses import host_and_port
+from trunkline.edges.nostr.front import Front
 
 # Events a minute that one connection may send; a buyer's whole traffic is a few, ours has three for each job.
 EVENTS_PER_MINUTE: Final = 3000
@@ -31,9 +35,13 @@ MAX_FILTER_LIMIT: Final = 5000
 MAX_TAGS: Final = 256
 # A result repeats its request in a tag (NIP-90).
 MAX_TAG_BYTES: Final = 1_572_864
-# What is kept: jobs for a week, fewer days if there are very many. Announcements stay until their author replaces them.
+# What is kept: jobs for a week, fewer days if there are very many.
 KEPT_S: Final = 604_800
 MAX_KEPT: Final = 100_000
+# What its author replaces (announcements, which he repeats each hour; profiles): a month, so that whoever makes keys
+# cannot fill the disk with one for each.
+LASTING_S: Final = 2_592_000
+MAX_LASTING: Final = 10_000
 LOOK_S: Final = 600.0
 
 
@@ -45,11 +53,13 @@ class Settings(Struct, frozen=True):
     port: int
     folder: str
     kinds: tuple[int, ...]
-    # Kinds that are replaced by their author and not removed for their age.
+    # Kinds that are replaced by their author, and kept longer.
     lasting: tuple[int, ...]
     max_content_bytes: int
     # Who reads or writes has to say who he is (NIP-42).
     auth: bool = False
+    # Of pages in a browser that may connect; programs have none.
+    allowed_origins: tuple[str, ...] = ()
 
 
 class Policy(nostr_sdk.WritePolicy):  # type: ignore[misc]
@@ -82,7 +92,7 @@ async def serve(settings: Settings) -> None:
     policy = Policy(settings)
     builder = (
         nostr_sdk.LocalRelayBuilder()
-        .addr(settings.host)
+        .addr(settings.host if settings.auth else _hidden_address())
         .database(database)
         .write_policy(policy)
         .rate_limit(nostr_sdk.RateLimit(max_reqs=SUBSCRIPTIONS, notes_per_minute=EVENTS_PER_MINUTE))
@@ -90,28 +100,44 @@ async def serve(settings: Settings) -> None:
         .default_filter_limit(FILTER_LIMIT)
         .max_filter_limit(MAX_FILTER_LIMIT)
     )
-    if settings.port:
-        builder = builder.port(settings.port)
     if settings.auth:
+        # Who says who he is names the address to which he says it, which the SDK compares with its own.
+        builder = builder.port(settings.port) if settings.port else builder
         mode = nostr_sdk.LocalRelayBuilderNip42Mode.BOTH
         builder = builder.nip42(nostr_sdk.LocalRelayBuilderNip42(mode=mode))
     relay = builder.build()
     await relay.run()
-    url = await relay.url()
-    _report({"url": str(url).rstrip("/")})
+    url = str(await relay.url()).rstrip("/")
+    if not settings.auth:
+        front = Front(host_and_port(url.partition("//")[2]), settings.allowed_origins, CONNECTIONS)
+        try:
+            port = await front.start(settings.host, settings.port)
+        except OSError as error:
+            _report({"failed": str(error.strerror)})
+            return
+        url = f"ws://{f'[{settings.host}]' if ':' in settings.host else settings.host}:{port}"
+    _report({"url": url})
+    passing = [kind for kind in settings.kinds if kind not in settings.lasting]
     while True:
-        await prune(database, settings, int(time.time()))
+        await prune(database, passing, int(time.time()), KEPT_S, MAX_KEPT)
+        await prune(database, list(settings.lasting), int(time.time()), LASTING_S, MAX_LASTING)
         await asyncio.sleep(LOOK_S)
 
 
-async def prune(database: Any, settings: Settings, now: int) -> None:
+def _hidden_address() -> str:
+    """An address of this machine that nobody knows."""
+    return f"127.{secrets.randbelow(254) + 1}.{secrets.randbelow(254) + 1}.{secrets.randbelow(254) + 1}"
+
+
+async def prune(database: Any, kinds: list[int], now: int, kept_s: int, most: int) -> None:
     """Remove what is old; the older half again and again while there is too much."""
-    kinds = [nostr_sdk.Kind(kind) for kind in settings.kinds if kind not in settings.lasting]
-    everything = nostr_sdk.Filter().kinds(kinds)
-    age_s = KEPT_S
+    if not kinds:
+        return
+    everything = nostr_sdk.Filter().kinds([nostr_sdk.Kind(kind) for kind in kinds])
+    age_s = kept_s
     while True:
         await database.delete_events(everything.until(nostr_sdk.Timestamp.from_secs(max(0, now - age_s))))
-        if age_s < 60 or await database.count(everything.remove_until()) <= MAX_KEPT:
+        if age_s < 60 or await database.count(everything.remove_until()) <= most:
             return
         age_s //= 2
 

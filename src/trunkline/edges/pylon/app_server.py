@@ -1,10 +1,10 @@
 """The conversation with one ``codex app-server``: JSON-RPC without ``jsonrpc``, one object a line; sans-IO.
 
-Owns lines, the handshake (``initialize``, ``initialized``), the ids of our requests, and how a yes and a no are said to
-each kind of approval. Does not own the process (``workspace``), nor who asked for what.
+Owns the handshake (``initialize``, ``initialized``), the ids of our requests, and how a yes and a no are said to each
+kind of approval. Does not own lines (``framing.lines``), the process (``workspace``), nor who asked for what.
 
-Invariant: nothing that the program says raises. A line that is no message is counted and skipped; one that does not end
-within ``MAX_LINE_BYTES`` means that it speaks something else, and ends the conversation.
+Invariant: nothing that the program says raises. A line that is no message is counted and skipped; one that is too long
+means that it speaks something else, and ends the conversation.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import Any, Final
 from msgspec import Raw, Struct
 
 from trunkline import strictjson
+from trunkline.edges.framing.lines import MAX_LINE_BYTES, Lines
 from trunkline.edges.pusher.frames import encode
 from trunkline.edges.pylon.messages import RequestId
 
-# A whole thread with its outputs is one answer: what Trunkline's own frames may have at most.
-MAX_LINE_BYTES: Final = 16_777_216
 INITIALIZE: Final = "initialize"
 
 
@@ -65,7 +64,7 @@ class AppServer:
 
     def __init__(self, version: str) -> None:
         self._version = version
-        self._received = bytearray()
+        self._lines = Lines(MAX_LINE_BYTES)
         self._output = bytearray()
         self._ids = itertools.count(1)
         # Our requests that wait, by their ids.
@@ -111,24 +110,12 @@ class AppServer:
         """Some bytes of its stdout."""
         if self._is_broken:
             return []
-        said: list[Said] = []
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            whole = bytes(self._received) + line if self._received else line
-            self._received.clear()
-            if len(whole) > MAX_LINE_BYTES:
-                return [*said, self._break()]
-            if (message := self._read(whole)) is not None:
-                said.append(message)
-        self._received += rest
-        if len(self._received) > MAX_LINE_BYTES:
-            said.append(self._break())
+        read = (self._read(line) for line in self._lines.receive(data))
+        said: list[Said] = [message for message in read if message is not None]
+        if self._lines.is_broken:
+            self._is_broken = True
+            said.append(Broken(self._lines.trouble))
         return said
-
-    def _break(self) -> Broken:
-        self._is_broken = True
-        self._received.clear()
-        return Broken(f"a line has more than {MAX_LINE_BYTES} bytes")
 
     def _read(self, line: bytes) -> Said | None:
         if not line.strip():

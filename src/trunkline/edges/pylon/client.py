@@ -21,6 +21,7 @@ from trunkline.edges.pusher.frames import Code, encode
 from trunkline.edges.pusher.session import ClientEvent, PusherSession, Subscribed, Unsubscribed
 from trunkline.edges.pylon import messages, translate
 from trunkline.edges.pylon.messages import BadPayload
+from trunkline.edges.pylon.origins import PROGRAMS
 from trunkline.edges.pylon.workspace import Workspace, not_connected
 from trunkline.effects import Answer, Close, ToSession, Wait
 from trunkline.events import AgentLeft, CallRequested, CancelRequested
@@ -50,6 +51,9 @@ class Bridge(Protocol):
     def left(self, client: Client, channel: str) -> None:
         """It does not any more."""
 
+    def may_ask(self, client: Client) -> bool:
+        """Whether a person may be asked for it now; counted if so."""
+
 
 class Open(Struct):
     """A call without an outcome, and for what."""
@@ -62,8 +66,11 @@ class Open(Struct):
 class Client(BaseSink):
     """One connection. ``on_output`` is called when there is something to write or it is over."""
 
-    def __init__(self, bridge: Bridge, session: PusherSession, on_output: Callable[[], None]) -> None:
+    def __init__(
+        self, bridge: Bridge, session: PusherSession, on_output: Callable[[], None], origin: str = PROGRAMS
+    ) -> None:
         self._bridge = bridge
+        self.origin = origin
         self._feed = bridge.feed
         self._agent = bridge.agent
         self.session = session
@@ -135,6 +142,8 @@ class Client(BaseSink):
             self._status(workspace_id, *trouble)
         elif len(connects) >= MAX_CONNECTS:
             self._error(workspace_id, f"{MAX_CONNECTS} workspaces wait to be connected")
+        elif not self._bridge.may_ask(self):
+            self._error(workspace_id, "workspaces are connected too often from there; wait a minute")
         else:
             body = translate.ConnectInput(workspace_id, wanted.cwd, self.socket_id)
             self._call(translate.CONNECT, body, wanted)

@@ -36,6 +36,7 @@ from trunkline.edges.pusher.writer import Writer
 from trunkline.edges.pylon import messages, translate
 from trunkline.edges.pylon.agent import CodexAgent
 from trunkline.edges.pylon.client import Client
+from trunkline.edges.pylon.origins import Origins, place_of
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.model import ToolView, fault
 
@@ -77,6 +78,7 @@ class PylonServer:
         self._incoming = Shares()
         self._members = {f"{frames.PRESENCE}{base}": Members() for base in messages.CHANNELS.events}
         self.clients: dict[str, Client] = {}
+        self._origins = Origins()
         self.agent = CodexAgent(given, self.clients.get)
         # What private channels are signed with.
         self.secret = b""
@@ -122,6 +124,11 @@ class PylonServer:
             return "pages of this origin are refused; [pylon] allowed_origins names others than those of this machine"
         return ""
 
+    def _place(self, scope: Scope) -> str:
+        """Where a client comes from, by its own word."""
+        origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+        return place_of(origins, self._config.allowed_origins)
+
     def _unwelcome(self, socket: WebSocket) -> tuple[Code, str] | None:
         """What is wrong with how it connects, by Pusher's codes."""
         key = socket.scope["path"].removeprefix(PREFIX)
@@ -138,6 +145,8 @@ class PylonServer:
             return Code.UNSUPPORTED_VERSION, f"protocol: {', '.join(sorted(frames.PROTOCOLS))} are spoken here"
         if len(self.clients) >= MAX_CLIENTS:
             return Code.OVER_CAPACITY, f"{MAX_CLIENTS} clients are connected"
+        if not self._origins.has_room(self._place(socket.scope)):
+            return Code.OVER_CAPACITY, "too many clients from there are connected"
         if self._is_stopping or self.views.closed() is not None:
             return Code.STOPPING, "the exchange is stopping"
         return None
@@ -165,8 +174,9 @@ class PylonServer:
         )
         writer = Writer(socket, session, self._background)
         self._writers.add(writer)
-        client = Client(self, session, writer.wake)
+        client = Client(self, session, writer.wake, self._place(socket.scope))
         self.clients[client.socket_id] = client
+        self._origins.came(client.origin)
         alarm = Alarm(self.feed, session.wake_at, client.wake)
         alarm.set()
         writing = self._background.spawn(writer.run())
@@ -179,6 +189,7 @@ class PylonServer:
         finally:
             alarm.cancel()
             del self.clients[client.socket_id]
+            self._origins.left(client.origin)
             client.leave()
             if session.code is None:
                 writing.cancel()
@@ -238,6 +249,10 @@ class PylonServer:
         user_id = "" if members is None else members.leave(client.socket_id)
         if user_id:
             self._tell_others(client, channel, frames.MEMBER_REMOVED, {"user_id": user_id})
+
+    def may_ask(self, client: Client) -> bool:
+        """Whether a person may be asked for a client now."""
+        return self._origins.try_ask(client.origin, self.feed.now().mono)
 
     def _tell_others(self, client: Client, channel: str, event: str, data: object) -> None:
         for other in list(self.clients.values()):

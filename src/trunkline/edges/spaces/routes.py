@@ -24,7 +24,7 @@ from trunkline.edges.answers import Handler, Refused, application, json_answer, 
 from trunkline.edges.bodies import BadRequest, decode, number_of, read_body
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.listener import when_lost
-from trunkline.edges.spaces import translate, undo
+from trunkline.edges.spaces import browsing, translate, undo
 from trunkline.edges.spaces.agent import SpaceAgent
 from trunkline.edges.spaces.messages import MAX_MESSAGE_BYTES, NewSpace, Resume, Undo
 from trunkline.edges.spaces.process import Run
@@ -67,6 +67,7 @@ class SpacesApi:
             "/v1/spaces": {"GET": self.list, "POST": self.create},
             "/v1/spaces/{space}": {"GET": self.show, "DELETE": self.remove},
             "/v1/spaces/{space}/runs": {"POST": self.run},
+            "/v1/spaces/{space}/files": {"GET": self.files},
             "/v1/spaces/{space}/snapshots": {"GET": self.snapshots},
             "/v1/spaces/{space}/undo": {"POST": self.undo},
             "/v1/spaces/{space}/check": {"POST": self.check},
@@ -109,6 +110,11 @@ class SpacesApi:
         is_forced = number_of(request, "force", 0, 1) == 1
         await self._spaces.remove(name, by if is_forced else None)
         return json_answer({"name": name, "removed": True})
+
+    async def files(self, request: Request) -> Response:
+        """``GET /v1/spaces/{space}/files?path=``: what a folder holds, or how a file begins; only the operator."""
+        _operator(request)
+        return json_answer(await browsing.look(self._agent(request), request.query_params.get("path", "")))
 
     async def snapshots(self, request: Request) -> Response:
         """``GET /v1/spaces/{space}/snapshots``: what can be brought back; only the operator."""

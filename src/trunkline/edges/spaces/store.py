@@ -22,11 +22,9 @@ from msgspec import Struct, structs
 
 from trunkline.errors import ConfigError, WorkspaceError
 from trunkline.tomlfile import TomlFile
-from trunkline.workspace.folder import Workspace, erase
+from trunkline.workspace.folder import FILES, SETTINGS, Workspace, erase
 from trunkline.workspace.policy import Policy, make_policy
 
-SETTINGS: Final = "space.toml"
-FILES: Final = "files"
 # A space's name is a folder's name and part of an agent's id; lower case, so that no two differ by case only.
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 NAME_IN_WORDS: Final = "up to 63 of a-z, 0-9, - and _, and begins with a letter or digit"

@@ -9,7 +9,7 @@ import pytest
 from tests.console import FEED, Browser, Console, console
 from tests.pylon import Pusher
 from trunkline.edges.console import live
-from trunkline.entries import CallAccepted
+from trunkline.entries import CallAccepted, Noticed
 
 
 async def batches(client: Pusher, upto: int) -> list[dict[str, Any]]:
@@ -203,7 +203,7 @@ async def test_figures_are_told(tmp_path: Path) -> None:
         async with browser.line("private-figures") as line:
             figures = await line.next("figures")
             assert figures["entries"] == kit.exchange.views.last_entry()
-            assert figures["pages"] == 1
+            assert (figures["pages"], figures["open_calls"]) == (1, 0)
 
 
 async def test_a_line_needs_a_cookie_and_our_origin(tmp_path: Path) -> None:
@@ -259,3 +259,44 @@ async def test_pages_hear_that_the_exchange_stops(tmp_path: Path) -> None:
             await kit.exchange.edges.stop()
             assert await line.closed() == 4101
         assert not kit.exchange.feed._watchers
+
+
+async def test_a_defect_met_while_one_page_is_told_ends_that_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with console(tmp_path) as kit:
+        echo(kit)
+        browser = await kit.signed_in()
+        async with browser.line(FEED) as broken, browser.line(FEED, "private-figures") as other:
+            await follow(other)
+            await follow(broken)
+            page = kit.edge.live.pages[broken.socket_id]
+
+            def fail(frame: bytes) -> None:
+                raise RuntimeError(len(frame))
+
+            monkeypatch.setattr(page.session, "say_frame", fail)
+            for n in range(3):
+                last = kit.exchange.views.last_entry()
+                await call(browser, {"n": n})
+                await batches(other, last + 2)
+            assert await broken.closed() == 4200
+        assert "defect" in [notice.code for notice in kit.exchange.recorded(Noticed)]
+
+
+async def test_entries_that_were_not_watched_are_read_from_the_record(tmp_path: Path) -> None:
+    async with console(tmp_path) as kit:
+        echo(kit)
+        browser = await kit.signed_in()
+        async with browser.line(FEED) as line:
+            await follow(line)
+            await call(browser, {"n": 1})
+            last = kit.exchange.views.last_entry()
+            assert len(await batches(line, last)) == 2
+            # A defect elsewhere took the watcher away.
+            kit.exchange.feed._watchers.clear()
+            await call(browser, {"n": 2})
+            told = await line.next("feed.behind")
+            assert told["after"] == last
+            await follow(line, after=last)
+            assert [entry["n"] for entry in await batches(line, last + 2)] == [last + 1, last + 2]

@@ -71,6 +71,9 @@ WAYS = [
     Way("POST", "/v1/agents/{agent_id}/start", None, 202, "operator"),
     Way("POST", "/v1/agents/{agent_id}/stop", None, 202, "operator"),
     Way("POST", "/v1/agents/{agent_id}/restart", None, 202, "operator"),
+    # There is no file of rules here.
+    Way("GET", "/v1/approvals/{approval_id}/rule", None, 200, "operator"),
+    Way("POST", "/v1/approvals/{approval_id}/rule", {"rule": "x"}, 409, "operator"),
     # Nothing was launched here, so nothing has a log.
     Way("GET", "/v1/agents/{agent_id}/logs", None, 404, "operator"),
     Way("GET", "/v1/status", None, 200, "operator"),

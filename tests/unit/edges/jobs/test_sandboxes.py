@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import json
+import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -38,6 +39,22 @@ async def test_a_job_begins_with_the_files_of_a_space_and_leaves_the_space_as_it
     assert [one["path"] for one in outputs["artifacts"]] == ["a", "c"]
     assert (world.home / "spaces/work/files/a").read_text() == "one"
     assert not (world.home / "spaces/work/files/c").exists()
+
+
+async def test_a_job_begins_with_the_files_of_a_space_that_works_in_a_folder_of_the_operators(
+    world: JobsWorld, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "a").write_text("mine")
+    if os.geteuid() == 0:  # a folder of root's is none to let agents work in
+        for place in (folder, folder / "a"):
+            os.chown(place, 12345, 12345)
+    edge = world.exchange.edges._running["space"]
+    assert isinstance(edge, SpacesEdge)
+    await edge.spaces.create("work", "standard", {}, str(folder))
+    outputs = await world.run("cat a; echo more > a", repo={"source": "space:work"})
+    assert outputs["runs"][0]["stdout_preview"] == "mine"
+    assert (folder / "a").read_text() == "mine"
 
 
 async def test_mount_path_and_workdir_are_folders_of_the_job(world: JobsWorld) -> None:

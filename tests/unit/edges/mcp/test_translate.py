@@ -37,6 +37,20 @@ def succeeded(output: bytes) -> Outcome:
     return Outcome("c1", Status.SUCCEEDED, Raw(output))
 
 
+def test_a_failure_that_a_mounted_server_told_itself_is_given_back_in_its_words(era: str) -> None:
+    said = {"content": [{"type": "text", "text": "no such file"}], "structuredContent": {"n": 1}, "isError": True}
+    why = fault("tool.failed", "no such file", details={"result": said})
+    found = result(era, ERAS[era].outcome(Outcome("c1", Status.FAILED, fault=why), MOUNTED))
+    assert {name: found[name] for name in said} == said
+    # Of anybody else's tool these are only details.
+    plain = result(era, ERAS[era].outcome(Outcome("c1", Status.FAILED, fault=why), PLAIN))
+    assert plain["content"][0]["text"] == "tool.failed: no such file"
+    for details in ({"result": {"content": []}}, {"result": 7}, {"error": {"code": 1}}):
+        other = fault("tool.failed", "why", details=details)
+        found = result(era, ERAS[era].outcome(Outcome("c1", Status.FAILED, fault=other), MOUNTED))
+        assert found["content"][0]["text"] == "tool.failed: why"
+
+
 @pytest.mark.parametrize("output", [b'{"a":1}', b'"text"', b"[1]", b"null", b"1.5"])
 def test_every_output_is_a_valid_result(era: str, output: bytes) -> None:
     found = result(era, ERAS[era].outcome(succeeded(output), PLAIN))

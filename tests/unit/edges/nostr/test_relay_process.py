@@ -24,7 +24,7 @@ from trunkline.edges.nostr import events
 from trunkline.edges.nostr.client import Client
 from trunkline.edges.nostr.events import Draft
 from trunkline.edges.nostr.keys import Signer
-from trunkline.edges.nostr.relay import Settings
+from trunkline.edges.nostr.relay import LASTING_S, Settings
 from trunkline.edges.nostr.relay_process import RelayProcess
 from trunkline.edges.nostr.session import Filter
 from trunkline.errors import ConfigError
@@ -148,3 +148,30 @@ async def test_our_client_says_who_it_is_to_a_relay_that_asks(tmp_path: Path) ->
             while event not in told:  # noqa: ASYNC110  (another process is waited for)
                 await asyncio.sleep(0.05)
         await background.stop()
+
+
+async def found(connection: ClientConnection, kind: int) -> set[str]:
+    """The contents of all events of a kind that it has."""
+    await say(connection, "REQ", "all", {"kinds": [kind]})
+    contents = set()
+    while True:
+        words = json.loads(await asyncio.wait_for(connection.recv(), WAIT_S))
+        if words[0] == "EOSE":
+            await say(connection, "CLOSE", "all")
+            return contents
+        if words[0] == "EVENT":
+            contents.add(words[2]["content"])
+
+
+async def test_announcements_that_nobody_repeats_are_removed_after_a_month(tmp_path: Path) -> None:
+    now = int(time.time())
+    kept = {"new": now, "of last week": now - 700_000, "old": now - LASTING_S - 100}
+    async with running(tmp_path) as relay, connect(relay.url) as connection:
+        # What is there is looked through at the start; this comes after it.
+        await asyncio.wait_for(found(connection, 31_990), WAIT_S)
+        for name, created_at in kept.items():
+            assert (await publish(connection, Draft(31_990, name, (("d", name),), created_at)))[0]
+    async with running(tmp_path) as relay, connect(relay.url) as connection, asyncio.timeout(WAIT_S):
+        while "old" in await found(connection, 31_990):  # noqa: ASYNC110  (another process is waited for)
+            await asyncio.sleep(0.05)
+        assert await found(connection, 31_990) == {"new", "of last week"}

@@ -64,6 +64,7 @@ async function json(answer) {
 
 export const get = async (path, options) => json(await request("GET", path, undefined, options));
 export const post = async (path, body = {}, options) => json(await request("POST", path, body, options));
+export const getText = async (path, options) => (await request("GET", path, undefined, options)).text();
 export const remove = async (path, options) => json(await request("DELETE", path, undefined, options));
 
 /** A path with a query of those parameters that have a value. */

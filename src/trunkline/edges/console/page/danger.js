@@ -54,7 +54,7 @@ const INVISIBLE =
 
 /** A text in which every character can be seen: what has no shape of its own is shown by its number. */
 export function visible(text) {
-  return String(text).replace(INVISIBLE, (one) => `\u27e8${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
+  return String(text ?? "").replace(INVISIBLE, (one) => `\u27e8${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
 }
 
 function texts(value) {

@@ -45,26 +45,32 @@ export function say(node, text) {
   return node;
 }
 
+/** The same for a text that grows: its end stays in sight, unless somebody reads in it. */
+export function sayToTheEnd(node, text) {
+  say(node, text);
+  if (!node.matches(":hover, :focus")) node.scrollTop = node.scrollHeight;
+}
+
 /**
  * Bring the children of `node` in line with `items`: one element for each key, made once by `make(item)` and brought up
  * to date by `update(element, item)`. What somebody has typed or focused inside an element that stays is kept.
  */
 export function keyed(node, items, key, make, update) {
-  const had = new Map(Array.from(node.children, (child) => [child.dataset.key, child]));
+  const wanted = new Map(items.map((item) => [String(key(item)), item]));
+  const had = new Map();
+  for (const child of [...node.children]) {
+    if (wanted.has(child.dataset.key)) had.set(child.dataset.key, child);
+    else child.remove();
+  }
   let place = node.firstElementChild;
-  for (const item of items) {
-    const name = String(key(item));
-    let element = had.get(name);
-    if (element) had.delete(name);
-    else {
-      element = make(item);
-      element.dataset.key = name;
-    }
-    update?.(element, item);
+  for (const [name, item] of wanted) {
+    const element = had.get(name) ?? make(item);
+    element.dataset.key = name;
+    // An element that is moved loses its place in a text that scrolls: those that stand right are not touched.
     if (element === place) place = place.nextElementSibling;
     else node.insertBefore(element, place);
+    update?.(element, item);
   }
-  for (const gone of had.values()) gone.remove();
 }
 
 /** Run `act` at most once in each frame and at least `every_ms` apart, however often it is asked for. */

@@ -6,7 +6,7 @@ import { post } from "./api.js";
 import * as store from "./store.js";
 
 const FIRST_PAUSE_MS = 300;
-const LONGEST_PAUSE_MS = 10_000;
+const LONGEST_PAUSE_MS = 3000;
 // The exchange says something at least this often (figures come once a second); a line that is silent for longer is dead.
 const SILENCE_MS = 40_000;
 const SIGNED_OUT = 4009;

@@ -8,14 +8,21 @@
 import { get, query } from "./api.js";
 import { throttled } from "./dom.js";
 import { Figures } from "./figures.js";
-import { isOutcome, progressText } from "./format.js";
+import { entryOf, progressText } from "./format.js";
 
 const MAX_RECENT = 400;
 const MAX_FAULTS = 60;
 const MAX_OPEN = 5000;
 const MAX_OUTPUT_CHARS = 20_000;
+const MAX_SETTLED = 4000;
 // A burst of changes asks the exchange once.
 const REFETCH_MS = 250;
+// What is on record as a notice and is nobody's fault.
+const ORDINARY = new Set(["console.signed_in", "console.signed_out"]);
+const OPEN = ["running", "queued", "waiting_approval"];
+
+// Calls that ended a moment ago: a list that was asked for before may still show them as open.
+const settled = new Set();
 
 const listeners = new Map();
 
@@ -97,10 +104,9 @@ export const refetch = {
     changed("status");
   }),
   open: refetching(async () => {
-    const { calls } = await get(query("/v1/calls", { limit: 200 }));
-    const running = calls.filter((call) => !isOutcome(call.status));
-    for (const call of running.reverse()) if (!state.open.has(call.call_id)) addOpen(call.call_id, openCall(call));
-    for (const call of calls) if (isOutcome(call.status)) state.open.delete(call.call_id);
+    const pages = await Promise.all(OPEN.map((status) => get(query("/v1/calls", { limit: 200, status }))));
+    const calls = pages.flatMap((page) => page.calls).sort((one, other) => (one.accepted_at < other.accepted_at ? -1 : 1));
+    for (const call of calls) if (!state.open.has(call.call_id) && !settled.has(call.call_id)) addOpen(call.call_id, openCall(call));
     changed("open");
   }),
 };
@@ -112,6 +118,7 @@ export async function load() {
 
 function openCall(call) {
   return {
+    number: entryOf(call.call_id),
     call_id: call.call_id,
     tool_id: call.tool_id,
     caller: call.caller,
@@ -172,6 +179,8 @@ const TAKES = {
       });
     }
     entry.tool_id = call?.tool_id;
+    settled.add(entry.call_id);
+    if (settled.size > MAX_SETTLED) settled.delete(settled.values().next().value);
     removeOpen(entry.call_id);
   },
   "call.refused"(entry) {
@@ -190,12 +199,17 @@ const TAKES = {
     faulty({ at: entry.at, n: entry.n, code: "agent.refused", text: entry.reason, where: `${entry.edge}:${entry.claimed}`, href: "" });
   },
   notice(entry) {
-    faulty({ at: entry.at, n: entry.n, code: entry.code, text: entry.detail, where: entry.place, href: "" });
+    if (ORDINARY.has(entry.code)) return;
+    faulty({ at: entry.at, n: entry.n, code: entry.code, text: entry.detail ?? "", where: entry.place, href: "" });
   },
 };
 
 function faulty(fault) {
-  state.faults.unshift(fault);
+  // The same again is counted where it stands, and comes to the top.
+  fault.key = `${fault.code} ${fault.where} ${fault.text}`;
+  const at = state.faults.findIndex((one) => one.key === fault.key);
+  const times = at < 0 ? 0 : state.faults.splice(at, 1)[0].times;
+  state.faults.unshift({ ...fault, times: times + 1 });
   if (state.faults.length > MAX_FAULTS) state.faults.pop();
   changed("faults");
 }
@@ -213,19 +227,19 @@ export function take(entries, output, upto) {
   const touched = new Set();
   const { seen } = state;
   // A piece of output may be told in the batch in which its call begins, or in the one in which it ends.
-  const settled = [];
+  const ended = [];
   for (const entry of entries) {
     if (seen.last !== null && entry.n <= seen.last) continue;
     if (seen.last !== null && entry.n > seen.last + 1) seen.gaps += entry.n - seen.last - 1;
     seen.first ??= entry.n;
     seen.last = entry.n;
-    if (entry.kind === "call.settled") settled.push(entry);
+    if (entry.kind === "call.settled") ended.push(entry);
     else TAKES[entry.kind]?.(entry);
     state.recent.push(entry);
     touched.add(entry.kind.split(".", 1)[0]);
   }
   for (const piece of output ?? []) takeProgress(piece);
-  for (const entry of settled) TAKES["call.settled"](entry);
+  for (const entry of ended) TAKES["call.settled"](entry);
   if (upto > (seen.last ?? -1)) {
     seen.gaps += upto - (seen.last ?? upto);
     seen.last = upto;

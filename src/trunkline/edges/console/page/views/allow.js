@@ -1,5 +1,31 @@
-import { h } from "../dom.js";
+// "Allow from now on": the rule that would be written is shown before it is, word for word, and only that one is written.
 
-export function rulePanel() {
-  return h("p", null, "");
+import { get, part, post } from "../api.js";
+import { visible } from "../danger.js";
+import { fill, h } from "../dom.js";
+import { doing, notify, trouble } from "../parts.js";
+import { refetch } from "../store.js";
+
+/** A panel with the rule for this question; `close` puts it away. */
+export function rulePanel(question, close) {
+  const address = `/v1/approvals/${part(question.approval_id)}/rule`;
+  const place = h("div", { class: "note stack" }, h("p", { class: "muted" }, "Looking …"));
+  const draw = async () => {
+    try {
+      const { rule } = await get(address);
+      const write = h("button", { type: "button", class: "primary", on: { click: () => doing(write, async () => {
+        await post(address, { rule });
+        notify("The rule is in force.");
+        await refetch.questions.now();
+      }) } }, "Write this rule");
+      fill(place, h("p", null, "This would be written into your configuration, and the call goes on:"),
+        h("pre", { class: "code", tabindex: "0", role: "group", aria: { label: "The rule" } }, visible(rule)),
+        h("div", { class: "row" }, write, h("button", { type: "button", class: "quiet", on: { click: close } }, "Leave it"),
+          h("span", { class: "muted small" }, "Taken back by removing it from the file and ", h("code", null, "trunkline reload"), ".")));
+    } catch (error) {
+      fill(place, trouble(error));
+    }
+  };
+  draw();
+  return place;
 }

@@ -106,7 +106,7 @@ function card(question, choose) {
   });
   const more = h("div");
   const always = question.subject === "call"
-    ? h("button", { type: "button", class: "quiet", aria: { expanded: "false" }, on: { click: () => toggleRule(always, more, question, approve) } }, "Allow from now on …")
+    ? h("button", { type: "button", class: "quiet", aria: { expanded: "false" }, on: { click: () => toggleRule(always, more, question) } }, "Allow from now on …")
     : null;
   const heading_id = `question-${id}`;
   return h("article", { class: "sheet question", tabindex: "0", data: { danger: whys.length ? "1" : "0", question: id }, aria: { labelledby: heading_id } },
@@ -117,7 +117,7 @@ function card(question, choose) {
       h("span", { class: "push muted small nowrap" }, `${id}, ends in `, h("span", { class: "left" }))),
     h("div", { class: "stack", style: { gap: "3px" } },
       whoAsks(question),
-      h("p", null, h("span", { class: "muted" }, "Why you  "), visible(question.reason), question.rule ? [" (rule ", h("a", { class: "mono", href: `#/policy?rule=${part(question.rule)}` }, question.rule), ")"] : null),
+      h("p", null, h("span", { class: "muted" }, "Because  "), visible(question.reason), question.rule ? [" (rule ", h("a", { class: "mono", href: `#/policy?rule=${part(question.rule)}` }, question.rule), ")"] : null),
       h("p", { class: "muted also" })),
     aboutOf(question),
     question.subject === "call" ? lastTime(question) : null,
@@ -187,11 +187,11 @@ async function answerAll(ids, decision, reason) {
   if (failed.length) throw new Error(failed.join("; "));
 }
 
-function toggleRule(button, place, question, approve) {
+function toggleRule(button, place, question) {
   const is_open = button.getAttribute("aria-expanded") === "true";
   button.setAttribute("aria-expanded", String(!is_open));
   if (is_open) fill(place);
-  else fill(place, rulePanel(question, () => approve.click()));
+  else fill(place, rulePanel(question, () => button.click()));
 }
 
 // -- keys and notifications --------------------------------------------------------------------------------------------

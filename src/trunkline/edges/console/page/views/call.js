@@ -3,7 +3,7 @@
 
 import { download, get, part, post, query } from "../api.js";
 import { visible } from "../danger.js";
-import { fill, h, say, throttled } from "../dom.js";
+import { fill, h, sayToTheEnd, throttled } from "../dom.js";
 import { bytes, clock, clockMs, duration, isOutcome, shortId, tone } from "../format.js";
 import { doing, empty, facts, heading, stateTag, toolName, trouble, valueBlock } from "../parts.js";
 import { on, state } from "../store.js";
@@ -33,9 +33,7 @@ function drawOutput(parts) {
   const call = state.open.get(parts.call_id);
   if (!output || !call) return;
   output.hidden = !call.output;
-  const is_at_end = output.scrollTop + output.clientHeight >= output.scrollHeight - 4;
-  say(output, visible(call.output));
-  if (is_at_end) output.scrollTop = output.scrollHeight;
+  sayToTheEnd(output, visible(call.output));
 }
 
 async function drawCall(parts, signal) {
@@ -72,7 +70,7 @@ async function drawCall(parts, signal) {
         h("section", null, h("h2", null, "Story"), h("div", { class: "sheet pad" }, timeline(entries)))),
       h("div", null,
         h("section", null, h("h2", null, "Facts"), h("div", { class: "sheet pad" }, factsOf(call, began, status, call_id))),
-        h("section", null, h("h2", null, "Record"), h("div", { class: "sheet pad" }, checkedEntries(call_id, entries, signal))))),
+        h("section", null, h("h2", null, "Record"), h("div", { class: "sheet pad" }, checkedEntries(call_id, entries, correlation_id, signal))))),
     correlation_id ? correlation(correlation_id, call_id, signal) : null);
   drawOutput(parts);
 }

@@ -9,7 +9,7 @@ import { on } from "../store.js";
 import { showCall } from "./call.js";
 
 const PAGE = 50;
-const STATUSES = ["", "running", "waiting_approval", "succeeded", "failed", "canceled", "unknown", "refused"];
+const STATUSES = ["", "running", "waiting_approval", "succeeded", "failed", "canceled", "unknown"];
 const FILTERS = ["search", "status", "tool", "caller", "from", "to"];
 
 export function show(root, words, parameters, signal) {

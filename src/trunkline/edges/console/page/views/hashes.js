@@ -1,11 +1,67 @@
-// Hashes of the record with their check: of the entries of one call, and of the record as a whole.
+// Hashes with their check. Of one call: what the record says of its input and output, computed again here from what is
+// shown. Of the whole record: up to which entry it is verified, signed and anchored.
 
-import { h } from "../dom.js";
+import { getText, part } from "../api.js";
+import { canonical, hashOf } from "../canonical.js";
+import { fill, h } from "../dom.js";
+import { count } from "../format.js";
+import { facts, trouble } from "../parts.js";
+import { on, state } from "../store.js";
 
-export function checkedEntries(_call_id, entries) {
-  return h("p", { class: "muted" }, `${entries.length} entries on record.`);
+/** What stands behind one call, and whether its hashes are right. */
+export function checkedEntries(call_id, entries, correlation_id, signal) {
+  const accepted = entries.find((entry) => entry.kind === "call.accepted");
+  const settled = entries.find((entry) => entry.kind === "call.settled");
+  const checks = h("div", { class: "stack" });
+  const numbers = entries.map((entry) => entry.n);
+  if (correlation_id && accepted) check(checks, call_id, correlation_id, signal);
+  return h("div", { class: "stack" },
+    facts([
+      ["Entries", numbers.length ? numbers.join(", ") : "none"],
+      ["Signed", numbers.length && state.counts?.entries_signed >= numbers.at(-1) ? "all of them" : "not all yet"],
+      ["Tool's definition", accepted?.fingerprint ? h("span", { class: "hash" }, accepted.fingerprint) : null],
+      ["Policy", accepted?.policy ? h("span", { class: "hash" }, accepted.policy) : null],
+      ["What it showed", settled?.stream ? h("span", { class: "hash" }, settled.stream.sha256) : null],
+    ]),
+    checks,
+    correlation_id ? null : h("p", { class: "muted small" }, "A call with a correlation has a replay, whose hashes are checked here."));
 }
 
-export function verification() {
-  return h("div", { class: "sheet pad" });
+async function check(place, call_id, correlation_id, signal) {
+  try {
+    const text = await getText(`/v1/ledger/${part(correlation_id)}/replay.jsonl`, { signal });
+    const lines = text.split("\n").filter(Boolean).map((line) => JSON.parse(line)).filter((line) => line.id === call_id);
+    const found = [];
+    for (const line of lines) {
+      if (line.params_hash) found.push(await compared("Input", line.params_hash, line.params, line.masked || line.as_text));
+      if (line.output_hash) found.push(await compared("Output", line.output_hash, line.output, line.masked || line.as_text));
+    }
+    fill(place, found);
+  } catch (error) {
+    if (error.name !== "AbortError") fill(place, trouble(error));
+  }
+}
+
+async function compared(name, recorded, value, is_other) {
+  const computed = is_other || value === undefined || canonical(value) === null ? null : await hashOf(value);
+  const verdict = computed === null
+    ? h("span", { class: "state idle" }, "cannot be computed here")
+    : h("span", { class: `state ${computed === recorded ? "good" : "bad"}` }, computed === recorded ? "checked, it fits" : "does not fit");
+  return h("div", { data: { check: name.toLowerCase() } }, h("span", { class: "row" }, h("b", null, name), verdict), h("span", { class: "hash" }, recorded));
+}
+
+/** The record as a whole. */
+export function verification(signal) {
+  const place = h("div", { class: "sheet pad" });
+  const draw = () => {
+    const { entries_signed: signed, entries_anchored: anchored, entries } = { ...state.status, ...state.counts };
+    fill(place, facts([
+      ["Signed", signed ? `up to entry ${count(signed)}${signed >= entries ? ", all there is" : ` of ${count(entries)}`}` : "nothing yet"],
+      ["Anchored", anchored ? `up to entry ${count(anchored)}` : "nothing: no head was published elsewhere"],
+      ["Verify all of it", h("code", null, "trunkline ledger verify")],
+    ]));
+  };
+  signal.addEventListener("abort", on("counts", draw));
+  draw();
+  return place;
 }

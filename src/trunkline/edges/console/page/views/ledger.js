@@ -29,7 +29,6 @@ export function show(root, _words, _parameters, signal) {
     fill(about, facts([
       ["This page saw", h("span", { id: "seen", data: { first: String(seen.first ?? ""), last: String(seen.last ?? ""), gaps: String(seen.gaps) } }, range)],
       ["Not anchored?", counts.entries_anchored ? null : ["A signed head that is published elsewhere shows even the owner of this machine a change. Set ", h("code", null, "[ledger] anchor"), "; docs/operations.md tells how."]],
-      ["From a terminal", h("code", null, "trunkline ledger verify")],
     ]));
   };
   const drawRows = () => {
@@ -61,6 +60,6 @@ function summaryOf(entry) {
   const said = text === entry.kind ? detail.join(", ") : [text, ...detail].join(", ");
   const tool = entry.tool_id ? `${entry.tool_id}: ` : "";
   const line = visible(brief(tool + said, 200));
-  return entry.call_id ? h("a", { href: `#/calls/${entry.call_id}` }, line) : line;
+  return entry.call_id ? h("a", { class: "line-link", href: `#/calls/${entry.call_id}` }, line) : line;
 }
 

@@ -2,7 +2,7 @@
 
 import { post } from "../api.js";
 import { drawLatency, drawThroughput } from "../charts.js";
-import { fill, h, keyed, say, throttled } from "../dom.js";
+import { fill, h, keyed, say, sayToTheEnd, throttled } from "../dom.js";
 import { SECONDS } from "../figures.js";
 import { clock, count, duration } from "../format.js";
 import { doing, empty, heading, stateTag, toolName } from "../parts.js";
@@ -14,6 +14,7 @@ import { agentRows } from "./agents.js";
 const MOST_OPEN = 40;
 const MOST_FAULTS = 12;
 const REDRAW_MS = 250;
+const LASTING_MS = 300;
 // Counts of single agents are looked up again at most this often while calls end.
 const RECOUNT_MS = 3000;
 
@@ -37,7 +38,8 @@ export function show(root, _words, _parameters, signal) {
   );
 
   const drawOpen = () => {
-    const all = [...state.open.values()].reverse();
+    // The oldest first, and only those that last: what is over in a moment would make the list jump.
+    const all = [...state.open.values()].filter((one) => one.output || Date.now() - one.at > LASTING_MS);
     const running = [...all.filter((one) => one.status !== "waiting_approval"), ...all.filter((one) => one.status === "waiting_approval")];
     say(openTitle, running.length ? `Calls in flight (${count(running.length)})` : "Calls in flight");
     if (!running.length) {
@@ -70,7 +72,7 @@ export function show(root, _words, _parameters, signal) {
   const ends = [on("entries:call", recount), on("open", soonOpen), on("faults", soonFaults), on("agents", soonAgents), on("counts", drawFigures), on("questions", drawFigures)];
   const tick = setInterval(() => {
     drawFigures();
-    for (const row of open.children) updateTime(row);
+    drawOpen();
   }, 1000);
   const resized = throttled(charts.draw, 100);
   addEventListener("resize", resized);
@@ -127,7 +129,7 @@ function chartPair() {
 function openRow(call) {
   const cancel = h("button", { type: "button", class: "quiet", on: { click: () => doing(cancel, () => post(`/v1/calls/${call.call_id}/cancel`, { reason: "canceled on the console" })) } },
     "Cancel", h("span", { class: "sr" }, ` ${call.tool_id}`));
-  return h("article", { class: "open-call", data: { at: String(call.at), call: call.call_id } },
+  return h("article", { class: "open-call", data: { call: call.call_id } },
     h("div", { class: "row" },
       toolName(call.tool_id, `#/calls/${call.call_id}`),
       h("span", { class: "muted small" }, `by ${visible(call.caller)}`),
@@ -144,21 +146,14 @@ function updateOpenRow(row, call) {
   }
   const output = row.querySelector(".output");
   output.hidden = !call.output;
-  const is_at_end = output.scrollTop + output.clientHeight >= output.scrollHeight - 4;
-  say(output, visible(call.output.slice(-4000)));
-  if (is_at_end) output.scrollTop = output.scrollHeight;
-  updateTime(row);
-}
-
-function updateTime(row) {
-  const place = row.querySelector?.(".took");
-  if (place) say(place, duration(Date.now() - Number(row.dataset.at)));
+  sayToTheEnd(output, visible(call.output.slice(-4000)));
+  say(row.querySelector(".took"), duration(Date.now() - call.at));
 }
 
 function faultRow(fault) {
   const code = h("span", { class: "mono" }, fault.code);
-  return h("article", { class: "open-call" },
-    h("div", { class: "row" }, fault.href ? h("a", { href: fault.href }, code) : code, h("span", { class: "push muted small nowrap" }, clock(fault.at))),
+  return h("article", { class: "fault" },
+    h("div", { class: "row" }, fault.href ? h("a", { href: fault.href }, code) : code, fault.times > 1 ? h("span", { class: "tag bad" }, `${count(fault.times)} times`) : null, h("span", { class: "push muted small nowrap" }, clock(fault.at))),
     h("p", { class: "small" }, fault.where ? [h("span", { class: "mono" }, visible(fault.where)), fault.text ? ": " : ""] : null, visible(fault.text)));
 }
 

@@ -3,7 +3,7 @@
 import { get, part, post, query } from "../api.js";
 import { visible } from "../danger.js";
 import { fill, h, throttled } from "../dom.js";
-import { bytes, clock, count } from "../format.js";
+import { bytes, clock, count, plural } from "../format.js";
 import { diffBlock, doing, empty, facts, heading, notify, stateTag, table, trouble, valueBlock } from "../parts.js";
 import { on, state } from "../store.js";
 
@@ -122,7 +122,7 @@ function snapshots(name, found, again) {
   return [table("Snapshots", [
     { name: "Before run", class: "wide mono small", cell: (one) => (one.run ? one.run.slice(0, 16) : `number ${one.number}`) },
     { name: "Taken", class: "muted", cell: (one) => clock(one.taken_at) },
-    { name: "Holds", class: "small side", cell: (one) => `${count(one.files)} files` },
+    { name: "Holds", class: "small side", cell: (one) => plural(one.files, "file") },
     { name: "", class: "side", cell: (one) => { const button = h("button", { type: "button", class: "quiet", on: { click: () => undo(button, one) } }, "Undo …"); return button; } },
   ], found.snapshots), h("p", { class: "pad small muted" }, `All of them take ${bytes(found.bytes)}.`)];
 }
@@ -155,7 +155,7 @@ function fileTable(name, path, found, readFiles, content, signal) {
     } },
     { name: "Size", class: "num", cell: (one) => (one.kind === "folder" ? "" : bytes(one.bytes)) },
     { name: "Changed", class: "num muted side", cell: (one) => clock(one.changed_at) },
-  ], found.files)];
+  ], found.files), found.count > found.files.length ? h("p", { class: "pad small muted" }, `${count(found.files.length)} of ${count(found.count)} are shown.`) : null];
 }
 
 // -- one run -----------------------------------------------------------------------------------------------------------
@@ -181,12 +181,13 @@ async function showRun(root, name, run_id, signal) {
 function operations(entries, name) {
   const settled = new Map(entries.filter((entry) => entry.kind === "call.settled").map((entry) => [entry.call_id, entry]));
   const asked = new Map(entries.filter((entry) => entry.kind === "question.opened").map((entry) => [entry.call, entry]));
+  const sent = new Set(entries.filter((entry) => entry.kind === "call.sent").map((entry) => entry.call));
   const begun = entries.filter((entry) => entry.kind === "call.accepted" && entry.tool_id.startsWith(`space.${name}/`));
   if (!begun.length) return empty("Nothing is on record of this run.");
   return begun.map((entry) => {
     const end = settled.get(entry.call_id);
     const question = asked.get(entry.n);
-    const status = end?.status ?? (question ? "waiting_approval" : "running");
+    const status = end?.status ?? (entry.decision === "ask" && !sent.has(entry.n) ? "waiting_approval" : "running");
     return h("article", { class: "sheet pad stack" },
       h("div", { class: "row" }, h("h2", { style: { margin: "0" } }, entry.tool_id.split("/")[1].replaceAll("_", " ")), stateTag(status),
         h("a", { class: "small", href: `#/calls/${entry.call_id}` }, "Its story"),

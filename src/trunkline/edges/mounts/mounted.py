@@ -1,0 +1,85 @@
+"""The servers that are mounted now, by the agent that each is.
+
+Owns the difference between one configuration and the next: a server that stays as it is goes on undisturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from trunkline.config import McpServer
+from trunkline.edges.background import Background
+from trunkline.edges.edge import Surroundings
+from trunkline.edges.mounts.mount import Mount
+from trunkline.edges.mounts.piped import PipedServer, program
+from trunkline.edges.mounts.translate import EDGE, TABLE
+from trunkline.edges.offers import JudgingBudget
+from trunkline.model import AgentView
+
+if TYPE_CHECKING:
+    from trunkline.edges.exchange import AgentAction
+    from trunkline.edges.mounts.remote import RemoteServer
+
+
+class Mounted:
+    """All of them."""
+
+    def __init__(self, given: Surroundings) -> None:
+        self._given = given
+        self._judging = JudgingBudget(EDGE, given.feed.offer_refused)
+        self._background = Background(given.feed)
+        self._mounts: dict[str, Mount] = {}
+        self._remote: dict[str, RemoteServer] = {}
+
+    def set(self, servers: Sequence[McpServer]) -> None:
+        """Have these, and no others."""
+        wanted = {server.agent_id: server for server in servers}
+        for agent_id, mount in list(self._mounts.items()):
+            if wanted.get(agent_id) != mount.server:
+                self._let_go(agent_id)
+        for agent_id, server in wanted.items():
+            if agent_id not in self._mounts:
+                self._add(server)
+
+    def _add(self, server: McpServer) -> None:
+        mount = self._mounts[server.agent_id] = Mount(self._given, server, self._judging)
+        if server.url is None:
+            self._given.programs.keep(program(server), PipedServer(mount), edge=EDGE, table=TABLE)
+            return
+        from trunkline.edges.mounts.remote import RemoteServer
+
+        remote = self._remote[server.agent_id] = RemoteServer(self._given, mount, self._background)
+        remote.start()
+
+    def _let_go(self, agent_id: str) -> None:
+        del self._mounts[agent_id]
+        remote = self._remote.pop(agent_id, None)
+        if remote is None:
+            self._given.programs.release(agent_id)
+        else:
+            remote.stop("it is not configured any more")
+
+    async def stop(self) -> None:
+        """Let go of all. The host ends what runs here."""
+        for remote in self._remote.values():
+            remote.stop("the exchange is stopping")
+        for mount in self._mounts.values():
+            mount.disconnected("the exchange is stopping")
+        await self._background.stop()
+
+    def agents(self) -> Sequence[AgentView]:
+        """Those that are reached elsewhere."""
+        return [remote.view() for remote in self._remote.values()]
+
+    def steer(self, agent_id: str, action: AgentAction) -> bool:
+        """Connect to one of these, or let go of it."""
+        remote = self._remote.get(agent_id)
+        if remote is not None:
+            remote.steer(action)
+        return remote is not None
+
+    def status(self) -> Mapping[str, object]:
+        """How many there are, and how many of them can be used."""
+        ready = sum(mount.is_ready for mount in self._mounts.values())
+        return {"servers": len(self._mounts), "ready": ready}

@@ -1,0 +1,363 @@
+"""A server that is reached at a URL: streamable HTTP, in both eras of the protocol.
+
+Owns the requests that are under way, the session that a server gave us, and connecting again after it was lost: after
+waits that double, for as long as it is configured. Does not own what is said (``session``), nor connections
+(``http_streams``).
+
+Each message of ours is a POST. Its answer, and what the server says before it, come back as the body: one message, or
+a stream of them. A server of the older era may have more to say on a stream of its own (GET). Without a handshake the
+end of a request's stream is how it is canceled.
+
+Invariant: at most one conversation with the server at a time, and nothing of an old one is heard in the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from trunkline.edges import tls
+from trunkline.edges.background import Background
+from trunkline.edges.client import Unreachable, endpoint_of
+from trunkline.edges.edge import Surroundings
+from trunkline.edges.exchange import AgentAction
+from trunkline.edges.framing.lines import MAX_LINE_BYTES
+from trunkline.edges.mounts import messages
+from trunkline.edges.mounts.http_streams import Answer, Connections, EventReader, NotConnected
+from trunkline.edges.mounts.mount import Mount
+from trunkline.edges.mounts.session import Outgoing
+from trunkline.edges.mounts.translate import EDGE
+from trunkline.errors import SecretMissing
+from trunkline.model import AgentView
+from trunkline.secret_references import Found
+
+log = logging.getLogger("trunkline")
+
+FIRST_WAIT_S: Final = 0.5
+LONGEST_WAIT_S: Final = 30.0
+# A conversation that lasted so long worked: the next wait is short again.
+STEADY_S: Final = 60.0
+# From a connection to its tools, and from a ping without an answer to the end: as for agents that run here.
+READY_S: Final = 120.0
+HUNG_S: Final = 60.0
+LOOK_S: Final = 1.0
+GOODBYE_S: Final = 2.0
+# How often a stream that broke off is asked for what is missing.
+RESUMES: Final = 2
+RESUME_WAIT_S: Final = 1.0
+
+SESSION_HEADER: Final = "mcp-session-id"
+_STREAMS: Final = "text/event-stream"
+
+
+class RemoteServer:
+    """One of them: ``mount.Link``, while there is a conversation."""
+
+    def __init__(self, given: Surroundings, mount: Mount, background: Background) -> None:
+        self._given = given
+        self._mount = mount
+        self._background = background
+        assert mount.server.url is not None
+        self._place = endpoint_of(mount.server.url)
+        self._headers: dict[str, str] = {}
+        self._state, self._note = "stopped", ""
+        self._restarts = 0
+        self._keeping: asyncio.Task[None] | None = None
+        # Of the conversation: its connections, the session that the server gave it, requests by number, other tasks,
+        # that its handshake is done, and why it is over.
+        self._connections: Connections | None = None
+        self._session_id = ""
+        self._requests: dict[int, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._greeting: asyncio.Task[None] | None = None
+        self._over: asyncio.Future[str] | None = None
+
+    # -- for whoever mounted it ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect from now on."""
+        if self._keeping is None:
+            self._state = "starting"
+            self._keeping = self._background.spawn(self._keep())
+
+    def stop(self, reason: str) -> None:
+        """Let go of it."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
+        self._end(reason)
+        self._state, self._note = "stopped", reason
+
+    def steer(self, action: AgentAction) -> None:
+        """What a person wants done."""
+        if action != "start":
+            self.stop("stopped by the operator; `trunkline start` starts it again")
+        if action != "stop":
+            self._restarts = 0
+            self.start()
+
+    def view(self) -> AgentView:
+        """How it is."""
+        return AgentView(self._mount.agent_id, EDGE, self._state, restarts=self._restarts, note=self._note)
+
+    # -- conversations, one after the other ----------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        waits = 0
+        while True:
+            try:
+                await self._look_up()
+            except SecretMissing as missing:
+                self._state, self._note = "crashed", f"a secret is missing: {missing}; `trunkline restart` tries again"
+                log.warning("%s stays off: %s", self._mount.agent_id, self._note)
+                self._keeping = None
+                return
+            began = time.monotonic()
+            reason = await self._converse()
+            self._note = reason
+            self._state = "backoff"
+            waits = 0 if time.monotonic() - began >= STEADY_S else waits
+            wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**waits)
+            if not waits:
+                log.warning("%s is not connected: %s", self._mount.agent_id, reason)
+            waits += 1
+            await asyncio.sleep(wait_s)
+            self._restarts += 1
+            self._state = "starting"
+
+    async def _look_up(self) -> None:
+        """The headers, with the secrets that they refer to; a keyring may take its time."""
+        found = await asyncio.to_thread(Found, self._mount.server.headers, os.environ)
+        for name, secret in found.secrets:
+            self._given.know_secret(name, secret)
+        if not all(value.isascii() and value.isprintable() for value in found.texts.values()):
+            raise SecretMissing("what a header refers to is no line of printable characters")
+        self._headers = found.texts
+
+    async def _converse(self) -> str:
+        """One conversation, to its end; why it ended."""
+        over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._over = over
+        self._connections = Connections(self._place, tls.client_context() if self._place.is_tls else None)
+        self._session_id, self._greeting = "", None
+        self._mount.connected(self, None)
+        began = time.monotonic()
+        silent_since: float | None = None
+        try:
+            while not over.done():
+                await asyncio.wait([over], timeout=LOOK_S)
+                now = time.monotonic()
+                if self._mount.is_ready:
+                    self._state, self._note = "ready", ""
+                elif now - began > READY_S:
+                    self.give_up(f"it was not ready within {READY_S:g} s")
+                silent_since = None if not self._mount.is_silent else silent_since or now
+                if silent_since is not None and now - silent_since > HUNG_S:
+                    self.give_up(f"it was silent for {HUNG_S:g} s")
+            await self._say_goodbye()
+            return over.result()
+        finally:
+            self._end("the conversation is over")
+
+    async def _say_goodbye(self) -> None:
+        if self._session_id and self._connections is not None:
+            with contextlib.suppress(Unreachable, TimeoutError):
+                async with (
+                    asyncio.timeout(GOODBYE_S),
+                    self._connections.request("DELETE", {**self._own_headers(self._version)}),
+                ):
+                    pass
+
+    def _end(self, reason: str) -> None:
+        """Nothing of this conversation is heard any more."""
+        if self._over is None:
+            return
+        if self._over.done():
+            reason = self._over.result()
+        self._over = None
+        for task in (*self._requests.values(), *self._tasks):
+            task.cancel()
+        self._requests.clear()
+        self._tasks.clear()
+        if self._connections is not None:
+            self._connections.close()
+            self._connections = None
+        self._mount.disconnected(reason)
+
+    # -- the link ------------------------------------------------------------------------------------------------------
+
+    def send(self, messages_: list[Outgoing]) -> None:
+        """Send each as a request of its own."""
+        for one in messages_:
+            if one.method == messages.CANCELLED and one.version == messages.STATELESS:
+                if one.number is not None and (task := self._requests.pop(one.number, None)) is not None:
+                    task.cancel()
+                continue
+            task = self._background.spawn(self._post(one))
+            if one.number is not None and one.method != messages.CANCELLED:
+                self._requests[one.number] = task
+            else:
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            if one.method == messages.INITIALIZED:
+                self._greeting = task
+
+    def give_up(self, reason: str) -> None:
+        """End this conversation."""
+        if self._over is not None and not self._over.done():
+            self._over.set_result(reason)
+
+    @property
+    def _version(self) -> str:
+        return "" if self._mount.session is None else self._mount.session.version
+
+    def _own_headers(self, version: str) -> dict[str, str]:
+        found = {**self._headers, "accept": f"application/json, {_STREAMS}"}
+        if version:
+            found["mcp-protocol-version"] = version
+        if self._session_id:
+            found[SESSION_HEADER] = self._session_id
+        return found
+
+    # -- one message ---------------------------------------------------------------------------------------------------
+
+    async def _post(self, one: Outgoing) -> None:
+        number = None if one.method == messages.CANCELLED else one.number
+        if self._greeting is not None and one.method != messages.INITIALIZED:
+            # A server need not understand anything before it has heard that the handshake is done.
+            await asyncio.wait([self._greeting])
+        if (connections := self._connections) is None:
+            return
+        headers = {**self._own_headers(one.version), "content-type": "application/json"}
+        if one.version == messages.STATELESS:
+            headers["mcp-method"] = one.method
+            if one.name:
+                headers["mcp-name"] = header_value(one.name)
+        last_id = ""
+        try:
+            async with connections.request("POST", headers, one.body) as answer:
+                if one.method == messages.INITIALIZE:
+                    self._session_id = _session_of(answer.headers)
+                last_id = await self._read(answer, number)
+        except NotConnected as problem:
+            if number is not None:
+                self._mount.not_sent(number)
+            self.give_up(f"it cannot be reached: {problem}")
+            return
+        except Unreachable as problem:
+            if number is None or not self._is_owed(number):
+                return
+            if one.method in {messages.DISCOVER, messages.INITIALIZE, messages.LIST_TOOLS}:
+                self.give_up(f"it cannot be reached: {problem}")
+                return
+        if number is not None and self._is_owed(number):
+            await self._resume(number, last_id)
+        if one.method == messages.INITIALIZED and self._mount.session is not None:
+            self._listen()
+        if number is not None:
+            self._requests.pop(number, None)
+
+    def _is_owed(self, number: int) -> bool:
+        """Whether this request has no answer yet."""
+        return self._mount.session is not None and self._mount.session.is_open(number)
+
+    async def _read(self, answer: Answer, number: int | None) -> str:
+        """What came back; the id of the last event, if a stream broke off that can be asked for the rest."""
+        if answer.status >= 300:
+            await self._refused(answer, number)
+        elif number is None:
+            with contextlib.suppress(Unreachable):
+                await answer.body(MAX_LINE_BYTES)
+        elif answer.kind == _STREAMS:
+            return await self._read_events(answer, number)
+        elif answer.kind == "application/json":
+            self._mount.heard(await answer.body(MAX_LINE_BYTES))
+        return ""
+
+    async def _read_events(self, answer: Answer, number: int | None) -> str:
+        events, last_id = EventReader(MAX_LINE_BYTES), ""
+        async for piece in answer.pieces():
+            for event in events.receive(piece):
+                last_id = event.event_id or last_id
+                if event.data:
+                    self._mount.heard(event.data)
+            if events.is_broken:
+                self.give_up(f"an event has more than {MAX_LINE_BYTES} bytes")
+                return ""
+            if number is not None and not self._is_owed(number):
+                return ""
+        return last_id
+
+    async def _refused(self, answer: Answer, number: int | None) -> None:
+        status = answer.status
+        if status == 401:
+            self.give_up("it wants a token (HTTP 401): set one in `headers`; signing in with OAuth is not there yet")
+            return
+        if status == 404 and self._session_id:
+            self.give_up("its session is over (HTTP 404)")
+            return
+        if number is None or status >= 500:
+            if status >= 500 and number is not None:
+                raise Unreachable(f"HTTP {status}")
+            return
+        error: messages.Error | None = None
+        if answer.kind == "application/json":
+            said = messages.read(await answer.body(MAX_LINE_BYTES))
+            error = None if said is None else messages.part(messages.Error, said.error)
+        error = error or messages.Error(0, f"HTTP {status}")
+        self._mount.heard(messages.encode({"jsonrpc": "2.0", "id": number, "error": error}))
+
+    async def _resume(self, number: int, last_id: str) -> None:
+        """A stream broke off before the answer: ask for the rest, if it said where it was."""
+        for _ in range(RESUMES if last_id else 0):
+            await asyncio.sleep(RESUME_WAIT_S)
+            with contextlib.suppress(Unreachable):
+                if self._connections is None:
+                    return
+                headers = {**self._own_headers(self._version), "accept": _STREAMS, "last-event-id": last_id}
+                async with self._connections.request("GET", headers) as answer:
+                    if answer.status == 200 and answer.kind == _STREAMS:
+                        last_id = await self._read_events(answer, number) or last_id
+            if not self._is_owed(number):
+                return
+        self._mount.lost(number)
+
+    # -- what a server says by itself ----------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        session = self._mount.session
+        if session is not None and not session.is_stateless and session.tells_changes:
+            task = self._background.spawn(self._hear_by_itself())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _hear_by_itself(self) -> None:
+        waits = 0
+        while self._connections is not None:
+            with contextlib.suppress(Unreachable):
+                headers = {**self._own_headers(self._version), "accept": _STREAMS}
+                async with self._connections.request("GET", headers) as answer:
+                    if answer.status != 200 or answer.kind != _STREAMS:
+                        return
+                    await self._read_events(answer, None)
+            await asyncio.sleep(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**waits))
+            waits += 1
+
+
+def _session_of(headers: Mapping[str, str]) -> str:
+    """The session that a server gave us; one that cannot be a header is none."""
+    found = headers.get(SESSION_HEADER, "")
+    return found if len(found) <= 1024 and found.isascii() and found.isprintable() else ""
+
+
+def header_value(text: str) -> str:
+    """A name as a header says it: as it is if that can be, else in base64 (2026-07-28)."""
+    import base64
+
+    is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith("=?base64?")
+    return text if is_plain else f"=?base64?{base64.b64encode(text.encode(errors='surrogatepass')).decode()}?="

@@ -1,0 +1,374 @@
+"""The conversation with one server: era and version, its list of tools, requests and what comes of them; sans-IO.
+
+Owns the ids of our requests, what is open, and what is answered to a server that asks for something. Does not own how
+messages travel (``piped``, ``remote``), nor calls and agents (``mount``).
+
+Which era a server speaks shows when it is asked ``server/discover``: one that answers with a version that we know is
+spoken with statelessly, any other is asked to shake hands (``initialize``). Then its tools are read, page by page, and
+it is ``Ready``. When it says that they changed they are read again, one reading at a time.
+
+Invariant: nothing that a server says raises. Each request that was handed in with a ``ref`` is answered once, or is
+among those that ``end`` returns. What a server can make grow is bounded: pages, tools, bytes of their list.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Final
+
+from msgspec import Raw, Struct
+
+from trunkline.edges.mounts import messages
+from trunkline.edges.mounts.messages import Message, encode
+
+# As many as an agent may have; a page that brings no tool counts as one.
+MAX_TOOLS: Final = 1_000
+MAX_PAGES: Final = 100
+# Schemas that could be taken have 64 KiB each; a list that is longer than this is not looked at.
+MAX_LIST_BYTES: Final = 16_777_216
+# What a server may ask of us in vain.
+REFUSED: Final = {
+    "sampling/createMessage": "Trunkline has no model: a mounted server cannot ask for a completion",
+    "elicitation/create": "nobody is asked for input by a mounted server; a call has all its input when it is made",
+    "roots/list": "a mounted server is shown no folders but those that its configuration names",
+}
+
+
+class Outgoing(Struct, frozen=True):
+    """A message of ours on its way. ``number`` is set for a request, ``name`` is what a header repeats of it."""
+
+    body: bytes
+    method: str
+    number: int | None = None
+    name: str = ""
+    version: str = ""
+
+
+class Ready(Struct, frozen=True):
+    """It can be spoken with, and these are its tools, each as it was written."""
+
+    tools: tuple[Raw, ...]
+    has_resources: bool
+    has_prompts: bool
+    server: str
+
+
+class ToolsListed(Struct, frozen=True):
+    """Its tools have changed."""
+
+    tools: tuple[Raw, ...]
+
+
+class ToolsChanged(Struct, frozen=True):
+    """It says that they have; ``relist`` reads them."""
+
+
+class Answered(Struct, frozen=True):
+    """What came of a request: a result, or an error, or neither if it is known to be lost."""
+
+    ref: str
+    result: Raw | None = None
+    error: messages.Error | None = None
+
+
+class Progressed(Struct, frozen=True):
+    """A running request shows something."""
+
+    ref: str
+    data: Raw
+
+
+class Pong(Struct, frozen=True):
+    """It answered a ping."""
+
+
+class Broken(Struct, frozen=True):
+    """It cannot be spoken with; why, in words for a person."""
+
+    reason: str
+
+
+Said = Ready | ToolsListed | ToolsChanged | Answered | Progressed | Pong | Broken
+
+# Our own requests that are known by another name than their method.
+_PING: Final = "ping"
+_LISTEN: Final = "listen"
+
+
+class _Open(Struct):
+    method: str
+    # Whose request it is; empty: our own.
+    ref: str = ""
+
+
+class Session:
+    """Our side. ``take_output`` are the messages to be sent, in order."""
+
+    def __init__(self, version: str) -> None:
+        """``version`` is that of the exchange, by which it introduces itself."""
+        self._client = {"name": "trunkline", "title": "Trunkline", "version": version}
+        self._ids = itertools.count(1)
+        self._open: dict[int, _Open] = {}
+        self._output: list[Outgoing] = []
+        # The protocol's version that was agreed on; empty before.
+        self.version = ""
+        self._meta = b""
+        self._capabilities: dict[str, Any] = {}
+        self._server = ""
+        self._is_ready = False
+        self.is_broken = False
+        # The list that is being read: tools so far, pages, bytes.
+        self._listing: list[Raw] | None = None
+        self._pages = self._listed_bytes = 0
+        # Messages that were none, or about nothing that is open.
+        self.skipped = 0
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether it is spoken with without a handshake."""
+        return self.version == messages.STATELESS
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether it says when its tools change."""
+        tools = self._capabilities.get("tools")
+        return isinstance(tools, dict) and tools.get("listChanged") is True
+
+    # -- to the server -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Ask which era it speaks."""
+        meta = self._stateless_meta()
+        self._send(messages.DISCOVER, encode({"_meta": meta}), version=messages.STATELESS)
+
+    def request(self, ref: str, method: str, params: bytes, *, name: str = "") -> None:
+        """Ask for something; ``Answered`` with this ``ref`` follows. ``params`` is the inside of an object."""
+        number = next(self._ids)
+        token = b'"progressToken":%d' % number
+        meta = b'"_meta":{%b}' % (self._meta + b"," + token if self._meta else token)
+        body = b"{%b}" % (params + b"," + meta if params else meta)
+        self._put(number, _Open(method, ref), messages.request(number, method, body), name)
+
+    def cancel(self, ref: str, reason: str) -> int | None:
+        """Say that nobody waits for this any more; its number, if it is open. It may be answered all the same."""
+        number = next((number for number, one in self._open.items() if one.ref == ref), None)
+        if number is not None:
+            params = {"requestId": number, "reason": reason}
+            self._output.append(
+                Outgoing(
+                    messages.notification(messages.CANCELLED, params), messages.CANCELLED, number, "", self.version
+                )
+            )
+        return number
+
+    def ping(self) -> None:
+        """See whether it is there; ``Pong`` follows."""
+        if not any(one.ref == "" and one.method == _PING for one in self._open.values()):
+            # Without a handshake there is no ping: it says again what it can do.
+            self._send(messages.DISCOVER if self.is_stateless else messages.PING, self._own_params(), own=_PING)
+
+    def relist(self) -> None:
+        """Read its tools again, unless they are being read."""
+        if self._listing is None and self._is_ready:
+            self._list_first()
+
+    def is_open(self, number: int) -> bool:
+        """Whether this request has no answer yet."""
+        return number in self._open
+
+    def forget(self, ref: str) -> None:
+        """Nobody wants this answer any more, and it is not waited for."""
+        self._open = {number: one for number, one in self._open.items() if one.ref != ref or not ref}
+
+    def take_output(self) -> list[Outgoing]:
+        """What to send now."""
+        output, self._output = self._output, []
+        return output
+
+    def end(self) -> list[str]:
+        """It is gone: the requests that get no answer."""
+        lost = [one.ref for one in self._open.values() if one.ref]
+        self._open.clear()
+        self.is_broken = True
+        return lost
+
+    def lost(self, number: int) -> list[Said]:
+        """One request gets no answer, though the server may be there: its connection broke."""
+        one = self._open.pop(number, None)
+        if one is None:
+            return []
+        if one.ref:
+            return [Answered(one.ref)]
+        if one.method == _LISTEN:
+            return []
+        return [self._break(f"it did not answer {one.method}")]
+
+    def _stateless_meta(self) -> dict[str, object]:
+        return {
+            messages.VERSION_KEY: messages.STATELESS,
+            messages.CLIENT_KEY: self._client,
+            messages.CAPABILITIES_KEY: {},
+        }
+
+    def _own_params(self, inside: bytes = b"") -> bytes:
+        meta = b'"_meta":{%b}' % self._meta if self._meta else b""
+        return b"{%b}" % b",".join(filter(None, (inside, meta)))
+
+    def _send(self, method: str, params: bytes, *, own: str = "", version: str = "") -> None:
+        number = next(self._ids)
+        self._put(number, _Open(own or method), messages.request(number, method, params), "", method, version)
+
+    def _put(self, number: int, one: _Open, body: bytes, name: str = "", method: str = "", version: str = "") -> None:
+        self._open[number] = one
+        self._output.append(Outgoing(body, method or one.method, number, name, version or self.version))
+
+    def _say(self, body: bytes, method: str) -> None:
+        self._output.append(Outgoing(body, method, None, "", self.version))
+
+    # -- from the server -----------------------------------------------------------------------------------------------
+
+    def hear(self, data: bytes) -> list[Said]:
+        """One message of its."""
+        if self.is_broken or not data.strip():
+            return []
+        message = messages.read(data)
+        if message is None:
+            self.skipped += 1
+            return []
+        if message.method is None:
+            return self._answered(message)
+        if message.id is not None:
+            self._asked(message.id, message.method)
+            return []
+        return self._told(message.method, message.params)
+
+    def _asked(self, request_id: str | int, method: str) -> None:
+        if method == messages.PING:
+            self._say(messages.answer(request_id, {}), "")
+            return
+        text = REFUSED.get(method, "Trunkline does not know this method")
+        self._say(messages.refusal(request_id, messages.METHOD_NOT_FOUND, text), "")
+
+    def _told(self, method: str, params: Raw) -> list[Said]:
+        if method == messages.TOOLS_CHANGED:
+            return [ToolsChanged()] if self._is_ready else []
+        if method == messages.PROGRESS:
+            progress = messages.part(messages.Progress, params)
+            number = None if progress is None else progress.progress_token
+            one = self._open.get(number) if isinstance(number, int) else None
+            if one is not None and one.ref:
+                shown = {"progress": progress.progress, "total": progress.total, "message": progress.message}
+                data = {name: value for name, value in shown.items() if value is not None}
+                return [Progressed(one.ref, Raw(encode(data)))]
+        # What it logs is its own affair: its stderr has a log.
+        return []
+
+    def _answered(self, message: Message) -> list[Said]:
+        number = message.id
+        one = self._open.pop(number, None) if isinstance(number, int) and message.is_answer else None
+        if one is None:
+            self.skipped += 1
+            return []
+        error = None
+        if bytes(message.error):
+            error = messages.part(messages.Error, message.error) or messages.Error(0, "an error without words")
+        if one.ref:
+            return [Answered(one.ref, None if error else message.result.copy(), error)]
+        match one.method:
+            case messages.DISCOVER:
+                return self._discovered(message, error)
+            case messages.INITIALIZE:
+                return self._initialized(message, error)
+            case messages.LIST_TOOLS:
+                return self._listed(message, error)
+            case "ping":  # ``_PING``
+                # An error is an answer, too: somebody is there.
+                return [Pong()]
+            case _:
+                return []
+
+    # -- which era -----------------------------------------------------------------------------------------------------
+
+    def _discovered(self, message: Message, error: messages.Error | None) -> list[Said]:
+        if error is not None and error.code == messages.UNSUPPORTED_VERSION:
+            known = error.data.get("supported") if isinstance(error.data, dict) else None
+            if isinstance(known, list) and not any(version in messages.WITH_HANDSHAKE for version in known):
+                return [self._break(f"it speaks {', '.join(map(str, known))[:200]}, and no version that we know")]
+        found = None if error is not None else messages.part(messages.Discovered, message.result)
+        if found is None or messages.STATELESS not in found.supported_versions:
+            params = {
+                "protocolVersion": messages.WITH_HANDSHAKE[0],
+                "capabilities": {},
+                "clientInfo": self._client,
+            }
+            self._send(messages.INITIALIZE, encode(params))
+            return []
+        self.version = messages.STATELESS
+        self._meta = encode(self._stateless_meta())[1:-1]
+        self._agreed(found.capabilities, found.meta.get(messages.SERVER_KEY))
+        return self._list_first()
+
+    def _initialized(self, message: Message, error: messages.Error | None) -> list[Said]:
+        if error is not None:
+            return [self._break(f"it refused to be initialized: error {error.code}")]
+        found = messages.part(messages.Initialized, message.result)
+        if found is None:
+            return [self._break("its answer to initialize cannot be read")]
+        if found.protocol_version not in messages.WITH_HANDSHAKE:
+            return [self._break(f"it speaks {found.protocol_version[:40]}, which we do not")]
+        self.version = found.protocol_version
+        self._agreed(found.capabilities, found.server_info)
+        self._say(messages.notification(messages.INITIALIZED), messages.INITIALIZED)
+        return self._list_first()
+
+    def _agreed(self, capabilities: dict[str, Any], server: object) -> None:
+        self._capabilities = capabilities
+        if isinstance(server, dict):
+            words = (server.get("name"), server.get("version"))
+            self._server = " ".join(word[:64] for word in words if isinstance(word, str) and word.isprintable())
+        if self.is_stateless and self.tells_changes:
+            inside = b'"notifications":{"toolsListChanged":true}'
+            self._send(messages.LISTEN, self._own_params(inside), own=_LISTEN)
+
+    # -- its tools -----------------------------------------------------------------------------------------------------
+
+    def _list_first(self) -> list[Said]:
+        self._listing, self._pages, self._listed_bytes = [], 0, 0
+        if "tools" not in self._capabilities:
+            # One that has none is not asked: it would say that it knows no such method.
+            return self._list_done()
+        self._send(messages.LIST_TOOLS, self._own_params())
+        return []
+
+    def _listed(self, message: Message, error: messages.Error | None) -> list[Said]:
+        page = None if error is not None else messages.part(messages.ToolList, message.result)
+        assert self._listing is not None
+        if page is None:
+            return self._list_failed("cannot be read" if error is None else f"was refused: error {error.code}")
+        self._pages += 1
+        self._listed_bytes += len(message.result)
+        self._listing += (tool.copy() for tool in page.tools[: MAX_TOOLS + 1 - len(self._listing)])
+        if not page.next_cursor:
+            return self._list_done()
+        if self._pages >= MAX_PAGES or len(self._listing) > MAX_TOOLS or self._listed_bytes > MAX_LIST_BYTES:
+            return self._list_failed(f"has more than {MAX_TOOLS} tools, {MAX_PAGES} pages or {MAX_LIST_BYTES} bytes")
+        self._send(messages.LIST_TOOLS, self._own_params(b'"cursor":%b' % encode(page.next_cursor)))
+        return []
+
+    def _list_failed(self, why: str) -> list[Said]:
+        """Without a list it cannot be used; one that it had before stays."""
+        self._listing = None
+        return [] if self._is_ready else [self._break(f"its list of tools {why}")]
+
+    def _list_done(self) -> list[Said]:
+        assert self._listing is not None
+        tools, self._listing = tuple(self._listing), None
+        if self._is_ready:
+            return [ToolsListed(tools)]
+        self._is_ready = True
+        has = self._capabilities
+        return [Ready(tools, "resources" in has, "prompts" in has, self._server)]
+
+    def _break(self, reason: str) -> Broken:
+        self.is_broken = True
+        return Broken(reason)

@@ -1,0 +1,107 @@
+"""Secrets that the configuration names instead of holding: ``env:NAME``, ``file:PATH``, ``keyring:NAME``.
+
+Owns how a reference is written, and looking one up. Does not own when that is done (at each launch, so that a secret
+that changed is taken by a restart), nor that what was found is masked (the ledger).
+
+A text that begins like a reference and is none is written with ``literal:`` in front of it, which is taken off.
+
+Invariant: what is found is in no text of an error; only the reference is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from trunkline.errors import SecretMissing
+
+ENVIRONMENT: Final = "env:"
+FILE: Final = "file:"
+KEYRING: Final = "keyring:"
+LITERAL: Final = "literal:"
+# The name under which keyrings keep what belongs to us.
+SERVICE: Final = "trunkline"
+# A key with its certificates has a few kilobytes; more is a file that was named by mistake.
+MAX_BYTES: Final = 65_536
+
+
+def is_reference(text: str) -> bool:
+    """Whether this names a secret."""
+    return text.startswith((ENVIRONMENT, FILE, KEYRING))
+
+
+def may_wait(texts: Mapping[str, str]) -> bool:
+    """Whether looking these up may take a while: a keyring may ask its owner to unlock it."""
+    return any(text.startswith(KEYRING) for text in texts.values())
+
+
+def problem_of(text: str) -> str:
+    """What is wrong with how a reference is written; empty if nothing is, or it is none."""
+    for prefix in (ENVIRONMENT, FILE, KEYRING):
+        if text == prefix or (text.startswith(prefix) and "\0" in text):
+            return f"expected a name after {prefix}; a text that begins so is written {LITERAL}{prefix}…"
+    return ""
+
+
+def placed(texts: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The same, with the files of references taken from this folder."""
+    return {
+        name: f"{FILE}{folder / Path(text.removeprefix(FILE)).expanduser()}" if text.startswith(FILE) else text
+        for name, text in texts.items()
+    }
+
+
+class Found:
+    """Texts with their references looked up, and which of them are secrets."""
+
+    def __init__(self, texts: Mapping[str, str], environ: Mapping[str, str]) -> None:
+        """``SecretMissing`` names the first one that is not there."""
+        self.texts: dict[str, str] = {}
+        # Each with the name under which its place is shown.
+        self.secrets: list[tuple[str, str]] = []
+        for name, text in texts.items():
+            if is_reference(text):
+                self.texts[name] = _looked_up(name, text, environ)
+                self.secrets.append((name, self.texts[name]))
+            else:
+                self.texts[name] = text.removeprefix(LITERAL)
+
+
+def _looked_up(name: str, reference: str, environ: Mapping[str, str]) -> str:
+    kind, _, place = reference.partition(":")
+    if f"{kind}:" == ENVIRONMENT:
+        found = environ.get(place, "")
+        if not found:
+            raise SecretMissing(f"{name}: the variable {place} is not set where the exchange was started")
+        return found
+    return _in_file(name, place) if f"{kind}:" == FILE else _in_keyring(name, place)
+
+
+def _in_file(name: str, path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        found = data.decode().rstrip("\r\n")
+    except OSError as error:
+        raise SecretMissing(f"{name}: {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SecretMissing(f"{name}: {path} is no text") from None
+    if len(data) > MAX_BYTES or not found or "\0" in found:
+        raise SecretMissing(f"{name}: {path} holds no secret: expected a text of 1 to {MAX_BYTES} bytes")
+    return found
+
+
+def _in_keyring(name: str, entry: str) -> str:
+    try:
+        import keyring
+    except ImportError:
+        missing = f"{name}: a keyring is read by the package keyring, which is missing: pip install keyring"
+        raise SecretMissing(missing) from None
+    try:
+        found = keyring.get_password(SERVICE, entry)
+    except keyring.errors.KeyringError as error:
+        raise SecretMissing(f"{name}: the keyring cannot be asked: {type(error).__name__}") from None
+    if not found:
+        raise SecretMissing(f"{name}: the keyring has no {entry} of {SERVICE}: keyring set {SERVICE} {entry}")
+    return str(found)

@@ -1,0 +1,138 @@
+"""Each edge is in every list of edges that tests, benchmarks and pages have, or it is written here why it is not.
+
+The lists are looked at as they are: what a module imports, what a table has as keys. So an edge that is added to
+``edges.known`` fails here with the name of each list that it is missing in, and so does an exception that is over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from bench.__main__ import SECTIONS
+from tests.fuzz import all_edges, failing, test_failing_alone
+from tests.unit.edges import test_pairs
+from tools import soak
+from trunkline.edges.edge import Edge
+from trunkline.edges.known import EDGES
+from trunkline.testing import edges as simulated
+
+ROOT = Path(__file__).parents[3]
+NAMES = frozenset(edge.name for edge in EDGES)
+# What a list calls an edge, where that is not the edge's own name.
+SPELLED = {"topics": "trunkline", "spaces": "space", "market": "nostr", "agents": "opensentience"}
+
+
+def named_by(module: ModuleType) -> set[str]:
+    """The edges whose values a module has."""
+    return {value.name for value in vars(module).values() if isinstance(value, Edge)}
+
+
+def read_as(words: set[str]) -> set[str]:
+    return {SPELLED.get(word, word) for word in words} & NAMES
+
+
+def ids_on_page() -> set[str]:
+    page = (ROOT / "docs" / "edges.md").read_text()
+    table = page.partition("## Ids, keys and bodies from outside")[2].partition("\n## ")[0]
+    return set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+
+
+def attacked() -> set[str]:
+    """Edges that a module below ``tests/attack`` is about, by its name."""
+    words = {word for file in (ROOT / "tests" / "attack").glob("test_*.py") for word in file.stem.split("_")}
+    return read_as(words)
+
+
+LISTS: dict[str, Callable[[], set[str]]] = {
+    "tests/fuzz/all_edges.py": lambda: named_by(all_edges),
+    "tests/fuzz/failing.py: DRIVES": lambda: set(failing.DRIVES),
+    "tests/fuzz/test_failing_alone.py: KINDS": lambda: set(test_failing_alone.KINDS),
+    "tests/unit/edges/test_pairs.py: ENTRANCES": lambda: set(test_pairs.ENTRANCES),
+    "tests/unit/edges/test_pairs.py: EXITS": lambda: {name.partition(" ")[0] for name in test_pairs.EXITS},
+    "trunkline/testing/edges.py": lambda: named_by(simulated),
+    "tests/attack": attacked,
+    "tools/soak.py: JOBS": lambda: read_as({job.name for job in soak.JOBS}),
+    "bench/__main__.py: SECTIONS": lambda: read_as(set(SECTIONS)),
+    "docs/edges.md: ids": ids_on_page,
+}
+
+ALONE = "it is fuzzed alone, in"
+OWN_AGENT = "its tools are those of an agent of the exchange itself, which any entrance calls"
+EXCEPTIONS: dict[str, dict[str, str]] = {
+    "tests/fuzz/all_edges.py": {
+        "ossa": f"{ALONE} tests/fuzz/ossa.py",
+        "nostr": f"{ALONE} tests/fuzz/nostr.py and tests/fuzz/market.py",
+        "jobs": f"{ALONE} tests/fuzz/jobs.py",
+        "pylon": f"{ALONE} tests/unit/edges/pylon/test_session.py",
+    },
+    "tests/fuzz/failing.py: DRIVES": {
+        "ossa": "a sink of it that raises is tried in tests/unit/edges/ossa/test_serve.py",
+    },
+    "tests/fuzz/test_failing_alone.py: KINDS": {
+        "ossa": "as in DRIVES",
+    },
+    "tests/unit/edges/test_pairs.py: ENTRANCES": {
+        "ossa": "ids of its messages are checked by its own rules: tests/requirements/test_ossa_wire.py",
+        "nostr": "a job has no ids but the event's own hash",
+        "pylon": "its requests reach codex alone, and its ids stay in the conversation",
+        "trunkline": OWN_AGENT,
+        "jobs": OWN_AGENT,
+    },
+    "tests/unit/edges/test_pairs.py: EXITS": {
+        "http": "nobody serves tools over it",
+        "ossa": "its agents are exits in tests/requirements/test_ossa_patterns.py",
+        "nostr": "what it buys has its own bounds: tests/unit/edges/nostr/test_buyer.py",
+        "pylon": OWN_AGENT,
+        "trunkline": OWN_AGENT,
+        "jobs": OWN_AGENT,
+    },
+    "trunkline/testing/edges.py": {
+        "nostr": "seeded stories of its own, in tests/simulation/test_nostr_story.py and test_nostr_market.py",
+        "pylon": "it starts processes; its conversations are values, tried by seeds in tests/unit/edges/pylon",
+        "jobs": "the work is done in processes",
+        "trunkline": "events are simulated by trunkline/testing/topics.py, without their HTTP door",
+    },
+    "tests/attack": {
+        "http": "its callers and tokens are those of tests/attack/policy.py and tests/attack/test_tokens.py",
+        "opensentience": "its callers and tokens are those of tests/attack/policy.py and tests/attack/test_claims.py",
+        "space": "what commands reach is tried in tests/attack/sandbox",
+        "jobs": "its commands run in the sandbox of tests/attack/sandbox; who may have what, in tests/unit/edges/jobs",
+    },
+    "tools/soak.py: JOBS": {
+        "http": "the jobs `fuzz` and `routes` are about it",
+        "jobs": "tests/fuzz/jobs.py takes the time of a worker for each case",
+        "pylon": "its fuzzing is Hypothesis's, in tests/unit/edges/pylon",
+        "trunkline": "the job `lossy` publishes events",
+    },
+    "bench/__main__.py: SECTIONS": {
+        "trunkline": "part of the section `pieces`: bench/topics.py",
+        "nostr": "the time of a job is the relay's and the work's",
+        "pylon": "the time of a request is codex's",
+        "jobs": "the time of a job is the work's",
+    },
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_each_edge_is_in_the_list_or_it_is_written_why_not(name: str) -> None:
+    exceptions = EXCEPTIONS.get(name, {})
+    present = LISTS[name]() & NAMES
+    missing = NAMES - present - exceptions.keys()
+    assert not missing, f"{name} has no {', '.join(sorted(missing))}: add it there, or write here why not"
+    over = present & exceptions.keys()
+    assert not over, f"{name} has {', '.join(sorted(over))} by now: take the exception away"
+    unknown = exceptions.keys() - NAMES
+    assert not unknown, f"{', '.join(sorted(unknown))}: there is no such edge"
+
+
+def test_what_an_exception_names_is_there() -> None:
+    for reasons in EXCEPTIONS.values():
+        for reason in reasons.values():
+            for path in re.findall(r"(?:tests|bench|trunkline)/[\w/]+(?:\.py)?", reason):
+                place = ROOT / ("src" if path.startswith("trunkline") else "") / path
+                assert place.exists(), f"{path} is not there"
