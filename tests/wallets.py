@@ -28,6 +28,11 @@ class WalletClient:
         self._connection: ClientConnection
         self._reader: asyncio.Task[None]
 
+    @classmethod
+    def of(cls, relay: str, secret: bytes, wallet: str) -> Self:
+        """A client whose key the test has: the relay may have moved since its account was made."""
+        return cls(nip47.connection_text(wallet, relay, secret.hex()))
+
     async def __aenter__(self) -> Self:
         self._connection = await connect(self._url, max_size=None)
         wanted = {"kinds": [nip47.RESPONSE], "#p": [self.signer.public]}

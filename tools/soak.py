@@ -69,6 +69,15 @@ def spaces9(seed: int) -> int:
         return trial(folder / "home", seed, 10)
 
 
+def money9(seed: int) -> int:
+    """P-B15: ten kills of an exchange in the middle of payments."""
+    from tests.crash.money9 import trial
+
+    with _folder() as folder:
+        trial(folder / "home", seed, 10)
+    return 10
+
+
 def power(seed: int) -> int:
     """P-A2: every prefix of one run's steps, and 1,500 power losses in it."""
     from tests.crash.power_loss import losses, prefixes
@@ -163,6 +172,14 @@ def trajectories(seed: int) -> int:
     from tests.fuzz import trajectories as files
 
     files.judge(seed, 10_000)
+    return 10_000
+
+
+def rails(seed: int) -> int:
+    """P-D18: 10,000 proofs of payment that are wrong."""
+    from tests.fuzz import rails as proofs
+
+    proofs.judge(seed, 10_000)
     return 10_000
 
 
@@ -318,6 +335,7 @@ class Job(NamedTuple):
 JOBS: Final = (
     Job(kill9, "kills"),
     Job(power, "disks"),
+    Job(money9, "kills"),
     Job(failure, "failed operations"),
     Job(damage, "flipped bytes"),
     Job(stop, "stops"),
@@ -335,6 +353,7 @@ JOBS: Final = (
     Job(fuzz, "frames"),
     Job(masker, "values"),
     Job(trajectories, "trajectories"),
+    Job(rails, "proofs of payment"),
     Job(chiffon, "messages"),
     Job(routes, "requests"),
     Job(spaces, "operations"),

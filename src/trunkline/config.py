@@ -130,6 +130,16 @@ class NostrWallet(Section):
     prepay: bool = False
 
 
+class NostrChain(Section):
+    """Which payments on Bitcoin's chain are believed."""
+
+    network: Literal["main", "regtest"] = "main"
+    # Blocks that are known to be part of the chain, "HEIGHT:HASH" each. Without one no such payment is believed.
+    checkpoints: tuple[str, ...] = ()
+    # Blocks that have to stand on a payment, its own included.
+    confirmations: Annotated[int, Meta(ge=1, le=1000)] = 6
+
+
 class NostrBuyer(Section):
     """How jobs of ours are bought from providers."""
 
@@ -157,6 +167,7 @@ class Nostr(Section):
     pricing: NostrPricing = NostrPricing()
     buyer: NostrBuyer = NostrBuyer()
     wallet: NostrWallet = NostrWallet()
+    chain: NostrChain = NostrChain()
     kinds: NostrKinds = NostrKinds()
 
 

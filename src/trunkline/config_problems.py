@@ -55,6 +55,7 @@ _OWN_HEADERS: Final = frozenset(
 )
 # What OSSA calls the type of an agent (docs/protocols/ossa.md).
 _AGENT_CLASS: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_CHECKPOINT: Final = re.compile(r"[0-9]{1,9}:[0-9a-f]{64}")
 
 
 def problems(config: Sections, socket: str) -> Iterator[tuple[KeyPath, str]]:
@@ -187,6 +188,11 @@ def _offer_problems(nostr: Nostr) -> Iterator[tuple[KeyPath, str]]:
     judge_agent, _, judge_tool = nostr.buyer.judge.partition("/")
     if nostr.buyer.judge and not (AGENT_ID.fullmatch(judge_agent) and TOOL_NAME.fullmatch(judge_tool)):
         yield ("nostr", "buyer", "judge"), "expected the id of a tool, 'agent_id/tool_name'"
+    connection = nostr.wallet.connection
+    if connection and not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\0]+", connection):
+        yield ("nostr", "wallet", "connection"), "expected env:NAME or file:PATH, and never the connection itself"
+    if nostr.wallet.prepay and not connection:
+        yield ("nostr", "wallet", "prepay"), "has no effect without `connection`"
     for index, line in enumerate(nostr.offer):
         key: KeyPath = ("nostr", "offer", index)
         agent_id, slash, tool_name = line.partition("/")
@@ -195,6 +201,9 @@ def _offer_problems(nostr: Nostr) -> Iterator[tuple[KeyPath, str]]:
             yield key, "expected the id of a tool, 'agent_id/tool_name', or of a job type, such as 'oa.embedding.v1'"
         elif line in nostr.offer[:index]:
             yield key, f"{line} stands here twice"
+    for index, checkpoint in enumerate(nostr.chain.checkpoints):
+        if _CHECKPOINT.fullmatch(checkpoint) is None:
+            yield ("nostr", "chain", "checkpoints", index), "expected the height of a block and its hash, 'HEIGHT:HASH'"
     kinds = structs.asdict(nostr.kinds)
     for name, kind in kinds.items():
         if list(kinds.values()).count(kind) > 1 or kind == nostr.kinds.result:

@@ -19,7 +19,9 @@ from trunkline.edges.nostr.events import Draft, Event, NotAnEvent
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.provider import PROCESS
 from trunkline.edges.nostr.session import Filter, RelaySession
+from trunkline.edges.nostr.wallet_service import WalletService
 from trunkline.model import Now
+from trunkline.money import wallet
 
 ENVELOPE = {"job_type": ECHO, "schema_version": 1, "job_hash": "sha256:" + "0" * 64, "payload": {"text": "x"}}
 TAGS: list[Any] = [
@@ -100,3 +102,62 @@ def bytes_of_events(seed: int, count: int) -> int:
         with contextlib.suppress(NotAnEvent):
             assert events.read(mutator.body()) == good
     return count
+
+
+REQUESTS: list[Any] = [
+    {"method": "pay_invoice", "params": {"invoice": "lnbcrt1", "amount": 1}},
+    {"method": "make_invoice", "params": {"amount": 1000, "description": "x", "expiry": 60}},
+    {"method": "lookup_invoice", "params": {"payment_hash": "00" * 32}},
+    {"method": "lookup_invoice", "params": {"invoice": "lnbcrt1"}},
+    {"method": "get_balance", "params": {}},
+    {"method": "get_info"},
+]
+
+
+def wallet_requests(seed: int, count: int) -> int:
+    """Well signed and encrypted requests to the wallet with anything in them, by who has an account and who has none;
+    money is neither made nor lost.
+    """
+    chance = random.Random(seed)
+    bench = Bench()
+    said: list[Event] = []
+    signer = Signer(bytes(31) + b"\x11")
+    service = WalletService(bench.exchange.surroundings().feed, signer, bench.payments, bench.till, said.append)
+    for name, client in (("one", BUYER), ("two", OURS)):
+        bench.payments.take(wallet.Opened(name, client.public))
+        bench.payments.take(wallet.Funded(name, 10_000))
+    invoices = [json.dumps("lnbcrt1").encode()]
+    mutator = Mutator(seed, REQUESTS)
+    for number in range(count):
+        body = mutator.body().replace(b'"lnbcrt1"', chance.choice(invoices))
+        client = chance.choice([BUYER, OURS, Signer(bytes(31) + b"\x07")])
+        text = body.decode("utf-8", "replace")
+        tags: tuple[tuple[str, ...], ...] = (("p", signer.public), ("nonce", str(number)))
+        if chance.random() < 0.7 and 0 < len(text.encode()) < 30_000:
+            text, tags = client.encrypt(text, signer.public), (*tags, ("encryption", "nip44_v2"))
+        elif chance.random() < 0.7:
+            text = client.encrypt_old(text, signer.public)
+        bench.exchange.advance(0.2)
+        draft = Draft(chance.choice([23_194, 23_194, 23_194, 5]), text, tags, int(bench.exchange.now().wall))
+        try:
+            service.heard(events.signed(draft, client), bench.exchange.now())
+        except (UnicodeEncodeError, orjson.JSONEncodeError):
+            continue
+        for event in said:
+            told = json.loads(_opened(client, event))
+            assert (told["error"] is None) != (told["result"] is None)
+            invoice = (told["result"] or {}).get("invoice")
+            if invoice is not None and len(invoices) < 50:
+                invoices.append(json.dumps(invoice).encode())
+        said.clear()
+        assert bench.payments.wallet.total == 20_000
+    assert bench.exchange.died is None
+    assert {code for code in bench.exchange.notices() if not code.startswith("nostr.")} == set()
+    assert len(invoices) > 1
+    bench.exchange.close()
+    return count
+
+
+def _opened(client: Signer, event: Event) -> str:
+    """What the wallet answered, in the form in which it was asked."""
+    return (client.decrypt_old if "?iv=" in event.content else client.decrypt)(event.content, event.pubkey)

@@ -20,3 +20,8 @@ def test_what_relays_send_is_never_fatal(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_let_in_as_an_event_is_what_its_author_signed(seed: int) -> None:
     nostr.bytes_of_events(seed, 1500)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_asked_of_the_wallet_is_never_fatal_and_makes_no_money(seed: int) -> None:
+    nostr.wallet_requests(seed, 600)

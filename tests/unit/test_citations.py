@@ -49,7 +49,7 @@ ID = rf"\b(?:(?:{'|'.join(sorted({row[:2] for row in ROWS}))})-\d+|P-[A-Z]\d+)\b
 
 
 # Folders that are named after another thing of the protocol than its page.
-ALSO = {"nostr": "openagents"}
+ALSO = {"nostr": "openagents", "money": "openagents"}
 
 
 def protocol_of(file: Path) -> str:

@@ -55,6 +55,8 @@ requests_per_minute = 60
 max_context_tokens = 1000
 pricing = { sandbox_per_minute_msats = 100 }
 buyer = { judge = "com.example.judge/compare" }
+chain = { confirmations = 3 }
+wallet = { max_msats_per_job = 1, connection = "env:WALLET", prepay = true }
 kinds = { request = 5051 }
 [pylon]
 listen = "localhost:0"
@@ -407,6 +409,21 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
             "trunkline.toml:3: ossa.rate.Worker: expected the class of an agent, [a-z][a-z0-9_-]{0,63}",
         ),
         ("[ossa.rate]\nworker = 0", "trunkline.toml:2: ossa.rate.worker: expected an integer >= 1"),
+        (
+            '[nostr.chain]\ncheckpoints = ["840000", "x:y"]',
+            "trunkline.toml:2: nostr.chain.checkpoints[0]: expected the height of a block and its hash, 'HEIGHT:HASH'",
+        ),
+        (
+            '[nostr.wallet]\nconnection = "nostr+walletconnect://00?secret=11"',
+            (
+                "trunkline.toml:2: nostr.wallet.connection: "
+                "expected env:NAME or file:PATH, and never the connection itself"
+            ),
+        ),
+        (
+            "[nostr.wallet]\nprepay = true",
+            "trunkline.toml:2: nostr.wallet.prepay: has no effect without `connection`",
+        ),
         (
             '[nostr.buyer]\njudge = "compare"',
             "trunkline.toml:2: nostr.buyer.judge: expected the id of a tool, 'agent_id/tool_name'",

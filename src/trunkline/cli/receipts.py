@@ -6,6 +6,8 @@ exported file. Following the links is ``trunkline.money.proving``'s. No exchange
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from trunkline.ledger.reader import Reader
     from trunkline.ledger.receipts import OnRecord
     from trunkline.money import proving
-    from trunkline.money.proving import Evidence, Proved
+    from trunkline.money.proving import Evidence, Proved, Verify
+    from trunkline.money.rail import RailName
 
 # The form of a file that has a receipt and everything that it points to.
 FORMAT: Final = "trunkline-receipt-1"
@@ -136,10 +139,19 @@ def verify(
             given = _of_file(settings, Path(named), trajectory, policy, result)
         else:
             given = _of_record(settings, named)
-        proved = prove(given)
+        proved = prove(given, _verifiers(settings))
     except Broken as broken:
         _end_with(broken)
     _tell(settings, proved)
+
+
+def _verifiers(settings: CommandSettings) -> Mapping[RailName, Verify]:
+    """How proofs are judged here: the configuration of this home says which blocks are of the chain."""
+    from trunkline.config_file import load
+    from trunkline.money.verifying import verifiers
+
+    chain = load(settings.home, None, os.environ).nostr.chain
+    return verifiers(chain.network, chain.checkpoints, chain.confirmations)
 
 
 def _of_record(settings: CommandSettings, receipt_id: str) -> Evidence:

@@ -14,6 +14,8 @@ CHARSET: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 _VALUES: Final = {sign: value for value, sign in enumerate(CHARSET)}
 _GENERATORS: Final = (0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)
 CHECKSUM_WORDS: Final = 6
+# What the checksum of a text comes to: for all of it, but for addresses of taproot and later (BIP-350).
+BECH32, BECH32M = 1, 0x2BC830A3
 # An invoice has some hundred signs; a text that is longer than this is something else.
 MAX_CHARS: Final = 8192
 
@@ -39,12 +41,12 @@ def _expanded(name: str) -> list[int]:
 
 def encoded(name: str, words: Sequence[int]) -> str:
     """A name and five-bit words as text."""
-    rest = _polymod([*_expanded(name), *words, *([0] * CHECKSUM_WORDS)]) ^ 1
+    rest = _polymod([*_expanded(name), *words, *([0] * CHECKSUM_WORDS)]) ^ BECH32
     checksum = [rest >> 5 * (CHECKSUM_WORDS - 1 - index) & 31 for index in range(CHECKSUM_WORDS)]
     return f"{name}1{''.join(CHARSET[word] for word in (*words, *checksum))}"
 
 
-def decoded(text: str) -> tuple[str, list[int]]:
+def decoded(text: str, checksum: int = BECH32) -> tuple[str, list[int]]:
     """The name and the five-bit words of a text; ``NotBech32`` if it is none."""
     if len(text) > MAX_CHARS or not text.isascii():
         raise NotBech32("it is too long, or has signs that bech32 does not")
@@ -57,7 +59,7 @@ def decoded(text: str) -> tuple[str, list[int]]:
         words = [_VALUES[sign] for sign in data]
     except KeyError:
         raise NotBech32("it has signs that bech32 does not") from None
-    if _polymod([*_expanded(name), *words]) != 1:
+    if _polymod([*_expanded(name), *words]) != checksum:
         raise NotBech32("its checksum is wrong")
     return name, words[:-CHECKSUM_WORDS]
 

@@ -8,7 +8,7 @@ Invariant: ``prove`` gives all links or raises ``Broken`` with the name of the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NoReturn
 
 import msgspec
@@ -26,7 +26,7 @@ from trunkline.trajectory import check, events
 Link = Literal["receipt", "ledger", "payment", "job", "trajectory", "policy"]
 LINKS: Final[tuple[Link, ...]] = ("receipt", "payment", "job", "trajectory", "policy")
 Verify = Callable[[PaymentProof, Due], None]
-# How the proof of each rail is judged.
+# How the proof of each rail is judged, as far as that needs no more than the receipt; the others: ``verifying``.
 VERIFIERS: Final[dict[RailName, Verify]] = {"lightning": lightning.verify}
 # Tools whose name after the slash is the schema of the job that they do.
 _JOB_AGENTS: Final = ("trunkline.jobs/", "nostr.jobs/")
@@ -63,10 +63,13 @@ class Proved(Struct, frozen=True):
     unproved: tuple[str, ...] = ()
 
 
-def prove(given: Evidence) -> Proved:
-    """Follow every link; ``Broken`` names the first that does not hold."""
+def prove(given: Evidence, verifiers: Mapping[RailName, Verify] = VERIFIERS) -> Proved:
+    """Follow every link; ``Broken`` names the first that does not hold.
+
+    ``verifiers`` judge the proof of each rail. Some know more than the receipt says: which blocks are of the chain.
+    """
     receipt = _receipt(given)
-    _payment(receipt, given)
+    _payment(receipt, given, verifiers)
     # Before the session that names it: where the rules were changed, that is what is said.
     _policy(receipt, given)
     call = _trajectory(receipt, given.trajectory)
@@ -87,8 +90,8 @@ def _receipt(given: Evidence) -> Receipt:
     return found
 
 
-def _payment(receipt: Receipt, given: Evidence) -> None:
-    verify = VERIFIERS.get(receipt.rail)
+def _payment(receipt: Receipt, given: Evidence, verifiers: Mapping[RailName, Verify]) -> None:
+    verify = verifiers.get(receipt.rail)
     if verify is None:
         raise Broken("payment", f"rail: proofs of {receipt.rail} cannot be checked here")
     evidence = bytes(given.evidence).decode("utf-8", "replace")

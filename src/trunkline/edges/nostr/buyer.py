@@ -27,22 +27,22 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.config import Nostr
-from trunkline.edges.nostr import messages, orders, results
+from trunkline.edges.nostr import messages, order_calls, orders, results
 from trunkline.edges.nostr.discovery import Book, Fate, Record, Records
 from trunkline.edges.nostr.events import Event, signed
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import BadMessage, JobFeedback, Status
-from trunkline.edges.nostr.orders import ASKED, OVER, PROCESS, VERDICT, BadOrder, EndPayment, Order, Paying, Request
+from trunkline.edges.nostr.order_calls import JUDGE, PAY, BadDemand
+from trunkline.edges.nostr.orders import ASKED, OVER, PROCESS, VERDICT, BadOrder, EndPayment, Order, Request
 from trunkline.edges.nostr.results import Finding, Received
 from trunkline.effects import Answer, Cancel, Deliver, Reply
 from trunkline.entries import ProcessStep
-from trunkline.events import CallFinished, CallProgressed, CallRequested, CancelAcknowledged, Noticed, ProcessStepped
+from trunkline.events import CallFinished, CallProgressed, CancelAcknowledged, Noticed, ProcessStepped
 from trunkline.events import Event as Happened
 from trunkline.jobs.schemas import SANDBOX
 from trunkline.jobs.verification import MOST_MORE, JobVerdict
-from trunkline.model import Behalf, Circumstance, Fault, Now, Principal, fault
+from trunkline.model import Fault, Now, fault
 from trunkline.model import Status as CallStatus
-from trunkline.money import bolt11
 from trunkline.money.wallet import Paid
 
 EDGE: Final = "nostr"
@@ -50,9 +50,6 @@ EDGE: Final = "nostr"
 PROVIDERS: Final = "nostr.provider"
 # A provider's steps before they are written anew as one.
 MAX_STEPS: Final = 16
-JUDGE: Final = "judge "
-PAY: Final = "pay "
-PAY_TOOL: Final = "nostr.wallet/pay"
 # Right after a start announcements come in one by one.
 LOOK_S: Final = 5.0
 # A provider that has begun may take so many times as long as one that has said nothing.
@@ -62,13 +59,8 @@ RESULT_FOLLOWS_S: Final = 5.0
 # What of one provider's feedback is shown; the rest is more of the same.
 MAX_SHOWN: Final = 100
 MAX_SHOWN_CHARS: Final = 4096
-# The setting that lets an exchange be its own provider.
-FROM_OURSELVES: Final = "from_ourselves = true in [nostr.buyer]"
-# How much of a provider's own words about a failure is kept.
-MAX_REASON_CHARS: Final = 200
 # Calls from before a restart that have not come again are looked up so often.
 LOST_S: Final = 30.0
-FAILED: Final = "it says that it failed"
 
 
 class Say(Struct, frozen=True):
@@ -95,6 +87,8 @@ class Lookups(Struct, frozen=True):
     denied: Callable[[str], Fault | None]
     # What somebody, an npub, was paid before.
     paid_before: Callable[[str], Paid]
+    # The call that had the money of an invoice held for an order, by the payment hash and the order; empty if none did.
+    held_by: Callable[[str, str], str]
 
 
 class Buyer:
@@ -180,10 +174,8 @@ class Buyer:
                 self._cancel(effect, now)
             case Reply():
                 self._recorded(effect, now)
-            case Answer(ref=ref) if ref.startswith(PAY):
-                self._pay_answered(effect, now)
             case Answer():
-                self._judge_answered(effect, now)
+                (self._pay_answered if effect.ref.startswith(PAY) else self._judge_answered)(effect, now)
         return self._take()
 
     def _begin(self, call: Deliver, now: Now) -> None:
@@ -277,9 +269,9 @@ class Buyer:
         match said.status:
             case Status.ERROR if order.job.schema_id == SANDBOX:
                 request.has_failed, request.due = True, now.mono + RESULT_FOLLOWS_S
-                request.reason = _words(order, said)
+                request.reason = orders.words_of(order, said)
             case Status.ERROR:
-                self._over(order, request, "failed", _words(order, said), now)
+                self._over(order, request, "failed", orders.words_of(order, said), now)
                 return
             case Status.PAYMENT_REQUIRED:
                 self._ask_to_pay(order, request, said, event, now)
@@ -294,65 +286,39 @@ class Buyer:
         """A provider wants money first: a call of its own, which a person is asked about. Once for each provider."""
         if request.paying is not None:
             return
-        bid = order.options.bid_msats
         try:
-            invoice = bolt11.read(said.invoice)
-        except bolt11.NotAnInvoice as error:
-            self._over(order, request, "failed", f"it asks to be paid by what is no invoice: {error}", now)
+            request.paying = paying = order_calls.demanded(order, said, event)
+        except BadDemand as error:
+            self._over(order, request, "failed", str(error), now)
             return
-        msats = invoice.amount_msats
-        if msats is None or said.amount_msats != msats:
-            self._over(order, request, "failed", "it asks for another amount than its invoice", now)
-            return
-        if bid is not None and msats > bid:
-            self._over(order, request, "failed", f"it asks for {msats} msats, and {bid} are bid", now)
-            return
-        request.paying = Paying(msats, said.invoice, invoice.payment_hash, event)
         request.state, request.due, request.is_silent = "working", order.deadline, False
-        call, npub = order.call, npub_of(request.provider)
-        job = {"schema_id": order.job.schema_id, "job_hash": order.job_hash, "request_id": request.event.id}
-        wish = {
-            "amount_msats": msats,
-            "payee": npub,
-            "job": {**job, "order": order.call_id},
-            "paid_before": self._lookups.paid_before(npub),
-            "invoice": said.invoice,
-            "asked": event,
-        }
-        self._out.append(
-            CallRequested(
-                self.session,
-                f"{PAY}{request.event.id}",
-                Principal(call.caller),
-                PAY_TOOL,
-                Raw(msgspec.json.encode(wish)),
-                # By the invoice, which the provider tells again after a restart: it is paid once.
-                key=f"{order.call_id}/pay/{invoice.payment_hash}",
-                correlation_id=call.correlation_id,
-                causation_id=call.call_id,
-                on_behalf_of=Behalf(call.chain, len(call.chain), (Circumstance.UNTRUSTED,)),
-            )
-        )
+        held_by = self._lookups.held_by(paying.payment_hash, order.call_id)
+        if held_by:
+            # From before a restart: the provider only says it again.
+            paying.state, paying.call_id = "done", held_by
+            return
+        before = self._lookups.paid_before(npub_of(request.provider))
+        self._out.append(order_calls.pay_call(self.session, order, request, paying, before))
 
     def _pay_answered(self, answer: Answer, now: Now) -> None:
         """It is held or paid, or it is not; where nobody knows, it is not tried again."""
         name = answer.ref.removeprefix(PAY)
         order = self._by_request.get(name)
         request = None if order is None else order.requests[name]
-        if order is None or request is None or request.paying is None:
+        paying = None if request is None else request.paying
+        if order is None or request is None or paying is None:
             return
-        paying = request.paying
         paying.call_id = answer.call_id or ""
         if answer.status is CallStatus.SUCCEEDED:
             paying.state = "done"
-            paying.preimage = _preimage(answer.output)
+            paying.preimage = order_calls.preimage_of(answer.output)
             request.due = now.mono + max(order.patience_s * WORKING_TIMES, float(order.need.minutes) * 60)
             self._advance(order, now)
             return
         paying.state = "over"
         why = answer.status.value if answer.fault is None else f"{answer.status.value}: {answer.fault.message}"
         if request.is_open:
-            self._over(order, request, "failed", f"it was not paid ({why})"[:MAX_REASON_CHARS], now)
+            self._over(order, request, "failed", f"it was not paid ({why})"[: orders.MAX_REASON_CHARS], now)
         else:
             self._advance(order, now)
 
@@ -433,7 +399,7 @@ class Buyer:
             if verdict is None or self._is_decided(order, verdict, now):
                 return
             if order.goal >= order.wanted + MOST_MORE or order.named:
-                self._fail(order, CallStatus.FAILED, self._no_agreement(order, verdict), now, verdict)
+                self._fail(order, CallStatus.FAILED, orders.no_agreement(order, verdict), now, verdict)
                 return
             order.goal = len(order.results) + 1
         denied = self._lookups.denied(order.call_id)
@@ -519,26 +485,7 @@ class Buyer:
         """A tool says which results mean the same: a call of its own, for those for whom the job is done."""
         order.judged_of = tuple(one.provider for one in given)
         order.groups, order.is_judging = None, True
-        told = {
-            "schema_id": order.job.schema_id,
-            "inputs": order.inputs,
-            "results": [one.result.outputs for one in given],
-        }
-        call = order.call
-        self._out.append(
-            CallRequested(
-                self.session,
-                f"{JUDGE}{order.call_id}",
-                Principal(call.caller),
-                self._settings.buyer.judge,
-                Raw(msgspec.json.encode(told)),
-                key=f"{order.call_id}/{JUDGE.strip()}/{len(given)}",
-                correlation_id=call.correlation_id,
-                causation_id=call.call_id,
-                on_behalf_of=Behalf(call.chain, len(call.chain), (Circumstance.UNTRUSTED,)),
-                sensitive=order.is_private,
-            )
-        )
+        self._out.append(order_calls.judge_call(self.session, order, given, self._settings.buyer.judge))
 
     def _judge_answered(self, answer: Answer, now: Now) -> None:
         order = self._orders.get(answer.ref.removeprefix(JUDGE))
@@ -570,25 +517,9 @@ class Buyer:
             self._fail(order, CallStatus.FAILED, self._nobody_left(order, verdict), now, verdict)
 
     def _nobody_left(self, order: Order, verdict: JobVerdict | None) -> Fault:
-        if verdict is not None:
-            return self._no_agreement(order, verdict)
-        name = order.job.schema_id
-        if order.requests:
-            text = f"{len(order.requests)} providers were asked for {name}, and none gave a result that counts"
-            return fault("tool.failed", text, retryable=True)
-        count = len(self._book.choice(order.need, self._excluded()).ready)
-        if count:
-            text = f"{order.quorum} providers of {name} have to agree, and {count} can be asked"
-            return fault("tool.unavailable", f"{text}; `remote.providers` 1 trusts one")
-        if self._excluded() and (order.named or self._book.choice(order.need, frozenset()).ready):
-            text = f"only this exchange itself offers {name}, and it does not buy from itself"
-            return fault("tool.unavailable", f"{text}: submit it without --remote, or set {FROM_OURSELVES}")
-        return fault("tool.unavailable", f"no provider announces {name} at this size and price")
-
-    def _no_agreement(self, order: Order, verdict: JobVerdict) -> Fault:
-        most = len(verdict.agreed)
-        text = f"{len(order.results)} providers gave a result, and too few agree"
-        return fault("tool.failed", f"{text} ({most} of {order.quorum})" if most else text)
+        excluded, choice = self._excluded(), self._book.choice
+        is_ours = bool(excluded and (order.named or choice(order.need, frozenset()).ready))
+        return orders.nobody_left(order, verdict, len(choice(order.need, excluded).ready), is_ours=is_ours)
 
     def _succeed(self, order: Order, verdict: JobVerdict, chosen: Received, now: Now) -> None:
         finding = orders.finding_of(order, verdict)
@@ -666,23 +597,3 @@ class Buyer:
 
     def _note(self, code: str, who: str, detail: str) -> None:
         self._out.append(Noticed(code, EDGE, who, detail))
-
-
-def _preimage(output: Raw | None) -> str:
-    """Of a payment that was made at once."""
-    try:
-        return msgspec.json.decode(bytes(output or b"{}"), type=_PaidOutput).preimage
-    except msgspec.DecodeError:
-        return ""
-
-
-class _PaidOutput(Struct):
-    preimage: str = ""
-
-
-def _words(order: Order, said: JobFeedback) -> str:
-    """Why a provider failed, in its own words: one line of printable characters. Nothing of a private job."""
-    if order.is_private:
-        return FAILED
-    text = "".join(sign if sign.isprintable() else " " for sign in said.text or said.content)
-    return text[:MAX_REASON_CHARS].strip() or FAILED

@@ -66,6 +66,9 @@ class Ending(Protocol):
     def paid_before(self, provider: str) -> Paid:
         """What a provider, an npub, was paid before."""
 
+    def held_by(self, payment_hash: str, order: str) -> str:
+        """The call that had the money of an invoice held for an order; empty if none did."""
+
 
 class RemoteJobs(Resident):
     """The agent, and everything that it needs to buy jobs. ``say`` tells relays of an event and hears whether one took
@@ -98,7 +101,7 @@ class RemoteJobs(Resident):
         self.records = Records()
         self.book = Book(settings.kinds, chance, self.records)
         self._settling = settling
-        lookups = Lookups(self._steps, self._is_open, views.denied, settling.paid_before)
+        lookups = Lookups(self._steps, self._is_open, views.denied, settling.paid_before, settling.held_by)
         self.buyer = Buyer(settings, signer, self.book, self.records, lookups, entropy, chance)
         self._alarm = Alarm(feed, self.buyer.wake_at, self._wake)
         self._offered: tuple[str, ...] = remote_tools.offered(())

@@ -20,7 +20,7 @@ from trunkline.edges.nostr import messages
 from trunkline.edges.nostr.discovery import Fate, Need
 from trunkline.edges.nostr.events import Draft, Event, encoded
 from trunkline.edges.nostr.keys import Signer, npub_of
-from trunkline.edges.nostr.messages import TooLarge
+from trunkline.edges.nostr.messages import JobFeedback, TooLarge
 from trunkline.edges.nostr.remote_tools import HARMLESS, OPTIONS, Options, job_type
 from trunkline.edges.nostr.results import Finding, Received
 from trunkline.effects import Deliver
@@ -28,6 +28,7 @@ from trunkline.entries import ProcessStep
 from trunkline.jobs import consistency
 from trunkline.jobs.schemas import SANDBOX, JobType, count_tokens
 from trunkline.jobs.verification import JobVerdict, quorum_of
+from trunkline.model import Fault, fault
 
 PROCESS: Final = "nostr.request"
 ASKED: Final = "asked"
@@ -44,6 +45,11 @@ MAX_SENT_BYTES: Final = 65_536
 TOO_LARGE: Final = f"the job is larger than relays carry, {MAX_SENT_BYTES} bytes with everything around it"
 # Providers that are asked for one job, whatever becomes of them.
 MAX_ASKED: Final = 12
+# How much of a provider's own words about a failure is kept.
+MAX_REASON_CHARS: Final = 200
+# The setting that lets an exchange be its own provider.
+FROM_OURSELVES: Final = "from_ourselves = true in [nostr.buyer]"
+FAILED: Final = "it says that it failed"
 
 # ``recording``: not told to anybody yet. ``posted``: told. ``working``: it has said a word. ``answered``: its result
 # counts. ``over``: it will not do it, or has lied.
@@ -386,3 +392,35 @@ def fates_of(order: Order, finding: Finding) -> Iterator[tuple[Request, Fate]]:
             yield request, "silent"
         elif request.fate is not None:
             yield request, request.fate
+
+
+def no_agreement(order: Order, verdict: JobVerdict) -> Fault:
+    """Why a call failed whose results do not agree."""
+    most = len(verdict.agreed)
+    text = f"{len(order.results)} providers gave a result, and too few agree"
+    return fault("tool.failed", f"{text} ({most} of {order.quorum})" if most else text)
+
+
+def nobody_left(order: Order, verdict: JobVerdict | None, can_be_asked: int, *, is_ours: bool) -> Fault:
+    """Why a call failed for which nobody is left to ask. ``is_ours``: only this exchange itself could be."""
+    if verdict is not None:
+        return no_agreement(order, verdict)
+    name = order.job.schema_id
+    if order.requests:
+        text = f"{len(order.requests)} providers were asked for {name}, and none gave a result that counts"
+        return fault("tool.failed", text, retryable=True)
+    if can_be_asked:
+        text = f"{order.quorum} providers of {name} have to agree, and {can_be_asked} can be asked"
+        return fault("tool.unavailable", f"{text}; `remote.providers` 1 trusts one")
+    if is_ours:
+        text = f"only this exchange itself offers {name}, and it does not buy from itself"
+        return fault("tool.unavailable", f"{text}: submit it without --remote, or set {FROM_OURSELVES}")
+    return fault("tool.unavailable", f"no provider announces {name} at this size and price")
+
+
+def words_of(order: Order, said: JobFeedback) -> str:
+    """Why a provider failed, in its own words: one line of printable characters. Nothing of a private job."""
+    if order.is_private:
+        return FAILED
+    text = "".join(sign if sign.isprintable() else " " for sign in said.text or said.content)
+    return text[:MAX_REASON_CHARS].strip() or FAILED

@@ -79,6 +79,11 @@ class Settling:
         """What a provider, an npub, was paid by this exchange before."""
         return self._payments.wallet.paid.get(provider, Paid())
 
+    def held_by(self, payment_hash: str, order: str) -> str:
+        """The call that had this money held for an order; empty if none did."""
+        held = self._payments.wallet.held.get(payment_hash)
+        return held.call_id if held is not None and held.order == order else ""
+
     def take_up(self, now: Now) -> None:
         """After a restart: end what is held for jobs that have an outcome, and make receipts that are missing."""
         for held in list(self._payments.wallet.held.values()):

@@ -64,6 +64,7 @@ WAYS = [
     Way("DELETE", "/v1/tokens/{token_id}", None, 200, "operator"),
     Way("GET", "/v1/subscriptions", None, 200, "operator"),
     Way("DELETE", "/v1/subscriptions/{subscription_id}", None, 200, "operator"),
+    Way("GET", "/v1/receipts", None, 200, "operator"),
     Way("GET", "/v1/policy", None, 200, "operator"),
     Way("POST", "/v1/policy/check", {"caller": "http:x", "tool_id": "com.example.echo/say"}, 200, "operator"),
     Way("POST", "/v1/reload", None, 200, "operator"),

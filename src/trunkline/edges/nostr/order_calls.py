@@ -1,0 +1,106 @@
+"""The calls that a job being bought leads to: a judge who says which results mean the same, and paying a provider.
+
+Pure. Owns what each is asked, for whom and under which key, and which demands for money are not even asked about. Does
+not own what is done with the answers (``buyer``).
+
+Invariant: a call for an order is made for those for whom the job is done, under the circumstance that strangers wrote
+what it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from trunkline.edges.nostr.events import Event
+from trunkline.edges.nostr.keys import npub_of
+from trunkline.edges.nostr.messages import JobFeedback
+from trunkline.edges.nostr.orders import Order, Paying, Request
+from trunkline.edges.nostr.results import Received
+from trunkline.events import CallRequested
+from trunkline.model import Behalf, Circumstance, Principal
+from trunkline.money import bolt11
+from trunkline.money.wallet import Paid
+
+# What the references of these calls begin with.
+JUDGE: Final = "judge "
+PAY: Final = "pay "
+PAY_TOOL: Final = "nostr.wallet/pay"
+
+
+class BadDemand(ValueError):
+    """Money that is not even asked about; the text says why."""
+
+
+def demanded(order: Order, said: JobFeedback, event: Event) -> Paying:
+    """What a provider wants to be paid; ``BadDemand`` if that is no honest invoice, or more than was bid."""
+    bid = order.options.bid_msats
+    try:
+        invoice = bolt11.read(said.invoice)
+    except bolt11.NotAnInvoice as error:
+        raise BadDemand(f"it asks to be paid by what is no invoice: {error}") from None
+    msats = invoice.amount_msats
+    if msats is None or said.amount_msats != msats:
+        raise BadDemand("it asks for another amount than its invoice")
+    if bid is not None and msats > bid:
+        raise BadDemand(f"it asks for {msats} msats, and {bid} are bid")
+    return Paying(msats, said.invoice, invoice.payment_hash, event)
+
+
+def pay_call(session: int, order: Order, request: Request, paying: Paying, before: Paid) -> CallRequested:
+    """Pay a provider. The key is the invoice's, which the provider tells again after a restart: it is paid once."""
+    job = {"schema_id": order.job.schema_id, "job_hash": order.job_hash, "request_id": request.event.id}
+    wish = {
+        "amount_msats": paying.msats,
+        "payee": npub_of(request.provider),
+        "job": {**job, "order": order.call_id},
+        "paid_before": before,
+        "invoice": paying.invoice,
+        "asked": paying.asked,
+    }
+    key = f"{order.call_id}/pay/{paying.payment_hash}"
+    return _call(session, order, f"{PAY}{request.event.id}", PAY_TOOL, wish, key, sensitive=False)
+
+
+def judge_call(session: int, order: Order, given: Sequence[Received], judge: str) -> CallRequested:
+    """A tool says which results mean the same."""
+    told: dict[str, object] = {
+        "schema_id": order.job.schema_id,
+        "inputs": order.inputs,
+        "results": [one.result.outputs for one in given],
+    }
+    key = f"{order.call_id}/{JUDGE.strip()}/{len(given)}"
+    return _call(session, order, f"{JUDGE}{order.call_id}", judge, told, key, sensitive=order.is_private)
+
+
+def _call(
+    session: int, order: Order, ref: str, tool: str, wish: dict[str, object], key: str, *, sensitive: bool
+) -> CallRequested:
+    call = order.call
+    return CallRequested(
+        session,
+        ref,
+        Principal(call.caller),
+        tool,
+        Raw(msgspec.json.encode(wish)),
+        key=key,
+        correlation_id=call.correlation_id,
+        causation_id=call.call_id,
+        on_behalf_of=Behalf(call.chain, len(call.chain), (Circumstance.UNTRUSTED,)),
+        sensitive=sensitive,
+    )
+
+
+def preimage_of(output: Raw | None) -> str:
+    """Of a payment that was made at once; empty for one that is held."""
+    try:
+        return msgspec.json.decode(bytes(output or b"{}"), type=_PaidOutput).preimage
+    except msgspec.DecodeError:
+        return ""
+
+
+class _PaidOutput(Struct):
+    preimage: str = ""

@@ -1,0 +1,179 @@
+"""What strangers pay for jobs done here: when money is held, released, refunded, and what a crash leaves of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.requirement import requirement
+from tests.unit.edges.nostr.kit import BUYER, OTHER, Bench
+from trunkline.config import NostrPricing
+from trunkline.edges.nostr.messages import KEY_PARAM
+from trunkline.entries import CallAccepted
+from trunkline.model import Status, fault
+from trunkline.money import wallet
+from trunkline.money.wallet import Refused
+
+FUNDED = 1_000_000
+
+
+def priced(**settings: Any) -> Bench:
+    bench = Bench(pricing=NostrPricing(input_tokens_per_1k_msats=1_000_000), **settings)
+    bench.payments.take(wallet.Opened("buyer", BUYER.public))
+    bench.payments.take(wallet.Funded("buyer", FUNDED))
+    return bench
+
+
+def pay(bench: Bench, invoice: str = "") -> str:
+    """Pay an invoice, the last one that was asked for if none is named; its payment hash."""
+    found = bench.payments.issued(invoice or bench.feedback()[-1].invoice, bench.exchange.now())
+    bench.till.pay(found.payment_hash, "buyer", "provider", bench.exchange.now())
+    return found.payment_hash
+
+
+def balances(bench: Bench) -> tuple[int, int]:
+    """What the exchange and the buyer have; all of it is what was funded."""
+    assert bench.payments.wallet.total == FUNDED
+    return bench.payments.wallet.balances["exchange"], bench.payments.wallet.balances["buyer"]
+
+
+def receipts(bench: Bench) -> list[Any]:
+    found, _ = bench.exchange.views.receipts(100, None)
+    return [json.loads(bytes(one)) for one in found]
+
+
+@requirement("OA-079", "OA-080")
+def test_nothing_is_called_before_the_money_is_on_disk_as_held() -> None:
+    bench = priced()
+    bench.ask()
+    bench.exchange.disk_rests = True
+    pay(bench)
+    assert bench.exchange.recorded(CallAccepted) == []
+    bench.exchange.disk_rests = False
+    bench.exchange.store()
+    assert len(bench.exchange.recorded(CallAccepted)) == 1
+    assert balances(bench) == (1000, FUNDED - 1000)
+
+
+@requirement("OA-058", "OA-081")
+@pytest.mark.parametrize("status", [Status.FAILED, Status.UNKNOWN])
+def test_a_job_that_does_not_succeed_is_refunded_and_has_no_receipt(status: Status) -> None:
+    bench = priced(answers=False)
+    bench.ask()
+    pay(bench)
+    assert balances(bench) == (0, FUNDED - 1000)
+    bench.agent.finish(status=status, fault=fault("tool.failed", "no"))
+    assert balances(bench) == (0, FUNDED)
+    assert receipts(bench) == []
+    assert bench.feedback()[-1].status == "error"
+
+
+def test_a_job_that_its_buyer_takes_back_is_refunded_whether_it_runs_or_waits_for_a_place() -> None:
+    bench = priced(answers=False, can_cancel=True, max_jobs=1)
+    running = bench.ask({"text": "one"})
+    pay(bench)
+    waiting = bench.ask({"text": "two"}, nonce="2")
+    pay(bench)
+    unpaid = bench.ask({"text": "three"}, nonce="3")
+    invoice = bench.feedback()[-1].invoice
+    for request in (waiting, unpaid, running):
+        bench.take_back(request)
+    bench.agent.finish(status=Status.CANCELED)
+    assert balances(bench) == (0, FUNDED)
+    with pytest.raises(KeyError):
+        bench.provider._unpaid[unpaid.id]
+    # Who pays for what he took back has his money again.
+    pay(bench, invoice)
+    assert balances(bench) == (0, FUNDED)
+
+
+def test_a_quote_that_nobody_pays_in_time_is_over() -> None:
+    bench = priced()
+    bench.ask()
+    invoice = bench.feedback()[-1].invoice
+    bench.exchange.advance(606)
+    assert (bench.feedback()[-1].status, bench.feedback()[-1].text) == ("error", "it was not paid in time")
+    with pytest.raises(Refused, match="expired"):
+        pay(bench, invoice)
+    assert balances(bench) == (0, FUNDED)
+
+
+def test_an_invoice_is_paid_once_and_by_one() -> None:
+    bench = priced(answers=False)
+    bench.ask()
+    payment_hash = pay(bench)
+    assert not bench.till.is_offer(payment_hash)
+    with pytest.raises(Refused, match="used already"):
+        bench.till.pay(payment_hash, "buyer", "provider", bench.exchange.now())
+    assert balances(bench) == (0, FUNDED - 1000)
+
+
+@requirement("OA-078")
+def test_a_repeat_of_a_wish_is_told_the_same_invoice_and_is_not_done_beside_it() -> None:
+    bench = priced()
+    first = bench.ask(nonce="1")
+    second = bench.ask(nonce="2")
+    invoices = {feedback.invoice for feedback in bench.feedback()}
+    assert len(invoices) == 1
+    bench.ask(nonce="3", by=OTHER)
+    assert len({feedback.invoice for feedback in bench.feedback()}) == 2  # a key belongs to its buyer
+    pay(bench, invoices.pop())
+    assert [result.request_id for result in bench.results()] == [first.id]
+    said = {feedback.request_id: feedback.text for feedback in bench.feedback() if feedback.status == "error"}
+    assert said == {second.id: f"what it asks for was paid as {first.id}"}
+    assert KEY_PARAM == ("param", "idempotency_key")
+
+
+# --- crashes ----------------------------------------------------------------------------------------------------------
+
+
+def test_money_held_for_a_job_that_was_never_taken_on_goes_back_at_the_next_start() -> None:
+    bench = priced(answers=False, max_jobs=1)
+    bench.ask({"text": "one"})
+    pay(bench)
+    bench.ask({"text": "two"}, nonce="2")
+    waits = pay(bench)
+    after = bench.restarted(answers=False)
+    assert waits not in after.payments.wallet.held
+    assert after.payments.wallet.over[waits].reason == "the exchange was started anew before the job began"
+
+
+def test_a_job_whose_end_is_unknown_after_a_crash_is_refunded() -> None:
+    bench = priced(answers=False)
+    bench.ask()
+    pay(bench)
+    after = bench.restarted(answers=False)
+    assert balances(after) == (0, FUNDED)
+    assert receipts(after) == []
+
+
+def test_a_result_that_no_relay_had_at_a_crash_is_told_with_the_same_receipt() -> None:
+    bench = priced()
+    bench.takes = False
+    bench.ask()
+    pay(bench)
+    [receipt] = receipts(bench)
+    before = [event for event in bench.said if event.kind == 6050]
+    after = bench.restarted()
+    assert [event for event in after.said if event.kind == 6050] == before
+    assert receipts(after) == [receipt]
+    assert balances(after) == (1000, FUNDED - 1000)
+
+
+def test_the_wallet_is_the_same_after_its_steps_were_carried_over_and_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wallet, "MAX_STEPS", 8)
+    bench = priced()
+    for number in range(3):
+        bench.ask({"text": f"n{number}"}, nonce=str(number))
+        pay(bench)
+        bench.said.clear()
+    assert bench.payments._generation == 2
+    earned = balances(bench)
+    assert earned[0] > 0
+    assert list(bench.exchange.views.open_steps(wallet.PROCESS)) == [wallet.subject_of(2)]
+    after = bench.restarted()
+    assert balances(after) == earned

@@ -1,0 +1,285 @@
+"""Paying for jobs that we buy: one call, one payment, one end, whatever is approved, denied, lost or claimed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.requirement import requirement
+from tests.unit.edges.nostr.market import EMBED, EMBEDDING, PROVIDERS, Market
+from trunkline.config import Config, NostrWallet
+from trunkline.edges.background import Background
+from trunkline.edges.nostr import events, messages
+from trunkline.edges.nostr.messages import Status
+from trunkline.edges.nostr.payments import Invoiced
+from trunkline.edges.nostr.receipting import Receipting
+from trunkline.edges.nostr.till import Till
+from trunkline.edges.nostr.wallet_agent import AGENT, PAY, WalletAgent
+from trunkline.events import CancelRequested
+from trunkline.jobs import embedding
+from trunkline.model import Status as CallStatus
+from trunkline.money import bolt11, wallet
+from trunkline.money.rail import RailFailed
+from trunkline.testing.memory import BOSS, MadeCall, MemoryExchange
+
+FUNDED = 10_000
+ANNA = PROVIDERS[0]
+GOOD = embedding.embed(EMBED["texts"], embedding.HASHING, dimensions=8)
+
+
+class Shop:
+    """A market with a wallet; ``seller`` is an account that a provider asks to be paid into."""
+
+    def __init__(self, market: Market | None = None, outside: Any = None, **settings: Any) -> None:
+        is_new = market is None
+        config = Config()
+        exchange = MemoryExchange(policy=config.policy(), config=config)
+        self.market = market or Market(exchange=exchange)
+        given = self.market.exchange.surroundings()
+        self.payments = self.market.payments
+        receipting = Receipting(given.feed, given.views, self.payments)
+        self.till = Till(given.feed, self.market.settings, ANNA.public, self.payments, receipting)
+        self.agent = WalletAgent(
+            given.feed, NostrWallet(**settings), self.payments, self.till, "", outside, lambda: "ws://relay",
+            Background(given.feed), given.process, "0", given.entropy,
+        )  # fmt: skip
+        given.feed.guard(AGENT, self.agent.guard)
+        self.agent.arrive()
+        if is_new:
+            self.payments.take(wallet.Opened("seller", "key"))
+            self.payments.take(wallet.Funded("exchange", FUNDED))
+            self.market.announce(ANNA)
+
+    def restarted(self) -> Shop:
+        return Shop(self.market.restarted())
+
+    def asked_to_pay(self, msats: int = 500, text: str = "") -> Invoiced:
+        """The provider that was asked wants money first."""
+        now = self.market.exchange.now()
+        made = self.payments.invoice("seller", msats, f"q{msats}", "", now, 600)
+        self.market.feedback(ANNA, Status.PAYMENT_REQUIRED, amount_msats=msats, invoice=text or made.text)
+        return made
+
+    def answer_question(self, *, approved: bool = True) -> dict[str, Any]:
+        """Answer the open question; what it showed."""
+        [question] = self.market.exchange.views.questions()
+        assert question.tool_id == PAY
+        self.market.exchange.answer(question.approval_id, approved=approved)
+        return dict(json.loads(bytes(question.input or b"{}")))
+
+    def receipts(self) -> list[Any]:
+        return [json.loads(bytes(one)) for one in self.market.exchange.views.receipts(100, None)[0]]
+
+    def balances(self) -> tuple[int, int]:
+        found = self.payments.wallet
+        assert found.total == FUNDED
+        return found.balances["exchange"], found.balances["seller"]
+
+
+@requirement("OA-063", "OA-079")
+def test_a_payment_is_approved_held_and_released_when_the_result_was_found_right() -> None:
+    shop = Shop()
+    call = shop.market.call(EMBEDDING)
+    shop.asked_to_pay()
+    assert shop.balances() == (FUNDED, 0)
+    shown = shop.answer_question()
+    assert (shown["amount_msats"], shown["payee"], shown["paid_before"]) == (500, ANNA.npub, {"count": 0, "msats": 0})
+    assert shop.balances() == (FUNDED - 500, 0)
+    shop.market.answer(ANNA, GOOD)
+    assert call.outcome.status is CallStatus.SUCCEEDED
+    assert shop.balances() == (FUNDED - 500, 500)
+    [receipt] = shop.receipts()
+    assert (receipt["provider_id"], receipt["session_id"]) == (ANNA.npub, call.call_id)
+    assert receipt["approval_rule_id"] == "builtin-untrusted"
+
+
+@pytest.mark.parametrize("end", ["denied", "lied", "failed", "canceled"])
+def test_money_comes_back_from_whoever_did_not_do_it(end: str) -> None:
+    shop = Shop()
+    call = shop.market.call(EMBEDDING)
+    shop.asked_to_pay()
+    shop.answer_question(approved=end != "denied")
+    match end:
+        case "lied":
+            shop.market.answer(ANNA, GOOD, output_hash="sha256:" + "0" * 64)
+        case "failed":
+            shop.market.feedback(ANNA, Status.ERROR, "no")
+        case "canceled":
+            shop.market.exchange.feed.feed([_cancel(call)])
+        case _:
+            pass
+    shop.market.exchange.advance(6)  # nobody else announces himself meanwhile
+    assert call.outcome.status in {CallStatus.FAILED, CallStatus.CANCELED}
+    assert shop.balances() == (FUNDED, 0)
+    assert shop.receipts() == []
+
+
+def _cancel(call: MadeCall) -> CancelRequested:
+    return CancelRequested(0, "c", BOSS, call_id=call.call_id)
+
+
+def _asked_other(shop: Shop) -> None:
+    made = shop.payments.invoice("seller", 500, "q", "", shop.market.exchange.now(), 600)
+    shop.market.feedback(ANNA, Status.PAYMENT_REQUIRED, amount_msats=499, invoice=made.text)
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda shop: shop.asked_to_pay(text="lnbcrt1"), "no invoice"),
+        (_asked_other, "another amount"),
+    ],
+)
+def test_what_is_no_honest_invoice_is_not_even_asked_about(made: Callable[[Shop], object], why: str) -> None:
+    shop = Shop()
+    call = shop.market.call(EMBEDDING)
+    made(shop)
+    shop.market.exchange.advance(6)
+    assert shop.market.exchange.views.questions() == []
+    assert why in json.dumps(msgspec.to_builtins(call.outcome.fault))
+
+
+def test_who_asks_for_more_than_is_bid_is_not_paid() -> None:
+    shop = Shop()
+    call = shop.market.call(EMBEDDING, bid_msats=499)
+    shop.asked_to_pay()
+    shop.market.exchange.advance(6)
+    assert "499 are bid" in json.dumps(msgspec.to_builtins(call.outcome.fault))
+
+
+def test_a_job_goes_on_after_a_crash_and_is_paid_once() -> None:
+    shop = Shop()
+    shop.market.call(EMBEDDING)
+    invoice = shop.asked_to_pay()
+    shop.answer_question()
+    request = shop.market.request_to(ANNA)
+    after = shop.restarted()
+    assert after.balances() == (FUNDED - 500, 0)
+    after.market.exchange.advance(2)  # the call is delivered again
+    # Relays tell it again: the same invoice, which is held.
+    at = int(after.market.exchange.now().wall)
+    draft = messages.feedback_draft(
+        after.market.settings.kinds, request, Status.PAYMENT_REQUIRED, created_at=at, amount_msats=500,
+        invoice=invoice.text,
+    )  # fmt: skip
+    after.market.tell("answers", events.signed(draft, ANNA))
+    assert after.market.exchange.views.questions() == []
+    after.market.answer(ANNA, GOOD, request=request)
+    assert after.balances() == (FUNDED - 500, 500)
+    assert len(after.receipts()) == 1
+
+
+def test_a_crash_between_verdict_and_release_ends_in_the_release_and_its_receipt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop = Shop()
+    shop.market.call(EMBEDDING)
+    shop.asked_to_pay()
+    shop.answer_question()
+    monkeypatch.setattr(shop.market.settling, "end", lambda _: None)
+    shop.market.answer(ANNA, GOOD)
+    assert shop.balances() == (FUNDED - 500, 0)
+    after = shop.restarted()
+    after.market.settling.take_up(after.market.exchange.now())
+    assert after.balances() == (FUNDED - 500, 500)
+    assert len(after.receipts()) == 1
+
+
+# --- what is said to the tool itself ----------------------------------------------------------------------------------
+
+
+def wish(shop: Shop, **changes: Any) -> dict[str, Any]:
+    """A payment as the buyer asks for it; the seller signed what asks for it."""
+    now = shop.market.exchange.now()
+    made = shop.payments.invoice("seller", 500, "q", "", now, 600)
+    request_id = "ab" * 32
+    tags = (("e", request_id), ("amount", "500", changes.pop("signed_invoice", made.text)))
+    asked = events.signed(events.Draft(7000, "", tags, int(now.wall)), changes.pop("signer", ANNA))
+    job = {"schema_id": EMBEDDING, "job_hash": "sha256:" + "0" * 64, "request_id": request_id}
+    body = {"amount_msats": 500, "payee": ANNA.npub, "job": job, "invoice": made.text}
+    return {**body, "asked": json.loads(events.encoded(asked)), **changes}
+
+
+def paid(shop: Shop, **changes: Any) -> MadeCall:
+    return shop.market.exchange.call(PAY, wish(shop, **changes))
+
+
+def test_an_honest_wish_is_held() -> None:
+    shop = Shop()
+    assert paid(shop).output["state"] == "held"
+    assert paid(shop).outcome.status is CallStatus.FAILED  # the same invoice once more
+    assert shop.balances() == (FUNDED - 500, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"amount_msats": 501}, "the invoice is over 500"),
+        ({"amount_msats": 499}, "the invoice is over 500"),
+        ({"payee": PROVIDERS[1].npub}, "did not sign"),
+        ({"signed_invoice": "lnbcrt1"}, "another invoice"),
+        ({"invoice": "lnbcrt1"}, "invoice:"),
+        ({"asked": {"id": "x"}}, "asked:"),
+        ({"job": {"schema_id": "x", "job_hash": "sha256:" + "0" * 64, "request_id": "cd" * 32}}, "another job"),
+        ({"paid_before": {"count": 1, "msats": 500}}, "and no more"),
+        ({"amount_msats": 10**9}, "max_msats_per_job"),
+        ({"amount_msats": "500"}, "amount_msats"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_a_wish_that_is_not_what_it_claims_moves_nothing(changes: dict[str, Any], why: str) -> None:
+    shop = Shop()
+    made = paid(shop, **changes)
+    assert made.outcome.fault is not None
+    assert why in json.dumps(msgspec.to_builtins(made.outcome.fault))
+    assert shop.balances() == (FUNDED, 0)
+
+
+def test_an_invoice_of_somebody_elses_wallet_needs_one_that_may_prepay() -> None:
+    shop = Shop()
+    text = foreign(shop)
+    made = paid(shop, invoice=text, signed_invoice=text)
+    assert "prepay = true" in str(made.outcome.fault)
+
+
+def foreign(shop: Shop) -> str:
+    return bolt11.written(b"\x02" * 32, 500, "cd" * 32, "", int(shop.market.exchange.now().wall), 600)
+
+
+class Silent:
+    """A wallet elsewhere whose answer never comes."""
+
+    def __init__(self, error: RailFailed) -> None:
+        self.asked: list[str] = []
+        self._error = error
+
+    async def pay(self, invoice: str) -> str:
+        self.asked.append(invoice)
+        raise self._error
+
+
+async def turns() -> None:
+    """Let what was spawned take its turns: nothing in it waits for anything but these."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("is_unknown", [True, False])
+async def test_a_payment_whose_end_nobody_knows_is_unknown_and_never_sent_again(is_unknown: bool) -> None:
+    outside = Silent(RailFailed("no answer", is_unknown=is_unknown))
+    shop = Shop(outside=outside, connection="env:X", prepay=True)
+    text = foreign(shop)
+    made = paid(shop, invoice=text, signed_invoice=text)
+    await turns()
+    assert made.outcome.status is (CallStatus.UNKNOWN if is_unknown else CallStatus.FAILED)
+    assert outside.asked == [text]
+    second = paid(shop, invoice=text, signed_invoice=text)
+    await turns()
+    assert second.outcome.status is CallStatus.FAILED
+    # What failed for certain may be tried again; what nobody knows may not.
+    assert len(outside.asked) == (1 if is_unknown else 2)

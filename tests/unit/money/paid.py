@@ -1,0 +1,135 @@
+"""Payments as receipts have them, of Cashu and on the chain: what was due, the proof, and a whole receipt as a file.
+
+The provider's keys, the mint and the chain are those of tests; every signature, hash and header is real.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import orjson
+from coincurve import PrivateKey
+
+from tests.unit.ledger.made import accepted, settled
+from tests.unit.money.cashu.toy_mint import PAYEE, PAYEE_SECRET, URL, ToyMint, released
+from tests.unit.money.onchain.chain import Chain, transaction
+from trunkline.canonical import openagents_hash
+from trunkline.jobs.tool_schemas import schema_id_of
+from trunkline.money.bech32 import encoded, to_words
+from trunkline.money.cashu import proof as cashu
+from trunkline.money.cashu.keysets import Keyset, second_version_id
+from trunkline.money.cashu.locks import JOB_TAG
+from trunkline.money.cashu.requests import PaymentRequest, write_request
+from trunkline.money.cashu.tokens import Token, write_token
+from trunkline.money.onchain import proof as onchain
+from trunkline.money.onchain.scripts import job_script
+from trunkline.money.rail import Due, PaymentProof
+from trunkline.trajectory.build import Origin, Recorded, lines
+from trunkline.trajectory.check import check
+
+NPUB = encoded("npub", to_words(PAYEE[1:]))
+RULES = [{"id": "r1", "decision": "allow"}]
+MINT = ToyMint()
+TOOL, INPUTS = "com.example.echo/echo", {"text": "hello"}
+JOB_HASH = openagents_hash(json.dumps({"schema_id": schema_id_of(TOOL), "inputs": INPUTS}).encode())
+
+
+def job_locked(amount: int, mint: ToyMint = MINT, **lock: Any) -> Token:
+    """A token that is locked to the payee, for the job."""
+    return mint.locked(amount, job_hash=JOB_HASH, **lock)
+
+
+class Paid(NamedTuple):
+    """A proof, and what it is to prove."""
+
+    proof: PaymentProof
+    due: Due
+
+
+def signed_event(tags: Sequence[Sequence[str]], secret: bytes = PAYEE_SECRET) -> bytes:
+    """An event of Nostr by somebody."""
+    key = PrivateKey(secret)
+    public = key.public_key_xonly.format().hex()
+    named = hashlib.sha256(orjson.dumps([0, public, 1_700_000_000, 7000, tags, ""])).digest()
+    event = {
+        "id": named.hex(),
+        "pubkey": public,
+        "created_at": 1_700_000_000,
+        "kind": 7000,
+        "tags": tags,
+        "content": "",
+    }
+    return orjson.dumps(event | {"sig": key.sign_schnorr(named, bytes(32)).hex()})
+
+
+def cashu_paid(
+    token: Token | None = None,
+    *,
+    keysets: Sequence[Keyset] = (MINT.keyset,),
+    named: Sequence[Keyset] = (MINT.keyset,),
+    signer: bytes = PAYEE_SECRET,
+    tags: Any = lambda tags: tags,
+    lock_tags: Any = ((JOB_TAG, JOB_HASH),),
+    **wanted: Any,
+) -> Paid:
+    """Thirteen satoshis in ecash; ``wanted`` is what the payee's request says instead of the usual."""
+    usual = {"amount": 13, "unit": "sat", "mints": (URL,), "key": PAYEE.hex(), "tags": lock_tags}
+    request = write_request(PaymentRequest(**(usual | wanted)))
+    asked = tags([["amount", "13000", request], *([cashu.KEYSET_TAG, second_version_id(one)] for one in named)])
+    evidence = cashu.evidence_of(signed_event(asked, signer), keysets)
+    due = Due(13_000, NPUB, cashu.asset_of(URL), request, JOB_HASH, evidence)
+    return Paid(PaymentProof(cashu.TYPE, write_token(released(job_locked(13)) if token is None else token)), due)
+
+
+def onchain_paid(amount: int = 13, script: bytes = b"", *, request: str = "", asked: bytes = b"null") -> Paid:
+    """Satoshis on a chain of a test; to the script that follows from payee and job unless another is given."""
+    own = job_script(PAYEE[1:], bytes.fromhex(JOB_HASH.removeprefix("sha256:")))
+    chain = chain_of(amount, script or own)
+    evidence = onchain.evidence_of(chain.evidence, asked)
+    due = Due(13_000, NPUB, onchain.ASSET, request or own.hex(), JOB_HASH, evidence)
+    return Paid(PaymentProof(onchain.TYPE, chain.txid), due)
+
+
+def chain_of(amount: int, script: bytes) -> Chain:
+    return Chain(transaction((amount, script), (5, b"\x6a\x01\x07")))
+
+
+def checkpoint() -> str:
+    """The block that all chains of tests start with."""
+    found = chain_of(1, b"\x6a\x01\x07").checkpoint
+    return f"{found.height}:{found.hash}"
+
+
+def receipt_file(paid: Paid, rail: str, **changed: Any) -> dict[str, Any]:
+    """A receipt with everything that it points to, as ``receipts export`` writes it."""
+    policy = msgspec.json.encode(RULES)
+    entries = [accepted(1, json.dumps(INPUTS).encode(), tool_id=TOOL), settled(2, 1)]
+    origin = Origin("trunkline@1.2.3", openagents_hash(policy))
+    trajectory = list(lines("c", lambda: [Recorded(one) for one in entries], origin))
+    receipt = {
+        "receipt_id": "rcpt_1",
+        "session_id": "c",
+        "trajectory_hash": check(iter(trajectory)).trajectory_hash,
+        "policy_bundle_id": openagents_hash(policy),
+        "job_hash": paid.due.job_hash,
+        "payment_proof": msgspec.to_builtins(paid.proof),
+        "rail": rail,
+        "asset_id": paid.due.asset_id,
+        "amount_msats": paid.due.amount_msats,
+        "provider_id": paid.due.payee,
+        "approval_rule_id": "r1",
+        "timestamp": "2026-11-17T09:00:00Z",
+    } | changed
+    return {
+        "format": "trunkline-receipt-1",
+        "receipt": receipt,
+        "receipt_hash": openagents_hash(json.dumps(receipt).encode()),
+        "request": paid.due.request,
+        "evidence": json.loads(paid.due.evidence),
+        "policy": RULES,
+        "trajectory": [line.decode() for line in trajectory],
+    }
