@@ -78,7 +78,7 @@ def test_a_misspelt_verb_gets_a_suggestion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"), [("undo", "space undo"), ("submit", "jobs submit"), ("verify", "ledger verify")]
+    ("word", "meant"), [("undo", "space undo"), ("submit", "jobs submit"), ("anchor", "ledger anchor")]
 )
 def test_a_verb_that_is_part_of_another_is_named_with_it(word: str, meant: str) -> None:
     assert f"did you mean {meant}?" in trunkline(word).err
