@@ -120,7 +120,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "jobs": "its commands run in the sandbox of tests/attack/sandbox; who may have what, in tests/unit/edges/jobs",
     },
     "tools/soak.py: JOBS": {
-        "mcp": f"{ALONE} tests/fuzz/mcp.py, in make test",
         "mounts": f"{ALONE} tests/fuzz/mounts.py, in make test",
         "console": PAGES,
         "http": "the jobs `fuzz` and `routes` are about it",
