@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 
 from tests.attack.secrets import forms
-from tests.running import ROOT, Running, leash, running, started, wait_until
+from tests.running import Running, leash, running, started, wait_until
 
 pytest.importorskip("mcp")
-SAMPLE = ROOT / "tests" / "mcp_sample_server.py"
 PACKAGES = Path(__file__).parent / "mcp_servers"
+SAMPLE = PACKAGES / "sample_server.py"
 STDIO = f"command = {json.dumps([sys.executable, str(SAMPLE)])}"
 SECRET = "correct-horse-battery-staple"
 

@@ -1,6 +1,6 @@
 """A server of the Model Context Protocol, made with the protocol's own SDK: on stdio, or on a port of this machine.
 
-``python mcp_sample_server.py [stdio | http PORT_FILE] [handshake]``. With ``handshake`` it does not know the era
+``python sample_server.py [stdio | http PORT_FILE] [handshake]``. With ``handshake`` it does not know the era
 without one, as servers did not before 2026-07-28. ``SAMPLE_WORDS`` in its environment is part of a tool's description,
 and ``SAMPLE_SECRET`` is what ``tell`` tells.
 """
