@@ -359,6 +359,7 @@ def test_only_what_calls_are_made_of_and_events_on_topics_leave_lanes_open() -> 
         "SubscriberArrived",
         "SubscriberLeft",
         "EventPublished",
+        "WordsPassed",
         "EventTaken",
         "EventGivenUp",
     }

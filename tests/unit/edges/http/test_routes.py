@@ -394,7 +394,7 @@ async def test_a_token_for_nobody_is_refused(server: Server, change: dict[str, A
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"edge": "pigeon"}, "edge: expected opensentience, chiffon, ossa or http"),
+        ({"edge": "pigeon"}, "edge: expected opensentience, chiffon, ossa, mcp or http"),
         ({"type": "infra"}, "type: agents of this edge have none"),
         ({"edge": "chiffon"}, "type: expected orchestrator, infra, desktop, code or research"),
         ({"edge": "chiffon", "type": "gardener"}, "type: expected orchestrator, infra, desktop, code or research"),
