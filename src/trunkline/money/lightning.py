@@ -20,6 +20,7 @@ from trunkline.money.rail import Due, NotPaid, PaymentProof
 ASSET: Final = "BTC_LN"
 TYPE: Final = "lightning_preimage"
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
+_JOB: Final = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 def payment_hash_of(preimage: str) -> str:
@@ -28,8 +29,8 @@ def payment_hash_of(preimage: str) -> str:
 
 
 def verify(proof: PaymentProof, due: Due) -> None:
-    """``NotPaid`` unless the preimage is that of the invoice, the invoice is over this amount, and the payee's own
-    event asks to be paid by it.
+    """``NotPaid`` unless the preimage is that of the invoice, the invoice is over this amount and for no other job, and
+    the payee's own event asks to be paid by it.
     """
     if proof.type != TYPE:
         raise NotPaid(f"payment_proof.type: {proof.type} is no proof of a Lightning payment")
@@ -45,6 +46,10 @@ def verify(proof: PaymentProof, due: Due) -> None:
         raise NotPaid("payment_proof.value: the preimage does not hash to the payment hash of the invoice")
     if invoice.amount_msats != due.amount_msats:
         raise NotPaid(f"amount_msats: the invoice is over {invoice.amount_msats}, and {due.amount_msats} are claimed")
+    # Ours name the job; what others write there is theirs.
+    named = _JOB.findall(invoice.description)
+    if named and due.job_hash.removeprefix("sha256:") not in named:
+        raise NotPaid("job_hash: the invoice is for another job")
     _asked_by_payee(due)
 
 

@@ -64,6 +64,15 @@ def test_what_was_not_paid_is_refused_and_the_part_named(preimage: str, changes:
     assert str(refused.value).startswith(part)
 
 
+def test_an_invoice_that_names_its_job_pays_for_no_other() -> None:
+    job_hash, other = f"sha256:{'ab' * 32}", f"sha256:{'cd' * 32}"
+    hashed = lightning.payment_hash_of(PREIMAGE)
+    invoice = bolt11.written(WALLET, 5000, hashed, f"oa.x.v1 {job_hash}", 1_700_000_000, 600)
+    verify(request=invoice, evidence=asked(invoice=invoice), job_hash=job_hash)
+    with pytest.raises(NotPaid, match="job_hash: the invoice is for another job"):
+        verify(request=invoice, evidence=asked(invoice=invoice), job_hash=other)
+
+
 def test_a_proof_of_another_rail_is_none() -> None:
     with pytest.raises(NotPaid, match=r"payment_proof\.type"):
         lightning.verify(PaymentProof("cashu_proof", PREIMAGE), DUE)
