@@ -69,7 +69,9 @@ class Home:
         found = {entry.name for entry in self.path.iterdir()}
         made_first = {self.run_folder.name, self.logs_folder.name, self.keys_folder.name, self.output_file.name}
         marks = {self.config_file.name, self.ledger_file.name, self.operator_token_file.name}
-        if found - made_first and not found & marks:
+        # One that begins at this moment has made its folders, and none of those yet.
+        begun = {self.run_folder.name, self.logs_folder.name, self.keys_folder.name}
+        if found - made_first and not found & marks and not begun <= found:
             text = "it has files, and none of an exchange; choose a new or an empty folder with --home"
             raise ConfigError(text, str(self.path))
 

@@ -73,7 +73,15 @@ def run(folder: Path, plan: Plan, seed: int = 0) -> Plan:
 
 
 def run_each_time(folder: Path, **terms: Any) -> int:
+    """How many moments of a story raised. One in which nothing came to that is told again: everybody in it waits for a
+    short time only, and the machine may have been busy.
+    """
+    return next((found for n in range(3) if (found := _run_each_time(folder / str(n), **terms))), 0)
+
+
+def _run_each_time(folder: Path, **terms: Any) -> int:
     """The story again and again, each time with the next moment as the one that raises; how many there were."""
+    folder.mkdir()
     for n in itertools.count(1):
         plan = run(folder / f"s{n}", Plan(n=n, **terms))
         if plan.victim is None:

@@ -757,7 +757,17 @@ def test_a_folder_that_is_in_use_for_something_else_is_refused_and_left_as_it_is
     assert {path.name for path in tmp_path.iterdir()} == {"passwd", "keys"}
 
 
-@pytest.mark.parametrize("found", [("trunkline.toml", "notes.txt"), ("ledger.sqlite", "keys"), ("run", "logs"), ()])
+@pytest.mark.parametrize(
+    "found",
+    [
+        ("trunkline.toml", "notes.txt"),
+        ("ledger.sqlite", "keys"),
+        ("run", "logs"),
+        # Another exchange begins here at this moment: the lock tells the two apart.
+        ("run", "logs", "keys", "something of its own"),
+        (),
+    ],
+)
 def test_an_empty_folder_or_one_with_files_of_an_exchange_is_taken(tmp_path: Path, found: tuple[str, ...]) -> None:
     for name in found:
         (tmp_path / name).mkdir() if "." not in name else (tmp_path / name).touch()
