@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.running import RawAgent, Running, calling, running
+from tests.running import RawAgent, Running, calling, running, wait_until
 
 QUIET = '[ossa]\nlisten = ""\n'
 
@@ -32,6 +32,7 @@ def test_a_fresh_home_starts_from_a_copy_and_the_keys_and_goes_on(short_path: Pa
         agent.register({"name": "do", "side_effects": False})
         before = made_call(exchange, agent, 1)
         exchange.wait_entry("call.settled")
+        wait_until((exchange.home / "ledger.heads").exists, "the first signed head")
         done = trunkline(exchange.home, "ledger", "backup", str(copy))
         assert (done.returncode, "verified" in done.stdout) == (0, True), done.stderr
         after = made_call(exchange, agent, 2)

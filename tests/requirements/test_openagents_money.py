@@ -217,7 +217,7 @@ async def test_one_byte_changed_on_record_or_in_a_file_is_found_and_its_link_nam
         changed["receipt_hash"] = openagents_hash(json.dumps(changed["receipt"]).encode())
         expected = {
             "session_id": "trajectory", "trajectory_hash": "trajectory", "policy_bundle_id": "policy",
-            "job_hash": "job", "payment_proof": "payment", "amount_msats": "payment", "asset_id": "payment",
+            "job_hash": "payment", "payment_proof": "payment", "amount_msats": "payment", "asset_id": "payment",
             "rail": "receipt", "provider_id": "receipt", "approval_rule_id": "policy", "timestamp": "receipt",
         }  # fmt: skip
         assert _broken(changed) == expected.get(field, ""), field
