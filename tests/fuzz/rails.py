@@ -23,6 +23,7 @@ from trunkline.money import cbor
 from trunkline.money.cashu import mint, requests, tokens
 from trunkline.money.cashu.checking import Asked, check_payment
 from trunkline.money.cashu.locks import lock_secret, read_lock, read_witness
+from trunkline.money.evidence import read_evidence
 from trunkline.money.onchain import payments
 from trunkline.money.onchain.headers import REGTEST, read_chain
 from trunkline.money.onchain.transactions import read_transaction
@@ -89,8 +90,8 @@ class Scene:
         return True
 
     def _evidence(self, data: bytes) -> bool:
-        found = payments.read_evidence(data.decode("utf-8", "replace"))
-        assert payments.read_evidence(payments.write_evidence(found)) == found
+        found = read_evidence(data.decode("utf-8", "replace"), payments.Evidence, payments.MAX_EVIDENCE_BYTES)
+        assert read_evidence(payments.write_evidence(found), payments.Evidence, payments.MAX_EVIDENCE_BYTES) == found
         payments.check_payment(self.chain.txid, SCRIPT, 1000, found, [self.chain.checkpoint], REGTEST, confirmations=1)
         # A header on top may be missing; where the payment is may not be another place.
         assert msgspec.structs.replace(found, headers="") == msgspec.structs.replace(self.chain.evidence, headers="")

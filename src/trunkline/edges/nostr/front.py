@@ -66,10 +66,10 @@ class Front:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.count += 1
         try:
-            if self.count <= self._most:
-                await self._let_in(reader, writer)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # it left, says nothing, or too much
+            # It may leave, say nothing, or too much.
+            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                if self.count <= self._most:
+                    await self._let_in(reader, writer)
         finally:
             self.count -= 1
             writer.close()

@@ -16,14 +16,14 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from trunkline import strictjson
 from trunkline.money.asked import asked_by_payee
 from trunkline.money.cashu.checking import Asked, check_payment
 from trunkline.money.cashu.keysets import Keyset, read_keyset, second_version_id
 from trunkline.money.cashu.requests import PaymentRequest, read_request
 from trunkline.money.cashu.tokens import mint_url, read_token
+from trunkline.money.evidence import read_evidence
 from trunkline.money.rail import Due, PaymentProof
-from trunkline.money.refusals import ProofRefused, about, malformed
+from trunkline.money.refusals import ProofRefused, about
 from trunkline.money.signed_events import SignedEvent
 
 TYPE: Final = "cashu_proof"
@@ -78,7 +78,7 @@ def verify(proof: PaymentProof, due: Due) -> None:
     if proof.type != TYPE:
         raise ProofRefused("malformed", f"{proof.type} is no proof of ecash", "payment_proof.type")
     with about("evidence"):
-        evidence = _read_evidence(due.evidence)
+        evidence = read_evidence(due.evidence, Evidence, MAX_EVIDENCE_BYTES)
         event = asked_by_payee(due, bytes(evidence.asked))
         keysets = [_named_by(event, one) for one in evidence.keysets]
     with about("request"):
@@ -94,17 +94,6 @@ def verify(proof: PaymentProof, due: Due) -> None:
     with about("payment_proof.value"):
         asked = Asked(mint, request.unit, request.amount, key, request.hash, request.job_hash)
         check_payment(read_token(proof.value), asked, keysets)
-
-
-def _read_evidence(text: str) -> Evidence:
-    data = text.encode("utf-8", "surrogatepass")
-    if len(data) > MAX_EVIDENCE_BYTES:
-        raise ProofRefused("too_large")
-    try:
-        strictjson.check(data)
-        return msgspec.json.decode(data, type=Evidence)
-    except (strictjson.NotStrictJson, msgspec.MsgspecError):
-        raise malformed("evidence that is not in its form") from None
 
 
 def _named_by(event: SignedEvent, line: KeysetEvidence) -> Keyset:

@@ -15,7 +15,6 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from trunkline import strictjson
 from trunkline.money.onchain.headers import (
     HEADER_BYTES,
     MAX_DEPTH,
@@ -26,7 +25,7 @@ from trunkline.money.onchain.headers import (
     read_chain,
 )
 from trunkline.money.onchain.transactions import MAX_TRANSACTION_BYTES, read_transaction
-from trunkline.money.refusals import ProofRefused, malformed
+from trunkline.money.refusals import ProofRefused
 
 MAX_EVIDENCE_BYTES: Final = 2 * (MAX_TRANSACTION_BYTES + HEADER_BYTES * MAX_HEADERS) + 4096
 
@@ -42,18 +41,6 @@ class Evidence(Struct, frozen=True, forbid_unknown_fields=True):
     block: Annotated[int, Meta(ge=0, lt=MAX_HEADERS)]
     position: Annotated[int, Meta(ge=0, lt=1 << MAX_DEPTH)]
     siblings: Annotated[tuple[Hash, ...], Meta(max_length=MAX_DEPTH)]
-
-
-def read_evidence(text: str) -> Evidence:
-    """The evidence that this text is."""
-    data = text.encode("utf-8", "surrogatepass")
-    if len(data) > MAX_EVIDENCE_BYTES:
-        raise ProofRefused("too_large")
-    try:
-        strictjson.check(data)
-        return msgspec.json.decode(data, type=Evidence)
-    except (strictjson.NotStrictJson, msgspec.MsgspecError):
-        raise malformed("evidence that is not in its form") from None
 
 
 def write_evidence(evidence: Evidence) -> str:

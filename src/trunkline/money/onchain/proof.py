@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline import strictjson
 from trunkline.money.asked import asked_by_payee, payee_key
+from trunkline.money.evidence import read_evidence
 from trunkline.money.onchain.headers import Checkpoint, Network
 from trunkline.money.onchain.payments import MAX_EVIDENCE_BYTES as MAX_FOUND_BYTES
 from trunkline.money.onchain.payments import Evidence as Found
@@ -61,7 +61,7 @@ def verifier(
         if _TXID.fullmatch(proof.value) is None:
             raise ProofRefused("malformed", "an id has 64 hexadecimal digits", "payment_proof.value")
         with about("evidence"):
-            evidence = _read_evidence(due.evidence)
+            evidence = read_evidence(due.evidence, Evidence, MAX_EVIDENCE_BYTES)
         with about("request"):
             script = _script_of(due, evidence, network)
         with about("payment_proof.value"):
@@ -92,14 +92,3 @@ def _script_of(due: Due, evidence: Evidence, network: Network) -> bytes:
     if (JOB_TAG, due.job_hash) not in event.tags:
         raise ProofRefused("other_job")
     return script
-
-
-def _read_evidence(text: str) -> Evidence:
-    data = text.encode("utf-8", "surrogatepass")
-    if len(data) > MAX_EVIDENCE_BYTES:
-        raise ProofRefused("too_large")
-    try:
-        strictjson.check(data)
-        return msgspec.json.decode(data, type=Evidence)
-    except (strictjson.NotStrictJson, msgspec.MsgspecError):
-        raise malformed("evidence that is not in its form") from None

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.money.onchain.chain import OTHER_SCRIPT, SCRIPT, Chain, hash_of, transaction
+from trunkline.money.evidence import read_evidence
 from trunkline.money.onchain.headers import MAX_DEPTH, REGTEST, Checkpoint
 from trunkline.money.onchain.payments import (
     MAX_EVIDENCE_BYTES,
     Evidence,
     check_payment,
-    read_evidence,
     write_evidence,
 )
 from trunkline.money.refusals import ProofRefused
@@ -22,6 +22,10 @@ PAID = transaction((1000, SCRIPT), (77, OTHER_SCRIPT))
 CHAIN = Chain(PAID)
 HEX = "0123456789abcdef"
 HASHES = st.text(HEX, min_size=64, max_size=64)
+
+
+def read(text: str) -> Evidence:
+    return read_evidence(text, Evidence, MAX_EVIDENCE_BYTES)
 
 
 def check(evidence: Evidence = CHAIN.evidence, **changed: Any) -> None:
@@ -105,7 +109,7 @@ def test_a_header_without_work_is_refused() -> None:
     )
 )
 def test_evidence_is_read_as_it_was_written(evidence: Evidence) -> None:
-    assert read_evidence(write_evidence(evidence)) == evidence
+    assert read(write_evidence(evidence)) == evidence
 
 
 @pytest.mark.parametrize(
@@ -118,14 +122,14 @@ def test_evidence_is_read_as_it_was_written(evidence: Evidence) -> None:
 )  # fmt: skip
 def test_evidence_in_another_form_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(ProofRefused) as refused:
-        read_evidence(msgspec.json.encode(msgspec.to_builtins(CHAIN.evidence) | changed).decode())
+        read(msgspec.json.encode(msgspec.to_builtins(CHAIN.evidence) | changed).decode())
     assert refused.value.reason == "malformed"
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"a":1,"a":1}', "\ud800"])
 def test_what_is_no_evidence_is_refused(text: str) -> None:
     with pytest.raises(ProofRefused):
-        read_evidence(text)
+        read(text)
     with pytest.raises(ProofRefused) as refused:
-        read_evidence(" " * (MAX_EVIDENCE_BYTES + 1))
+        read(" " * (MAX_EVIDENCE_BYTES + 1))
     assert refused.value.reason == "too_large"
