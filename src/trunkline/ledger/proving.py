@@ -9,13 +9,13 @@ Invariant: the record is only read, and a walk that could not be made is not tak
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Final
 
+from trunkline import children
 from trunkline.errors import LedgerCorrupt, LedgerError
 from trunkline.ledger.verify import verify
 
@@ -38,9 +38,7 @@ async def damage_in(path: Path, public_key: bytes | None) -> LedgerCorrupt | Non
     try:
         said, _ = await process.communicate()
     except asyncio.CancelledError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        await children.end(process)
         raise
     try:
         found = json.loads(said)

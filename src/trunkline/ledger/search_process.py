@@ -22,6 +22,7 @@ from typing import Final
 import apsw
 import msgspec
 
+from trunkline import children
 from trunkline.errors import LedgerError
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.search import Found, SearchIndex
@@ -98,10 +99,8 @@ class SearchProcess:
 
     async def _end(self) -> None:
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        if process is not None:
+            await children.end(process)
 
 
 def answer(index: SearchIndex, line: bytes) -> bytes:

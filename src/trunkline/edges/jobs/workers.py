@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from trunkline import children
 from trunkline.errors import JobFailed, JobRefused
 from trunkline.jobs.consistency import Sealed
 from trunkline.jobs.worker import LENGTH
@@ -43,7 +44,10 @@ class Workers:
     def __init__(self, most: int = MOST) -> None:
         self._free: list[Process] = []
         self._all: set[Process] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._most = most
         self._places = asyncio.Semaphore(most)
+        self._is_stopping = False
         self._resting: asyncio.TimerHandle | None = None
 
     @property
@@ -57,6 +61,8 @@ class Workers:
             worker = self._free.pop() if self._free else await self._start()
             is_well = False
             try:
+                if self._is_stopping:
+                    raise JobFailed("the exchange is stopping")
                 async with asyncio.timeout(timeout_s):
                     said = await self._ask(worker, msgspec.json.encode({"schema_id": schema_id, "inputs": inputs}))
                 is_well = True
@@ -112,18 +118,24 @@ class Workers:
             self._end(self._free.pop())
 
     def _end(self, worker: Process) -> None:
+        ending = asyncio.create_task(children.end(worker))
+        self._ending.add(ending)
+        ending.add_done_callback(lambda _: self._ended(worker, ending))
+
+    def _ended(self, worker: Process, ending: asyncio.Task[None]) -> None:
+        self._ending.discard(ending)
         self._all.discard(worker)
-        if worker.returncode is None:
-            worker.kill()
-        if worker.stdin is not None:
-            worker.stdin.close()
 
     async def stop(self) -> None:
         """End all of them, and wait until they are gone."""
+        self._is_stopping = True
         if self._resting is not None:
             self._resting.cancel()
-        workers = list(self._all)
-        self._free.clear()
-        for worker in workers:
-            self._end(worker)
-        await asyncio.gather(*(worker.wait() for worker in workers))
+        for worker in self._all:
+            if worker.returncode is None:
+                worker.kill()
+        # A job that lost its worker fails, and lets go of it.
+        for _ in range(self._most):
+            await self._places.acquire()
+        self._end_free()
+        await asyncio.gather(*self._ending)

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from trunkline import children
 from trunkline.addresses import host_and_port
 from trunkline.edges.background import Background
 from trunkline.edges.listener import Address
@@ -116,16 +117,8 @@ class RelayProcess:
 
     async def _end(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            async with asyncio.timeout(STOP_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        if process is not None:
+            await children.end(process, STOP_S)
 
 
 def _try_bind(host: str, port: int) -> None:
