@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Two for each core of a small machine: many tests wait, for a timer or for another process.
-WORKERS := 4
+# Three for each core of a small machine: many tests wait, for a timer or for another process.
+WORKERS := 6
 GET_BWRAP := apt-get install bubblewrap, or the same from your distribution
 # The tool behind `make lock`; only whoever changes a dependency needs it.
 UV     := uv==0.13.7
@@ -57,7 +57,7 @@ lint: $(VENV)/.test ## ruff, mypy --strict, the layer rule
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports --no-cache
 
-# All tests once, beside the checks, which use one core: four workers would do it at the same time.
+# All tests once, beside the checks, which use one core: all workers would do it at the same time.
 compiled: $(VENV)/.test
 	@$(BIN)/pytest --collect-only -qq > $(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
