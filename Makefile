@@ -29,8 +29,8 @@ run: install ## the exchange with the example agents
 
 test: $(VENV)/.test strace bubblewrap chromium ## all checks and all tests
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint compiled
-	$(BIN)/pytest -n $(WORKERS) tests/unit
-	$(BIN)/pytest -n $(WORKERS) --ignore tests/unit
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/unit
 	$(BIN)/python tools/requirements.py
 
 soak: $(VENV)/.test strace bubblewrap ## the promises at larger figures: MINUTES=60, FROM="kill9=1040" to go on, ONLY="kill9 power"
