@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers.test_nostr_node import fetched
+from tests.peers.test_nostr_node import bundle_of_nostr_tools
 from tests.requirement import requirement
 from tests.requirements.test_openagents_money import PRICED, account, balances, trunkline
 from tests.running import running
@@ -20,7 +20,7 @@ PAYER = Path(__file__).with_name("nostr_payer.mjs")
 
 @requirement("OA-080", "OA-082")
 async def test_a_foreign_buyer_pays_with_his_own_wallet_and_gets_the_preimage(short_path: Path, node: str) -> None:
-    bundle = await fetched(node, short_path)
+    bundle = bundle_of_nostr_tools(node, short_path)
     with running(short_path / "home", PRICED) as exchange:
         connection = account(exchange, "foreigner", 100_000)
         process = await asyncio.create_subprocess_exec(
