@@ -24,7 +24,7 @@ from trunkline.edges.nostr.discovery import Book, Records
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import BadMessage
-from trunkline.edges.nostr.orders import PROCESS, EndPayment
+from trunkline.edges.nostr.orders import PROCESS, EndPayments
 from trunkline.edges.nostr.session import Filter
 from trunkline.edges.resident import Resident
 from trunkline.effects import Answer, Cancel, Deliver, Reply, ToSession
@@ -60,8 +60,8 @@ class Relays(Protocol):
 class Ending(Protocol):
     """Whoever ends payments for jobs that we buy."""
 
-    def end(self, payment: EndPayment) -> None:
-        """The job has its verdict."""
+    def end(self, payments: EndPayments) -> None:
+        """A job has its verdict."""
 
     def paid_before(self, provider: str) -> Paid:
         """What a provider, an npub, was paid before."""
@@ -191,7 +191,7 @@ class RemoteJobs(Resident):
                 self._say(one.event)
             elif isinstance(one, ListenAgain):
                 self._listen()
-            elif isinstance(one, EndPayment):
+            elif isinstance(one, EndPayments):
                 self._settling.end(one)
         self._alarm.set()
 

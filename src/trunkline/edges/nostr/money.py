@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from trunkline.edges.background import Background
 from trunkline.edges.edge import Surroundings
+from trunkline.edges.exchange import Views
 from trunkline.edges.nostr import nip47
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer, kept_secret
@@ -58,6 +60,7 @@ class Money:
             settings.wallet,
             self.payments,
             self.till,
+            partial(_is_open, given.views),
             signer.public,
             self.outside,
             relay,
@@ -96,6 +99,11 @@ class Money:
             "held_msats": sum(one.msats for one in wallet.held.values()),
             "own_msats": wallet.balances["exchange"],
         }
+
+
+def _is_open(views: Views, call_id: str) -> bool:
+    call = views.call(call_id)
+    return call is not None and not call.status.is_outcome
 
 
 def connection_of(named: str, home: Path, environ: Mapping[str, str]) -> nip47.Connection | None:
