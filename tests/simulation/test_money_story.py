@@ -71,7 +71,7 @@ SETTINGS = Nostr(
 
 
 class House:
-    """One process of the exchange, with everything of the Nostr edge that money goes through; ``said`` are its words."""
+    """One process of the exchange, with all of the Nostr edge that money goes through; ``said`` are its words."""
 
     def __init__(self, exchange: MemoryExchange) -> None:
         self.exchange = exchange
@@ -190,8 +190,9 @@ class Story:
 
     def step(self) -> None:
         acts = {
-            "buy": 4, "demand": 10, "give": 16, "person": 12, "sell": 5, "pay": 7, "finish": 8, "deliver": 40, "pass": 3,
-            "repeat": 4, "drop": 1, "forget": 0.5, "fail": 1, "cancel": 1, "take_back": 1, "rest": 2, "store": 6, "kill": 2,
+            "buy": 4, "demand": 10, "give": 16, "person": 12, "sell": 5, "pay": 7, "finish": 8, "deliver": 40,
+            "pass": 3, "repeat": 4, "drop": 1, "forget": 0.5, "fail": 1, "cancel": 1, "take_back": 1, "rest": 2,
+            "store": 6, "kill": 2,
         }  # fmt: skip
         [act] = self.random.choices(list(acts), list(acts.values()))
         getattr(self, f"_{act}")()

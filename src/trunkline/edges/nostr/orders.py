@@ -370,8 +370,8 @@ def finding_of(order: Order, verdict: JobVerdict | None) -> Finding:
 
 
 def payments_end(order: Order, finding: Finding) -> EndPayments:
-    """What becomes of the payments of a job: only who was right is paid (OA-063). What is held for it is the wallet's to
-    say: after a restart no provider need ask again.
+    """What becomes of the payments of a job: only who was right is paid (OA-063). The wallet knows what is held
+    for it: after a restart no provider need ask again.
     """
     otherwise = f"the job ended as {finding.state} without this result"
     reasons = {npub_of(one.provider): one.reason or otherwise for one in order.requests.values()}
