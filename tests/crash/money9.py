@@ -97,14 +97,13 @@ def _steps(exchange: Running, before: int = 0) -> tuple[int, list[str]]:
     connection = apsw.Connection(str(exchange.home / "ledger.sqlite"), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         connection.set_busy_timeout(5000)
-        rows = connection.execute("SELECT n, data FROM entries WHERE n > ? ORDER BY n", (before,)).fetchall()
+        rows: list[Any] = connection.execute("SELECT n, data FROM entries WHERE n > ? ORDER BY n", (before,)).fetchall()
     finally:
         connection.close()
-    entries = [msgspec.json.decode(bytes(data), type=dict[str, Any]) for _, data in rows if data is not None]
+    entries = [msgspec.json.decode(data, type=dict[str, Any]) for _, data in rows if data is not None]
     names = [str(entry.get("step", entry["kind"])) for entry in entries]
-    return max((number for number, _ in rows), default=before), [
-        name for name in names if name in STEPS or name == "refunded"
-    ]
+    last: int = rows[-1][0] if rows else before
+    return last, [name for name in names if name in STEPS or name == "refunded"]
 
 
 async def _invoice_of(buyer: Buyer, request: Event) -> str:

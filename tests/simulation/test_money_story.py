@@ -32,14 +32,13 @@ from trunkline.edges.nostr.events import Draft, Event
 from trunkline.edges.nostr.jobs_agent import GATHER_S, RemoteJobs
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import Provenance, Status
-from trunkline.edges.nostr.money import _is_open
 from trunkline.edges.nostr.offer import Offer
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.provider import Provider
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.remote_tools import tool_id
 from trunkline.edges.nostr.session import Filter
-from trunkline.edges.nostr.settling import Settling
+from trunkline.edges.nostr.settling import Settling, is_open
 from trunkline.edges.nostr.till import Till
 from trunkline.edges.nostr.wallet_agent import AGENT, WalletAgent
 from trunkline.edges.nostr.wallet_service import WalletService
@@ -88,7 +87,7 @@ class House:
         wallet_signer = Signer(WALLET_SECRET)
         self.service = WalletService(feed, wallet_signer, self.payments, till, self.said.append)
         self.wallet_agent = WalletAgent(
-            feed, SETTINGS.wallet, self.payments, till, partial(_is_open, views), wallet_signer.public, None,
+            feed, SETTINGS.wallet, self.payments, till, partial(is_open, views), wallet_signer.public, None,
             lambda: "ws://relay", Background(feed), given.process, "0", given.entropy,
         )  # fmt: skip
         feed.guard(AGENT, self.wallet_agent.guard)

@@ -11,6 +11,7 @@ other tools, which is an entry, at most once in ``OFFER_S``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Final, Protocol
 
@@ -26,6 +27,7 @@ from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import BadMessage
 from trunkline.edges.nostr.orders import PROCESS, EndPayments
 from trunkline.edges.nostr.session import Filter
+from trunkline.edges.nostr.settling import is_open
 from trunkline.edges.resident import Resident
 from trunkline.effects import Answer, Cancel, Deliver, Reply, ToSession
 from trunkline.entries import ProcessStep
@@ -101,7 +103,7 @@ class RemoteJobs(Resident):
         self.records = Records()
         self.book = Book(settings.kinds, chance, self.records)
         self._settling = settling
-        lookups = Lookups(self._steps, self._is_open, views.denied, settling.paid_before, settling.held_by)
+        lookups = Lookups(self._steps, partial(is_open, views), views.denied, settling.paid_before, settling.held_by)
         self.buyer = Buyer(settings, signer, self.book, self.records, lookups, entropy, chance)
         self._alarm = Alarm(feed, self.buyer.wake_at, self._wake)
         self._offered: tuple[str, ...] = remote_tools.offered(())
@@ -111,10 +113,6 @@ class RemoteJobs(Resident):
 
     def _steps(self, call_id: str) -> Sequence[ProcessStep]:
         return self._views.open_steps(PROCESS).get(call_id, [])
-
-    def _is_open(self, call_id: str) -> bool:
-        view = self._views.call(call_id)
-        return view is not None and not view.status.is_outcome
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ are paid.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,12 @@ from trunkline.money.receipts import Issued
 from trunkline.money.wallet import Held, Paid
 
 NOT_RIGHT: Final = "the result was not found right"
+
+
+def is_open(views: Views, call_id: str) -> bool:
+    """Whether a call has no outcome yet."""
+    call = views.call(call_id)
+    return call is not None and not call.status.is_outcome
 
 
 class Settling:
@@ -38,13 +45,13 @@ class Settling:
         """Release or refund all that is held for an order; of what was paid at once only receipts are left to make."""
         now = self._feed.now()
         for payment in payments.prepaid:
-            self._feed.when_stored(lambda payment=payment: self._receipt_prepaid(payment, now))
+            self._feed.when_stored(partial(self._receipt_prepaid, payment, now))
         for held in self._held_for(payments.order):
             if payments.to_be_paid is None:
                 self._end_by_record(held, now)
             elif held.provider in payments.to_be_paid:
                 # What the receipt points to has to be on disk before it.
-                self._feed.when_stored(lambda held=held: self._release(held))
+                self._feed.when_stored(partial(self._release, held))
             else:
                 self._payments.refund(held.payment_hash, payments.reasons.get(held.provider, NOT_RIGHT), now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.messages import Status
 from trunkline.edges.nostr.payments import Invoiced
 from trunkline.edges.nostr.receipting import Receipting
+from trunkline.edges.nostr.settling import is_open
 from trunkline.edges.nostr.till import Till
 from trunkline.edges.nostr.wallet_agent import AGENT, PAY, WalletAgent
 from trunkline.events import CancelRequested
@@ -48,8 +50,8 @@ class Shop:
         receipting = Receipting(given.feed, given.views, self.payments)
         self.till = Till(given.feed, self.market.settings, ANNA.public, self.payments, receipting)
         self.agent = WalletAgent(
-            given.feed, NostrWallet(**settings), self.payments, self.till, self.is_open, "", outside, lambda: "ws://relay",
-            Background(given.feed), given.process, "0", given.entropy,
+            given.feed, NostrWallet(**settings), self.payments, self.till, partial(is_open, given.views), "", outside,
+            lambda: "ws://relay", Background(given.feed), given.process, "0", given.entropy,
         )  # fmt: skip
         given.feed.guard(AGENT, self.agent.guard)
         self.agent.arrive()
@@ -57,10 +59,6 @@ class Shop:
             self.payments.take(wallet.Opened("seller", "key"))
             self.payments.take(wallet.Funded("exchange", FUNDED))
             self.market.announce(ANNA)
-
-    def is_open(self, call_id: str) -> bool:
-        call = self.market.exchange.views.call(call_id)
-        return call is not None and not call.status.is_outcome
 
     def restarted(self) -> Shop:
         return Shop(self.market.restarted())
