@@ -88,7 +88,7 @@ def _kill_after(exchange: Running, step: str, before: int, delay_s: float) -> No
     """The kill, a moment after this step is there. Not by asyncio: others have their turns there."""
     if step != SENT:
         wait_until(lambda: step in _steps(exchange, before)[1], f"{step} on record", PATIENCE_S)
-    time.sleep(delay_s)
+        time.sleep(delay_s)
     exchange.kill()
 
 
