@@ -443,7 +443,44 @@ def told(seed: int) -> Counter[str]:
         story.exchange.close()
 
 
-@pytest.mark.parametrize("first", range(0, 40, 8))
+@pytest.mark.parametrize("first", range(0, 16, 8))
 def test_money_is_constant_and_each_payment_is_receipted_or_refunded_once(first: int) -> None:
     found: Counter[str] = sum((told(seed) for seed in range(first, first + 8)), Counter())
     assert set(found) == {"bought released", "bought refunded", "sold released", "sold refunded"}, found
+
+
+def _nothing_ends(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Settling, "end", lambda *_: None)
+
+
+def _refunds_are_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(wallet.Wallet, "_refunded", lambda found, step: found.held.pop(step.payment_hash, None))
+
+
+def _two_receipts(patch: pytest.MonkeyPatch) -> None:
+    put = Receipting.put
+
+    def twice(found: Receipting, issued: Any) -> None:
+        put(found, issued)
+        put(found, issued)
+
+    patch.setattr(Receipting, "put", twice)
+
+
+def _paid_by_anybodys_verdict(patch: pytest.MonkeyPatch) -> None:
+    right = Settling.end
+
+    def end(found: Settling, payments: orders.EndPayments) -> None:
+        everybody = tuple(signer.npub for _, signer in SELLERS.values())
+        right(found, msgspec.structs.replace(payments, to_be_paid=everybody))
+
+    patch.setattr(Settling, "end", end)
+
+
+@pytest.mark.parametrize("broken", [_nothing_ends, _refunds_are_kept, _two_receipts, _paid_by_anybodys_verdict])
+def test_what_is_broken_on_purpose_is_found(
+    broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    with pytest.raises(AssertionError):
+        sum((told(seed) for seed in range(16)), Counter())
