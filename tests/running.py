@@ -26,6 +26,8 @@ from typing import Any
 from tests.forked import Forked, can_start
 
 WAIT_S = 20.0
+# An exchange that starts on a machine with other things to do: a second or two where it has none.
+READY_S = 60.0
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 
@@ -115,7 +117,7 @@ class Running:
                     stdout=output,
                     stderr=output,
                 )
-        self.ready = wait_until(self._ready, f"ready.json of {self.home}; it said: {self.said()}")
+        self.ready = wait_until(self._ready, f"ready.json of {self.home}; it said: {self.said()}", READY_S)
         return self
 
     def _ready(self) -> dict[str, Any] | None:

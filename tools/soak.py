@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -69,13 +70,21 @@ def spaces9(seed: int) -> int:
         return trial(folder / "home", seed, 10)
 
 
-def money9(seed: int) -> int:
-    """P-B15: ten kills of an exchange in the middle of payments."""
+def money9(seed: int) -> Outcome:
+    """P-B15: fifty kills of an exchange, at each step of a payment some."""
     from tests.crash.money9 import trial
 
     with _folder() as folder:
-        trial(folder / "home", seed, 10)
-    return 10
+        last = trial(folder / "home", seed, 50)
+    return sum(last.values()), ", ".join(f"{count} after {step}" for step, count in last.most_common())
+
+
+def money(seed: int) -> Outcome:
+    """P-B17: ten stories of an exchange that sells and buys."""
+    from tests.simulation.test_money_story import told
+
+    found = sum((told(number) for number in range(seed * 10, seed * 10 + 10)), Counter[str]())
+    return 10, ", ".join(f"{count} {end}" for end, count in sorted(found.items()))
 
 
 def power(seed: int) -> int:
@@ -336,6 +345,7 @@ JOBS: Final = (
     Job(kill9, "kills"),
     Job(power, "disks"),
     Job(money9, "kills"),
+    Job(money, "stories"),
     Job(failure, "failed operations"),
     Job(damage, "flipped bytes"),
     Job(stop, "stops"),
