@@ -48,7 +48,10 @@ FIGURES_S: Final = 1.0
 MAX_WAITING_BYTES: Final = 8_388_608
 ENOUGH_WAITING_BYTES: Final = MAX_WAITING_BYTES // 2
 # Of the figures of ``status``, those that a page draws.
-FIGURES: Final = ("entries", "entries_on_disk", "entries_signed", "entries_anchored", "backlog")
+FIGURES: Final = (
+    *("entries", "entries_on_disk", "entries_verified", "verifying", "entries_signed", "entries_anchored"),
+    "backlog",
+)
 
 
 class Doorkeeper(Protocol):
