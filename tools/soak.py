@@ -311,6 +311,17 @@ def timing(seed: int) -> int:
     return judge(seed, 100_000)
 
 
+def console(seed: int) -> Outcome:  # noqa: ARG001  the same every time
+    """P-C19: a page of 390 px with 500 agents and 100,000 calls: paged, searched, filtered; no view too wide."""
+    from tests.browser.crowded import look, own_browser
+
+    if shutil.which("chromium") is None and shutil.which("chromium-browser") is None:
+        return 0, "no chromium here"
+    with _folder() as folder, own_browser() as browser:
+        looked = look(folder / "home", browser, agents=500, calls=100_000)
+    return len(looked.steps), str(looked)
+
+
 def simulation(seed: int) -> int:
     """J: twenty runs of the whole system on fake clock, disk and network."""
     from trunkline.testing.simulation import simulate
@@ -364,6 +375,7 @@ JOBS: Final = (
     Job(market, "words of providers"),
     Job(nostr, "words of strangers"),
     Job(lossy, "messages over a bad network"),
+    Job(console, "steps at a full page"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )
 

@@ -121,7 +121,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "tools/soak.py: JOBS": {
         "mounts": f"{ALONE} tests/fuzz/mounts.py, in make test",
-        "console": PAGES,
         "http": "the jobs `fuzz` and `routes` are about it",
         "jobs": "tests/fuzz/jobs.py takes the time of a worker for each case",
         "pylon": "its fuzzing is Hypothesis's, in tests/unit/edges/pylon",
