@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
@@ -14,6 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.browser.conftest import PAGE_FOLDER, WAIT_MS, visit
 from tests.browser.crowded import look
 from tests.running import RawAgent, Running, attached
+from trunkline.entries import AnyEntry
 
 pytestmark = pytest.mark.timeout(150)
 expect.set_options(timeout=WAIT_MS)
@@ -231,6 +233,14 @@ def test_axe_finds_nothing_serious(
         found = page.evaluate("axe.run().then(({ violations }) => violations)")
         serious = [one for one in found if one["impact"] in ("serious", "critical")]
         assert [(one["id"], one["nodes"][0]["html"][:200]) for one in serious] == [], address
+
+
+def test_every_kind_of_entry_has_words() -> None:
+    told = (PAGE_FOLDER / "story.js").read_text()
+    kinds = {kind.__struct_config__.tag for kind in get_args(AnyEntry)}
+    # Steps between subscriptions and events, which are told as they are.
+    plain = {"topic.unsubscribed", "event.taken", "event.dropped", "agents.labelled"}
+    assert {kind for kind in kinds if not re.search(rf'(?m)^  "?{re.escape(str(kind))}"?: ', told)} == plain
 
 
 # -- weight ------------------------------------------------------------------------------------------------------------

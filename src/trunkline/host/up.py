@@ -416,7 +416,7 @@ class Exchange:
         if self._demo:
             command = own + home_option
             notice("")
-            notice("Try it in another terminal:")
+            notice("Open the console's address in a browser, or try it in another terminal:")
             notice(f"  {command} tools")
             notice(f"""  {command} call com.example.echo/echo '{{"text": "hello"}}'""")
             notice(f"  {command} call com.example.clock/countdown '{{}}' --follow")

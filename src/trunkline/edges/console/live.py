@@ -266,6 +266,7 @@ class LiveLine:
                 page.tell(messages.FEED_CHANNEL, frame)
             follower.at = max(follower.at, upto)
         elif follower.is_reading or not self._recent.first:
+            follower.hold(self._recent.output)
             self._tell_recorded(page, upto)
         else:
             # It was told live, and what comes next for it is not kept any more.

@@ -266,6 +266,28 @@ async def test_a_piece_of_output_is_told_once_however_many_wait_for_its_call(tmp
             assert len(first.progress) == len(second.progress) == 1
 
 
+async def test_output_that_comes_while_a_page_still_reads_the_record_is_told_with_its_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trunkline.edges.console.feed.MAX_READ", 1)
+    async with console(tmp_path) as kit:
+        agent = kit.exchange.attach("com.example.slow", "run")
+        browser = await kit.signed_in()
+        async with browser.line(FEED) as line:
+            await follow(line, after=0)
+            called = kit.exchange.call("com.example.slow/run")
+            begun = kit.exchange.views.last_entry()
+            agent.show("stdout", {"text": "while it reads"})
+            at = 0
+            while not (batch := await line.next("feed.batch"))["output"]:
+                assert batch["after"] == at
+                at = batch["upto"]
+            assert at < begun <= batch["upto"] or begun <= at, "with its call, or after it"
+            assert [(piece["call_id"], piece["data"]) for piece in batch["output"]] == [
+                (called.call_id, {"text": "while it reads"})
+            ]
+
+
 async def test_signing_out_ends_the_lines_of_that_sign_in_only(tmp_path: Path) -> None:
     async with console(tmp_path) as kit:
         browser, other = await kit.signed_in(), await kit.signed_in()

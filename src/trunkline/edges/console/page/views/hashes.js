@@ -69,7 +69,7 @@ export function verification(signal) {
     fill(facts_place, facts([
       ["Verified", verified ? `up to entry ${count(verified)}${upTo(verified, entries)}${when(state.status)}` : "nothing yet in this run"],
       ["Signed", signed ? `up to entry ${count(signed)}${upTo(signed, entries)}` : "nothing yet"],
-      ["Anchored head", anchored ? [`entry ${count(anchored)}`, state.status?.anchored_head ? h("span", { class: "hash" }, state.status.anchored_head) : null] : "none: no head was published elsewhere"],
+      ["Anchored head", anchored ? [`entry ${count(anchored)}`, state.status?.anchored_head ? h("span", { class: "hash below" }, state.status.anchored_head) : null] : "none: no head was published elsewhere"],
     ]));
   };
   const ends = [on("counts", draw), on("status", draw)];
