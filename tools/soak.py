@@ -311,6 +311,14 @@ def timing(seed: int) -> int:
     return judge(seed, 100_000)
 
 
+def pylon(seed: int) -> int:
+    """P-D1 for Pylon: 5,000 words of pages and app-servers, most of them wrong."""
+    from tests.fuzz import pylon as pages
+
+    pages.fuzz(seed, 5_000)
+    return 5_000
+
+
 def console(seed: int) -> Outcome:  # noqa: ARG001  the same every time
     """P-C19: a page of 390 px with 500 agents and 100,000 calls: paged, searched, filtered; no view too wide."""
     from tests.browser.crowded import look, own_browser
@@ -375,6 +383,7 @@ JOBS: Final = (
     Job(market, "words of providers"),
     Job(nostr, "words of strangers"),
     Job(lossy, "messages over a bad network"),
+    Job(pylon, "words of pages and app-servers"),
     Job(console, "steps at a full page"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )
