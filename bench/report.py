@@ -60,6 +60,11 @@ MOST_TOLD_US: Final = 30.0
 MOST_CANONICAL_US: Final = 10.0
 MOST_CHECK_S: Final = 5.0
 CHECKED_LINES: Final = 100_000
+# Of the console: an entry on its way to a page, calls beside pages that watch, the first paint, all files of the page.
+MOST_TOLD_MS: Final = 50.0
+LEAST_KEPT: Final = 0.9
+MOST_PAINT_MS: Final = 1000.0
+MOST_PAGE_BYTES: Final = 300_000
 
 _TITLES: Final = {contender.name: contender.title for contender in (*CONTENDERS, *HTTP_CONTENDERS)}
 
@@ -103,6 +108,7 @@ def lines(results: Results) -> Iterator[str]:
         _chiffon,
         _ossa,
         _trajectories,
+        _console,
     )
     for part in parts:
         shown = list(part(results))
@@ -469,6 +475,41 @@ def _trajectories(results: Results) -> Iterator[str]:
         for one in found.checked
     ]
     yield from table(["", "", "memory", "goal"], rows)
+
+
+def _console(results: Results) -> Iterator[str]:
+    found = results.console
+    if found is None:
+        return
+    watched = found.watched
+    rate = f"{watched.calls_a_second:,.0f} calls a second"
+    yield f"The console, each beside its goal; {watched.pages} pages watch while {rate} run."
+    yield ""
+    rows = [
+        [
+            "An entry reaches a page: median, 95 of 100",
+            f"{watched.median_ms:.0f} ms, {watched.high_ms:.0f} ms",
+            f"at most {MOST_TOLD_MS:.0f} ms",
+            _reached(watched.median_ms <= MOST_TOLD_MS),
+        ],
+        [
+            "The calls' rate beside nobody watching",
+            f"{watched.kept:.2f}",
+            f"at least {LEAST_KEPT}",
+            _reached(watched.kept >= LEAST_KEPT),
+        ],
+        [
+            "All files of the page",
+            f"{found.page_bytes / 1000:,.0f} KB",
+            f"less than {MOST_PAGE_BYTES / 1000:.0f} KB",
+            _reached(found.page_bytes < MOST_PAGE_BYTES),
+        ],
+    ]
+    if found.paint_ms:
+        paint = statistics.median(found.paint_ms)
+        what = f"The first paint in a new profile, median of {len(found.paint_ms)}"
+        rows.append([what, f"{paint:.0f} ms", f"less than {MOST_PAINT_MS:.0f} ms", _reached(paint < MOST_PAINT_MS)])
+    yield from table(["", "", "goal", "reached"], rows)
 
 
 def _printed(what: str, printed: Printed) -> str:

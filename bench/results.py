@@ -230,6 +230,31 @@ class Ossa(Struct, frozen=True):
         return percentile(self.signed_us, 50) - percentile(self.unsigned_us, 50)
 
 
+class Watched(Struct, frozen=True):
+    """Pages that watch while calls run: how long entries take to them, and what is left of the calls' rate."""
+
+    pages: int
+    calls_a_second: float
+    # The same with nobody watching.
+    alone_a_second: float
+    median_ms: float
+    high_ms: float
+
+    @property
+    def kept(self) -> float:
+        """The part of the calls' rate that is left."""
+        return self.calls_a_second / self.alone_a_second
+
+
+class Console(Struct, frozen=True):
+    """Pages that watch, the weight of all files of the page, and the first paint in a new profile each time."""
+
+    watched: Watched
+    page_bytes: int
+    # Empty where there is no browser.
+    paint_ms: tuple[float, ...]
+
+
 class Machine(Struct, frozen=True):
     """What the run ran on."""
 
@@ -268,6 +293,7 @@ class Results(Struct, omit_defaults=True):
     chiffon: Chiffon | None = None
     ossa: Ossa | None = None
     trajectories: Trajectories | None = None
+    console: Console | None = None
 
     def rates(self, contender: str, load: Load) -> tuple[float, ...]:
         """Calls a second in each round; nothing if it was not measured."""

@@ -320,6 +320,25 @@ def timing(seed: int) -> int:
     return judge(seed, 100_000)
 
 
+def pylon(seed: int) -> int:
+    """P-D1 for Pylon: 5,000 words of pages and app-servers, most of them wrong."""
+    from tests.fuzz import pylon as pages
+
+    pages.fuzz(seed, 5_000)
+    return 5_000
+
+
+def console(seed: int) -> Outcome:  # noqa: ARG001  the same every time
+    """P-C19: a page of 390 px with 500 agents and 100,000 calls: paged, searched, filtered; no view too wide."""
+    from tests.browser.crowded import look, own_browser
+
+    if shutil.which("chromium") is None and shutil.which("chromium-browser") is None:
+        return 0, "no chromium here"
+    with _folder() as folder, own_browser() as browser:
+        looked = look(folder / "home", browser, agents=500, calls=100_000)
+    return len(looked.steps), str(looked)
+
+
 def simulation(seed: int) -> int:
     """J: twenty runs of the whole system on fake clock, disk and network."""
     from trunkline.testing.simulation import simulate
@@ -374,6 +393,8 @@ JOBS: Final = (
     Job(market, "words of providers"),
     Job(nostr, "words of strangers"),
     Job(lossy, "messages over a bad network"),
+    Job(pylon, "words of pages and app-servers"),
+    Job(console, "steps at a full page"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )
 

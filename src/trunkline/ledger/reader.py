@@ -89,6 +89,10 @@ class Reader:
         self._vfs = vfs
         self._db = open_for_reading(path, vfs)
 
+    def another(self) -> Reader:
+        """A second view of the same ledger with a connection of its own, for another thread; masked stays masked."""
+        return Reader(self._path, vfs=self._vfs)
+
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()

@@ -72,7 +72,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "ossa": f"{ALONE} tests/fuzz/ossa.py",
         "nostr": f"{ALONE} tests/fuzz/nostr.py and tests/fuzz/market.py",
         "jobs": f"{ALONE} tests/fuzz/jobs.py",
-        "pylon": f"{ALONE} tests/unit/edges/pusher/test_session.py",
+        "pylon": f"{ALONE} tests/fuzz/pylon.py",
     },
     "tests/fuzz/failing.py: DRIVES": {
         "console": PAGES,
@@ -121,23 +121,19 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "tools/soak.py: JOBS": {
         "mounts": f"{ALONE} tests/fuzz/mounts.py, in make test",
-        "console": PAGES,
         "http": "the jobs `fuzz` and `routes` are about it",
         "jobs": "tests/fuzz/jobs.py takes the time of a worker for each case",
-        "pylon": "its fuzzing is Hypothesis's, in tests/unit/edges/pylon",
         "trunkline": "the job `lossy` publishes events",
     },
     "bench/__main__.py: SECTIONS": {
         "mcp": "nothing is measured of it yet",
         "mounts": "the time of a call is the server's",
-        "console": "measured by bench/pages.py",
         "trunkline": "part of the section `pieces`: bench/topics.py",
         "nostr": "the time of a job is the relay's and the work's",
         "pylon": "the time of a request is codex's",
         "jobs": "the time of a job is the work's",
     },
     "docs/edges.md: ids": {
-        "console": PAGES,
         "mounts": "names of its tools are those of all: the rows of `all`",
     },
 }
