@@ -45,6 +45,7 @@ from trunkline.testing.clock import ManualLoop
 from trunkline.testing.edges import simulated_edges
 from trunkline.testing.exchange import PowerCut, Setup, SimulatedExchange
 from trunkline.testing.network import Network
+from trunkline.testing.nostr import NostrUsers
 from trunkline.testing.ossa import OssaUsers
 from trunkline.testing.spaces import SimulatedSpacesEdge, SimulatedWorkspace, SpaceUsers
 from trunkline.testing.topics import TopicUsers
@@ -81,6 +82,7 @@ CHIFFON_SHARE: Final = 0.25
 SPACES_SHARE: Final = 0.25
 TOPICS_SHARE: Final = 0.25
 OSSA_SHARE: Final = 0.2
+NOSTR_SHARE: Final = 0.2
 SPACES: Final = (("lab", "standard"), ("office", "restrictive"))
 # Four attempts end within the quiet at the end.
 CHIFFON_TIMEOUT_S: Final = 15.0
@@ -173,6 +175,12 @@ class World:
             if ossa_rng.random() < OSSA_SHARE
             else None
         )
+        nostr_rng = Random(f"nostr {seed}")
+        self.nostr = (
+            NostrUsers(self.loop, nostr_rng, self.witness, self._something_left)
+            if nostr_rng.random() < NOSTR_SHARE
+            else None
+        )
         self.workspaces = [SimulatedWorkspace(name, preset) for name, preset in SPACES if self.has_spaces]
         self.space_users = SpaceUsers(self.web, self.witness)
         self.setup.edges = simulated_edges(
@@ -182,6 +190,7 @@ class World:
             with_chiffon=self.has_chiffon,
             spaces=self._spaces_edge if self.has_spaces else None,
             ossa=self.ossa,
+            nostr=self.nostr,
         )
         self.setup.config = Config(
             opensentience=OpenSentience(max_inflight_requests=self.rng.choice([1, 2, 8, 256])),
@@ -392,6 +401,8 @@ class World:
             self.topics.close()
         if self.ossa is not None:
             self.ossa.close()
+        if self.nostr is not None:
+            self.nostr.close()
         return exchange
 
     def _come_back(self) -> None:

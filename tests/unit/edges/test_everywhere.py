@@ -107,7 +107,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "mcp": "its sessions are tried in tests/unit/edges/mcp",
         "mounts": "it starts processes; its conversations are tried in tests/unit/edges/mounts",
         "console": PAGES,
-        "nostr": "seeded stories of its own, in tests/simulation/test_nostr_story.py and test_nostr_market.py",
         "pylon": "it starts processes; its conversations are values, tried by seeds in tests/unit/edges/pylon",
         "jobs": "the work is done in processes",
         "trunkline": "events are simulated by trunkline/testing/topics.py, without their HTTP door",
