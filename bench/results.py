@@ -230,6 +230,18 @@ class Ossa(Struct, frozen=True):
         return percentile(self.signed_us, 50) - percentile(self.unsigned_us, 50)
 
 
+class Jobs(Struct, frozen=True):
+    """Microseconds from a request to its result over Nostr, and of three events through the same relay; by round."""
+
+    job_us: tuple[float, ...]
+    events_us: tuple[float, ...]
+
+    @property
+    def ratio(self) -> Spread:
+        """A job to the three events."""
+        return Spread.of([job / events for job, events in zip(self.job_us, self.events_us, strict=True)])
+
+
 class Machine(Struct, frozen=True):
     """What the run ran on."""
 
@@ -268,6 +280,7 @@ class Results(Struct, omit_defaults=True):
     chiffon: Chiffon | None = None
     ossa: Ossa | None = None
     trajectories: Trajectories | None = None
+    nostr: Jobs | None = None
 
     def rates(self, contender: str, load: Load) -> tuple[float, ...]:
         """Calls a second in each round; nothing if it was not measured."""

@@ -61,9 +61,7 @@ def sweep(workspace: Workspace) -> int:
     removed = 0
     failure: WorkspaceError | None = None
     with system_calls():
-        with os.scandir(workspace.notes_fd) as entries:
-            noted = [entry.name for entry in entries]
-        for token in noted:
+        for token in _noted_before(workspace.notes_fd):
             try:
                 removed += _remove(workspace, os.readlink(token, dir_fd=workspace.notes_fd), _temporary(token))
             except WorkspaceError as error:
@@ -73,6 +71,16 @@ def sweep(workspace: Workspace) -> int:
     if failure is not None:
         raise failure
     return removed
+
+
+def _noted_before(notes_fd: int) -> list[str]:
+    # Opened anew: on btrfs a folder that is open shows what it had when it was opened.
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=notes_fd)
+    try:
+        with os.scandir(fd) as entries:
+            return [entry.name for entry in entries]
+    finally:
+        os.close(fd)
 
 
 def _remove(workspace: Workspace, place: str, temporary: str) -> bool:

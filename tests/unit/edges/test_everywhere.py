@@ -131,7 +131,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "mounts": "the time of a call is the server's",
         "console": "measured by bench/pages.py",
         "trunkline": "part of the section `pieces`: bench/topics.py",
-        "nostr": "the time of a job is the relay's and the work's",
         "pylon": "the time of a request is codex's",
         "jobs": "the time of a job is the work's",
     },

@@ -66,7 +66,7 @@ KILLED = """if True:
             if sweeps == "yes":
                 sweep(workspace)
             left = {str(file.relative_to(root)): file.read_text() for file in Path(root).rglob("*") if file.is_file()}
-            found.append((call, when, reached, left, os.listdir(workspace.notes_fd)))
+            found.append((call, when, reached, left, os.listdir(notes)))
             if sweeps == "yes":  # as it was, for the next one
                 Path(root, path).unlink(missing_ok=True)
                 if path in before:
