@@ -33,7 +33,9 @@ class EarlierCalls:
     def __init__(self, views: Views, now: Now) -> None:
         self._views = views
         self._last = views.last_entry()
-        self._until = now.mono + LATE_S
+        # Nobody was asked anything before the first start.
+        has_calls = bool(views.calls(1, self._last + 1)[0])
+        self._until = now.mono + LATE_S if has_calls else now.mono
 
     def may_answer(self, agent_id: str, call_id: str, correlation: str, now: Now) -> bool:
         """Whether an answer of before this start may come from this agent that has this correlation and means another
@@ -42,7 +44,7 @@ class EarlierCalls:
         Of a new call that is so if the agent had any call of the correlation: it may repeat its answer. Of one that was
         there before, only if it has left one unanswered, since only then was this one sent apart.
         """
-        if correlation == call_id or now.mono > self._until:
+        if correlation == call_id or now.mono > self._until or not self._views.has_correlation(correlation, self._last):
             return False
         number = int(call_id[-12:], 16)
         is_new = number > self._last
