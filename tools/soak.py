@@ -37,7 +37,7 @@ PROGRESS_S: Final = 15.0
 CLEAN_UP_S: Final = 10.0
 
 # Pages of the allocator and of SQLite, and what is remembered of the last few thousand strangers.
-MOST_GROWTH_BYTES: Final = 25_165_824
+MOST_GROWTH_BYTES: Final = 16_777_216
 
 # How many cases a job judged, and what there is to say of them.
 Outcome = int | tuple[int, str]

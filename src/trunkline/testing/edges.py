@@ -9,6 +9,7 @@ Spaces: everything but what an operation does (``spaces``): files are texts in m
 WebSockets are left out.
 OSSA: signed messages, peers, order, repeats (``ossa``). TLS, HTTP, WebSockets, encryption and URLs are left out.
 Nostr: jobs of strangers, by one relay (``nostr``). Its process, sockets, payments and buying are left out.
+Jobs: the agent, with work that is done in this process (``jobs``). Sandboxes, models and endpoints are left out.
 HTTP: nobody listens. ``callers`` speak to the exchange as this edge does, and ``web`` to the doors of others.
 """
 
@@ -24,6 +25,7 @@ from trunkline.edges.chiffon.edge import CHIFFON
 from trunkline.edges.driver import Driver
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings
 from trunkline.edges.http.edge import HTTP
+from trunkline.edges.jobs.edge import JOBS
 from trunkline.edges.known import EDGES
 from trunkline.edges.nostr.edge import NOSTR
 from trunkline.edges.opensentience.edge import OPENSENTIENCE, OpenSentienceEdge
@@ -98,6 +100,7 @@ def simulated_edges(
     spaces: Callable[[Surroundings], RunningEdge] | None,
     ossa: OssaUsers | None,
     nostr: NostrUsers | None,
+    jobs: Callable[[Surroundings], RunningEdge] | None,
 ) -> Sequence[Edge]:
     """The edges of one simulation, in the order of the real ones."""
     makers: dict[Edge, Callable[[Surroundings], RunningEdge]] = {
@@ -112,4 +115,6 @@ def simulated_edges(
         makers[OSSA] = lambda given: OssaOnWires(given, ossa)
     if nostr is not None:
         makers[NOSTR] = lambda given: JobsOnRelay(given, nostr)
+    if jobs is not None:
+        makers[JOBS] = jobs
     return [replace(edge, make=makers[edge]) for edge in EDGES if edge in makers]

@@ -32,16 +32,18 @@ from trunkline.edges.nostr.provider import ANSWERED, EDGE, PROCESS, TAKEN, Provi
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.till import Till
 from trunkline.errors import LedgerError
+from trunkline.jobs.schemas import EMBEDDING, job_types
 from trunkline.jobs.tool_schemas import schema_id_of
 from trunkline.model import Status
+from trunkline.testing import jobs
 from trunkline.testing.clock import ManualLoop
 from trunkline.testing.network import LATENCY_S
 from trunkline.testing.promises import Breach, Record
 from trunkline.testing.witness import Witness
 
 BUYERS: Final = 3
-OFFERED: Final = ("com.a/read", "com.a/write", "com.b/once", "com.nobody/here")
-SETTINGS: Final = Nostr(offer=OFFERED, max_jobs=3, requests_per_minute=1_000_000)
+OFFERED: Final = ("com.a/read", "com.a/write", "com.b/once", "com.nobody/here", EMBEDDING, EMBEDDING)
+SETTINGS: Final = Nostr(offer=tuple(dict.fromkeys(OFFERED)), max_jobs=3, requests_per_minute=1_000_000)
 # Of what is said in either direction so much is lost, until the quiet at the end; our client says it again.
 LOSS: Final = 0.15
 AGAIN_S: Final = 3.0
@@ -118,11 +120,14 @@ class NostrUsers:
     def ask(self) -> None:
         """Somebody wants something done, by us or by whoever does it."""
         rng, number = self.rng, len(self.requests)
-        buyer, schema_id = rng.choice(self._buyers), schema_id_of(rng.choice(OFFERED))
+        buyer, offered = rng.choice(self._buyers), rng.choice(OFFERED)
+        schema_id = schema_id_of(offered) if "/" in offered else offered
         if rng.random() < 0.1:
             schema_id = "oa.unheard_of.v1"
-        inputs = Raw(json.dumps({"n": rng.choice((1, 2, 13)), "job": number}).encode())
-        named = Raw(json.dumps({"schema_id": schema_id, "inputs": json.loads(bytes(inputs))}).encode())
+        given = jobs.inputs(number) if schema_id == EMBEDDING else {"n": rng.choice((1, 2, 13)), "job": number}
+        inputs = Raw(json.dumps(given).encode())
+        filled = job_types()[EMBEDDING].filled(given) if schema_id == EMBEDDING else given
+        named = Raw(json.dumps({"schema_id": schema_id, "inputs": filled}).encode())
         draft = messages.request_draft(
             SETTINGS.kinds,
             schema_id,

@@ -184,6 +184,8 @@ class Simulation:
             world.ossa.is_quiet = True
         if world.nostr is not None:
             world.nostr.is_quiet = True
+        if world.workers_of_jobs is not None:
+            world.workers_of_jobs.is_quiet = True
         world.cut_power_after(0)
         world.setup.disk.heal()
         # First it has to be up: it may be dying of what was broken before.

@@ -108,7 +108,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "mounts": "it starts processes; its conversations are tried in tests/unit/edges/mounts",
         "console": PAGES,
         "pylon": "it starts processes; its conversations are values, tried by seeds in tests/unit/edges/pylon",
-        "jobs": "the work is done in processes",
         "trunkline": "events are simulated by trunkline/testing/topics.py, without their HTTP door",
     },
     "tests/attack": {
