@@ -56,6 +56,8 @@ MOST_OUTPUT_MIB: Final = 32.0
 MOST_SIGNING: Final = 1.3
 LEAST_PUBLISHING: Final = 0.5
 MOST_TOLD_US: Final = 30.0
+# Of jobs over Nostr: to three events through the same relay.
+MOST_JOB: Final = 3.0
 # Of trajectories: the canonical form of 1 KB, and the check of 100,000 lines.
 MOST_CANONICAL_US: Final = 10.0
 MOST_CHECK_S: Final = 5.0
@@ -107,6 +109,7 @@ def lines(results: Results) -> Iterator[str]:
         _spaces,
         _chiffon,
         _ossa,
+        _nostr,
         _trajectories,
         _console,
     )
@@ -455,6 +458,18 @@ def _ossa(results: Results) -> Iterator[str]:
     told = f"An event for {ossa.subscribers} subscribers in the hub, for each of them"
     rows.append([told, f"{ossa.told_us:.1f} µs", "", f"at most {MOST_TOLD_US:.0f} µs"])
     yield from table(["", "", "ratio", "goal"], rows)
+
+
+def _nostr(results: Results) -> Iterator[str]:
+    found = results.nostr
+    if found is None:
+        return
+    job_us, events_us = percentile(found.job_us, 50), percentile(found.events_us, 50)
+    yield "Jobs over Nostr, beside their goal."
+    yield ""
+    told = f"{job_us / 1000:.1f} ms to {events_us / 1000:.1f} ms"
+    what = "From a request to its result, to three events through the embedded relay"
+    yield from table(["", "", "ratio", "goal"], [[what, told, ratio(found.ratio), f"at most {MOST_JOB:.0f}"]])
 
 
 def _trajectories(results: Results) -> Iterator[str]:

@@ -255,6 +255,18 @@ class Console(Struct, frozen=True):
     paint_ms: tuple[float, ...]
 
 
+class Jobs(Struct, frozen=True):
+    """Microseconds from a request to its result over Nostr, and of three events through the same relay; by round."""
+
+    job_us: tuple[float, ...]
+    events_us: tuple[float, ...]
+
+    @property
+    def ratio(self) -> Spread:
+        """A job to the three events."""
+        return Spread.of([job / events for job, events in zip(self.job_us, self.events_us, strict=True)])
+
+
 class Machine(Struct, frozen=True):
     """What the run ran on."""
 
@@ -294,6 +306,7 @@ class Results(Struct, omit_defaults=True):
     ossa: Ossa | None = None
     trajectories: Trajectories | None = None
     console: Console | None = None
+    nostr: Jobs | None = None
 
     def rates(self, contender: str, load: Load) -> tuple[float, ...]:
         """Calls a second in each round; nothing if it was not measured."""

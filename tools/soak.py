@@ -37,6 +37,9 @@ PROGRESS_S: Final = 15.0
 # What a job may take to end what it started, once the run is over for a reason from outside.
 CLEAN_UP_S: Final = 10.0
 
+# Pages of the allocator and of SQLite, and what is remembered of the last few thousand strangers.
+MOST_GROWTH_BYTES: Final = 16_777_216
+
 # How many cases a job judged, and what there is to say of them.
 Outcome = int | tuple[int, str]
 
@@ -256,6 +259,16 @@ def nostr(seed: int) -> int:
     return strangers.jobs(seed, 1_000) + strangers.frames(seed, 10_000) + strangers.bytes_of_events(seed, 4_000)
 
 
+def strangers(seed: int) -> Outcome:
+    """P-C20: 100,000 events of as many keys leave no more memory behind than what is remembered on purpose."""
+    from tests.fuzz import nostr as relays
+
+    count = 100_000
+    early, late = relays.strangers(seed, count)
+    assert late - early < MOST_GROWTH_BYTES, f"{late - early:,} bytes more after {count:,} events"
+    return count, f"{early >> 20} MiB after a tenth of them, {late >> 20} MiB after all"
+
+
 def lossy(seed: int) -> Outcome:
     """P-A1 for OSSA: 10,000 messages of each quality through a network that loses 0 to 50 %, with three kills."""
     import asyncio
@@ -264,7 +277,10 @@ def lossy(seed: int) -> Outcome:
 
     count = 10_000
     with _folder() as folder:
-        proxy = asyncio.run(qualities(folder / "home", seed=seed, count=count, loss=seed % 6 / 10, kills=3))
+        loss = seed % 6 / 10
+        proxy = asyncio.run(
+            qualities(folder / "home", seed=seed, count=count, loss=loss, kills=3, at_once=200, within_s=1800.0)
+        )
     return 3 * count, f"{proxy.dropped} of {proxy.dropped + proxy.passed} messages lost, {proxy.cut} connections cut"
 
 
@@ -392,6 +408,7 @@ JOBS: Final = (
     Job(ossa, "OSSA messages"),
     Job(market, "words of providers"),
     Job(nostr, "words of strangers"),
+    Job(strangers, "events of strangers"),
     Job(lossy, "messages over a bad network"),
     Job(pylon, "words of pages and app-servers"),
     Job(console, "steps at a full page"),

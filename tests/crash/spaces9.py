@@ -44,9 +44,9 @@ class Trial:
         assert len(list(self.space.root.rglob("f*"))) == FILES
 
     def tree(self) -> Tree:
-        """All files: mode and content. Not the one that a kill may leave between its making and its renaming."""
+        """All files: mode and content."""
         root = self.space.root
-        found = [path for path in root.rglob("*") if path.is_file() and not path.match(".trunkline-*.tmp")]
+        found = [path for path in root.rglob("*") if path.is_file()]
         return {str(path.relative_to(root)): (path.stat().st_mode, path.read_bytes()) for path in found}
 
     def discard(self) -> None:

@@ -75,7 +75,7 @@ def test_of_ordinary_calls_it_is_found_when(variant: Callable[[Patch], None], sa
 
 @pytest.mark.parametrize("seed", [7, 11, 12, 19])
 def test_the_same_seed_gives_the_same_ledger_in_any_process(seed: int) -> None:
-    """In that of 11 there are agents of OSSA, in that of 19 events besides; of 7 originals are held in the end."""
+    """In that of 11 are agents of OSSA, in that of 19 strangers and events; of 7 originals are held in the end."""
     hashes = set()
     for hash_seed in ("0", "1", "12345"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}

@@ -242,6 +242,9 @@ class Views(Protocol):
     def recorded(self, first: int, last: int) -> list[bytes]:
         """The masked entries from one number to another that are on disk, as JSON; without those of closed parts."""
 
+    def has_correlation(self, correlation_id: str, last: int) -> bool:
+        """Whether something is recorded under a correlation up to this entry: one look into an index."""
+
     def trajectory(self, correlation_id: str) -> Iterator[bytes]:
         """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it."""
 

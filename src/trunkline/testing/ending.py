@@ -20,7 +20,7 @@ from trunkline.ledger import export
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import as_ledger_error, open_for_reading
 from trunkline.ledger.verify import verify
-from trunkline.testing import ossa, run_promises, topics, work_promises
+from trunkline.testing import nostr, ossa, run_promises, topics, work_promises
 from trunkline.testing.exchange import Setup
 from trunkline.testing.promises import Breach, Promises, Record, secrets_in
 from trunkline.testing.world import OPEN, POLICIES, World
@@ -74,6 +74,8 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
         yield from topics.breaches(world.topics, record)
     if world.ossa is not None:
         yield from ossa.breaches(world.ossa, record)
+    if world.nostr is not None:
+        yield from nostr.breaches(world.nostr, record)
     for canary in secrets_in(world.setup.disk.folder, world.canaries):
         yield Breach(f"a secret can be read in the files: {canary}")
 
@@ -223,5 +225,6 @@ def figures(world: World) -> dict[str, int]:
         "works": len(witness.works),
         "events that were told": 0 if world.topics is None else len(world.topics.told),
         "messages of OSSA": 0 if world.ossa is None else sum(len(one.asked) for one in world.ossa.callers),
+        "requests of strangers": 0 if world.nostr is None else len(world.nostr.requests),
         "results of works": sum(len(work.results) for work in witness.works),
     }

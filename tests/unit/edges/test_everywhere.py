@@ -107,9 +107,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "mcp": "its sessions are tried in tests/unit/edges/mcp",
         "mounts": "it starts processes; its conversations are tried in tests/unit/edges/mounts",
         "console": PAGES,
-        "nostr": "seeded stories of its own, in tests/simulation/test_nostr_story.py and test_nostr_market.py",
         "pylon": "it starts processes; its conversations are values, tried by seeds in tests/unit/edges/pylon",
-        "jobs": "the work is done in processes",
         "trunkline": "events are simulated by trunkline/testing/topics.py, without their HTTP door",
     },
     "tests/attack": {
@@ -129,7 +127,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "mcp": "nothing is measured of it yet",
         "mounts": "the time of a call is the server's",
         "trunkline": "part of the section `pieces`: bench/topics.py",
-        "nostr": "the time of a job is the relay's and the work's",
         "pylon": "the time of a request is codex's",
         "jobs": "the time of a job is the work's",
     },
