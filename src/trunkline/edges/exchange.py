@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from trunkline.edges.edge import TokenKind
 from trunkline.effects import ToSession
@@ -70,6 +70,14 @@ class Timer(Protocol):
 
 # What a person may have done to an agent's process.
 AgentAction = Literal["start", "stop", "restart"]
+
+
+class SignInAddress(Struct, frozen=True):
+    """What a person opens to sign in for an agent, who signs him in, and for how long that is waited for."""
+
+    url: str
+    issuer: str
+    expires_s: float
 
 
 class Feed(Protocol):
@@ -277,6 +285,18 @@ class Operator(Protocol):
 
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Start, stop or restart an agent that the exchange launches; False if there is none of this id."""
+
+    async def sign_in(self, agent_id: str, base: str) -> SignInAddress | None:
+        """Where a person signs in for an agent that wants it; None if there is none of this id.
+
+        ``base`` is where his browser finds us, without a path. ``SignInRefused`` says why it cannot be done.
+        """
+
+    def sign_in_state(self, agent_id: str) -> str | None:
+        """How that is going: ``waiting``, ``done`` or why not; empty if nobody has begun."""
+
+    async def sign_out(self, agent_id: str) -> bool:
+        """Forget it; False if there is none of this id."""
 
     def agent_log(self, agent_id: str, count: int) -> list[str] | None:
         """The last lines that an agent printed, secrets masked; None if there is no log of such an agent."""

@@ -1,7 +1,8 @@
 """Mounted servers as an edge of the exchange: one agent for each ``[[mcp]]`` of the configuration.
 
-Owns which there are. It listens nowhere, and its start waits for nobody: a server's tools appear when it is ready. What
-speaks the protocol is imported when the first server is configured, and no sooner.
+Owns which there are. Its start waits for nobody: a server's tools appear when it is ready. It has one path behind the
+HTTP listener, to which browsers come back after a person signed in at a server. What speaks the protocol is imported
+when the first server is configured, and no sooner.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from trunkline.edges.edge import Edge, RunningEdge, Surroundings
 from trunkline.model import AgentView
 
 if TYPE_CHECKING:
-    from trunkline.edges.exchange import AgentAction
+    from trunkline.edges.doors import Door
+    from trunkline.edges.exchange import AgentAction, SignInAddress
     from trunkline.edges.mounts.mounted import Mounted
 
 NAME: Final = "mounts"
@@ -55,6 +57,27 @@ class MountsEdge(RunningEdge):
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Connect to one of these, or let go of it."""
         return self._mounted is not None and self._mounted.steer(agent_id, action)
+
+    def doors(self) -> Sequence[Door]:
+        """Where browsers come back to."""
+        from trunkline.edges.mounts import callback
+
+        return (callback.door(self._given.feed, self._came_back),)
+
+    async def _came_back(self, state: str, code: str, issuer: str | None, error: str) -> str | None:
+        return None if self._mounted is None else await self._mounted.came_back(state, code, issuer, error)
+
+    async def sign_in(self, agent_id: str, base: str) -> SignInAddress | None:
+        """Where a person signs in at one of these."""
+        return None if self._mounted is None else await self._mounted.sign_in(agent_id, base)
+
+    def sign_in_state(self, agent_id: str) -> str | None:
+        """How that is going."""
+        return None if self._mounted is None else self._mounted.sign_in_state(agent_id)
+
+    async def sign_out(self, agent_id: str) -> bool:
+        """Forget it."""
+        return self._mounted is not None and await self._mounted.sign_out(agent_id)
 
     def status(self) -> Mapping[str, object]:
         """How many there are."""

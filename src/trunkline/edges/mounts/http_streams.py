@@ -139,8 +139,10 @@ class _Resting(Struct):
 class Connections:
     """All connections to one server."""
 
-    def __init__(self, place: Endpoint, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, place: Endpoint, tls: ssl.SSLContext | None, address: str = "") -> None:
+        """``address`` is where the host was found, if that was looked at before; its name is what counts for TLS."""
         self._place = place
+        self._address = address or place.host
         self._tls = tls if place.is_tls else None
         self._resting: list[_Resting] = []
 
@@ -173,8 +175,9 @@ class Connections:
         host = self._place.host
         try:
             async with asyncio.timeout(CONNECT_S):
+                name = host if self._tls is not None else None
                 return await asyncio.open_connection(
-                    host, self._place.port, ssl=self._tls, server_hostname=host if self._tls is not None else None
+                    self._address, self._place.port, ssl=self._tls, server_hostname=name
                 )
         except (OSError, TimeoutError, ssl.SSLError, ssl.CertificateError) as error:
             raise NotConnected(f"{type(error).__name__} at {host}:{self._place.port}") from None

@@ -247,10 +247,11 @@ async def test_a_server_that_went_away_fails_what_was_not_sent_and_is_connected_
         assert "cannot be reached" in mounting.view.note
 
 
-async def test_a_server_that_wants_a_token_says_so(server: HttpServer) -> None:
+async def test_a_server_that_wants_another_token_than_the_configured_one_says_so(server: HttpServer) -> None:
     server.on["server/discover"] = lambda _: status(401)
-    async with Mounting(server.url) as mounting:
+    async with Mounting(server.url, headers={"authorization": "Bearer wrong"}) as mounting:
         await mounting.until(lambda: "HTTP 401" in mounting.view.note)
+        assert mounting.view.state != "signed-out", "nobody can sign in there"
 
 
 async def test_a_secret_is_in_the_header_and_a_missing_one_keeps_it_off(
