@@ -4,7 +4,8 @@
     python -m bench --show FILE [--page] [--picture FILE]
 
 ``--only`` takes a section (ratios, http, pieces, memory, agents, herd, entries, spaces, chiffon, ossa, trajectories,
-flat) or a row of the table of ratios (read-only, nats, …; the bare relay is always beside it) and may be repeated.
+mounts, flat) or a row of the table of ratios (read-only, nats, …; the bare relay is always beside it) and may be
+repeated.
 ``flat``, a million calls, runs only when it is asked for. Progress goes to standard error, the tables to standard
 output. All processes end with the run, Ctrl-C included.
 """
@@ -25,7 +26,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from bench import chiffon, growth, memory, ossa, pieces, ratios, spaces, trajectories
+from bench import chiffon, growth, memory, mounts, ossa, pieces, ratios, spaces, trajectories
 from bench.children import ROOT, Failed
 from bench.contenders import CONTENDERS, HTTP_CONTENDERS, RELAY
 from bench.machine import machine
@@ -46,6 +47,7 @@ SECTIONS: Final = (
     "chiffon",
     "ossa",
     "trajectories",
+    "mounts",
     "flat",
 )
 # A million calls take longer than all the rest.
@@ -111,6 +113,8 @@ def measure(stage: Stage, results: Results, only: Sequence[str]) -> None:
         results.ossa = ossa.measure(stage)
     if "trajectories" in wanted:
         results.trajectories = trajectories.measure(stage)
+    if "mounts" in wanted:
+        results.mounts = mounts.measure(stage)
     if "flat" in wanted:
         results.flat = memory.measure_flat(stage)
 

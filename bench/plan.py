@@ -58,6 +58,8 @@ class Plan(Struct, frozen=True):
     # Requests by OSSA and back, and events published, in each round.
     asked: int = 500
     published: int = 500
+    # Calls of a mounted server in each round.
+    mounted: int = 500
     # Of the larger of two files that are checked.
     trajectory_lines: int = 100_000
     # Calls after which memory is looked at, ten times.
@@ -80,6 +82,7 @@ QUICK: Final = Plan(
     queue_calls=50,
     asked=200,
     published=200,
+    mounted=200,
     trajectory_lines=20_000,
     flat_calls=20_000,
 )

@@ -105,7 +105,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "trunkline/testing/edges.py": {
         "mcp": "its sessions are tried in tests/unit/edges/mcp",
-        "mounts": "it starts processes; its conversations are tried in tests/unit/edges/mounts",
+        "mounts": "seeded stories of its own, in tests/simulation/test_mounts_story.py",
         "console": PAGES,
         "nostr": "seeded stories of its own, in tests/simulation/test_nostr_story.py and test_nostr_market.py",
         "pylon": "it starts processes; its conversations are values, tried by seeds in tests/unit/edges/pylon",
@@ -120,7 +120,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "jobs": "its commands run in the sandbox of tests/attack/sandbox; who may have what, in tests/unit/edges/jobs",
     },
     "tools/soak.py: JOBS": {
-        "mounts": f"{ALONE} tests/fuzz/mounts.py, in make test",
         "console": PAGES,
         "http": "the jobs `fuzz` and `routes` are about it",
         "jobs": "tests/fuzz/jobs.py takes the time of a worker for each case",
@@ -128,8 +127,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "trunkline": "the job `lossy` publishes events",
     },
     "bench/__main__.py: SECTIONS": {
-        "mcp": "nothing is measured of it yet",
-        "mounts": "the time of a call is the server's",
+        "mcp": "the section `mounts` measures both: bench/mounts.py",
         "console": "measured by bench/pages.py",
         "trunkline": "part of the section `pieces`: bench/topics.py",
         "nostr": "the time of a job is the relay's and the work's",
@@ -138,7 +136,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "docs/edges.md: ids": {
         "console": PAGES,
-        "mounts": "names of its tools are those of all: the rows of `all`",
+        "mounts": "its rows are those of `mcp`, and names of its tools those of all",
     },
 }
 

@@ -27,7 +27,8 @@ MAX_HEAD_BYTES: Final = 65_536
 READ_BYTES: Final = 65_536
 # uvicorn closes after 5 s, others later.
 MAX_REST_S: Final = 2.0
-MAX_RESTING: Final = 8
+# As many as calls are usually under way at once: one that is closed is a handshake for a later call.
+MAX_RESTING: Final = 32
 
 
 class NotConnected(Unreachable):
