@@ -1,4 +1,4 @@
-"""A server of MCP on stdin and stdout with the tool ``echo`` and nothing else, without an SDK: it costs next to nothing.
+"""A server of MCP on stdin and stdout with the tool ``echo`` and nothing else, without an SDK, so that it is cheap.
 
 It is behind whatever is measured, the same for each: ``python -m bench.peers.mcp_echo``.
 """

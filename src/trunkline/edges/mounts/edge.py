@@ -7,6 +7,7 @@ when the first server is configured, and no sooner.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from trunkline.edges.mounts.mounted import Mounted
 
 NAME: Final = "mounts"
+# Variables that name a proxy; not followed (decision 115).
+PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
 
 
 class MountsEdge(RunningEdge):
@@ -28,6 +31,7 @@ class MountsEdge(RunningEdge):
     def __init__(self, given: Surroundings) -> None:
         self._given = given
         self._mounted: Mounted | None = None
+        self._servers: Sequence[McpServer] = ()
 
     async def start(self) -> None:
         """Have all started, or connected to; wait for none."""
@@ -38,6 +42,7 @@ class MountsEdge(RunningEdge):
         self._mount(config.mcp_servers)
 
     def _mount(self, servers: Sequence[McpServer]) -> None:
+        self._servers = servers
         if self._mounted is None and servers:
             from trunkline.edges.mounts.mounted import Mounted
 
@@ -82,6 +87,16 @@ class MountsEdge(RunningEdge):
     def status(self) -> Mapping[str, object]:
         """How many there are."""
         return {"servers": 0, "ready": 0} if self._mounted is None else self._mounted.status()
+
+    def warnings(self) -> Sequence[str]:
+        """A proxy that servers at a URL are not reached by."""
+        remote = [server.agent_id for server in self._servers if server.url is not None]
+        named = next((name for name in PROXIES if os.environ.get(name)), "")
+        if not named or not remote:
+            return ()
+        return (
+            f"{named} is not followed: {', '.join(remote[:3])} and whoever signs you in there are gone to directly",
+        )
 
 
 MOUNTS: Final = Edge(name=NAME, make=MountsEdge)

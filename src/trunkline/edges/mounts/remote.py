@@ -28,6 +28,7 @@ from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import AgentAction
 from trunkline.edges.framing.lines import MAX_LINE_BYTES
 from trunkline.edges.mounts import messages
+from trunkline.edges.mounts.header_arguments import header_value
 from trunkline.edges.mounts.http_streams import Answer, Connections, EventReader, NotConnected
 from trunkline.edges.mounts.mount import Mount
 from trunkline.edges.mounts.session import Outgoing
@@ -308,6 +309,7 @@ class RemoteServer:
                 headers["mcp-method"] = one.method
                 if one.name:
                     headers["mcp-name"] = header_value(one.name)
+                headers.update(one.headers)
             async with connections.request("POST", headers, one.body) as answer:
                 if answer.status == 401 and not is_last and await self._has_another_token(headers, answer):
                     continue
@@ -424,11 +426,3 @@ def _session_of(headers: Mapping[str, str]) -> str:
     """The session that a server gave us; one that cannot be a header is none."""
     found = headers.get(SESSION_HEADER, "")
     return found if len(found) <= 1024 and found.isascii() and found.isprintable() else ""
-
-
-def header_value(text: str) -> str:
-    """A name as a header says it: as it is if that can be, else in base64 (2026-07-28)."""
-    import base64
-
-    is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith("=?base64?")
-    return text if is_plain else f"=?base64?{base64.b64encode(text.encode(errors='surrogatepass')).decode()}?="
