@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from tests.fuzz.failing import DRIVES, Plan, Planted, World, judge, judge_end
 from trunkline import events
@@ -72,10 +73,20 @@ def run(folder: Path, plan: Plan, seed: int = 0) -> Plan:
     return plan
 
 
-def run_each_time(folder: Path, **terms: Any) -> int:
-    """How many moments of a story raised. One in which nothing came to that is told again: everybody in it waits for a
-    short time only, and the machine may have been busy.
+def run_until_raised(folder: Path, plan: Plan, seed: int = 0) -> Plan:
+    """One story in which the moment of this plan came. One in which nothing came to that is told again: everybody in it
+    waits for a short time only, and the machine may have been busy.
     """
+    told = plan
+    for n in range(3):
+        told = run(folder / str(n), replace(plan, seen=Counter(), waited=set()), seed)
+        if told.victim is not None:
+            break
+    return told
+
+
+def run_each_time(folder: Path, **terms: Any) -> int:
+    """How many moments of a story raised, as above."""
     return next((found for n in range(3) if (found := _run_each_time(folder / str(n), **terms))), 0)
 
 
@@ -125,7 +136,7 @@ def test_what_is_raised_by_the_other_methods_of_a_sink_ends_that_conversation_al
 
 @pytest.mark.parametrize(("edge", "kind"), EACH)
 def test_a_conversation_that_cannot_even_be_let_go_of_ends_alone(short_path: Path, edge: str, kind: str) -> None:
-    assert run(short_path / "s", Plan(edge, "send", kind, in_abort=True)).victim
+    assert run_until_raised(short_path, Plan(edge, "send", kind, in_abort=True)).victim
 
 
 @pytest.mark.parametrize("edge", DRIVES)
@@ -137,9 +148,10 @@ def test_at_any_moment_of_any_story(short_path: Path, edge: str, seed: int) -> N
     ]
     method, effect, most = moments[seed * 7 % len(moments)]
     plan = Plan(edge, method, effect, n=1 + seed % most, in_abort=bool(seed % 2), at_disk=bool(seed % 3 == 2))
-    run(short_path / "s", plan, seed)
     if not plan.at_disk:
-        assert plan.victim is not None
+        assert run_until_raised(short_path, plan, seed).victim
+    else:
+        run(short_path / "s", plan, seed)
 
 
 # --- what is fatal ----------------------------------------------------------------------------------------------------
