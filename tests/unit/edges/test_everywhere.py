@@ -113,7 +113,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "trunkline": "events are simulated by trunkline/testing/topics.py, without their HTTP door",
     },
     "tests/attack": {
-        "mounts": "what a server may say is fuzzed in tests/fuzz/mounts.py",
         "http": "its callers and tokens are those of tests/attack/policy.py and tests/attack/test_tokens.py",
         "opensentience": "its callers and tokens are those of tests/attack/policy.py and tests/attack/test_claims.py",
         "space": "what commands reach is tried in tests/attack/sandbox",

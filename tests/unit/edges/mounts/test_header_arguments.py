@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mcp.shared import inbound
 from msgspec import Raw
 
+from tests.requirement import requirement
 from trunkline.edges.mounts import header_arguments
 from trunkline.edges.mounts.header_arguments import MAX_VALUE_BYTES, headers, places
 
@@ -42,6 +43,7 @@ SCHEMAS = [
 ]
 
 
+@requirement("MCP-045")
 @pytest.mark.parametrize("one", SCHEMAS, ids=json.dumps)
 def test_a_schema_is_followed_if_the_sdk_would_follow_it(one: dict[str, Any]) -> None:
     found = places(json.dumps(one).encode())
@@ -54,6 +56,7 @@ def test_a_schema_is_followed_if_the_sdk_would_follow_it(one: dict[str, Any]) ->
 VALUES = st.one_of(st.text(max_size=40), st.integers(-(2**53), 2**53), st.booleans(), st.none(), st.just([1]))
 
 
+@requirement("MCP-045")
 @given(a=VALUES, b=VALUES, has_b=st.booleans())
 def test_a_call_has_the_headers_that_the_sdk_would_send(a: Any, b: Any, has_b: bool) -> None:
     one = schema(a=text("A"), deep=schema(b=text("B")))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.requirement import requirement
 from tests.unit.edges.mounts.oauth_kit import Asked, Said, World
 from trunkline.edges.mounts import remote, sign_in_requests, signing_in
 from trunkline.entries import Noticed
@@ -29,6 +30,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield found
 
 
+@requirement("MCP-042", "MCP-044")
 async def test_a_person_signs_in_and_the_tools_are_there(world: World) -> None:
     assert "trunkline mcp login x" in world.view.note
     assert world.exchange.edges.status()["edges"]["mounts"]["signed_out"] == 1  # type: ignore[index]
@@ -51,6 +53,7 @@ async def test_only_the_operator_can_begin_look_and_end(world: World) -> None:
     assert world.issuer.got == []
 
 
+@requirement("MCP-043")
 async def test_a_state_counts_once_and_a_wrong_one_never(world: World) -> None:
     given = world.issuer.opened(await world.begun())
     assert (await world.back(code=given["code"], state="x" * 43)).status == 400
@@ -101,6 +104,7 @@ async def test_who_says_no_is_told_so_and_nothing_of_a_stranger_is_shown(world: 
         assert (page.status, shown in page.body, b"evil" in page.body, b"Pay" in page.body) == (400, True, False, False)
 
 
+@requirement("MCP-043")
 @pytest.mark.parametrize("is_promised", [False, True])
 async def test_an_answer_of_another_issuer_is_not_taken(world: World, is_promised: bool) -> None:
     world.issuer.metadata["authorization_response_iss_parameter_supported"] = is_promised
@@ -255,6 +259,7 @@ async def refused(world: World) -> str:
     return str(answer["error"]["message"])
 
 
+@requirement("MCP-040")
 @pytest.mark.parametrize(
     ("described", "expected"),
     [
@@ -277,6 +282,7 @@ async def test_a_description_that_does_not_fit_leads_nowhere(
     assert world.issuer.got == []
 
 
+@requirement("MCP-040", "MCP-041")
 @pytest.mark.parametrize(
     ("metadata", "expected"),
     [
