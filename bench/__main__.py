@@ -4,9 +4,9 @@
     python -m bench --show FILE [--page] [--picture FILE]
 
 ``--only`` takes a section (ratios, http, pieces, memory, agents, herd, entries, spaces, chiffon, ossa, nostr,
-trajectories, console, flat) or a row of the table of ratios (read-only, nats, …; the bare relay is always beside it)
-and may be repeated. ``flat``, a million calls, runs only when it is asked for. Progress goes to standard error, the
-tables to standard output. All processes end with the run, Ctrl-C included.
+trajectories, mounts, console, flat) or a row of the table of ratios (read-only, nats, …; the bare relay is always
+beside it) and may be repeated. ``flat``, a million calls, runs only when it is asked for. Progress goes to standard
+error, the tables to standard output. All processes end with the run, Ctrl-C included.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from bench import chiffon, growth, memory, nostr, ossa, pages, pieces, ratios, spaces, trajectories
+from bench import chiffon, growth, memory, mounts, nostr, ossa, pages, pieces, ratios, spaces, trajectories
 from bench.children import ROOT, Failed
 from bench.contenders import CONTENDERS, HTTP_CONTENDERS, RELAY
 from bench.machine import machine
@@ -47,6 +47,7 @@ SECTIONS: Final = (
     "ossa",
     "nostr",
     "trajectories",
+    "mounts",
     "console",
     "flat",
 )
@@ -115,6 +116,8 @@ def measure(stage: Stage, results: Results, only: Sequence[str]) -> None:
         results.nostr = nostr.measure(stage)
     if "trajectories" in wanted:
         results.trajectories = trajectories.measure(stage)
+    if "mounts" in wanted:
+        results.mounts = mounts.measure(stage)
     if "console" in wanted:
         results.console = pages.measure(stage)
     if "flat" in wanted:

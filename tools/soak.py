@@ -252,6 +252,17 @@ def market(seed: int) -> int:
     return providers.fuzz(seed, 2_000)
 
 
+def mounts(seed: int) -> int:
+    """P-B18: 50 stories of mounted servers at their worst."""
+    from tests.simulation.mounts_story import judged, told
+
+    for number in range(seed * 50, seed * 50 + 50):
+        story = told(number)
+        judged(story, number)
+        story.exchange.close()
+    return 50
+
+
 def nostr(seed: int) -> int:
     """P-D1 for Nostr: 1,000 events of strangers, 10,000 frames of relays, 4,000 things in the place of an event."""
     from tests.fuzz import nostr as strangers
@@ -409,6 +420,7 @@ JOBS: Final = (
     Job(market, "words of providers"),
     Job(nostr, "words of strangers"),
     Job(strangers, "events of strangers"),
+    Job(mounts, "stories of mounted servers"),
     Job(lossy, "messages over a bad network"),
     Job(pylon, "words of pages and app-servers"),
     Job(console, "steps at a full page"),

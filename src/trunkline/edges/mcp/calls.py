@@ -20,6 +20,7 @@ from trunkline.edges.mcp import messages, translate
 from trunkline.edges.mcp.answering import Answering
 from trunkline.edges.mcp.awaiting import Awaiting
 from trunkline.edges.mcp.catalogue import Listed
+from trunkline.edges.mcp.completions import Completions
 from trunkline.edges.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, BadMessage, Id
 from trunkline.edges.mcp.session import CallTool, Client
 from trunkline.edges.mcp.translate import Asked, Outcome, outcome_of
@@ -64,6 +65,7 @@ class Calls:
         self._views = views
         self._requests = requests
         self._awaiting = awaiting
+        self.completions = Completions(feed, views)
         # Requests of sessions that wait for an outcome: these can be canceled by their ids.
         self._open: dict[tuple[str, Id], Waiting] = {}
         self._canceled: set[tuple[str, Id]] = set()
@@ -222,6 +224,8 @@ class Calls:
         elif client.opens_urls:
             code, text = messages.URL_ELICITATION_REQUIRED, "a person has to approve this call first"
             line = messages.error_line(request.request_id, code, text, translate.elicitations(asked, url))
+            if client.session_id:
+                self.completions.asked(client.principal.identity, client.session_id, asked.approval_id)
         elif request.shown is None:
             line = messages.result_line(request.request_id, client.wording.told_to_wait(asked, url))
         else:

@@ -235,6 +235,8 @@ class McpDoor:
         with self._requests.waiting() as listener, when_closed(request.scope, listener.leave):
             if changed:
                 self.changes.listen(listener, client.principal.identity, changed)
+            if client.session_id:
+                self._calls.completions.listen(listener, client.principal.identity, client.session_id)
             try:
                 await request.out.start()
                 await (request.out.tell(first) if first else request.out.live())
@@ -249,6 +251,7 @@ class McpDoor:
                     await (request.out.tell(item) if isinstance(item, bytes) else request.out.live())
             finally:
                 self.changes.leave(listener)
+                self._calls.completions.leave(listener)
 
     async def _end_session(self, request: _HttpRequest) -> None:
         """``DELETE``."""
