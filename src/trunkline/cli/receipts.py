@@ -114,6 +114,7 @@ def _written(given: Evidence) -> bytes:
             "evidence": given.evidence,
             "policy": given.policy,
             "trajectory": [line.decode() for line in given.trajectory],
+            "call_id": given.call_id,
         }
     )
 
@@ -199,6 +200,8 @@ def _exported(fields: dict[str, Raw]) -> Evidence:
             fields["evidence"],
             tuple(line.encode() for line in msgspec.json.decode(fields["trajectory"], type=list[str])),
             fields["policy"],
+            # Files of earlier versions have none.
+            msgspec.json.decode(fields.get("call_id", Raw(b'""')), type=str),
         )
     except (KeyError, msgspec.DecodeError) as error:
         raise Broken("receipt", f"the file is incomplete: {error}") from None

@@ -53,6 +53,8 @@ class Evidence(Struct, frozen=True):
     trajectory: tuple[bytes, ...]
     # The rules as JSON, in the form in which they are hashed.
     policy: Raw
+    # The call that was paid for; if nobody says, the session's first.
+    call_id: str = ""
 
 
 class Proved(Struct, frozen=True):
@@ -72,7 +74,7 @@ def prove(given: Evidence, verifiers: Mapping[RailName, Verify] = VERIFIERS) -> 
     _payment(receipt, given, verifiers)
     # Before the session that names it: where the rules were changed, that is what is said.
     _policy(receipt, given)
-    call = _trajectory(receipt, given.trajectory)
+    call = _trajectory(receipt, given.trajectory, given.call_id)
     unproved = _job(receipt, call)
     return Proved(receipt, LINKS, unproved)
 
@@ -102,7 +104,7 @@ def _payment(receipt: Receipt, given: Evidence, verifiers: Mapping[RailName, Ver
         raise Broken("payment", str(error)) from None
 
 
-def _trajectory(receipt: Receipt, lines: Sequence[bytes]) -> events.ToolCall:
+def _trajectory(receipt: Receipt, lines: Sequence[bytes], call_id: str) -> events.ToolCall:
     try:
         found = check.check(iter(lines))
     except check.NotATrajectory as error:
@@ -113,9 +115,10 @@ def _trajectory(receipt: Receipt, lines: Sequence[bytes]) -> events.ToolCall:
         _differs("trajectory", receipt.trajectory_hash, found.trajectory_hash)
     if found.policy_bundle_id != receipt.policy_bundle_id:
         raise Broken("policy", f"the session began under {found.policy_bundle_id}, not {receipt.policy_bundle_id}")
-    call = next((line for line in _events(lines) if isinstance(line, events.ToolCall)), None)
+    calls = (line for line in _events(lines) if isinstance(line, events.ToolCall))
+    call = next((line for line in calls if call_id in ("", line.id)), None)
     if call is None:
-        raise Broken("job", "nothing was called in the session")
+        raise Broken("job", f"the session has no call {call_id}" if call_id else "nothing was called in the session")
     return call
 
 

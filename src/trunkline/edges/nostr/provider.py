@@ -382,7 +382,9 @@ class Provider:
             self.tally.add(found.is_success, took_ms)
         if is_held:
             problem = "" if found.is_success else found.problem
-            self._till.settle(job.event.id, problem, now, lambda paid: self._conclude(job, answer, found, paid))
+            self._till.settle(
+                job.event.id, problem, now, lambda paid: self._conclude(job, answer, found, paid), answer.call_id
+            )
         else:
             self._conclude(job, answer, found, self._paid_before(job) if found.is_success else None)
 

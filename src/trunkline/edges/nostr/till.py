@@ -188,8 +188,12 @@ class Till:
             None,
         )
 
-    def settle(self, request_id: str, problem: str, now: Now, done: Callable[[Paid | None], None]) -> None:
-        """A job has ended: release what is held for it if there is no problem, else refund it."""
+    def settle(
+        self, request_id: str, problem: str, now: Now, done: Callable[[Paid | None], None], call_id: str = ""
+    ) -> None:
+        """A job has ended: release what is held for it if there is no problem, else refund it. ``call_id`` is its call,
+        which the receipt is about; a job that was never called has a problem.
+        """
         held = self.held_for(request_id)
         if held is None:
             done(None)
@@ -203,13 +207,15 @@ class Till:
             done(None)  # the buyer is this exchange: it looks at the result itself
         else:
             # What the receipt points to has to be on disk before it.
-            self._feed.when_stored(lambda: self._release(held, done))
+            self._feed.when_stored(lambda: self._release(held, call_id, done))
 
-    def _release(self, held: Held, done: Callable[[Paid | None], None]) -> None:
+    def _release(self, held: Held, call_id: str, done: Callable[[Paid | None], None]) -> None:
         preimage = self._payments.release(held.payment_hash, self._feed.now())
-        self._receipting.issue(
-            held, preimage, held.request_id, lambda issued: done(Paid(held.msats, held.invoice, issued))
-        )
+
+        def issued(receipt: Issued) -> None:
+            done(Paid(held.msats, held.invoice, receipt))
+
+        self._receipting.issue(held, preimage, held.request_id, issued, call_id=call_id)
 
     def paid_before(self, request_id: str, job_hash: str) -> Paid | None:
         """A job whose payment and receipt are on record: a crash came before its result was told."""
