@@ -57,6 +57,7 @@ MAX_PARTIAL: Final = 20
 PARTIAL_S: Final = 1.0
 CANCELED: Final = "canceled"
 NOT_RIGHT: Final = "the run did not succeed; the result says how"
+NOT_CHARGED: Final = "the run did not succeed and costs nothing; the result says how, and nothing that it made"
 # What an amount, an invoice and a receipt add to a result.
 RECEIPT_BYTES: Final = 4096
 
@@ -371,7 +372,9 @@ class Provider:
         if job.is_canceled or job.partial >= MAX_PARTIAL or now.mono - job.partial_at < PARTIAL_S:
             return
         job.partial, job.partial_at = job.partial + 1, now.mono
-        self._tell(job, Status.PARTIAL, "", now, content=_shown(progress.data))
+        # What a job makes is told when it is paid; until then only that it goes on.
+        content = "" if self._is_priced(job) else _shown(progress.data)
+        self._tell(job, Status.PARTIAL, "", now, content=content)
 
     def ended(self, job: Job, answer: Answer, now: Now) -> None:
         """It has its outcome: what is held for it is released or refunded, then its last event is put on record."""
@@ -422,6 +425,14 @@ class Provider:
         try:
             made = self._offer.made(schema_id, inputs, answer.output)
             problem = self._offer.problem(schema_id, inputs, made, self._signer.npub)
+            is_success = made.is_success and not problem
+            text = "" if is_success else NOT_RIGHT
+            if not is_success and self._is_priced(job):
+                # Its money goes back: who fails on purpose must not have the work for nothing.
+                unpaid, text = self._offer.unpaid(schema_id, inputs, made), NOT_CHARGED
+                if unpaid is None:
+                    return self._without_result(job, problem or NOT_RIGHT, at)
+                made = unpaid
             provenance = Provenance(made.model, self._signer.npub, made.token_counts)
             draft = messages.result_draft(
                 self._settings.kinds, job.event, made.outputs, provenance, made.output_hash, created_at=at,
@@ -433,8 +444,16 @@ class Provider:
         except (messages.TooLarge, keys.CannotEncrypt, NotServed) as error:
             why = str(error) if isinstance(error, NotServed) else "the result is larger than a relay carries"
             return self._without_result(job, why, at)
-        is_success = made.is_success and not problem
-        return Outcome(draft, is_success, "" if is_success else problem, "" if is_success else NOT_RIGHT)
+        return Outcome(draft, is_success, "" if is_success else problem, text)
+
+    def _is_priced(self, job: Job) -> bool:
+        """Whether a job is one that is paid for, also if its money went back before a restart."""
+        if self._till.held_for(job.event.id) is not None:
+            return True
+        try:
+            return bool(self._offer.priced(job.request.schema_id, job.request.inputs, self._till.prices).msats)
+        except NotServed:  # its tool left
+            return False
 
     def _without_result(self, job: Job, why: str, at: int) -> Outcome:
         return Outcome(self._feedback(job, Status.ERROR, why, at), False, why)

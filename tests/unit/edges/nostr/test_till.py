@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -12,9 +13,11 @@ from tests.unit.edges.nostr.kit import BUYER, OTHER, Bench
 from trunkline.config import NostrPricing
 from trunkline.edges.nostr.messages import KEY_PARAM
 from trunkline.entries import CallAccepted
+from trunkline.jobs.schemas import SANDBOX, job_types
 from trunkline.model import Status, fault
 from trunkline.money import wallet
 from trunkline.money.wallet import Refused
+from trunkline.testing.memory import AttachedAgent
 
 FUNDED = 1_000_000
 
@@ -68,6 +71,73 @@ def test_a_job_that_does_not_succeed_is_refunded_and_has_no_receipt(status: Stat
     assert balances(bench) == (0, FUNDED)
     assert receipts(bench) == []
     assert bench.feedback()[-1].status == "error"
+
+
+SECRET = "what the work came to"
+COMMANDS = {"commands": [{"cmd": f"run {number}"} for number in range(3)]}
+
+
+def sandbox_outputs(*exit_codes: int) -> dict[str, Any]:
+    """What a run with these exit codes came to; all that it made says ``SECRET``."""
+    digest = hashlib.sha256(SECRET.encode()).hexdigest()
+    runs = [
+        {
+            "cmd": f"run {number}", "exit_code": code, "duration_ms": 1234.5, "stdout_sha256": digest,
+            "stderr_sha256": digest, "stdout_preview": SECRET, "stderr_preview": SECRET,
+        }
+        for number, code in enumerate(exit_codes)
+    ]  # fmt: skip
+    artifacts = [{"path": SECRET, "sha256": digest, "size_bytes": 7}]
+    return {"env_info": {}, "runs": runs, "artifacts": artifacts, "status": "failed" if any(exit_codes) else "success"}
+
+
+def sandbox_bench(price: int) -> tuple[Bench, AttachedAgent]:
+    bench = Bench(offer=(SANDBOX,), pricing=NostrPricing(sandbox_per_minute_msats=price))
+    bench.payments.take(wallet.Opened("buyer", BUYER.public))
+    bench.payments.take(wallet.Funded("buyer", FUNDED))
+    return bench, bench.exchange.attach("trunkline.jobs", SANDBOX, edge="trunkline", is_resident=True)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_job_that_is_refunded_is_told_how_it_failed_and_nothing_that_it_made(is_killed: bool) -> None:
+    bench, agent = sandbox_bench(price=6000)
+    bench.ask(COMMANDS, schema_id=SANDBOX)
+    pay(bench)
+    agent.show("stdout", {"text": SECRET})
+    bench.takes = not is_killed
+    if is_killed:
+        # The refund is on disk, and what would have been told is not.
+        bench.provider._conclude = lambda *_: None  # type: ignore[method-assign]
+    agent.finish(sandbox_outputs(0, 3))
+    assert balances(bench) == (0, FUNDED)
+    said = bench.said
+    if is_killed:
+        bench = bench.restarted()
+        said = [*said, *bench.said]
+    [result] = bench.results()
+    outputs = json.loads(bytes(result.outputs))
+    assert [run["exit_code"] for run in outputs["runs"]] == [0, 3]
+    assert outputs["runs"][1]["stdout_sha256"] == hashlib.sha256(SECRET.encode()).hexdigest()
+    assert (outputs["status"], outputs["artifacts"]) == ("failed", [])
+    assert job_types()[SANDBOX].output_hash(outputs) == result.output_hash
+    assert not [event for event in said if SECRET in event.content]
+
+
+def test_a_command_after_the_first_that_failed_is_not_told_of_either_and_a_free_job_tells_everything() -> None:
+    bench, agent = sandbox_bench(price=6000)
+    commands = {"commands": [{**one, "continue_on_fail": True} for one in COMMANDS["commands"]]}
+    bench.ask(commands, schema_id=SANDBOX)
+    pay(bench)
+    agent.finish(sandbox_outputs(0, 3, 7))
+    [result] = bench.results()
+    assert [run["exit_code"] for run in json.loads(bytes(result.outputs))["runs"]] == [0, 3]
+    bench, agent = sandbox_bench(price=0)
+    bench.ask(COMMANDS, schema_id=SANDBOX)
+    agent.show("stdout", {"text": SECRET})
+    agent.finish(sandbox_outputs(0, 3))
+    [result] = bench.results()
+    assert json.loads(bytes(result.outputs)) == sandbox_outputs(0, 3)
+    assert SECRET in [feedback.content for feedback in bench.feedback()]
 
 
 def test_a_job_that_its_buyer_takes_back_is_refunded_whether_it_runs_or_waits_for_a_place() -> None:
