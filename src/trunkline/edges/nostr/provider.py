@@ -37,7 +37,7 @@ from trunkline.entries import ProcessStep
 from trunkline.events import CallRequested, CancelRequested, Noticed, ProcessStepped
 from trunkline.model import Now, Principal
 from trunkline.model import Status as CallStatus
-from trunkline.money.quotes import KeyTaken
+from trunkline.money.quotes import KeyTaken, NoRoom
 
 log = logging.getLogger("trunkline")
 
@@ -48,8 +48,10 @@ TAKEN: Final = "taken"
 ANSWERED: Final = "answered"
 # What the embedded relay carries, and most public ones: a whole event. A result that is larger is not sent.
 MAX_SENT_BYTES: Final = 65_536
-# Jobs that wait for a place; more are told to come back.
+# Jobs that wait for a place, and such that wait to be paid; more are told to come back. One buyer has a quarter of the
+# latter: to ask costs nothing, and what is asked for stands there for as long as a quote holds.
 MAX_WAITING: Final = 64
+MAX_UNPAID_OF_BUYER: Final = 16
 # Requests that their buyers took back (relays keep no order: they may come after that), and such that we refused.
 MAX_REMEMBERED: Final = 4096
 # A feedback for what a tool shows: so many of one job, and one in so many seconds.
@@ -224,10 +226,10 @@ class Provider:
         try:
             self._offer.check(schema_id, inputs, job.request.job_hash)
             priced = self._offer.priced(schema_id, inputs, self._till.prices)
-            if priced.msats and len(self._unpaid) < MAX_WAITING:
+            if priced.msats and self._has_place(job):
                 self._ask_to_pay(job, priced, now)
                 return
-        except (NotServed, KeyTaken) as error:
+        except (NotServed, KeyTaken, NoRoom) as error:
             self._refuse(job.event, str(error), now)
             return
         if not priced.msats and len(self._jobs) < self._settings.max_jobs:
@@ -236,6 +238,11 @@ class Provider:
             self._waiting.append(job)
         else:
             self._refuse(job.event, "at capacity; try again later", now)
+
+    def _has_place(self, job: Job) -> bool:
+        """Whether one more job of this buyer may wait to be paid."""
+        own = sum(one.event.pubkey == job.event.pubkey for one in self._unpaid.values())
+        return own < MAX_UNPAID_OF_BUYER and len(self._unpaid) < MAX_WAITING
 
     # -- a job that is to be paid --------------------------------------------------------------------------------------
 
@@ -280,6 +287,7 @@ class Provider:
                     self._feed.feed([CancelRequested(job.number, "cancel", by, target=CALL, reason=reason)])
                 else:
                     self._drop(job)
+                    self._till.withdraw(name)
                     self._till.settle(name, "the buyer took the request back", now, _nothing)
                     self._refuse(job.event, CANCELED, now)
 
