@@ -46,11 +46,19 @@ def verify(proof: PaymentProof, due: Due) -> None:
         raise NotPaid("payment_proof.value: the preimage does not hash to the payment hash of the invoice")
     if invoice.amount_msats != due.amount_msats:
         raise NotPaid(f"amount_msats: the invoice is over {invoice.amount_msats}, and {due.amount_msats} are claimed")
-    # Ours name the job; what others write there is theirs.
-    named = _JOB.findall(invoice.description)
-    if named and due.job_hash.removeprefix("sha256:") not in named:
+    # Ours name the job; what others write there is theirs, and may name none (``names_job``).
+    if _jobs_named(invoice) - {due.job_hash.removeprefix("sha256:")}:
         raise NotPaid("job_hash: the invoice is for another job")
     _asked_by_payee(due)
+
+
+def names_job(request: str) -> bool:
+    """Whether an invoice that ``verify`` took says which job it is for. One that does not could be shown for any."""
+    return bool(_jobs_named(bolt11.read(request)))
+
+
+def _jobs_named(invoice: bolt11.Invoice) -> set[str]:
+    return set(_JOB.findall(invoice.description))
 
 
 def _asked_by_payee(due: Due) -> None:

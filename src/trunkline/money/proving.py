@@ -63,6 +63,8 @@ class Proved(Struct, frozen=True):
     receipt: Receipt
     links: tuple[str, ...]
     unproved: tuple[str, ...] = ()
+    # Why the payment, which was made, may have been made for something else. With any of these it is not whole.
+    untied: tuple[str, ...] = ()
 
 
 def prove(given: Evidence, verifiers: Mapping[RailName, Verify] = VERIFIERS) -> Proved:
@@ -76,7 +78,7 @@ def prove(given: Evidence, verifiers: Mapping[RailName, Verify] = VERIFIERS) -> 
     _policy(receipt, given)
     call = _trajectory(receipt, given.trajectory, given.call_id)
     unproved = _job(receipt, call)
-    return Proved(receipt, LINKS, unproved)
+    return Proved(receipt, LINKS, unproved, _untied(receipt, given))
 
 
 def _receipt(given: Evidence) -> Receipt:
@@ -102,6 +104,20 @@ def _payment(receipt: Receipt, given: Evidence, verifiers: Mapping[RailName, Ver
         verify(receipt.payment_proof, due)
     except NotPaid as error:
         raise Broken("payment", str(error)) from None
+
+
+def _untied(receipt: Receipt, given: Evidence) -> tuple[str, ...]:
+    """What of a Lightning receipt would be the same for another job. The other rails' proofs name theirs."""
+    if receipt.rail != "lightning":
+        return ()
+    found = []
+    payment_hash = lightning.payment_hash_of(receipt.payment_proof.value)
+    expected = receipts.receipt_id_of(payment_hash, receipt.job_hash)
+    if receipt.receipt_id != expected:
+        found.append(f"receipt_id: is not {expected}, the one of this payment for this job")
+    if not lightning.names_job(given.request):
+        found.append("invoice: it names no job, so the same payment could be shown for any other of this price")
+    return tuple(found)
 
 
 def _trajectory(receipt: Receipt, lines: Sequence[bytes], call_id: str) -> events.ToolCall:
@@ -134,7 +150,10 @@ def _job(receipt: Receipt, call: events.ToolCall) -> tuple[str, ...]:
     """That the hash is the one of what was called; of content that is not on record it cannot be computed."""
     if call.masked:
         return ("job_hash: the job's inputs are on record as hashes only",)
-    schema_id = _schema_of(call.tool)
+    try:
+        schema_id = _schema_of(call.tool)
+    except ValueError:
+        raise Broken("job", "what was called has no name of a tool") from None
     try:
         inputs: Any = strictjson.load(bytes(call.params), strictjson.CARRIED_DEPTH, strictjson.CARRIED_CONTAINERS)
     except strictjson.NotStrictJson as error:
@@ -165,7 +184,7 @@ def _policy(receipt: Receipt, given: Evidence) -> None:
         raise Broken("policy", "the rules cannot be read") from None
     if computed != receipt.policy_bundle_id:
         _differs("policy", receipt.policy_bundle_id, computed)
-    names = {rule.get("id") for rule in rules}
+    names = [rule.get("id") for rule in rules]
     if receipt.approval_rule_id is not None and receipt.approval_rule_id not in names:
         raise Broken("policy", f"approval_rule_id: no rule {receipt.approval_rule_id} was in force")
 
@@ -177,8 +196,9 @@ def _differs(link: Link, named: str, computed: str) -> NoReturn:
 def invoice_named(event: bytes) -> str:
     """The invoice that a provider's event names beside the amount; empty if it names none."""
     try:
+        strictjson.check(event)
         found = msgspec.json.decode(event, type=_Tagged)
-    except msgspec.DecodeError:
+    except (strictjson.NotStrictJson, msgspec.DecodeError):
         return ""
     return next((tag[2] for tag in found.tags if tag[:1] == ("amount",) and len(tag) > 2), "")
 
