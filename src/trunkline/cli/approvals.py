@@ -184,13 +184,21 @@ def _answer(exchange: ExchangeClient, approval_id: str, decision: str, reason: s
     body: dict[str, object] = {"decision": decision}
     if reason is not None:
         body["reason"] = reason
-    answer: dict[str, Any] = exchange.post(at("approvals", approval_id), body)
+    try:
+        answer: dict[str, Any] = exchange.post(at("approvals", approval_id), body)
+    except CommandFailed as failed:
+        # Of several that were named, the one that it is about.
+        raise failed.about(approval_id) from None
     return answer
 
 
 def _tell(answer: dict[str, Any]) -> None:
     about = answer.get("call_id")
     say(f"{answer['decision']} {printable(answer['approval_id'])}" + (f": call {printable(about)}" if about else ""))
+    count = answer.get("still_waiting", 0)
+    if count:
+        calls = "1 identical call waits" if count == 1 else f"{count} identical calls wait"
+        say(f"{calls} on, with another question: `{typed('approvals')}`")
 
 
 def _answer_run(

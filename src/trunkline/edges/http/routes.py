@@ -280,9 +280,15 @@ class Api:
         reply = await self._answered(by, approval_id, approved=approved, reason=reason)
         if reply.fault is not None:
             return refusal(reply.fault)
-        shape = {"approval_id": approval_id, "decision": body.decision, "subject": question.subject}
+        shape: dict[str, object] = {
+            "approval_id": approval_id,
+            "decision": body.decision,
+            "subject": question.subject,
+        }
         if question.call_id is not None:
             shape["call_id"] = question.call_id
+        if question.waiting > 1:
+            shape["still_waiting"] = question.waiting - 1
         return json_answer(shape)
 
     async def _answered(self, by: Principal, approval_id: str, *, approved: bool, reason: str = "") -> Reply:
