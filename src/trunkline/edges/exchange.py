@@ -253,8 +253,12 @@ class Views(Protocol):
     def has_correlation(self, correlation_id: str, last: int) -> bool:
         """Whether something is recorded under a correlation up to this entry: one look into an index."""
 
-    def trajectory(self, correlation_id: str) -> Iterator[bytes]:
-        """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it."""
+    def trajectory(self, correlation_id: str, *, call_id: str = "", caller: str = "") -> Iterator[bytes]:
+        """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it.
+
+        Anybody may name a correlation, so who asks for somebody says whose part of it he wants: of one call, once that
+        has ended, with what it caused before; or of one caller.
+        """
 
     def receipts(self, limit: int, before: int | None) -> tuple[list[Raw], int | None]:
         """Receipts on record as JSON, newest first, and where the next page starts."""
