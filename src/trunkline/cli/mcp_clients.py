@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from trunkline.cli import json_text
 from trunkline.cli.json_text import NotJson
+from trunkline.cli.mcp_import import Found
 
 ENTRY: Final = "trunkline"
 
@@ -33,6 +34,8 @@ class McpClient(NamedTuple):
     # What tells its kind of server apart, where it wants that said.
     kind: str = ""
     form: str = "json"
+    # Where it keeps, by folder, what is for one project only; servers stand there under ``key``, too.
+    projects: str = ""
 
     def file(self, environ: Mapping[str, str], platform: str = sys.platform) -> Path:
         """Its file on this machine."""
@@ -53,6 +56,19 @@ class McpClient(NamedTuple):
         if not isinstance(servers, dict):
             raise NotJson(f"{self.key} is no table of servers")
         return {str(name): entry for name, entry in servers.items() if isinstance(entry, dict)}
+
+    def entries(self, text: str) -> list[Found]:
+        """All servers in its file, those of single projects included."""
+        found = [Found(name, entry) for name, entry in self.servers(text).items()]
+        projects = json_text.read(text).get(self.projects) if self.projects and text.strip() else None
+        for folder, settings in projects.items() if isinstance(projects, dict) else ():
+            servers = settings.get(self.key) if isinstance(settings, dict) else None
+            for name, entry in servers.items() if isinstance(servers, dict) else ():
+                if isinstance(entry, dict):
+                    off = settings.get("disabledMcpServers")
+                    is_off = isinstance(off, list) and name in off
+                    found.append(Found(str(name), {**entry, "disabled": True} if is_off else entry, str(folder)))
+        return found
 
     def with_entry(self, text: str, command: tuple[str, ...]) -> str:
         """Its file with us in it."""
@@ -100,6 +116,7 @@ CLIENTS: Final = {
         "$USERPROFILE/.claude.json",
         "mcpServers",
         "stdio",
+        projects="projects",
     ),
     "codex": McpClient(
         "Codex",
