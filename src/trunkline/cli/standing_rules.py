@@ -14,16 +14,20 @@ from trunkline.cli.terminal import CommandFailed
 from trunkline.standing_rules import NoStandingRule, StandingRule
 
 
-def rule_for(exchange: ExchangeClient, question: dict[str, Any]) -> StandingRule:
+def rule_for(exchange: ExchangeClient, question: dict[str, Any], *, also_untrusted: bool = False) -> StandingRule:
     """The rules that let through what a question asks about, from now on; ``CommandFailed`` says why there are none."""
 
     def check(caller: str) -> dict[str, Any]:
         body = {"caller": caller, "tool_id": question["tool_id"], "input": question.get("input", {})}
+        if also_untrusted:
+            body["circumstance"] = "untrusted"
         verdict: dict[str, Any] = exchange.post(at("policy", "check"), body)
         return verdict
 
     try:
-        return standing_rules.rule_for(question, exchange.get(at("policy"))["rules"], check)
+        return standing_rules.rule_for(
+            question, exchange.get(at("policy"))["rules"], check, also_untrusted=also_untrusted
+        )
     except NoStandingRule as none:
         raise _failed(none) from None
 

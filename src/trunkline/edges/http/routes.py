@@ -46,7 +46,18 @@ from trunkline.events import (
     TokenIssued,
     TokenRevoked,
 )
-from trunkline.model import CallSearch, CallView, Principal, Question, fault, identity_of, reserved_prefix
+from trunkline.model import (
+    NOBODY,
+    Behalf,
+    CallSearch,
+    CallView,
+    Circumstance,
+    Principal,
+    Question,
+    fault,
+    identity_of,
+    reserved_prefix,
+)
 from trunkline.standing_rules import NoStandingRule, StandingRule, rule_for
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
@@ -293,7 +304,10 @@ class Api:
     async def rule(self, request: Request) -> Response:
         """``GET /v1/approvals/{id}/rule``: the rules that would allow from now on what is asked. Nothing changes."""
         question = self._views.question(request.path_params["approval_id"])
-        return refusal(_NO_QUESTION) if question is None else json_answer({"rule": self._rule_for(question).text})
+        if question is None:
+            return refusal(_NO_QUESTION)
+        also_untrusted = request.query_params.get("also_untrusted") == "true"
+        return json_answer({"rule": self._rule_for(question, also_untrusted).text})
 
     async def allow(self, request: Request) -> Response:
         """``POST /v1/approvals/{id}/rule``: the same, written; what was shown has to be said. The call may go on."""
@@ -301,7 +315,7 @@ class Api:
         question = self._views.question(request.path_params["approval_id"])
         if question is None:
             return refusal(_NO_QUESTION)
-        rule = self._rule_for(question)
+        rule = self._rule_for(question, body.also_untrusted)
         if rule.text != body.rule:
             return refusal(fault("state.conflict", "the rules have changed since this one was shown; look again"))
         try:
@@ -316,12 +330,15 @@ class Api:
             await self._answered(by, one.approval_id, approved=True)
         return json_answer({"approval_id": question.approval_id, "call_id": question.call_id, "rule": rule.text})
 
-    def _rule_for(self, question: Question) -> StandingRule:
-        def check(caller: str) -> Mapping[str, Any]:
-            return _plain(self._views.check(caller, question.tool_id or "", question.input))
+    def _rule_for(self, question: Question, also_untrusted: bool) -> StandingRule:
+        behalf = Behalf(circumstances=(Circumstance.UNTRUSTED,)) if also_untrusted else NOBODY
 
+        def check(caller: str) -> Mapping[str, Any]:
+            return _plain(self._views.check(caller, question.tool_id or "", question.input, behalf))
+
+        rules = _plain(self._operator.policy())["rules"]
         try:
-            return rule_for(_plain(question), _plain(self._operator.policy())["rules"], check)
+            return rule_for(_plain(question), rules, check, also_untrusted=also_untrusted)
         except NoStandingRule as none:
             raise Refused(fault("state.conflict", str(none))) from None
 
@@ -407,7 +424,8 @@ class Api:
     async def check(self, request: Request) -> Response:
         """``POST /v1/policy/check``: what would happen, by which rule. Nothing is recorded."""
         body = await _read(request, messages.CheckBody)
-        return json_answer(self._views.check(identity_of(body.caller), body.tool_id, _given(body.input)))
+        behalf = NOBODY if body.circumstance is None else Behalf(circumstances=(body.circumstance,))
+        return json_answer(self._views.check(identity_of(body.caller), body.tool_id, _given(body.input), behalf))
 
     async def reload(self, _: Request) -> Response:
         """``POST /v1/reload``: the configuration re-read; a bad file changes nothing and says why."""
