@@ -221,12 +221,12 @@ class Calls:
             line = messages.result_line(request.request_id, client.wording.input_required(asked, url))
         elif client.opens_urls:
             code, text = messages.URL_ELICITATION_REQUIRED, "a person has to approve this call first"
-            line = messages.error_line(request.request_id, code, text, translate.elicitations(asked, url))
+            line = messages.error_line(request.request_id, code, text, client.wording.elicitations(asked, url))
         elif request.shown is None:
             line = messages.result_line(request.request_id, client.wording.told_to_wait(asked, url))
         else:
             text = f"a person has to approve this first: `trunkline approve {asked.approval_id}`, or {url}"
-            line = messages.error_line(request.request_id, INTERNAL_ERROR, text)
+            line = messages.error_line(request.request_id, INTERNAL_ERROR, client.wording.hinted(text))
         await request.out.say(line)
 
     async def _say_gone(self, request: Request, view: CallView | None) -> None:

@@ -131,7 +131,7 @@ async def test_a_client_that_cannot_open_addresses_is_told_what_waits_and_where(
     result = await client.call(SHELL_NAME, {"command": "ls"})
     asked = approval_id(served)
     assert result["isError"] is True
-    assert f"`trunkline approve {asked}`" in result["content"][0]["text"]
+    assert f"`trunkline approve {asked} --home /nowhere`" in result["content"][0]["text"]
     assert f"{served.url}/#/approvals/{asked}" in result["content"][0]["text"]
     assert not served.shell.delivered
 

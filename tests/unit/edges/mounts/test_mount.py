@@ -206,13 +206,17 @@ async def test_another_configuration_adds_changes_and_lets_go_of_servers() -> No
     first = programs.kept["mcp.x"]
     config = exchange.config
 
-    def configure(*servers: McpServer) -> None:
+    def configure(*servers: McpServer) -> dict[str, list[str]]:
         exchange.edges.reload(structs.replace(config, mcp_servers=servers), "")
-        exchange.edges.configured()
+        done: dict[str, list[str]] = {"started": ["com.a"]}
+        exchange.edges.configured(done)
+        return done
 
-    configure(*config.mcp_servers, McpServer(id="y", command=("y",)))
+    done = configure(*config.mcp_servers, McpServer(id="y", command=("y",)))
+    assert done == {"started": ["com.a", "mcp.y"], "restarted": [], "stopped": []}
     assert programs.kept["mcp.x"] is first, "one that stays goes on"
-    configure(McpServer(id="x", command=("x", "-v")))
+    done = configure(McpServer(id="x", command=("x", "-v")))
+    assert done == {"started": ["com.a"], "restarted": ["mcp.x"], "stopped": ["mcp.y"]}
     assert set(programs.kept) == {"mcp.x"}
     assert programs.kept["mcp.x"][0].command == ("x", "-v")
     configure()
