@@ -215,7 +215,12 @@ class Calls:
     async def _say_asked(self, request: Request, asked: Asked) -> None:
         client, step = request.client, request.step
         if step.key is None:
-            await self._awaiting.add(client.principal.identity, request.tool.tool_id, step.arguments, asked.call_id)
+            caller, tool_id = client.principal.identity, request.tool.tool_id
+            problem = await self._awaiting.add(caller, tool_id, step.arguments, asked.call_id)
+            if problem is not None:
+                # Not told to make it again: what would be known by is not on disk.
+                await self._refuse(request, INTERNAL_ERROR, f"{problem.code}: {problem.message}")
+                return
         url = request.url(asked)
         if client.opens_urls and client.is_modern:
             line = messages.result_line(request.request_id, client.wording.input_required(asked, url))

@@ -41,7 +41,7 @@ class McpEdge(RunningEdge):
 
     async def start(self) -> None:
         """Take up what waited for a person."""
-        self._awaiting.restore()
+        await self._awaiting.restore()
 
     async def stop(self) -> None:
         """Tell everybody who waits."""
