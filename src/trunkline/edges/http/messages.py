@@ -15,7 +15,7 @@ from msgspec import Meta, Raw, Struct
 from trunkline.edges.answers import ErrorShape
 from trunkline.edges.client import MAX_URL_CHARS
 from trunkline.edges.edge import PIN
-from trunkline.model import AGENT_ID, CALLER_EDGES, MAX_INPUT_BYTES, MAX_NAME_CHARS, OPERATOR, Circumstance
+from trunkline.model import AGENT_ID, CALLER_EDGES, MAX_INPUT_BYTES, MAX_NAME_CHARS, OPERATOR
 
 # An input of the largest size and everything that may stand around it in a body.
 MAX_BODY_BYTES: Final = MAX_INPUT_BYTES + 65_536
@@ -69,6 +69,7 @@ class RuleBody(Struct, frozen=True, forbid_unknown_fields=True):
     # As it was shown.
     rule: Annotated[str, Meta(min_length=1, max_length=8192)]
     also_untrusted: bool = False
+    reason: Annotated[str, Meta(max_length=1024)] | None = None
 
 
 class DirectiveBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,8 +112,6 @@ class CheckBody(Struct, frozen=True, forbid_unknown_fields=True):
     ]
     tool_id: ToolId
     input: Raw = NOTHING
-    # One under which the call would be made.
-    circumstance: Circumstance | None = None
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

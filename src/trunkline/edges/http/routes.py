@@ -58,7 +58,7 @@ from trunkline.model import (
     identity_of,
     reserved_prefix,
 )
-from trunkline.standing_rules import NoStandingRule, StandingRule, rule_for
+from trunkline.standing_rules import NoStandingRule, StandingRule, also_let_go, rule_for
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
 PAGE_CALLS: Final = 50
@@ -291,9 +291,15 @@ class Api:
         reply = await self._answered(by, approval_id, approved=approved, reason=reason)
         if reply.fault is not None:
             return refusal(reply.fault)
-        shape = {"approval_id": approval_id, "decision": body.decision, "subject": question.subject}
+        shape: dict[str, object] = {
+            "approval_id": approval_id,
+            "decision": body.decision,
+            "subject": question.subject,
+        }
         if question.call_id is not None:
             shape["call_id"] = question.call_id
+        if question.waiting > 1:
+            shape["still_waiting"] = question.waiting - 1
         return json_answer(shape)
 
     async def _answered(self, by: Principal, approval_id: str, *, approved: bool, reason: str = "") -> Reply:
@@ -306,8 +312,8 @@ class Api:
         question = self._views.question(request.path_params["approval_id"])
         if question is None:
             return refusal(_NO_QUESTION)
-        also_untrusted = request.query_params.get("also_untrusted") == "true"
-        return json_answer({"rule": self._rule_for(question, also_untrusted).text})
+        rule = self._rule_for(question, request.query_params.get("also_untrusted") == "true")
+        return json_answer({"rule": rule.text, "also": also_let_go(rule, question, self._views.questions())})
 
     async def allow(self, request: Request) -> Response:
         """``POST /v1/approvals/{id}/rule``: the same, written; what was shown has to be said. The call may go on."""
@@ -318,17 +324,25 @@ class Api:
         rule = self._rule_for(question, body.also_untrusted)
         if rule.text != body.rule:
             return refusal(fault("state.conflict", "the rules have changed since this one was shown; look again"))
+        also = also_let_go(rule, question, self._views.questions())
+        try:
+            self._operator.check_rule(rule)
+        except NoStandingRule as none:
+            return refusal(fault("state.conflict", clip(str(none)), details={"rule": none.rule}))
+        # First the answer to this question, which is this person's; the others are let go by the rules.
+        reply = await self._answered(
+            principal_of(request), question.approval_id, approved=True, reason=body.reason or ""
+        )
+        if reply.fault is not None:
+            return refusal(reply.fault)
         try:
             self._operator.put_in_force(rule)
         except NoStandingRule as none:
-            return refusal(fault("state.conflict", clip(str(none)), details={"rule": none.rule}))
+            return refusal(fault("state.conflict", clip(f"{_NO_RULE}: {none}"), details={"rule": none.rule}))
         except ConfigError as error:
-            return refusal(fault("config.invalid", clip(f"nothing changed: {error}")))
-        by = principal_of(request)
-        # What waited is let go by the rules themselves, unless something else asks too.
-        for one in [one for one in self._views.questions() if one.call_id == question.call_id]:
-            await self._answered(by, one.approval_id, approved=True)
-        return json_answer({"approval_id": question.approval_id, "call_id": question.call_id, "rule": rule.text})
+            return refusal(fault("config.invalid", clip(f"{_NO_RULE}: {error}")))
+        shape = {"approval_id": question.approval_id, "call_id": question.call_id, "rule": rule.text, "also": also}
+        return json_answer(shape)
 
     def _rule_for(self, question: Question, also_untrusted: bool) -> StandingRule:
         behalf = Behalf(circumstances=(Circumstance.UNTRUSTED,)) if also_untrusted else NOBODY
@@ -340,7 +354,7 @@ class Api:
         try:
             return rule_for(_plain(question), rules, check, also_untrusted=also_untrusted)
         except NoStandingRule as none:
-            raise Refused(fault("state.conflict", str(none))) from None
+            raise Refused(fault("state.conflict", clip(str(none)))) from None
 
     async def new_directive(self, request: Request) -> Response:
         """``POST /v1/directives``: a stated intent, for one call. Only a person states one."""
@@ -424,8 +438,7 @@ class Api:
     async def check(self, request: Request) -> Response:
         """``POST /v1/policy/check``: what would happen, by which rule. Nothing is recorded."""
         body = await _read(request, messages.CheckBody)
-        behalf = NOBODY if body.circumstance is None else Behalf(circumstances=(body.circumstance,))
-        return json_answer(self._views.check(identity_of(body.caller), body.tool_id, _given(body.input), behalf))
+        return json_answer(self._views.check(identity_of(body.caller), body.tool_id, _given(body.input)))
 
     async def reload(self, _: Request) -> Response:
         """``POST /v1/reload``: the configuration re-read; a bad file changes nothing and says why."""
@@ -502,6 +515,7 @@ class _LineStream:
 
 
 _NO_CALL: Final = fault("not_found", "no such call, or not one of yours")
+_NO_RULE: Final = "the call is approved, and no rule was written"
 _NO_QUESTION: Final = fault(
     "not_found",
     "no such open question: it was answered, withdrawn, or has expired; `trunkline approvals` lists what is open",
