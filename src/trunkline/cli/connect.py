@@ -55,6 +55,7 @@ def connect(settings: CommandSettings, client: str, dry_run: bool, undo: bool) -
     file = known.file(os.environ)
     before = client_files.text_of(file)
     try:
+        _check_owner(known.owner_of_entry(before), settings.home, client, undo=undo)
         after = known.without_entry(before) if undo else known.with_entry(before, _command(settings.home, client))
         entries = [known.servers(text).get(ENTRY) for text in (before, after)]
     except NotJson as error:
@@ -88,6 +89,18 @@ def connect(settings: CommandSettings, client: str, dry_run: bool, undo: bool) -
         note(f"its token is still good; {typed('token list')} shows it, {typed('token revoke ID')} takes it back")
     else:
         note(f"restart {known.title}; it makes its calls as mcp:{client}. {_has_to_run(settings)}".rstrip())
+
+
+def _check_owner(owner: str | None, home: Home, client: str, *, undo: bool) -> None:
+    """Only our own entry is changed, and only that of this home is taken out."""
+    if owner == "":
+        text = f"a server that is not ours is called {ENTRY} in this file; give it another name, or remove it by hand"
+        raise CommandFailed("state.conflict", text)
+    if undo and owner is not None and Path(owner) != home.path:
+        import shlex
+
+        text = f"the entry is that of another exchange; `trunkline connect {client} --undo --home {shlex.quote(owner)}`"
+        raise CommandFailed("state.conflict", text)
 
 
 def _has_to_run(settings: CommandSettings) -> str:

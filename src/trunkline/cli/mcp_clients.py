@@ -81,6 +81,15 @@ class McpClient(NamedTuple):
             changed = json_text.with_member(text, (self.key, ENTRY), entry)
         return self._checked(text, changed)
 
+    def owner_of_entry(self, text: str) -> str | None:
+        """Which home the entry of our name is for; empty if it is none of ours, None if there is none."""
+        entry = self.servers(text).get(ENTRY)
+        if entry is None:
+            return None
+        words = [str(word) for word in entry.get("args", ())] if isinstance(entry.get("args"), list) else []
+        is_ours = "mcp" in words and "--as" in words and "--home" in words[:-1]
+        return words[words.index("--home") + 1] if is_ours else ""
+
     def without_entry(self, text: str) -> str:
         """Its file without us."""
         if self.form == "toml":
@@ -167,12 +176,21 @@ def _without_table(text: str, key: str) -> str:
     """Without our table and what belongs to it: from its head to the next one."""
     ours = re.compile(rf'[ \t]*\[[ \t]*{key}[ \t]*\.[ \t]*"?{ENTRY}"?[ \t]*(?:\.[^\]]*)?\]')
     kept: list[str] = []
-    is_ours = False
+    # Lines behind the last one of our table so far: comments there are about what follows.
+    behind: list[str] = []
+    is_ours = was_there = False
     for line in text.splitlines(keepends=True):
         if line.lstrip().startswith("["):
             is_ours = ours.match(line) is not None
+            was_there = was_there or is_ours
+            kept += [] if is_ours else behind
+            behind = []
         if not is_ours:
             kept.append(line)
-    changed = "".join(kept)
+        elif line.lstrip().startswith("#") or (behind and not line.strip()):
+            behind.append(line)
+        else:
+            behind = []
+    changed = "".join(kept + behind)
     # The empty line that was made before it.
-    return changed if len(kept) == len(text.splitlines()) else changed.rstrip() + ("\n" if changed.strip() else "")
+    return changed.rstrip() + ("\n" if changed.strip() else "") if was_there else changed

@@ -88,6 +88,7 @@ class Importer:
         self._environ = environ
         self._folder = folder
         self._home = os.path.realpath(home)
+        self._files: set[Path] = set()
 
     def servers(self, entries: Iterable[Found], taken: Iterable[str]) -> Import:
         """What becomes of these; ``taken`` are ids that are in use, whose servers are there already."""
@@ -240,7 +241,14 @@ class Importer:
         return _VARIABLE.sub(value_of, text)
 
     def _file(self, made: Imported, name: str) -> Path:
-        return self._folder / f"{made.id}.{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
+        """A file of its own: names that look alike once they are cleaned are those of two secrets."""
+        plain = f"{made.id}.{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
+        found, number = self._folder / plain, 1
+        while found in self._files:
+            number += 1
+            found = self._folder / f"{plain}-{number}"
+        self._files.add(found)
+        return found
 
 
 def _id_of(name: str) -> str:

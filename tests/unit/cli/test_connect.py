@@ -108,6 +108,38 @@ def test_a_file_that_cannot_be_read_stays_as_it_is(person: Person, name: str) ->
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
+def test_what_was_written_into_the_file_since_stays_when_our_entry_goes(person: Person) -> None:
+    file = person.file("codex", '[tui]\ntheme = "dark"\n')
+    person.run("connect", "codex")
+    file.write_text(file.read_text() + '\n# about history\n\n# and more\n[history]\npersistence = "none"\n')
+    person.run("connect", "codex", "--undo")
+    after = '[tui]\ntheme = "dark"\n\n# about history\n\n# and more\n[history]\npersistence = "none"\n'
+    assert file.read_text() == after
+    file = person.file("cursor", '{"mcpServers": {\n"a": {"command": "a"} // about a\n}}')
+    person.run("connect", "cursor")
+    comma = file.read_text().rindex("}", 0, file.read_text().rindex("}}")) + 1
+    file.write_text(file.read_text()[:comma] + ', // ours\n// about b\n"b": {}' + file.read_text()[comma:])
+    person.run("connect", "cursor", "--undo")
+    assert list(CLIENTS["cursor"].servers(file.read_text())) == ["a", "b"]
+    assert all(comment in file.read_text() for comment in ("// about a", "// about b"))
+
+
+def test_an_entry_of_our_name_that_is_not_ours_or_of_another_home_is_left_alone(person: Person) -> None:
+    text = '{"mcpServers": {"trunkline": {"command": "railways", "args": ["serve"]}}}'
+    file = person.file("cursor", text)
+    for words in ((), ("--undo",)):
+        assert "is not ours" in person.run("connect", "cursor", *words, code=2)["error"]["message"]
+    assert file.read_text() == text
+    file.unlink()
+    person.run("connect", "cursor")
+    ours = file.read_text()
+    person.home = person.folder / "other home"
+    refused = person.run("connect", "cursor", "--undo", code=2)["error"]["message"]
+    assert f"--undo --home {person.folder / 'trunkline'}" in refused
+    assert file.read_text() == ours
+    assert person.run("connect", "cursor")["changed"] is True, "another exchange may take its place"
+
+
 def test_an_inline_table_of_codex_is_left_to_its_owner(person: Person) -> None:
     text = 'mcp_servers = { other = { command = "x" } }\n'
     file = person.file("codex", text)
@@ -247,7 +279,7 @@ def test_what_people_read_of_an_import_has_no_value_of_env_or_arguments(person: 
 
 def test_a_dry_run_of_connect_shows_our_entry_and_nothing_of_others(person: Person) -> None:
     others = {"x": {"command": "x", "env": {"GITHUB_TOKEN": "correct-horse"}}}
-    ours = {"command": "old", "env": {"A": "correct-horse"}}
+    ours = {"command": "old", "args": ["--home", str(person.home), "mcp", "--as", "x"], "env": {"A": "correct-horse"}}
     for text in (
         json.dumps({"mcpServers": others}),
         json.dumps({"mcpServers": {**others, "trunkline": ours}}, indent=1),
@@ -395,6 +427,22 @@ def test_variables_are_put_in_where_they_are_no_secrets(tmp_path: Path) -> None:
     }
     assert one.secrets == {tmp_path / "x.AUTH": "Bearer correct-horse"}
     assert [remark.partition(" ")[0] for remark in one.remarks] == ["argument", "AUTH", "LOST"]
+
+
+def test_two_secrets_never_share_a_file(tmp_path: Path) -> None:
+    entries: dict[str, dict[str, Any]] = {
+        "a": {"url": "https://a.example/", "headers": {"X!Token": "one", "X#Token": "two", "b.Token": "three"}},
+        "a.b": {"url": "https://b.example/", "headers": {"Token": "four"}},
+    }
+    found = imported(entries, tmp_path).servers
+    assert sorted(secret for one in found for secret in one.secrets.values()) == ["four", "one", "three", "two"]
+    assert len({path for one in found for path in one.secrets}) == 4
+
+
+def test_what_reads_like_a_reference_is_no_way_to_files_of_others(tmp_path: Path) -> None:
+    (one,) = imported({"x": {"command": "x", "env": {"A": "file:/etc/shadow"}}}, tmp_path).servers
+    assert one.table["env"] == {"A": f"file:{tmp_path}/x.A"}
+    assert list(one.secrets.values()) == ["file:/etc/shadow"]
 
 
 @pytest.mark.parametrize("token", ["", "correct-horse"])

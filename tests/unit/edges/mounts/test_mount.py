@@ -94,6 +94,53 @@ async def test_a_changed_definition_is_held_back_also_while_it_runs() -> None:
     assert question.subject == "definition"
 
 
+async def test_a_server_answers_no_call_of_another() -> None:
+    servers = [McpServer(id=name, command=(name,)) for name in ("x", "y")]
+    exchange, x = await mounted(*servers)
+    y = Server(exchange, x._programs, "y")
+    x.comes_in(ECHO)
+    y.comes_in(ECHO)
+    for server in (x, y):
+        server.read()
+    exchange.call("mcp.x/echo", Raw(b"{}"))
+    asked = x.one()
+    for message in ({"result": {"content": []}}, {"error": {"code": 1, "message": "no"}}):
+        y.says({"jsonrpc": "2.0", "id": asked["id"], **message})
+    y.says({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": asked["id"]}})
+    assert exchange.recorded(CallSettled) == []
+    x.answers(asked, {"content": []})
+    assert exchange.recorded(CallSettled)[-1].status is Status.SUCCEEDED
+
+
+CHANGES: dict[str, object] = {
+    "description": "Echo, and more.",
+    "title": "Other",
+    "inputSchema": {"type": "object", "properties": {"a": {"description": "other"}}},
+    "outputSchema": {"type": "object", "description": "other"},
+    "annotations": {"readOnlyHint": True},
+    "annotations ": {"title": "Other", "unheardOf": True},
+    "_meta": {"note": "other"},
+    "icons": [{"src": "https://other.example/"}],
+    "execution": {"taskSupport": "required"},
+    "title ": "T" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_what_is_shown_of_a_tool_is_what_its_fingerprint_covers(name: str) -> None:
+    exchange, server = await mounted(McpServer(id="x", command=("x",), pin_definitions=False))
+    server.comes_in(ECHO)
+    before = exchange.views.tool("mcp.x/echo")
+    server.says({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+    exchange.advance(2)
+    server.answers(server.one(), {"tools": [{**ECHO, name.strip(): CHANGES[name]}]})
+    after = exchange.views.tool("mcp.x/echo")
+    assert before is not None
+    assert after is not None
+    is_same = structs.replace(before, fingerprint="") == structs.replace(after, fingerprint="")
+    assert is_same is (before.fingerprint == after.fingerprint), "nothing that is shown can change unseen"
+
+
 async def test_a_server_that_says_all_the_time_that_its_tools_changed_is_asked_once_a_second() -> None:
     exchange, server = await mounted()
     server.comes_in(ECHO)
