@@ -217,20 +217,25 @@ class Calls:
     async def _say_asked(self, request: Request, asked: Asked) -> None:
         client, step = request.client, request.step
         if step.key is None:
-            await self._awaiting.add(client.principal.identity, request.tool.tool_id, step.arguments, asked.call_id)
+            caller, tool_id = client.principal.identity, request.tool.tool_id
+            problem = await self._awaiting.add(caller, tool_id, step.arguments, asked.call_id)
+            if problem is not None:
+                # Not told to make it again: what would be known by is not on disk.
+                await self._refuse(request, INTERNAL_ERROR, f"{problem.code}: {problem.message}")
+                return
         url = request.url(asked)
         if client.opens_urls and client.is_modern:
             line = messages.result_line(request.request_id, client.wording.input_required(asked, url))
         elif client.opens_urls:
             code, text = messages.URL_ELICITATION_REQUIRED, "a person has to approve this call first"
-            line = messages.error_line(request.request_id, code, text, translate.elicitations(asked, url))
+            line = messages.error_line(request.request_id, code, text, client.wording.elicitations(asked, url))
             if client.session_id:
                 self.completions.asked(client.principal.identity, client.session_id, asked.approval_id)
         elif request.shown is None:
             line = messages.result_line(request.request_id, client.wording.told_to_wait(asked, url))
         else:
             text = f"a person has to approve this first: `trunkline approve {asked.approval_id}`, or {url}"
-            line = messages.error_line(request.request_id, INTERNAL_ERROR, text)
+            line = messages.error_line(request.request_id, INTERNAL_ERROR, client.wording.hinted(text))
         await request.out.say(line)
 
     async def _say_gone(self, request: Request, view: CallView | None) -> None:

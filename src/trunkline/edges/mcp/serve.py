@@ -64,6 +64,7 @@ class McpDoor:
         calls: Calls,
         session_ids: SessionIds,
         version: str,
+        home: str,
     ) -> None:
         self._feed = feed
         self._requests = requests
@@ -75,8 +76,8 @@ class McpDoor:
         self._throttle = Throttle(feed, EDGE)
         self._incoming = Shares()
         self._unread = Shares()
-        self._handshake_wording = Wording(version, is_modern=False)
-        self._modern_wording = Wording(version, is_modern=True)
+        self._handshake_wording = Wording(version, is_modern=False, home=home)
+        self._modern_wording = Wording(version, is_modern=True, home=home)
         self.door = Door((PATH,), self, own_gate=True, edge=EDGE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

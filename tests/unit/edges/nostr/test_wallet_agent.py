@@ -278,7 +278,7 @@ def test_the_question_says_whether_the_invoice_names_the_job_and_the_receipt_wha
         shop.market.answer(ANNA, GOOD)
         reader = shop.market.exchange.ledger.reader
         [found] = [proving.prove(on_record.evidence(reader, one)) for one in on_record.listed(reader)]
-            assert [text.partition(":")[0] for text in found.untied] == ([] if names_job else ["invoice"])
+        assert [text.partition(":")[0] for text in found.untied] == ([] if names_job else ["invoice"])
 
 
 def test_a_crash_between_verdict_and_release_ends_in_the_release_and_its_receipt(
