@@ -24,7 +24,8 @@ from trunkline.config import Ossa
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.offers import LEAST_TOOL_BYTES, JudgingBudget
 from trunkline.edges.ossa import messages, sealing, signing, translate
-from trunkline.edges.ossa.asking import COMMANDS, Command
+from trunkline.edges.ossa.asked import Command
+from trunkline.edges.ossa.asking import COMMANDS
 from trunkline.edges.ossa.attachment import Way
 from trunkline.edges.ossa.earlier import EarlierCalls
 from trunkline.edges.ossa.identity import Identities, Known

@@ -28,7 +28,6 @@ from websockets.frames import CloseCode
 from trunkline.edges.background import Background
 from trunkline.edges.bearer import Throttle
 from trunkline.edges.bodies import BadRequest, read_body
-from trunkline.edges.listener import when_closed
 from trunkline.edges.ossa.identity import Known
 from trunkline.edges.ossa.messages import (
     ACK,
@@ -47,6 +46,7 @@ from trunkline.edges.ossa.peer import DISCONNECTED, OssaPeer
 from trunkline.edges.ossa.peers import OssaPeers
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.ossa.translate import EDGE
+from trunkline.edges.request_scope import when_closed
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.edges.websocket import GOODBYE_S, close_quietly
 
