@@ -97,8 +97,10 @@ def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:
 
 
 def _placed_server(server: McpServer, folder: Path) -> McpServer:
+    secret = secret_references.placed({"": server.oauth.client_secret}, folder)[""]
     return structs.replace(
         server,
+        oauth=structs.replace(server.oauth, client_secret=secret),
         cwd=str(folder / server.cwd),
         env=secret_references.placed(server.env, folder),
         headers=secret_references.placed(server.headers, folder),

@@ -24,6 +24,7 @@ from trunkline.config import (
     AgentProcess,
     Jobs,
     McpServer,
+    McpSignIn,
     Nostr,
     Notify,
     Profile,
@@ -288,6 +289,8 @@ def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str
         if server.url is None:
             if server.headers:
                 yield ("mcp", index, "headers"), "has no effect without `url`"
+            if server.oauth != McpSignIn():
+                yield ("mcp", index, "oauth"), "has no effect without `url`"
         else:
             yield from _remote_problems(("mcp", index), server, server.url)
 
@@ -306,6 +309,22 @@ def _remote_problems(key: KeyPath, server: McpServer, url: str) -> Iterator[tupl
             yield (*key, "headers", name), "expected printable ASCII"
         elif problem := problem_of(value):
             yield (*key, "headers", name), problem
+    yield from _sign_in_problems((*key, "oauth"), server.oauth)
+
+
+def _sign_in_problems(key: KeyPath, oauth: McpSignIn) -> Iterator[tuple[KeyPath, str]]:
+    for name in ("client_id", "client_secret", "scope"):
+        value: str = getattr(oauth, name)
+        if not value.isascii() or not value.isprintable():
+            yield (*key, name), "expected printable ASCII"
+    if oauth.client_secret and not oauth.client_id:
+        yield (*key, "client_secret"), "has no effect without `client_id`"
+    elif oauth.client_secret and not oauth.issuer:
+        yield (*key, "client_secret"), "expected `issuer` beside it: else whoever the server names would be shown it"
+    if problem := problem_of(oauth.client_secret):
+        yield (*key, "client_secret"), problem
+    if oauth.issuer and not _is_told_safely(oauth.issuer):
+        yield (*key, "issuer"), "expected https://HOST[:PORT][/PATH] without a user, or http:// on this machine"
 
 
 def _profile_problems(profiles: tuple[Profile, ...]) -> Iterator[tuple[KeyPath, str]]:

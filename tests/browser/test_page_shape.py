@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import PAGE_FOLDER, WAIT_MS, visit
 from tests.browser.crowded import look
+from tests.npm import installed, npm_of
 from tests.running import RawAgent, Running, attached
 from trunkline.entries import AnyEntry
 
@@ -209,15 +208,7 @@ def test_light_and_dark_follow_the_system_until_somebody_chooses(context: Browse
 @pytest.fixture(scope="module")
 def axe(node: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """axe-core as the lock names it; left out where no registry can be reached."""
-    folder = tmp_path_factory.mktemp("axe")
-    for name in ("package.json", "package-lock.json", ".npmrc"):
-        shutil.copy(Path(__file__).with_name("axe") / name, folder)
-    npm = Path(node).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    command = (node, str(npm), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent")
-    try:
-        subprocess.run(command, cwd=folder, capture_output=True, timeout=60, check=True)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-        pytest.skip("axe-core cannot be fetched here")
+    folder = installed(npm_of(node), Path(__file__).with_name("axe"), tmp_path_factory.mktemp("axe"), "axe-core")
     return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text()
 
 

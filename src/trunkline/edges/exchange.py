@@ -100,6 +100,14 @@ class ReceiptView(Struct, frozen=True, omit_defaults=True):
 AgentAction = Literal["start", "stop", "restart"]
 
 
+class SignInAddress(Struct, frozen=True):
+    """What a person opens to sign in for an agent, who signs him in, and for how long that is waited for."""
+
+    url: str
+    issuer: str
+    expires_s: float
+
+
 class Feed(Protocol):
     """What a conversation needs: time, a number, a way to say what happened."""
 
@@ -242,6 +250,9 @@ class Views(Protocol):
     def recorded(self, first: int, last: int) -> list[bytes]:
         """The masked entries from one number to another that are on disk, as JSON; without those of closed parts."""
 
+    def has_correlation(self, correlation_id: str, last: int) -> bool:
+        """Whether something is recorded under a correlation up to this entry: one look into an index."""
+
     def trajectory(self, correlation_id: str) -> Iterator[bytes]:
         """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it."""
 
@@ -317,6 +328,18 @@ class Operator(Protocol):
 
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Start, stop or restart an agent that the exchange launches; False if there is none of this id."""
+
+    async def sign_in(self, agent_id: str, base: str) -> SignInAddress | None:
+        """Where a person signs in for an agent that wants it; None if there is none of this id.
+
+        ``base`` is where his browser finds us, without a path. ``SignInRefused`` says why it cannot be done.
+        """
+
+    def sign_in_state(self, agent_id: str) -> str | None:
+        """How that is going: ``waiting``, ``done`` or why not; empty if nobody has begun."""
+
+    async def sign_out(self, agent_id: str) -> bool:
+        """Forget it; False if there is none of this id."""
 
     def agent_log(self, agent_id: str, count: int) -> list[str] | None:
         """The last lines that an agent printed, secrets masked; None if there is no log of such an agent."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trunkline import standing_rules
 from trunkline.edges.edge import TokenKind
-from trunkline.edges.exchange import AgentAction, Operator, Watcher
+from trunkline.edges.exchange import AgentAction, Operator, SignInAddress, Watcher
 from trunkline.host.anchoring import Anchoring
 from trunkline.host.edges import Edges
 from trunkline.host.runner import Runner
@@ -104,6 +104,18 @@ class Operating(Operator):
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Start, stop or restart an agent that the exchange launches."""
         return self._steer(agent_id, action)
+
+    async def sign_in(self, agent_id: str, base: str) -> SignInAddress | None:
+        """Where a person signs in for an agent."""
+        return await self._edges.sign_in(agent_id, base)
+
+    def sign_in_state(self, agent_id: str) -> str | None:
+        """How that is going."""
+        return self._edges.sign_in_state(agent_id)
+
+    async def sign_out(self, agent_id: str) -> bool:
+        """Forget it."""
+        return await self._edges.sign_out(agent_id)
 
     def agent_log(self, agent_id: str, count: int) -> list[str] | None:
         """The last lines that an agent printed."""

@@ -257,6 +257,10 @@ class Reading(Views):
         """The masked entries from one number to another that are on disk."""
         return list(self._reader.lines(first, last))
 
+    def has_correlation(self, correlation_id: str, last: int) -> bool:
+        """Whether something is recorded under a correlation up to this entry."""
+        return any(number <= last for number in self._reader.by_correlation(correlation_id)[:1])
+
     def trajectory(self, correlation_id: str) -> Iterator[bytes]:
         """A correlation as REPLAY.jsonl v1, line by line as it is read."""
         return export.trajectory(self._reader, correlation_id)

@@ -285,6 +285,13 @@ class Reader:
         rows = self._rows("SELECT n FROM steps WHERE subject = ? ORDER BY n", subject)
         return [number for (number,) in rows if isinstance(number, int)]
 
+    def subjects(self, beginning: str) -> list[str]:
+        """What ``steps`` has something of whose name begins like this."""
+        rows = self._rows(
+            "SELECT DISTINCT subject FROM steps WHERE subject >= ? AND subject < ?", beginning, f"{beginning}\U0010ffff"
+        )
+        return [subject for (subject,) in rows if isinstance(subject, str)]
+
     def settled(self, call: int) -> int | None:
         """The number of the entry that settled a call."""
         number = self._value("SELECT n FROM settled WHERE call = ?", call)

@@ -28,7 +28,7 @@ from trunkline.edges.client import EXPECTED_ENDPOINT, endpoint_of
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import KeyTerms, one_of
 from trunkline.edges.exchange import AgentAction, Feed, Operator, Views
-from trunkline.edges.http import messages, metrics, translate
+from trunkline.edges.http import messages, metrics, sign_ins, translate
 from trunkline.edges.http.calls import NewCall
 from trunkline.edges.http.gate import Gate
 from trunkline.edges.http.page import PAGE, PAGE_HEADERS
@@ -112,6 +112,7 @@ class Api:
                 f"/v1/agents/{{agent_id}}/{one}": {"POST": (OPERATOR, self._steers(one))}
                 for one in get_args(AgentAction)
             },
+            **sign_ins.table(self._operator, OPERATOR),
             "/v1/agents/{agent_id}/logs": {"GET": (OPERATOR, self.agent_log)},
             "/v1/tools": {"GET": (ANYBODY, self.tools)},
             "/v1/calls": {"GET": (ANYBODY, self.calls), "POST": (ANYBODY, _past_the_router)},

@@ -16,14 +16,15 @@ from msgspec import Struct
 from starlette.types import Scope
 
 from trunkline.edges.exchange import Feed, Timer, Views
-from trunkline.edges.listener import when_closed, when_lost
 from trunkline.edges.mcp import messages, translate
 from trunkline.edges.mcp.answering import Answering
 from trunkline.edges.mcp.awaiting import Awaiting
 from trunkline.edges.mcp.catalogue import Listed
+from trunkline.edges.mcp.completions import Completions
 from trunkline.edges.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, BadMessage, Id
 from trunkline.edges.mcp.session import CallTool, Client
 from trunkline.edges.mcp.translate import Asked, Outcome, outcome_of
+from trunkline.edges.request_scope import when_closed, when_lost
 from trunkline.edges.server_events import PING_S
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Requests, Waiting, ask
 from trunkline.effects import Answer, Progress, Wait
@@ -64,6 +65,7 @@ class Calls:
         self._views = views
         self._requests = requests
         self._awaiting = awaiting
+        self.completions = Completions(feed, views)
         # Requests of sessions that wait for an outcome: these can be canceled by their ids.
         self._open: dict[tuple[str, Id], Waiting] = {}
         self._canceled: set[tuple[str, Id]] = set()
@@ -222,6 +224,8 @@ class Calls:
         elif client.opens_urls:
             code, text = messages.URL_ELICITATION_REQUIRED, "a person has to approve this call first"
             line = messages.error_line(request.request_id, code, text, translate.elicitations(asked, url))
+            if client.session_id:
+                self.completions.asked(client.principal.identity, client.session_id, asked.approval_id)
         elif request.shown is None:
             line = messages.result_line(request.request_id, client.wording.told_to_wait(asked, url))
         else:

@@ -78,6 +78,10 @@ WAYS = [
     Way("POST", "/v1/approvals/{approval_id}/rule", {"rule": "x"}, 409, "operator"),
     # Nothing was launched here, so nothing has a log.
     Way("GET", "/v1/agents/{agent_id}/logs", None, 404, "operator"),
+    # Nor does anybody sign in for one.
+    Way("POST", "/v1/agents/{agent_id}/sign-in", None, 404, "operator"),
+    Way("GET", "/v1/agents/{agent_id}/sign-in", None, 404, "operator"),
+    Way("DELETE", "/v1/agents/{agent_id}/sign-in", None, 404, "operator"),
     Way("GET", "/v1/status", None, 200, "operator"),
     Way("GET", "/v1/ledger?call_id={call_id}", None, 200, "operator"),
     Way("POST", "/v1/ledger/verify", None, 202, "operator"),

@@ -157,6 +157,36 @@ async def test_requests_without_a_handshake_say_version_method_and_name_in_heade
     assert "mcp-session-id" not in call
 
 
+@pytest.mark.parametrize("era", ["2026-07-28", "2025-11-25"])
+async def test_arguments_that_a_schema_wants_in_headers_are_there_in_the_era_that_has_them(
+    server: HttpServer, era: str
+) -> None:
+    region = {"type": "string", "x-mcp-header": "Region"}
+    wrong = {"type": "object", "properties": {"a": {"type": "array", "items": region}}}
+    tools = [
+        {**ECHO, "inputSchema": {"type": "object", "properties": {"region": region}}},
+        {**ECHO, "name": "wrong", "inputSchema": wrong},
+    ]
+    if era == "2025-11-25":
+        with_handshake(server)
+    server.on["tools/list"] = answer({"tools": tools})
+    server.on["tools/call"] = answer({"content": []})
+    async with Mounting(server.url) as mounting:
+        await mounting.ready()
+        is_modern = era == "2026-07-28"
+        assert (mounting.exchange.views.tool("mcp.x/wrong") is None) is is_modern
+        made = mounting.exchange.call("mcp.x/echo", Raw('{"region":"Zürich"}'.encode()))
+        await mounting.until(lambda: made.answer is not None)
+        assert made.outcome.status is Status.SUCCEEDED
+        call = next(request.headers for request in server.got if request.message.get("method") == "tools/call")
+        assert call.get("mcp-param-region") == ("=?base64?WsO8cmljaA==?=" if is_modern else None)
+        count = len(server.got)
+        made = mounting.exchange.call("mcp.x/echo", Raw(b'{"region":"%b"}' % (b"x" * 5000)))
+        await mounting.until(lambda: made.answer is not None)
+        assert made.code == ("tool.invalid_input" if is_modern else None)
+        assert (len(server.got) == count) is is_modern, "nothing was sent"
+
+
 async def test_a_session_is_named_in_each_request_heard_by_itself_and_ended(server: HttpServer) -> None:
     with_handshake(server)
     changed = 'data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
@@ -172,6 +202,17 @@ async def test_a_session_is_named_in_each_request_heard_by_itself_and_ended(serv
     }
     first = server.methods().index("tools/list")
     assert server.methods().index("notifications/initialized") < first, "nothing before the handshake is done"
+
+
+async def test_a_proxy_of_the_environment_is_not_followed_and_that_is_said(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    async with Mounting(server.url) as mounting:
+        await mounting.ready()
+        [warning] = mounting.exchange.edges.warnings()
+        assert warning.startswith("HTTPS_PROXY is not followed: mcp.x")
 
 
 async def test_a_session_that_the_server_forgot_is_begun_anew(server: HttpServer) -> None:
@@ -247,10 +288,11 @@ async def test_a_server_that_went_away_fails_what_was_not_sent_and_is_connected_
         assert "cannot be reached" in mounting.view.note
 
 
-async def test_a_server_that_wants_a_token_says_so(server: HttpServer) -> None:
+async def test_a_server_that_wants_another_token_than_the_configured_one_says_so(server: HttpServer) -> None:
     server.on["server/discover"] = lambda _: status(401)
-    async with Mounting(server.url) as mounting:
+    async with Mounting(server.url, headers={"authorization": "Bearer wrong"}) as mounting:
         await mounting.until(lambda: "HTTP 401" in mounting.view.note)
+        assert mounting.view.state != "signed-out", "nobody can sign in there"
 
 
 async def test_a_secret_is_in_the_header_and_a_missing_one_keeps_it_off(

@@ -18,7 +18,7 @@ const MAX_SETTLED = 4000;
 // A burst of changes asks the exchange once.
 const REFETCH_MS = 250;
 // What is on record as a notice and is nobody's fault.
-const ORDINARY = new Set(["console.signed_in", "console.signed_out"]);
+const ORDINARY = new Set(["console.signed_in", "console.signed_out", "mounts.signed_in", "mounts.signed_out"]);
 const OPEN = ["running", "queued", "waiting_approval"];
 
 // Calls that ended a moment ago: a list that was asked for before may still show them as open.

@@ -11,6 +11,7 @@ import { chainOf, diffBlock, doing, empty, heading, marked, notify, toolName } f
 import { on, refetch, state } from "../store.js";
 import { rulePanel } from "./allow.js";
 import { lastTime } from "./last_time.js";
+import { signedOut, signInCard } from "./sign_in.js";
 
 const SUBJECTS = { manifest: "permissions for an agent", definition: "a changed definition", directive: "a stated intent" };
 
@@ -19,7 +20,8 @@ export function show(root, words, _parameters, signal) {
   const list = h("div", { class: "stack" });
   const bulk = h("div", { class: "sheet bulk", hidden: true, role: "group", aria: { label: "Selected questions" } });
   const title = heading("Approvals", h("span", { class: "muted", id: "approvals-count" }), h("span", { class: "push" }, notifyButton()));
-  fill(root, title, h("div", { id: "one" }), h("div", { id: "told", class: "stack", aria: { live: "polite" } }), list, bulk,
+  const signIns = h("div", { class: "stack" });
+  fill(root, title, h("div", { id: "one" }), h("div", { id: "told", class: "stack", aria: { live: "polite" } }), signIns, list, bulk,
     h("p", { class: "muted small keys", style: { "margin-top": "14px" } }, h("kbd", null, "j"), " ", h("kbd", null, "k"), " move, ", h("kbd", null, "a"), " approve, ",
       h("kbd", null, "d"), " deny with a reason, ", h("kbd", null, "x"), " select"));
 
@@ -65,16 +67,19 @@ export function show(root, words, _parameters, signal) {
     }
     drawBulk();
   };
+  const drawSignIns = () => keyed(signIns, signedOut(), (one) => one.agent_id, (one) => signInCard(one.agent_id), () => {});
   const keys = (event) => onKey(event, list);
-  root.addEventListener("keydown", keys);
-  const end = on("questions", draw);
+  // On all of the page: who arrives by a link has the focus elsewhere, and j brings it to a question.
+  document.addEventListener("keydown", keys);
+  const ends = [on("questions", draw), on("agents", drawSignIns)];
   const tick = setInterval(draw, 5000);
   signal.addEventListener("abort", () => {
-    end();
+    for (const end of ends) end();
     clearInterval(tick);
-    root.removeEventListener("keydown", keys);
+    document.removeEventListener("keydown", keys);
   });
   draw();
+  drawSignIns();
   if (words[0]) showNamed(document.getElementById("one"), words[0], signal);
 }
 
@@ -210,7 +215,7 @@ function toggleRule(button, place, question) {
 function onKey(event, list) {
   if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
   const cards = [...list.querySelectorAll(".question")];
-  const here = event.target.closest(".question");
+  const here = event.target.closest?.(".question");
   const at = cards.indexOf(here);
   if (event.key === "j" || event.key === "k") {
     cards[Math.max(0, Math.min(cards.length - 1, event.key === "j" ? at + 1 : at - 1))]?.focus();
