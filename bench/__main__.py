@@ -3,11 +3,10 @@
     python -m bench [--quick] [--only NAME]... [--save] [--page] [--picture FILE]
     python -m bench --show FILE [--page] [--picture FILE]
 
-``--only`` takes a section (ratios, http, pieces, memory, agents, herd, entries, spaces, chiffon, ossa, trajectories,
-mounts, flat) or a row of the table of ratios (read-only, nats, …; the bare relay is always beside it) and may be
-repeated.
-``flat``, a million calls, runs only when it is asked for. Progress goes to standard error, the tables to standard
-output. All processes end with the run, Ctrl-C included.
+``--only`` takes a section (ratios, http, pieces, memory, agents, herd, entries, spaces, chiffon, ossa, nostr,
+trajectories, mounts, console, flat) or a row of the table of ratios (read-only, nats, …; the bare relay is always
+beside it) and may be repeated. ``flat``, a million calls, runs only when it is asked for. Progress goes to standard
+error, the tables to standard output. All processes end with the run, Ctrl-C included.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from bench import chiffon, growth, memory, mounts, ossa, pieces, ratios, spaces, trajectories
+from bench import chiffon, growth, memory, mounts, nostr, ossa, pages, pieces, ratios, spaces, trajectories
 from bench.children import ROOT, Failed
 from bench.contenders import CONTENDERS, HTTP_CONTENDERS, RELAY
 from bench.machine import machine
@@ -46,8 +45,10 @@ SECTIONS: Final = (
     "spaces",
     "chiffon",
     "ossa",
+    "nostr",
     "trajectories",
     "mounts",
+    "console",
     "flat",
 )
 # A million calls take longer than all the rest.
@@ -111,10 +112,14 @@ def measure(stage: Stage, results: Results, only: Sequence[str]) -> None:
         results.chiffon = chiffon.measure(stage)
     if "ossa" in wanted:
         results.ossa = ossa.measure(stage)
+    if "nostr" in wanted:
+        results.nostr = nostr.measure(stage)
     if "trajectories" in wanted:
         results.trajectories = trajectories.measure(stage)
     if "mounts" in wanted:
         results.mounts = mounts.measure(stage)
+    if "console" in wanted:
+        results.console = pages.measure(stage)
     if "flat" in wanted:
         results.flat = memory.measure_flat(stage)
 

@@ -230,6 +230,43 @@ class Ossa(Struct, frozen=True):
         return percentile(self.signed_us, 50) - percentile(self.unsigned_us, 50)
 
 
+class Watched(Struct, frozen=True):
+    """Pages that watch while calls run: how long entries take to them, and what is left of the calls' rate."""
+
+    pages: int
+    calls_a_second: float
+    # The same with nobody watching.
+    alone_a_second: float
+    median_ms: float
+    high_ms: float
+
+    @property
+    def kept(self) -> float:
+        """The part of the calls' rate that is left."""
+        return self.calls_a_second / self.alone_a_second
+
+
+class Console(Struct, frozen=True):
+    """Pages that watch, the weight of all files of the page, and the first paint in a new profile each time."""
+
+    watched: Watched
+    page_bytes: int
+    # Empty where there is no browser.
+    paint_ms: tuple[float, ...]
+
+
+class Jobs(Struct, frozen=True):
+    """Microseconds from a request to its result over Nostr, and of three events through the same relay; by round."""
+
+    job_us: tuple[float, ...]
+    events_us: tuple[float, ...]
+
+    @property
+    def ratio(self) -> Spread:
+        """A job to the three events."""
+        return Spread.of([job / events for job, events in zip(self.job_us, self.events_us, strict=True)])
+
+
 class Middle(Struct, frozen=True):
     """What is between a caller of MCP and a server: calls a second, and its CPU for one of them, in each round."""
 
@@ -314,6 +351,8 @@ class Results(Struct, omit_defaults=True):
     chiffon: Chiffon | None = None
     ossa: Ossa | None = None
     trajectories: Trajectories | None = None
+    console: Console | None = None
+    nostr: Jobs | None = None
     mounts: Mounts | None = None
 
     def rates(self, contender: str, load: Load) -> tuple[float, ...]:

@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -35,6 +36,9 @@ FIRST_SEED: Final = 1000
 PROGRESS_S: Final = 15.0
 # What a job may take to end what it started, once the run is over for a reason from outside.
 CLEAN_UP_S: Final = 10.0
+
+# Pages of the allocator and of SQLite, and what is remembered of the last few thousand strangers.
+MOST_GROWTH_BYTES: Final = 16_777_216
 
 # How many cases a job judged, and what there is to say of them.
 Outcome = int | tuple[int, str]
@@ -69,13 +73,21 @@ def spaces9(seed: int) -> int:
         return trial(folder / "home", seed, 10)
 
 
-def money9(seed: int) -> int:
-    """P-B15: ten kills of an exchange in the middle of payments."""
+def money9(seed: int) -> Outcome:
+    """P-B15: fifty kills of an exchange, at each step of a payment some."""
     from tests.crash.money9 import trial
 
     with _folder() as folder:
-        trial(folder / "home", seed, 10)
-    return 10
+        last = trial(folder / "home", seed, 50)
+    return sum(last.values()), ", ".join(f"{count} after {step}" for step, count in last.most_common())
+
+
+def money(seed: int) -> Outcome:
+    """P-B17: ten stories of an exchange that sells and buys."""
+    from tests.simulation.test_money_story import told
+
+    found = sum((told(number) for number in range(seed * 10, seed * 10 + 10)), Counter[str]())
+    return 10, ", ".join(f"{count} {end}" for end, count in sorted(found.items()))
 
 
 def power(seed: int) -> int:
@@ -241,7 +253,7 @@ def market(seed: int) -> int:
 
 
 def mounts(seed: int) -> int:
-    """P-B17: 50 stories of mounted servers at their worst."""
+    """P-B18: 50 stories of mounted servers at their worst."""
     from tests.simulation.mounts_story import judged, told
 
     for number in range(seed * 50, seed * 50 + 50):
@@ -258,6 +270,16 @@ def nostr(seed: int) -> int:
     return strangers.jobs(seed, 1_000) + strangers.frames(seed, 10_000) + strangers.bytes_of_events(seed, 4_000)
 
 
+def strangers(seed: int) -> Outcome:
+    """P-C20: 100,000 events of as many keys leave no more memory behind than what is remembered on purpose."""
+    from tests.fuzz import nostr as relays
+
+    count = 100_000
+    early, late = relays.strangers(seed, count)
+    assert late - early < MOST_GROWTH_BYTES, f"{late - early:,} bytes more after {count:,} events"
+    return count, f"{early >> 20} MiB after a tenth of them, {late >> 20} MiB after all"
+
+
 def lossy(seed: int) -> Outcome:
     """P-A1 for OSSA: 10,000 messages of each quality through a network that loses 0 to 50 %, with three kills."""
     import asyncio
@@ -266,7 +288,10 @@ def lossy(seed: int) -> Outcome:
 
     count = 10_000
     with _folder() as folder:
-        proxy = asyncio.run(qualities(folder / "home", seed=seed, count=count, loss=seed % 6 / 10, kills=3))
+        loss = seed % 6 / 10
+        proxy = asyncio.run(
+            qualities(folder / "home", seed=seed, count=count, loss=loss, kills=3, at_once=200, within_s=1800.0)
+        )
     return 3 * count, f"{proxy.dropped} of {proxy.dropped + proxy.passed} messages lost, {proxy.cut} connections cut"
 
 
@@ -322,6 +347,25 @@ def timing(seed: int) -> int:
     return judge(seed, 100_000)
 
 
+def pylon(seed: int) -> int:
+    """P-D1 for Pylon: 5,000 words of pages and app-servers, most of them wrong."""
+    from tests.fuzz import pylon as pages
+
+    pages.fuzz(seed, 5_000)
+    return 5_000
+
+
+def console(seed: int) -> Outcome:  # noqa: ARG001  the same every time
+    """P-C19: a page of 390 px with 500 agents and 100,000 calls: paged, searched, filtered; no view too wide."""
+    from tests.browser.crowded import look, own_browser
+
+    if shutil.which("chromium") is None and shutil.which("chromium-browser") is None:
+        return 0, "no chromium here"
+    with _folder() as folder, own_browser() as browser:
+        looked = look(folder / "home", browser, agents=500, calls=100_000)
+    return len(looked.steps), str(looked)
+
+
 def simulation(seed: int) -> int:
     """J: twenty runs of the whole system on fake clock, disk and network."""
     from trunkline.testing.simulation import simulate
@@ -347,6 +391,7 @@ JOBS: Final = (
     Job(kill9, "kills"),
     Job(power, "disks"),
     Job(money9, "kills"),
+    Job(money, "stories"),
     Job(failure, "failed operations"),
     Job(damage, "flipped bytes"),
     Job(stop, "stops"),
@@ -374,8 +419,11 @@ JOBS: Final = (
     Job(ossa, "OSSA messages"),
     Job(market, "words of providers"),
     Job(nostr, "words of strangers"),
+    Job(strangers, "events of strangers"),
     Job(mounts, "stories of mounted servers"),
     Job(lossy, "messages over a bad network"),
+    Job(pylon, "words of pages and app-servers"),
+    Job(console, "steps at a full page"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )
 

@@ -509,6 +509,11 @@ class Config(Sections, frozen=True, kw_only=True):
         """Whether an input that does not match its tool's schema is refused, or only remarked on."""
         return self.opensentience.schema_validation == "strict"
 
+    @property
+    def chain(self) -> NostrChain:
+        """Which payments on Bitcoin's chain are believed."""
+        return self.nostr.chain
+
     def hub_settings(self) -> HubSettings:
         """What the hub goes by."""
         return HubSettings(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.npm import installed, npm_of
 from tests.peers.mcp_token_proxy import AGENT, token_proxy
 from tests.peers.test_chiffon_example import playbook_agent, steps
 from tests.peers.test_ossa_example import started
@@ -35,19 +35,10 @@ TEXT = "com_example_conformance__test_simple_text"
 @pytest.fixture(scope="module")
 def packages(node: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages that the lock names, as they were published; left out where no registry can be reached."""
-    folder = tmp_path_factory.mktemp("npm")
-    for name in ("package.json", "package-lock.json", ".npmrc"):
-        shutil.copy(PACKAGES / name, folder)
-    npm = Path(node).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     # Not `ci`: it wants packages for every platform in the lock, and some registries have only their own.
-    command = [node, str(npm), "install", "--omit=optional", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
-    try:
-        subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=150)
-    except subprocess.TimeoutExpired:
-        pytest.skip("the inspector and the conformance suite cannot be fetched here")
-    if not (folder / "node_modules" / "@modelcontextprotocol" / "conformance").exists():
-        pytest.skip("the inspector and the conformance suite cannot be fetched here")
-    return folder
+    words = ("install", "--omit=optional")
+    needed = "@modelcontextprotocol/conformance"
+    return installed(npm_of(node), PACKAGES, tmp_path_factory.mktemp("npm"), needed, *words, timeout_s=150)
 
 
 @pytest.fixture(scope="module")

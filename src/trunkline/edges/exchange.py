@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from trunkline.edges.edge import TokenKind
 from trunkline.effects import ToSession
@@ -66,6 +67,33 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Do not do it."""
+
+
+class ReceiptView(Struct, frozen=True, omit_defaults=True):
+    """A receipt as it is shown: itself, its place on record, the call that was paid for, and whether it holds.
+
+    ``whole`` means that all ``links`` hold, but for what ``unproved`` names; ``broken`` that ``link`` is the first that
+    does not, for this ``reason``.
+    """
+
+    receipt: Raw
+    receipt_hash: str
+    entry: int
+    at: str
+    status: Literal["whole", "broken"]
+    call_id: str | None = None
+    links: tuple[str, ...] = ()
+    unproved: tuple[str, ...] = ()
+    link: str = ""
+    reason: str = ""
+
+    def with_links(self, links: tuple[str, ...], unproved: tuple[str, ...]) -> ReceiptView:
+        """The same, and it holds."""
+        return replace(self, status="whole", links=links, unproved=unproved)
+
+    def with_broken(self, link: str, reason: str) -> ReceiptView:
+        """The same, and it does not."""
+        return replace(self, status="broken", link=link, reason=reason)
 
 
 # What a person may have done to an agent's process.
@@ -222,11 +250,17 @@ class Views(Protocol):
     def recorded(self, first: int, last: int) -> list[bytes]:
         """The masked entries from one number to another that are on disk, as JSON; without those of closed parts."""
 
+    def has_correlation(self, correlation_id: str, last: int) -> bool:
+        """Whether something is recorded under a correlation up to this entry: one look into an index."""
+
     def trajectory(self, correlation_id: str) -> Iterator[bytes]:
         """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it."""
 
     def receipts(self, limit: int, before: int | None) -> tuple[list[Raw], int | None]:
         """Receipts on record as JSON, newest first, and where the next page starts."""
+
+    async def receipt(self, receipt_id: str) -> ReceiptView | None:
+        """One receipt with its links followed, as far as they hold; None if there is none of this id."""
 
     def credential(self, edge: str, token_sha256: str) -> TokenView | None:
         """The standing credential that is known by this hash and good for this edge; None also for a revoked one.
@@ -284,6 +318,12 @@ class Operator(Protocol):
         and which cannot start, with the reason.
 
         ``ConfigError`` if it cannot be used, and then nothing changed.
+        """
+
+    def verify_record(self) -> bool:
+        """Begin to walk through the whole record beside the work; ``status`` says how far it was proved.
+
+        False if a walk is under way, or the record cannot be walked here.
         """
 
     def steer(self, agent_id: str, action: AgentAction) -> bool:

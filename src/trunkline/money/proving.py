@@ -56,7 +56,7 @@ class Evidence(Struct, frozen=True):
 
 
 class Proved(Struct, frozen=True):
-    """A receipt that holds, and what of it could not be computed because its content is not on record."""
+    """A receipt that holds, and what of it is not proved: content that is not on record, a payee's mere word."""
 
     receipt: Receipt
     links: tuple[str, ...]
@@ -69,11 +69,11 @@ def prove(given: Evidence, verifiers: Mapping[RailName, Verify] = VERIFIERS) -> 
     ``verifiers`` judge the proof of each rail. Some know more than the receipt says: which blocks are of the chain.
     """
     receipt = _receipt(given)
-    _payment(receipt, given, verifiers)
+    unproved = _payment(receipt, given, verifiers)
     # Before the session that names it: where the rules were changed, that is what is said.
     _policy(receipt, given)
     call = _trajectory(receipt, given.trajectory)
-    unproved = _job(receipt, call)
+    unproved += _job(receipt, call)
     return Proved(receipt, LINKS, unproved)
 
 
@@ -90,7 +90,8 @@ def _receipt(given: Evidence) -> Receipt:
     return found
 
 
-def _payment(receipt: Receipt, given: Evidence, verifiers: Mapping[RailName, Verify]) -> None:
+def _payment(receipt: Receipt, given: Evidence, verifiers: Mapping[RailName, Verify]) -> tuple[str, ...]:
+    """That it was paid; what of that is only the payee's word."""
     verify = verifiers.get(receipt.rail)
     if verify is None:
         raise Broken("payment", f"rail: proofs of {receipt.rail} cannot be checked here")
@@ -100,6 +101,7 @@ def _payment(receipt: Receipt, given: Evidence, verifiers: Mapping[RailName, Ver
         verify(receipt.payment_proof, due)
     except NotPaid as error:
         raise Broken("payment", str(error)) from None
+    return lightning.unproved(due) if receipt.rail == "lightning" else ()
 
 
 def _trajectory(receipt: Receipt, lines: Sequence[bytes]) -> events.ToolCall:

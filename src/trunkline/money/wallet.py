@@ -174,9 +174,12 @@ encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(Step).decode
 
 
+SUBJECTS: Final = "wallet-"
+
+
 def subject_of(generation: int) -> str:
     """Where on record the steps of a generation are: each begins with what was carried over from the one before."""
-    return f"wallet-{generation}"
+    return f"{SUBJECTS}{generation}"
 
 
 def generation_of(subject: str) -> int:

@@ -133,7 +133,9 @@ class Api:
             "/v1/status": {"GET": (OPERATOR, self.status)},
             "/v1/watch": {"GET": (OPERATOR, self.watch)},
             "/v1/receipts": {"GET": (OPERATOR, self.receipts)},
+            "/v1/receipts/{receipt_id}": {"GET": (OPERATOR, self.receipt)},
             "/v1/ledger": {"GET": (OPERATOR, self.ledger)},
+            "/v1/ledger/verify": {"POST": (OPERATOR, self.verify)},
             "/v1/ledger/{correlation_id:path}/replay.jsonl": {"GET": (OPERATOR, self.replay)},
         }
 
@@ -418,6 +420,12 @@ class Api:
         found, following = self._views.receipts(limit, number_of(request, "before", 1, 2**53))
         return json_answer({"receipts": found, "next": following})
 
+    async def receipt(self, request: Request) -> Response:
+        """``GET /v1/receipts/{receipt_id}``: one, with every link followed and every hash computed just now."""
+        name: str = request.path_params["receipt_id"]
+        found = await self._views.receipt(name)
+        return refusal(fault("not_found", "no such receipt")) if found is None else json_answer(found)
+
     async def policy(self, _: Request) -> Response:
         """``GET /v1/policy``: the rules in force, in the order in which they are tried."""
         return json_answer(self._operator.policy())
@@ -469,6 +477,10 @@ class Api:
             raise BadRequest(400, "give one of call_id and correlation_id")
         found = self._views.entries(call_id=call_id, correlation_id=correlation_id)
         return json_answer({"entries": [Raw(entry) for entry in found]})
+
+    async def verify(self, _: Request) -> Response:
+        """``POST /v1/ledger/verify``: a walk through the whole record; ``entries_verified`` of the status follows."""
+        return json_answer({"begun": self._operator.verify_record()}, 202)
 
     async def replay(self, request: Request) -> ASGIApp:
         """``GET /v1/ledger/{correlation}/replay.jsonl``: the trajectory, one line after the other as it is read."""

@@ -16,7 +16,6 @@ from msgspec import Struct
 from starlette.types import Scope
 
 from trunkline.edges.exchange import Feed, Timer, Views
-from trunkline.edges.listener import when_closed, when_lost
 from trunkline.edges.mcp import messages, translate
 from trunkline.edges.mcp.answering import Answering
 from trunkline.edges.mcp.awaiting import Awaiting
@@ -25,6 +24,7 @@ from trunkline.edges.mcp.completions import Completions
 from trunkline.edges.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, BadMessage, Id
 from trunkline.edges.mcp.session import CallTool, Client
 from trunkline.edges.mcp.translate import Asked, Outcome, outcome_of
+from trunkline.edges.request_scope import when_closed, when_lost
 from trunkline.edges.server_events import PING_S
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Requests, Waiting, ask
 from trunkline.effects import Answer, Progress, Wait

@@ -18,7 +18,6 @@ from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
 from trunkline.edges.bodies import BadRequest, read_body
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed, Views
-from trunkline.edges.listener import when_closed
 from trunkline.edges.mcp import messages, session
 from trunkline.edges.mcp.answering import Answering, Header
 from trunkline.edges.mcp.calls import Calls, Request
@@ -41,6 +40,7 @@ from trunkline.edges.mcp.resources import FileCall, Resources
 from trunkline.edges.mcp.session import CallTool, Client
 from trunkline.edges.mcp.session_ids import SessionIds
 from trunkline.edges.mcp.translate import EDGE, Wording
+from trunkline.edges.request_scope import when_closed
 from trunkline.edges.server_events import PING_S
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, Requests, stored

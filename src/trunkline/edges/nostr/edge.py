@@ -20,8 +20,8 @@ from trunkline.edges.nostr.keys import own_signer
 from trunkline.edges.nostr.money import Money
 from trunkline.edges.nostr.offer import Offer
 from trunkline.edges.nostr.provider import EDGE, Provider
-from trunkline.edges.nostr.relay import Settings
 from trunkline.edges.nostr.relay_process import RelayProcess
+from trunkline.edges.nostr.relay_settings import Settings
 from trunkline.edges.nostr.session import Filter
 from trunkline.events import Noticed
 from trunkline.model import Now

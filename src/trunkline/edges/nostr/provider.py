@@ -8,7 +8,7 @@ Theory of operation, of one job::
 A job that is taken on is a step on record with its request, so that it is gone on with after a restart: the call has
 the request's id as its key, and is the same call then. Its last event, the result or the feedback that says why there
 is none, is signed and on record before any relay hears of it, so that a repeat of it is the same event. A request that
-was taken on before is known by its key. Does not own relays (``client``) or what is offered (``offer``).
+was taken on before is known by its steps. Does not own relays (``client``) or what is offered (``offer``).
 
 Invariant: for each request there is one call at most, and for each job that was taken on one last event. What is kept
 of strangers is bounded, however many they are.
@@ -170,6 +170,8 @@ class Provider:
         self._last: dict[str, _Answered] = {}
         self._deleted: dict[tuple[str, str], None] = {}
         self._refused: dict[str, None] = {}
+        # Jobs that ended: their last step may be on its way to disk.
+        self._over: dict[str, None] = {}
         # Of all strangers together: requests that may still be looked at.
         self._room = float(settings.requests_per_minute)
         self._room_at = float("-inf")
@@ -213,7 +215,8 @@ class Provider:
     def _take(self, job: Job, now: Now) -> None:
         name = job.event.id
         is_known = name in self._jobs or name in self._unpaid or any(one.event.id == name for one in self._waiting)
-        if is_known or self._views.keyed(job.principal.identity, name) is not None:
+        # A job whose call was refused has used no key: its steps say that it was here.
+        if is_known or name in self._over or self._views.steps(PROCESS, name):
             self._note("nostr.repeated", "a request that was taken on before")
             return
         if (job.event.pubkey, name) in self._deleted:
@@ -456,6 +459,7 @@ class Provider:
         """It is over here."""
         self._last.pop(job.event.id, None)
         if self._jobs.pop(job.event.id, None) is not None:
+            _remember(self._over, job.event.id)
             self._feed.close_session(job.number)
         self._fill()
 

@@ -20,6 +20,7 @@ from trunkline.edges.nostr.payments import Payments
 from trunkline.events import ProcessStepped
 from trunkline.model import stamp
 from trunkline.money import lightning, receipts
+from trunkline.money.budget import UNTIED_RULE
 from trunkline.money.rail import PaymentProof
 from trunkline.money.receipts import Issued, Receipt
 from trunkline.money.wallet import Held, Receipted
@@ -129,5 +130,6 @@ class Receipting:
             for line in found:
                 entry = msgspec.json.decode(line, type=_Accepted)
                 if entry.kind == "call.accepted":
-                    return entry.rule or None
+                    # The wallet's own judgement is no rule of the bundle that the receipt names.
+                    return None if entry.rule in {"", UNTIED_RULE} else entry.rule
         return None

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import msgspec
 import nostr_sdk  # type: ignore[import-untyped]
-from msgspec import Struct
 
 from trunkline.addresses import host_and_port
 from trunkline.edges.nostr.front import Front
+from trunkline.edges.nostr.relay_settings import Settings
 
 # Events a minute that one connection may send; a buyer's whole traffic is a few, ours has three for each job.
 EVENTS_PER_MINUTE: Final = 3000
@@ -43,23 +43,6 @@ MAX_KEPT: Final = 100_000
 LASTING_S: Final = 2_592_000
 MAX_LASTING: Final = 10_000
 LOOK_S: Final = 600.0
-
-
-class Settings(Struct, frozen=True):
-    """What the exchange says to this process."""
-
-    host: str
-    # 0 takes a free one.
-    port: int
-    folder: str
-    kinds: tuple[int, ...]
-    # Kinds that are replaced by their author, and kept longer.
-    lasting: tuple[int, ...]
-    max_content_bytes: int
-    # Who reads or writes has to say who he is (NIP-42).
-    auth: bool = False
-    # Of pages in a browser that may connect; programs have none.
-    allowed_origins: tuple[str, ...] = ()
 
 
 class Policy(nostr_sdk.WritePolicy):  # type: ignore[misc]

@@ -25,7 +25,7 @@ from trunkline import children
 from trunkline.addresses import host_and_port
 from trunkline.edges.background import Background
 from trunkline.edges.listener import Address
-from trunkline.edges.nostr.relay import Settings
+from trunkline.edges.nostr.relay_settings import Settings
 
 log = logging.getLogger("trunkline")
 

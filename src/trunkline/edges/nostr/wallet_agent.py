@@ -1,11 +1,12 @@
 """The agent ``nostr.wallet``: paying for a job is a call like any other, so it is asked about, recorded and ends once.
 
 Owns the tools ``pay`` (hold money of the exchange in the embedded wallet, or have a wallet elsewhere pay at once),
-``new`` and ``fund`` (accounts, regtest money), and the guard: budgets, which nobody can approve away. What is held is
-released or refunded when the job has its verdict (``settling``). Does not own the fold (``payments``).
+``new`` and ``fund`` (accounts, regtest money), and the guard: budgets, which nobody can approve away, and invoices that
+name no job, which a person is always asked about. What is held is released or refunded when the job has its verdict
+(``settling``). Does not own the fold (``payments``).
 
-Invariant: an invoice is paid by one call at most. A payment whose end nobody knows is *unknown*, and is not tried
-again.
+Invariant: an invoice is paid by one call at most, a provider once for a job, and nothing is held for a job that is
+over. A payment whose end nobody knows is *unknown*, and is not tried again.
 """
 
 from __future__ import annotations
@@ -27,15 +28,14 @@ from trunkline.edges.resident import Resident
 from trunkline.effects import Cancel, Deliver
 from trunkline.events import CancelAcknowledged
 from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, ToolDefinition, Verdict, fault
-from trunkline.money import bolt11, budget, signed_events, wallet
-from trunkline.money.budget import Budget
+from trunkline.money import bolt11, budget, lightning, signed_events, wallet
+from trunkline.money.budget import BUDGET_RULE, UNTIED_RULE, Budget
 from trunkline.money.rail import Msats, RailFailed
 from trunkline.money.wallet import OWN, Held, Paid, Refused
 
 EDGE: Final = "nostr"
 AGENT: Final = "nostr.wallet"
 PAY, NEW, FUND = f"{AGENT}/pay", f"{AGENT}/new", f"{AGENT}/fund"
-BUDGET_RULE: Final = "wallet-budget"
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
@@ -59,6 +59,8 @@ class Payment(Struct, frozen=True, forbid_unknown_fields=True):
     # The signed event in which the payee asks for it.
     asked: Raw
     paid_before: Paid = Paid()
+    # Whether the invoice itself says that it is for this job; else only the payee's word does.
+    invoice_names_job: bool | None = None
 
 
 class _New(Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,6 +103,10 @@ DEFINITIONS: Final = (
                 "job": _JOB,
                 "paid_before": _PAID_BEFORE,
                 "invoice": {"type": "string", "description": "A signed invoice (BOLT 11) over the amount."},
+                "invoice_names_job": {
+                    "type": "boolean",
+                    "description": "Whether the invoice says that it is for this job; else only the payee's word does.",
+                },
                 "asked": {"type": "object", "description": "The payee's signed event that names the invoice."},
             },
             ("amount_msats", "payee", "job", "invoice", "asked"),
@@ -129,7 +135,9 @@ DEFINITIONS: Final = (
 
 
 class WalletAgent(Resident):
-    """The agent. ``relay`` says where the embedded relay is, for connections; ``outside`` is the wallet elsewhere."""
+    """The agent. ``is_open`` says whether a call has no outcome yet, ``relay`` where the embedded relay is, for
+    connections; ``outside`` is the wallet elsewhere.
+    """
 
     def __init__(
         self,
@@ -137,6 +145,7 @@ class WalletAgent(Resident):
         settings: NostrWallet,
         payments: Payments,
         till: Till,
+        is_open: Callable[[str], bool],
         public: str,
         outside: OutsideWallet | None,
         relay: Callable[[], str],
@@ -150,6 +159,7 @@ class WalletAgent(Resident):
         self._prepay = settings.prepay
         self._payments = payments
         self._till = till
+        self._is_open = is_open
         self._public = public
         self._outside = outside
         self._relay = relay
@@ -173,9 +183,9 @@ class WalletAgent(Resident):
         problem = budget.problem(
             self._budget, own, payment.amount_msats, payment.job.order, self._feed.now().ms
         ) or budget.claim_problem(own, payment.payee, payment.paid_before)
-        if not problem:
-            return None
-        return _denied(BUDGET_RULE, fault("policy.denied", problem, details={"policy": BUDGET_RULE}))
+        if problem:
+            return _denied(BUDGET_RULE, fault("policy.denied", problem, details={"policy": BUDGET_RULE}))
+        return _untied(payment)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -218,6 +228,7 @@ class WalletAgent(Resident):
         if invoice.amount_msats != payment.amount_msats:
             raise Refused("OTHER", f"amount_msats: the invoice is over {invoice.amount_msats}")
         _need_asked(payment)
+        self._need_first(payment, invoice.payment_hash)
         if invoice.node == self._payments.node:
             self._hold(effect, payment, self._payments.issued(payment.invoice, now), now)
         elif self._outside is not None and self._prepay:
@@ -229,6 +240,17 @@ class WalletAgent(Resident):
                 "PAYMENT_FAILED",
                 "the embedded wallet reaches nobody elsewhere; [nostr.wallet] connection and prepay = true do",
             )
+
+    def _need_first(self, payment: Payment, payment_hash: str) -> None:
+        """The job goes on, and this provider was not paid for it by another invoice."""
+        order = payment.job.order
+        if not order:
+            return
+        if not self._is_open(order):
+            raise Refused("PAYMENT_FAILED", "the job is over")
+        for spent in self._payments.wallet.spent.values():
+            if (spent.order, spent.provider) == (order, payment.payee) and spent.payment_hash != payment_hash:
+                raise Refused("PAYMENT_FAILED", "this provider was paid for this job by another invoice")
 
     def _hold(self, effect: Deliver, payment: Payment, invoiced: Invoiced, now: Now) -> None:
         payment_hash, order = invoiced.payment_hash, payment.job.order
@@ -300,6 +322,21 @@ class WalletAgent(Resident):
 
 def _denied(rule: str, problem: Fault) -> Verdict:
     return Verdict(Decision.DENY, rule, problem.message, AGENT, problem)
+
+
+def _untied(payment: Payment) -> Verdict | None:
+    """Nobody but a person lets an invoice through that does not say which job it is for."""
+    try:
+        invoice = bolt11.read(payment.invoice)
+    except bolt11.NotAnInvoice:
+        return None  # it is refused when it is to be paid, with the reason
+    names_job = lightning.names_job(invoice.description, payment.job.job_hash)
+    if names_job is False:
+        return _denied("input", fault("tool.invalid_input", "invoice: is for another job"))
+    if payment.invoice_names_job not in {None, bool(names_job)}:
+        return _denied("input", fault("tool.invalid_input", "invoice_names_job: is not what the invoice says"))
+    reason = "the invoice does not say which job it is for: only the payee's word ties it to this one"
+    return None if names_job else Verdict(Decision.ASK, UNTIED_RULE, reason, AGENT)
 
 
 def _need_asked(payment: Payment) -> None:

@@ -21,7 +21,7 @@ export function show(root, words, _parameters, signal) {
   const bulk = h("div", { class: "sheet bulk", hidden: true, role: "group", aria: { label: "Selected questions" } });
   const title = heading("Approvals", h("span", { class: "muted", id: "approvals-count" }), h("span", { class: "push" }, notifyButton()));
   const signIns = h("div", { class: "stack" });
-  fill(root, title, h("div", { id: "one" }), signIns, list, bulk,
+  fill(root, title, h("div", { id: "one" }), h("div", { id: "told", class: "stack", aria: { live: "polite" } }), signIns, list, bulk,
     h("p", { class: "muted small keys", style: { "margin-top": "14px" } }, h("kbd", null, "j"), " ", h("kbd", null, "k"), " move, ", h("kbd", null, "a"), " approve, ",
       h("kbd", null, "d"), " deny with a reason, ", h("kbd", null, "x"), " select"));
 
@@ -54,7 +54,7 @@ export function show(root, words, _parameters, signal) {
     if (!sorted.length) {
       fill(list, h("div", { class: "sheet" }, empty("Nobody waits for you.",
         "When an agent wants to do something that a rule asks about, it waits here until you answer.",
-        h("a", { href: "#/policy" }, "Which rules ask"))));
+        h("a", { href: "#/policy" }, "Which rules ask"), h("a", { href: "#/spaces" }, "See it happen: run a command in a space"))));
     } else {
       if (list.firstElementChild && !list.firstElementChild.dataset.key) fill(list);
       keyed(list, sorted, (one) => one.approval_id, (one) => card(one, choose), (node, one) => {
@@ -170,12 +170,22 @@ async function answer(button, question, decision, reason) {
   const went_well = await doing(button, () => post(`/v1/approvals/${part(question.approval_id)}`, { decision, ...(reason && { reason }) }));
   if (went_well) {
     const story = question.call_id ? h("a", { href: `#/calls/${part(question.call_id)}` }, decision === "approved" ? "Watch it run" : "Its story") : null;
-    notify([`${question.approval_id} ${decision}`, story ? ". " : "", story]);
+    told(question, decision, story);
     const next = button.closest(".question")?.nextElementSibling;
     state.questions.delete(question.approval_id);
     if (next?.classList.contains("question")) next.focus();
   }
   await refetch.questions.now();
+}
+
+// So many of the latest answers stay in sight, each with its way to the call.
+const MOST_TOLD = 3;
+
+function told(question, decision, story) {
+  const place = document.getElementById("told");
+  const what = question.tool_id ? toolName(question.tool_id) : titleOf(question);
+  place?.prepend(h("p", { class: "note row" }, h("span", { class: `state ${decision === "approved" ? "good" : "bad"}` }, decision), h("span", null, what), story));
+  while (place?.children.length > MOST_TOLD) place.lastElementChild.remove();
 }
 
 async function answerAll(ids, decision, reason) {
