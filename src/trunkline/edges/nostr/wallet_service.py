@@ -27,6 +27,7 @@ from trunkline.edges.nostr.session import Filter
 from trunkline.edges.nostr.till import Till
 from trunkline.events import Noticed
 from trunkline.model import Now
+from trunkline.money.bolt11 import MAX_DESCRIPTION_BYTES
 from trunkline.money.rail import MAX_MSATS
 from trunkline.money.wallet import Held, Over, Refused
 
@@ -37,7 +38,6 @@ REQUESTS_PER_MINUTE: Final = 600
 OLDEST_S: Final = 600
 MAX_EXPIRY_S: Final = 86_400
 DEFAULT_EXPIRY_S: Final = 3600
-MAX_DESCRIPTION_CHARS: Final = 256
 
 
 class WalletService:
@@ -166,8 +166,8 @@ class WalletService:
         expiry_s = request.params.get("expiry", DEFAULT_EXPIRY_S)
         if type(msats) is not int or not 1 <= msats <= MAX_MSATS:
             raise Refused("OTHER", "amount: expected millisatoshis")
-        if not isinstance(text, str) or len(text) > MAX_DESCRIPTION_CHARS:
-            raise Refused("OTHER", f"description: expected a text of {MAX_DESCRIPTION_CHARS} characters at most")
+        if not isinstance(text, str) or len(text.encode()) > MAX_DESCRIPTION_BYTES:
+            raise Refused("OTHER", f"description: expected a text of {MAX_DESCRIPTION_BYTES} bytes at most")
         if type(expiry_s) is not int or not 1 <= expiry_s <= MAX_EXPIRY_S:
             raise Refused("OTHER", f"expiry: expected 1 to {MAX_EXPIRY_S} seconds")
         # The request's id: the same request is the same invoice.
