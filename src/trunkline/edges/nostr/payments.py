@@ -12,8 +12,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.edges.exchange import Feed, Views
@@ -79,7 +81,7 @@ class Payments:
         self.wallet.apply(step)
         self._write(self._subject, _name_of(step), Raw(wallet.encode(step)))
         self._steps += 1
-        if self._steps >= wallet.MAX_STEPS:
+        if self._steps >= max(wallet.MAX_STEPS, self.wallet.size):
             self._carry_over()
         if then is not None:
             self._feed.when_stored(then)
@@ -140,12 +142,19 @@ class Payments:
 
     def hold(self, wish: Held, then: Callable[[], None]) -> None:
         """Lock money; ``Refused`` if it is not there. ``then`` is done when that is on disk."""
-        self.take(self.wallet.try_hold(wish), then)
+        self.take(self._lockable(wish), then)
+
+    def _lockable(self, wish: Held) -> Held:
+        """The same, with the moment until which its invoice could be used a second time."""
+        invoiced = self._invoices.get(wish.payment_hash)
+        expires_ms = 0 if invoiced is None else invoiced.expires_s * 1000
+        return self.wallet.try_hold(msgspec.structs.replace(wish, expires_ms=expires_ms))
 
     def settle_at_once(self, wish: Held, now: Now, told: Told) -> None:
         """Pay what is for no job of ours: nothing has to be waited for."""
+        held = self._lockable(wish)
         self.when_over(wish.payment_hash, told)
-        self.take(self.wallet.try_hold(wish))
+        self.take(held)
         self.release(wish.payment_hash, now)
         self.take(wallet.Receipted(wish.payment_hash, ""))
 
@@ -178,7 +187,8 @@ class Payments:
             over = self.wallet.over.get(payment_hash)
             for told in self._told.pop(payment_hash, ()):
                 if over is not None:
-                    told(over)
+                    # Each for itself: a defect of one is not the others'.
+                    self._feed.when_stored(partial(told, over))
             if then is not None:
                 then()
 

@@ -4,8 +4,9 @@ Owns the tools ``pay`` (hold money of the exchange in the embedded wallet, or ha
 ``new`` and ``fund`` (accounts, regtest money), and the guard: budgets, which nobody can approve away. What is held is
 released or refunded when the job has its verdict (``settling``). Does not own the fold (``payments``).
 
-Invariant: an invoice is paid by one call at most. A payment whose end nobody knows is *unknown*, and is not tried
-again.
+Invariant: an invoice is paid by one call at most. What is judged to be within the budgets counts as spent in the same
+step, so calls that are made together stay within them, too. A payment whose end nobody knows is *unknown*, and is not
+tried again.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ EDGE: Final = "nostr"
 AGENT: Final = "nostr.wallet"
 PAY, NEW, FUND = f"{AGENT}/pay", f"{AGENT}/new", f"{AGENT}/fund"
 BUDGET_RULE: Final = "wallet-budget"
+NOBODY_KNOWS: Final = "nobody can say whether the wallet elsewhere paid"
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
@@ -169,13 +171,15 @@ class WalletAgent(Resident):
             payment = msgspec.json.decode(bytes(body), type=Payment)
         except msgspec.DecodeError as error:
             return _denied("input", fault("tool.invalid_input", str(error)))
+        problem = self._beyond_budget(payment, self._feed.now())
+        return None if problem is None else _denied(BUDGET_RULE, problem)
+
+    def _beyond_budget(self, payment: Payment, now: Now) -> Fault | None:
         own = self._payments.wallet
         problem = budget.problem(
-            self._budget, own, payment.amount_msats, payment.job.order, self._feed.now().ms
+            self._budget, own, payment.amount_msats, payment.job.order, now.ms
         ) or budget.claim_problem(own, payment.payee, payment.paid_before)
-        if not problem:
-            return None
-        return _denied(BUDGET_RULE, fault("policy.denied", problem, details={"policy": BUDGET_RULE}))
+        return fault("policy.denied", problem, details={"policy": BUDGET_RULE}) if problem else None
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -218,12 +222,14 @@ class WalletAgent(Resident):
         if invoice.amount_msats != payment.amount_msats:
             raise Refused("OTHER", f"amount_msats: the invoice is over {invoice.amount_msats}")
         _need_asked(payment)
-        if invoice.node == self._payments.node:
+        # Once more, and in one step with what counts as spent from here on: others were judged and sent meanwhile.
+        problem = self._beyond_budget(payment, now)
+        if problem is not None:
+            self._failed(effect, problem)
+        elif invoice.node == self._payments.node:
             self._hold(effect, payment, self._payments.issued(payment.invoice, now), now)
         elif self._outside is not None and self._prepay:
-            if invoice.payment_hash in self._payments.wallet.spent:
-                raise Refused("PAYMENT_FAILED", "this invoice was sent to be paid before")
-            self._background.spawn(self._send(effect, payment, invoice.payment_hash, self._outside, now))
+            self._send(effect, payment, invoice, self._outside, now)
         else:
             raise Refused(
                 "PAYMENT_FAILED",
@@ -260,15 +266,22 @@ class WalletAgent(Resident):
         )
         self._payments.hold(held, stored)
 
-    async def _send(
-        self, effect: Deliver, payment: Payment, payment_hash: str, outside: OutsideWallet, now: Now
+    def _send(
+        self, effect: Deliver, payment: Payment, invoice: bolt11.Invoice, outside: OutsideWallet, now: Now
     ) -> None:
-        """Have it paid elsewhere. That it was sent is on record before it is."""
-        sent = wallet.Sent(
-            payment_hash, payment.payee, payment.amount_msats, payment.job.job_hash, payment.job.order,
-            effect.call_id, now.ms,
+        """Have it paid elsewhere. That it was sent counts at once, and is on record before it is."""
+        wish = wallet.Sent(
+            invoice.payment_hash, payment.payee, payment.amount_msats, payment.job.job_hash, payment.job.order,
+            effect.call_id, now.ms, invoice.expires_s * 1000,
         )  # fmt: skip
-        await self._stored(sent)
+
+        def stored() -> None:
+            self._background.spawn(self._sent(effect, payment, invoice.payment_hash, outside))
+
+        self._payments.take(self._payments.wallet.try_send(wish), stored)
+
+    async def _sent(self, effect: Deliver, payment: Payment, payment_hash: str, outside: OutsideWallet) -> None:
+        """Ask the wallet elsewhere, and wait for what it says."""
         try:
             preimage = await outside.pay(payment.invoice)
         except RailFailed as error:
@@ -278,6 +291,11 @@ class WalletAgent(Resident):
             await self._stored(wallet.Settled(payment_hash))
             self._failed(effect, fault("tool.failed", str(error)))
             return
+        except BaseException:
+            # A defect, or the end of the exchange: the request may have left.
+            if self.number:
+                self.finish(effect.call_id, Status.UNKNOWN, fault("tool.failed", NOBODY_KNOWS))
+            raise
         await self._stored(wallet.Settled(payment_hash, preimage))
         told = {"state": "paid", "rail": "lightning", "payment_hash": payment_hash, "preimage": preimage}
         self._done(effect, told)

@@ -170,8 +170,8 @@ class WalletService:
             raise Refused("OTHER", f"description: expected a text of {MAX_DESCRIPTION_BYTES} bytes at most")
         if type(expiry_s) is not int or not 1 <= expiry_s <= MAX_EXPIRY_S:
             raise Refused("OTHER", f"expiry: expected 1 to {MAX_EXPIRY_S} seconds")
-        # The request's id: the same request is the same invoice.
-        quote_id = hashlib.sha256(f"{account} {request.id}".encode()).hexdigest()
+        # With the moment: a request that is told again after a restart is another invoice, which was never paid.
+        quote_id = hashlib.sha256(f"{account} {request.id} {now.ms}".encode()).hexdigest()
         return self._shown(self._payments.invoice(account, msats, quote_id, text, now, expiry_s), account, now)
 
     def _lookup(self, request: WalletRequest, account: str, now: Now) -> dict[str, Any]:

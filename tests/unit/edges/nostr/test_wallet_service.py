@@ -62,3 +62,32 @@ def test_a_description_is_bounded_in_bytes(sign: str) -> None:
     assert desk.ask(BUYER, "make_invoice", amount=5, description=sign * most)["result"]["description"] == sign * most
     refused = desk.ask(BUYER, "make_invoice", amount=5, description=sign * (most + 1))
     assert "639 bytes" in refused["error"]["message"]
+
+
+@pytest.mark.parametrize("expiry_s", [1, 3600, 86_400])
+def test_an_invoice_is_paid_once_however_long_it_can_be_paid(expiry_s: int) -> None:
+    desk = Desk()
+    text = desk.invoice(expiry=expiry_s)
+    first = desk.ask(BUYER, "pay_invoice", invoice=text)
+    assert first["error"] is None
+    for hours in range(1, 27):
+        desk.exchange.advance(3600)
+        # What is over is forgotten when the next payment is.
+        assert desk.ask(BUYER, "pay_invoice", invoice=desk.invoice(amount=1))["error"] is None
+        again = desk.ask(BUYER, "pay_invoice", invoice=text)
+        assert again["result"] == first["result"] or "expired" in again["error"]["message"]
+        assert desk.payments.wallet.balances["alice"] == FUNDED - 1000 - hours
+    assert len(desk.payments.wallet.over) < 10  # and after that it need not be known
+
+
+def test_a_request_for_an_invoice_that_is_told_again_later_is_another_invoice() -> None:
+    desk = Desk()
+    now = desk.exchange.now()
+    draft = nip47.request_draft(OTHER, WALLET.public, "make_invoice", {"amount": 7}, int(now.wall), int(now.wall) + 600)
+    event = signed(draft, OTHER)
+    hashes = []
+    for _ in range(2):
+        desk.exchange.advance(1)
+        desk.service.heard(event, desk.exchange.now())
+        hashes.append(json.loads(OTHER.decrypt(desk.said[-1].content, WALLET.public))["result"]["payment_hash"])
+    assert len(set(hashes)) == 2
