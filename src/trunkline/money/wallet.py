@@ -34,11 +34,12 @@ MAX_STEPS: Final = 512
 
 
 class Refused(ValueError):
-    """A step that cannot be taken. ``code`` is one of NIP-47's."""
+    """A step that cannot be taken. ``code`` is one of NIP-47's, ``why`` a text of ours that may be shown."""
 
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)
         self.code = code
+        self.why = why
 
 
 class Opened(Struct, frozen=True, tag="opened", tag_field="step"):

@@ -123,6 +123,15 @@ class Client:
                 await relay.is_up.wait()
         return relay.session.is_connected
 
+    async def wait_any_connected(self, timeout_s: float) -> bool:
+        """Until one relay at least can be reached, or the time is over."""
+        waiting = {asyncio.ensure_future(relay.is_up.wait()) for relay in self._relays.values()}
+        if waiting:
+            await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+        return any(relay.session.is_connected for relay in self._relays.values())
+
     async def wait_quiet(self) -> None:
         """Until each event of ours was taken by a relay, or none will take it."""
         while self._unsettled:
@@ -179,6 +188,14 @@ class Client:
             relay.session.publish(event, self._feed.now())
             relay.flush()
         return told
+
+    def forget(self, event_id: str) -> None:
+        """Tell an event of ours to no relay any more that has not taken it yet."""
+        for relay in self._relays.values():
+            relay.session.forget(event_id)
+        _, told = self._unsettled.pop(event_id, (None, None))
+        if told is not None and not told.done():
+            told.set_result(False)
 
     def _sign(self, draft: Draft) -> Event:
         return events.signed(draft, self._signer)

@@ -30,7 +30,7 @@ from trunkline.events import CancelAcknowledged
 from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, ToolDefinition, Verdict, fault
 from trunkline.money import bolt11, budget, signed_events, wallet
 from trunkline.money.budget import Budget
-from trunkline.money.rail import Msats, RailFailed
+from trunkline.money.rail import MAX_MSATS, Msats, RailFailed
 from trunkline.money.wallet import OWN, Held, Paid, Refused
 
 EDGE: Final = "nostr"
@@ -78,7 +78,9 @@ def _schema(properties: dict[str, Any], required: tuple[str, ...]) -> Raw:
     return Raw(msgspec.json.encode(shape))
 
 
-_MSATS: Final = {"type": "integer", "minimum": 1}
+# What ``Payment``, ``_New`` and ``_Fund`` want stands here, too: so the exchange says which part of an input is wrong.
+_MSATS: Final = {"type": "integer", "minimum": 1, "maximum": MAX_MSATS}
+_HEX32: Final = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _PAID_BEFORE: Final = {
     "type": "object",
     "description": "What this payee was paid by this exchange before.",
@@ -88,7 +90,12 @@ _PAID_BEFORE: Final = {
 _JOB: Final = {
     "type": "object",
     "description": "The job that is paid for.",
-    "properties": {name: {"type": "string"} for name in ("schema_id", "job_hash", "request_id", "order")},
+    "properties": {
+        "schema_id": {"type": "string", "maxLength": 128},
+        "job_hash": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
+        "request_id": _HEX32,
+        "order": {"type": "string", "maxLength": 128},
+    },
     "required": ["schema_id", "job_hash", "request_id"],
     "additionalProperties": False,
 }
@@ -99,10 +106,19 @@ DEFINITIONS: Final = (
         _schema(
             {
                 "amount_msats": {**_MSATS, "description": "How much, in thousandths of a satoshi."},
-                "payee": {"type": "string", "description": "Who gets it, an npub."},
+                "payee": {
+                    "type": "string",
+                    "description": "Who gets it, an npub.",
+                    "minLength": 63,
+                    "maxLength": 63,
+                },
                 "job": _JOB,
                 "paid_before": _PAID_BEFORE,
-                "invoice": {"type": "string", "description": "A signed invoice (BOLT 11) over the amount."},
+                "invoice": {
+                    "type": "string",
+                    "description": "A signed invoice (BOLT 11) over the amount.",
+                    "maxLength": 8192,
+                },
                 "asked": {"type": "object", "description": "The payee's signed event that names the invoice."},
             },
             ("amount_msats", "payee", "job", "invoice", "asked"),
@@ -114,7 +130,7 @@ DEFINITIONS: Final = (
     ToolDefinition(
         NEW,
         "A new account in the embedded wallet, for the holder of a public key (NIP-47).",
-        _schema({"name": {"type": "string"}, "client": {"type": "string"}}, ("name", "client")),
+        _schema({"name": {"type": "string"}, "client": _HEX32}, ("name", "client")),
         Raw(b'{"type":"object"}'),
         side_effects=True,
         tags=("money", "nostr"),
@@ -169,8 +185,8 @@ class WalletAgent(Resident):
             return None
         try:
             payment = msgspec.json.decode(bytes(body), type=Payment)
-        except msgspec.DecodeError as error:
-            return _denied("input", fault("tool.invalid_input", str(error)))
+        except msgspec.DecodeError:
+            return _denied("input", fault("tool.invalid_input"))
         problem = self._beyond_budget(payment, self._feed.now())
         return None if problem is None else _denied(BUDGET_RULE, problem)
 
@@ -193,10 +209,10 @@ class WalletAgent(Resident):
                     self._new(effect, msgspec.json.decode(bytes(effect.input), type=_New))
                 case _:
                     self._fund(effect, msgspec.json.decode(bytes(effect.input), type=_Fund))
-        except msgspec.DecodeError as error:
-            self._failed(effect, fault("tool.invalid_input", str(error)))
-        except Refused as error:
-            self._failed(effect, fault("tool.failed", str(error), details={"code": error.code}))
+        except msgspec.DecodeError:
+            self._failed(effect, fault("tool.invalid_input"))
+        except Refused as refused:
+            self._failed(effect, fault("tool.failed", refused.why, details={"code": refused.code}))
 
     def cancel(self, effect: Cancel, now: Now) -> None:  # noqa: ARG002  (money that was sent cannot be called back)
         """What is held is given back by whoever judges the job; what was sent elsewhere is gone."""
@@ -284,12 +300,12 @@ class WalletAgent(Resident):
         """Ask the wallet elsewhere, and wait for what it says."""
         try:
             preimage = await outside.pay(payment.invoice)
-        except RailFailed as error:
-            if error.is_unknown:
-                self.finish(effect.call_id, Status.UNKNOWN, fault("tool.failed", str(error)))
+        except RailFailed as failed:
+            if failed.is_unknown:
+                self.finish(effect.call_id, Status.UNKNOWN, fault("tool.failed", failed.why))
                 return
             await self._stored(wallet.Settled(payment_hash))
-            self._failed(effect, fault("tool.failed", str(error)))
+            self._failed(effect, fault("tool.failed", failed.why))
             return
         except BaseException:
             # A defect, or the end of the exchange: the request may have left.
