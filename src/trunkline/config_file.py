@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import structs
 
 from trunkline import secret_references
-from trunkline.config import AgentProcess, Config, Jobs, LedgerTable, McpServer, Ossa, Sections
+from trunkline.config import AgentProcess, Config, Jobs, LedgerTable, McpServer, Nostr, Ossa, Sections
 from trunkline.config_problems import problems, write_problems
 from trunkline.home import Home
 from trunkline.tomlfile import TomlFile, placed_path
@@ -45,6 +45,7 @@ def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Co
         ledger=_placed_ledger(config.ledger, path.parent),
         ossa=_placed_ossa(config.ossa, path.parent),
         jobs=_placed_jobs(config.jobs, path.parent),
+        nostr=_placed_nostr(config.nostr, path.parent),
     )
     values = {name: getattr(placed, name) for name in Sections.__struct_fields__}
     return Config(**values, given=_given(file.tables))
@@ -76,8 +77,12 @@ def _placed_ossa(ossa: Ossa, folder: Path) -> Ossa:
 
 
 def _placed_jobs(jobs: Jobs, folder: Path) -> Jobs:
-    kind, _, path = jobs.key.partition(":")
-    return structs.replace(jobs, key=f"file:{folder / path}") if kind == "file" else jobs
+    return structs.replace(jobs, key=secret_references.placed_one(jobs.key, folder))
+
+
+def _placed_nostr(nostr: Nostr, folder: Path) -> Nostr:
+    connection = secret_references.placed_one(nostr.wallet.connection, folder)
+    return structs.replace(nostr, wallet=structs.replace(nostr.wallet, connection=connection))
 
 
 def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:

@@ -170,8 +170,8 @@ def _job_problems(jobs: Jobs) -> Iterator[tuple[KeyPath, str]]:
         yield ("jobs", "endpoint"), "http leaves this machine unencrypted: expected https"
     if not jobs.model and not jobs.embedding_model:
         yield ("jobs", "endpoint"), "expected `model`, `embedding_model` or both beside it"
-    if jobs.key and not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\0]+", jobs.key):
-        yield ("jobs", "key"), "expected env:NAME or file:PATH, and never the key itself"
+    if jobs.key and not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*|(file|keyring):[^\0]+", jobs.key):
+        yield ("jobs", "key"), "expected env:NAME, file:PATH or keyring:NAME, and never the key itself"
 
 
 def _tool_problems(place: KeyPath, tools: Mapping[str, str], what: str) -> Iterator[tuple[KeyPath, str]]:

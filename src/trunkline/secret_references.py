@@ -46,10 +46,12 @@ def problem_of(text: str) -> str:
 
 def placed(texts: Mapping[str, str], folder: Path) -> dict[str, str]:
     """The same, with the files of references taken from this folder."""
-    return {
-        name: f"{FILE}{folder / Path(text.removeprefix(FILE)).expanduser()}" if text.startswith(FILE) else text
-        for name, text in texts.items()
-    }
+    return {name: placed_one(text, folder) for name, text in texts.items()}
+
+
+def placed_one(text: str, folder: Path) -> str:
+    """The same of one text."""
+    return f"{FILE}{folder / Path(text.removeprefix(FILE)).expanduser()}" if text.startswith(FILE) else text
 
 
 class Found:
@@ -62,46 +64,49 @@ class Found:
         self.secrets: list[tuple[str, str]] = []
         for name, text in texts.items():
             if is_reference(text):
-                self.texts[name] = _looked_up(name, text, environ)
+                try:
+                    self.texts[name] = look_up(text, environ)
+                except SecretMissing as error:
+                    raise SecretMissing(f"{name}: {error}") from None
                 self.secrets.append((name, self.texts[name]))
             else:
                 self.texts[name] = text.removeprefix(LITERAL)
 
 
-def _looked_up(name: str, reference: str, environ: Mapping[str, str]) -> str:
+def look_up(reference: str, environ: Mapping[str, str]) -> str:
+    """What a reference names; ``SecretMissing`` if that is not there. Whoever asks tells it to the masker."""
     kind, _, place = reference.partition(":")
     if f"{kind}:" == ENVIRONMENT:
         found = environ.get(place, "")
         if not found:
-            raise SecretMissing(f"{name}: the variable {place} is not set where the exchange was started")
+            raise SecretMissing(f"the variable {place} is not set where the exchange was started")
         return found
-    return _in_file(name, place) if f"{kind}:" == FILE else _in_keyring(name, place)
+    return _in_file(place) if f"{kind}:" == FILE else _in_keyring(place)
 
 
-def _in_file(name: str, path: str) -> str:
+def _in_file(path: str) -> str:
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         found = data.decode().rstrip("\r\n")
     except OSError as error:
-        raise SecretMissing(f"{name}: {path} cannot be read: {error.strerror}") from None
+        raise SecretMissing(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise SecretMissing(f"{name}: {path} is no text") from None
+        raise SecretMissing(f"{path} is no text") from None
     if len(data) > MAX_BYTES or not found or "\0" in found:
-        raise SecretMissing(f"{name}: {path} holds no secret: expected a text of 1 to {MAX_BYTES} bytes")
+        raise SecretMissing(f"{path} holds no secret: expected a text of 1 to {MAX_BYTES} bytes")
     return found
 
 
-def _in_keyring(name: str, entry: str) -> str:
+def _in_keyring(entry: str) -> str:
     try:
         import keyring
     except ImportError:
-        missing = f"{name}: a keyring is read by the package keyring, which is missing: pip install keyring"
-        raise SecretMissing(missing) from None
+        raise SecretMissing("a keyring is read by the package keyring, which is missing: pip install keyring") from None
     try:
         found = keyring.get_password(SERVICE, entry)
     except keyring.errors.KeyringError as error:
-        raise SecretMissing(f"{name}: the keyring cannot be asked: {type(error).__name__}") from None
+        raise SecretMissing(f"the keyring cannot be asked: {type(error).__name__}") from None
     if not found:
-        raise SecretMissing(f"{name}: the keyring has no {entry} of {SERVICE}: keyring set {SERVICE} {entry}")
+        raise SecretMissing(f"the keyring has no {entry} of {SERVICE}: keyring set {SERVICE} {entry}")
     return str(found)

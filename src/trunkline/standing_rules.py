@@ -12,9 +12,11 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from trunkline.model import Question
 
 _HEADER: Final = re.compile(r"^[ \t]*\[\[[ \t]*policy[ \t]*\.[ \t]*rule[ \t]*\]\]", re.MULTILINE)
 _OF_THE_FILE: Final = re.compile(r"rule-([0-9]+)")
@@ -31,8 +33,10 @@ class NoStandingRule(Exception):
 class StandingRule:
     """The rules for one question, and the number of the file's rule that they stand before; None: at the end."""
 
-    def __init__(self, text: str, before: int | None) -> None:
+    def __init__(self, text: str, before: int | None, callers: Sequence[str] = ()) -> None:
         self.text = text
+        # Those whom the rules let through.
+        self.callers = frozenset(callers)
         self._before = before
 
     def placed_in(self, content: str) -> str:
@@ -113,7 +117,7 @@ def rule_for(
         text = "several rules ask about it, and what stands between them would be passed over; add a rule by hand"
         raise NoStandingRule(text)
     text = "\n".join(_written(caller, question["tool_id"], question["approval_id"]) for caller in callers)
-    return StandingRule(text, before.pop())
+    return StandingRule(text, before.pop(), callers)
 
 
 def _written(caller: str, tool: str, approval_id: str) -> str:
@@ -123,6 +127,25 @@ def _written(caller: str, tool: str, approval_id: str) -> str:
         f'{head}decision = "ask"\nwhen = "untrusted"\nreason = "what strangers wrote is part of this conversation"\n\n'
         f'{head}decision = "allow"\nreason = "allowed from now on, when {approval_id} was answered"\n'
     )
+
+
+def also_let_go(rule: StandingRule, question: Question, questions: Iterable[Question]) -> list[str]:
+    """Which other questions are about calls that these rules allow as well, unless something else asks about them."""
+    return [
+        one.approval_id
+        for one in questions
+        if (one.subject, one.tool_id) == (question.subject, question.tool_id)
+        and one.call_id != question.call_id
+        and not rule.callers.isdisjoint((*one.chain, one.asked_by))
+    ]
+
+
+def check(file: Path, rule: StandingRule) -> None:
+    """``NoStandingRule`` if the rules cannot be put into the file."""
+    try:
+        rule.placed_in(file.read_text() if file.exists() else "")
+    except OSError as error:
+        raise NoStandingRule(f"{file}: {error.strerror}", rule.text) from None
 
 
 def put_in_force(file: Path, rule: StandingRule, reload: Callable[[], object]) -> None:

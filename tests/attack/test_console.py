@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
+import httpx
 import psutil
 import pytest
 
@@ -134,3 +135,31 @@ def test_a_form_of_another_page_changes_nothing(short_path: Path) -> None:
                 assert answer.headers.get("access-control-allow-origin") is None
                 answer.read()
         connection.close()
+
+
+async def test_who_signed_in_with_a_token_that_the_operator_replaced_is_not_signed_in_any_more(
+    short_path: Path,
+) -> None:
+    home = short_path / "home"
+    with running(home) as exchange:
+        first = exchange.ready["http"]
+        browser = Browser(first, exchange.token)
+        await browser.sign_in()
+        await browser.http.aclose()
+
+        async def status() -> int:
+            # The name of the cookie has the port, which is another one after each start.
+            now = exchange.ready["http"]
+            cookie = browser.cookie.replace(first.rpartition(":")[2], now.rpartition(":")[2], 1)
+            async with httpx.AsyncClient(base_url=now, trust_env=False) as client:
+                answer = await client.get("/v1/status", headers={KEY: browser.key, "cookie": cookie})
+            return answer.status_code
+
+        assert await status() == 200
+        exchange.stop()
+        exchange.start()
+        assert await status() == 200
+        exchange.stop()
+        (home / "operator.token").unlink()
+        exchange.start()
+        assert await status() == 401

@@ -66,6 +66,7 @@ def test_an_agents_work_in_a_repository_is_exported_as_a_patch(short_path: Path,
         assert git(project, "status", "--porcelain") == before == " M code.py\n?? new.bin\n"
         assert say("space", "export", "demo", "--since", "--output=x").code == 2
         assert say("space", "export", "demo", "--since", "nothing").code == 1
+        assert f"this removes the space demo; {project} stays as it is" in say("space", "rm", "demo").err
         assert say("space", "rm", "demo", "--yes").code == 0
     assert (project / "code.py").read_text() == "x = 2\n"
     other = tmp_path / "other"

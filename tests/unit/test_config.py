@@ -334,7 +334,7 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
         ),
         (
             '[jobs]\nendpoint = "https://models.example/v1"\nmodel = "m"\nkey = "sk-1234"',
-            "trunkline.toml:4: jobs.key: expected env:NAME or file:PATH, and never the key itself",
+            "trunkline.toml:4: jobs.key: expected env:NAME, file:PATH or keyring:NAME, and never the key itself",
         ),
         (
             '[jobs]\nendpoint = "https://models.example/v1"',

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -116,7 +115,7 @@ def approve(
 
     \b
     trunkline approve a5 a6
-    trunkline approve a5 --always      # the same call by the same agent is not asked about again
+    trunkline approve a5 --always      # this caller may call this tool from now on, with any input
     trunkline approve --run run_0f3a…  # what this run of a space asks, until it ends
     """
     _check_named(approval_ids, run_id)
@@ -185,13 +184,21 @@ def _answer(exchange: ExchangeClient, approval_id: str, decision: str, reason: s
     body: dict[str, object] = {"decision": decision}
     if reason is not None:
         body["reason"] = reason
-    answer: dict[str, Any] = exchange.post(at("approvals", approval_id), body)
+    try:
+        answer: dict[str, Any] = exchange.post(at("approvals", approval_id), body)
+    except CommandFailed as failed:
+        # Of several that were named, the one that it is about.
+        raise failed.about(approval_id) from None
     return answer
 
 
 def _tell(answer: dict[str, Any]) -> None:
     about = answer.get("call_id")
     say(f"{answer['decision']} {printable(answer['approval_id'])}" + (f": call {printable(about)}" if about else ""))
+    count = answer.get("still_waiting", 0)
+    if count:
+        calls = "1 identical call waits" if count == 1 else f"{count} identical calls wait"
+        say(f"{calls} on, with another question: `{typed('approvals')}`")
 
 
 def _answer_run(
@@ -224,24 +231,32 @@ def _answer_run(
 def _allow_from_now_on(
     settings: CommandSettings, exchange: ExchangeClient, approval_id: str, reason: str | None, *, yes: bool
 ) -> None:
-    from trunkline.cli.standing_rules import put_in_force, rule_for
-
-    file = Path(exchange.ready.get("config_file", exchange.home.config_file))
-    question = exchange.get(at("approvals", approval_id))
-    rule = rule_for(exchange, question)
+    file = exchange.ready.get("config_file", exchange.home.config_file)
+    address = at("approvals", approval_id, "rule")
+    shown = exchange.get(address)
     if not settings.as_json:
         note(f"for {printable(str(file))}:\n")
-        note(printable(rule.text, keep="\n"))
+        note(printable(shown["rule"], keep="\n"))
+        _show_also(exchange, shown["also"])
     if not yes and not sys.stdin.isatty():
         raise click.UsageError("this would write these rules; say --yes")
     if not yes:
         click.confirm("Allow this from now on?", abort=True, err=True)
-    put_in_force(exchange, file, rule)
-    # What waited is let go by the rules themselves, unless something else asks too.
-    still = [one for one in exchange.get(at("approvals"))["approvals"] if one.get("call_id") == question["call_id"]]
-    for one in still:
-        _answer(exchange, one["approval_id"], "approved", reason)
-    answer = {"approval_id": approval_id, "decision": "approved", "call_id": question["call_id"], "rule": rule.text}
+    body = {"rule": shown["rule"]} | ({} if reason is None else {"reason": reason})
+    answer = {**exchange.post(address, body), "decision": "approved"}
     if not settings.shown_as_json(answer):
         _tell(answer)
+        for other in answer["also"]:
+            say(f"allowed by the rule: {printable(other)}")
         say(f"allowed from now on; `{typed('policy')}` shows the rules")
+
+
+def _show_also(exchange: ExchangeClient, also: list[str]) -> None:
+    """The other calls that wait now and that the same rules let go, whole."""
+    if also:
+        note("The same rules let go what waits now besides:\n")
+    for one in exchange.get(at("approvals"))["approvals"] if also else ():
+        if one["approval_id"] in also:
+            for line in list(described(one))[:-1]:
+                note(line)
+            note("")

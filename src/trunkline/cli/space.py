@@ -95,20 +95,23 @@ def list_spaces(settings: CommandSettings) -> None:
     table(["NAME", "PRESET", "SHELL", "NETWORK", "OPEN RUNS", "ASKING", "FOLDER"], rows, below=1, keep=(0,))
 
 
-@space.command("rm", short_help="Remove a space with all its files.")
+@space.command("rm", short_help="Remove a space; a folder of yours stays.")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End the runs that are not done.")
 @shared
 def rm(settings: CommandSettings, name: str, yes: bool, force: bool) -> None:
-    """Remove the space NAME with all its files."""
+    """Remove the space NAME with all its files. Of a space on a folder of yours (`--at`) the folder stays as it is."""
     exchange = settings.connect()
     # Nobody should have to say yes to what is not there.
-    exchange.get(at("spaces", name))
+    found = exchange.get(at("spaces", name))
+    with_what = (
+        f"; {printable(found['folder'])} stays as it is" if found.get("on_own_folder") else " with all its files"
+    )
     if not yes and not sys.stdin.isatty():
-        raise click.UsageError(f"this removes the space {printable(name)} with all its files; say --yes")
+        raise click.UsageError(f"this removes the space {printable(name)}{with_what}; say --yes")
     if not yes:
-        click.confirm(f"Remove the space {printable(name)} with all its files?", abort=True, err=True)
+        click.confirm(f"Remove the space {printable(name)}{with_what}?", abort=True, err=True)
     answer = decode(exchange.request("DELETE", at("spaces", name, force=1 if force else None)))
     if not settings.shown_as_json(answer):
         say(f"removed {printable(name)}")

@@ -99,10 +99,22 @@ class CommandFailed(Exception):
         super().__init__(message)
         self.exit_code = exit_code_of(code) if exit_code is None else exit_code
         # As in an answer of the HTTP API.
-        self.error = {"code": code, "message": message, "retryable": retryable, "details": details or {}}
+        self.error: dict[str, Any] = {
+            "code": code,
+            "message": message,
+            "retryable": retryable,
+            "details": details or {},
+        }
         # Completed here: when it is shown, nobody knows the command line any more.
         self._line = hinted(printable(f"{code}: {message}" if line is None else line))
         self._below = below
+
+    def about(self, name: str) -> CommandFailed:
+        """The same, said of one of several."""
+        error = self.error
+        named = CommandFailed(str(error["code"]), f"{name}: {error['message']}", below=self._below)
+        named.error, named.exit_code = {**error, "message": named.error["message"]}, self.exit_code
+        return named
 
     def show(self) -> None:
         """Print it for a person."""

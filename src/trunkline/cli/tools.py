@@ -6,7 +6,7 @@ Also owns the way through all pages of them (``all_tools``), and what other verb
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -124,18 +124,55 @@ def _describe(tool: dict[str, Any]) -> None:
         if tool.get(name) is not None:
             say(f"{name.replace('_', ' ')}:")
             say_json(encode(tool[name]))
-    example = printable(encode(_example(tool["input_schema"])).decode())
+    example = printable(encode(example_of(tool["input_schema"])).decode())
     say(typed(f"call {printable(tool['tool_id'])} '{example}'"))
 
 
-def _example(schema: Any) -> dict[str, object]:
-    """The required fields with a value of the right type: something to edit."""
-    if not isinstance(schema, dict):
-        return {}
-    empty = {"string": "…", "integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
-    properties = schema.get("properties")
-    fields = properties if isinstance(properties, dict) else {}
-    return {
-        str(name): empty.get(str(fields.get(name, {}).get("type")), "…") if isinstance(fields.get(name), dict) else "…"
-        for name in schema.get("required", [])
-    }
+# Schemas may refer to themselves.
+_EXAMPLE_DEPTH: Final = 6
+
+
+def example_of(schema: Any) -> object:
+    """A value that this schema allows, as far as it tells: required fields only, something to edit."""
+    return _example(schema, schema.get("$defs", {}) if isinstance(schema, dict) else {}, _EXAMPLE_DEPTH)
+
+
+def _example(schema: Any, definitions: Any, depth: int) -> object:
+    if not isinstance(schema, dict) or depth == 0:
+        return "…"
+    for name in ("const", "default"):
+        if name in schema:
+            value: object = schema[name]
+            return value
+    for name in ("enum", "examples"):
+        if isinstance(schema.get(name), list) and schema[name]:
+            first: object = schema[name][0]
+            return first
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and isinstance(definitions, dict):
+        return _example(definitions.get(reference.removeprefix("#/$defs/")), definitions, depth - 1)
+    for name in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(name), list) and schema[name]:
+            return _example(schema[name][0], definitions, depth - 1)
+    kind = schema.get("type")
+    match kind[0] if isinstance(kind, list) and kind else kind:
+        case "integer" | "number":
+            least = schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1)
+            return max(0, least) if isinstance(least, int | float) else 0
+        case "boolean":
+            return False
+        case "null":
+            return None
+        case "array":
+            count = schema.get("minItems", 0)
+            return [_example(schema.get("items", {}), definitions, depth - 1)] * (min(count, 3) if count else 0)
+        case "object":
+            return _example_object(schema, definitions, depth)
+    return _example_object(schema, definitions, depth) if "properties" in schema else "…"
+
+
+def _example_object(schema: dict[str, Any], definitions: Any, depth: int) -> dict[str, object]:
+    fields, required = schema.get("properties"), schema.get("required")
+    known = fields if isinstance(fields, dict) else {}
+    names = required if isinstance(required, list) else []
+    return {str(name): _example(known.get(name), definitions, depth - 1) for name in names}

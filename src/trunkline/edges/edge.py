@@ -125,6 +125,8 @@ class Surroundings(Struct, frozen=True):
     doors: Callable[[], Sequence[Door]]
     # A key that is on no record and stays the same for this home: for secrets that an edge derives instead of keeping.
     key: bytes
+    # The same, and another one once the operator has another token: for what is open to whoever has that.
+    operator_key: bytes
     # So many random bytes: the source of all ids and secrets that an edge makes.
     entropy: Callable[[int], bytes] = secrets.token_bytes
     # Has a program started whose stdin and stdout are pipes to the edge.

@@ -263,6 +263,9 @@ class Operator(Protocol):
     def status(self) -> dict[str, object]:
         """Figures for a person and for ``/metrics``."""
 
+    def check_rule(self, rule: StandingRule) -> None:
+        """``NoStandingRule`` if these rules cannot be put into the configuration's file."""
+
     def put_in_force(self, rule: StandingRule) -> None:
         """Write rules into the configuration's file and read it again. ``NoStandingRule`` or ``ConfigError`` if that
         cannot be done: then nothing changed.

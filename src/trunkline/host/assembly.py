@@ -132,6 +132,7 @@ def assemble(
         instance=plan.instance,
         doors=edges.doors,
         key=derived(ledger.mac_key, b"trunkline edges 1"),
+        operator_key=derived(ledger.mac_key, b"trunkline operator " + plan.operator_sha256.encode()),
         entropy=plan.entropy,
         start_piped=plan.start_piped,
         programs=plan.programs,

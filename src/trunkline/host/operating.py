@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from trunkline import standing_rules
 from trunkline.edges.edge import TokenKind
 from trunkline.edges.exchange import AgentAction, Operator, Watcher
 from trunkline.host.anchoring import Anchoring
@@ -17,7 +18,7 @@ from trunkline.host.edges import Edges
 from trunkline.host.runner import Runner
 from trunkline.hub import views
 from trunkline.model import Policy, SubscriptionView, TokenView
-from trunkline.standing_rules import NoStandingRule, StandingRule, put_in_force
+from trunkline.standing_rules import NoStandingRule, StandingRule
 
 
 class Operating(Operator):
@@ -73,11 +74,18 @@ class Operating(Operator):
             warnings += self._anchoring.warnings()
         return {**figures, "warnings": warnings}
 
+    def check_rule(self, rule: StandingRule) -> None:
+        """``NoStandingRule`` if these rules cannot be put into the configuration's file."""
+        standing_rules.check(self._rule_file(rule), rule)
+
     def put_in_force(self, rule: StandingRule) -> None:
         """Write rules into the configuration's file and read it again."""
+        standing_rules.put_in_force(self._rule_file(rule), rule, self._reload)
+
+    def _rule_file(self, rule: StandingRule) -> Path:
         if self._config_file is None:
             raise NoStandingRule("there is no file of rules here", rule.text)
-        put_in_force(self._config_file, rule, self._reload)
+        return self._config_file
 
     def reload(self) -> dict[str, list[str]]:
         """Read the configuration again."""

@@ -193,7 +193,9 @@ def judge(
     is_revoked: IsRevoked = nobody,
     given: GivenInput | None = None,
 ) -> Verdict:
-    """What policy says to a chain of callers: the strictest answer to any of them. ``callers`` is never empty."""
+    """What policy says to a chain of callers: the strictest answer to any, of equal ones the first. What all
+    may do is allowed by the rule for the last one, who makes the call. ``callers`` is never empty.
+    """
     strictest: Verdict | None = None
     is_sensitive = False
     for caller in callers:
@@ -208,7 +210,11 @@ def judge(
             given=given,
         )
         is_sensitive |= verdict.sensitive
-        if strictest is None or _STRICTNESS[verdict.decision] > _STRICTNESS[strictest.decision]:
+        if (
+            strictest is None
+            or strictest.decision is Decision.ALLOW
+            or _STRICTNESS[verdict.decision] > _STRICTNESS[strictest.decision]
+        ):
             strictest = verdict
     assert strictest is not None
     return replace(strictest, sensitive=True) if is_sensitive else strictest

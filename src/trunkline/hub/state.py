@@ -305,15 +305,26 @@ class State:
         return sum(jump.to_ms - jump.from_ms for jump in lately)
 
     def questions_inside(self) -> dict[int, str]:
-        """Calls (by number) that wait for a person because a call that they caused does: the open question's id."""
+        """Calls (by number) that wait for a person because a call that they caused does: the open question's id.
+
+        Who makes a call may also name an earlier one of his own, which this one is for.
+        """
         found: dict[int, str] = {}
         for question in self.questions.values():
             for number in question.calls:
                 call = self.by_number.get(number)
-                while call is not None and call.entry.cause is not None:
-                    found.setdefault(call.entry.cause, question.entry.approval_id)
-                    call = self.by_number.get(call.entry.cause)
+                while call is not None and (call := self._part_of(call)) is not None:
+                    found.setdefault(call.entry.n, question.entry.approval_id)
         return found
+
+    def _part_of(self, call: Call) -> Call | None:
+        """The open call that this one is for."""
+        entry = call.entry
+        if entry.cause is not None:
+            return self.by_number.get(entry.cause)
+        named = self.calls.get(entry.causation_id or "")
+        is_own = named is not None and named.entry.n < entry.n and named.entry.caller == entry.caller
+        return named if is_own else None
 
     def is_tainted(self, correlation_id: str, now_ms: int, taint_ms: int = TAINT_MS) -> bool:
         """Whether a result of an agent that reads untrusted text is part of this correlation."""

@@ -122,7 +122,7 @@ class Workspace:
         owner = os.fstat(fd)
         fault = ""
         if 0 in {owner.st_uid, owner.st_gid}:
-            fault = "The workspace's folder belongs to root: give it to a user of its own"
+            fault = "The workspace's folder belongs to root: give it to a user of its own (chown -R USER:GROUP)"
         elif os.geteuid() not in {0, owner.st_uid}:
             fault = "The workspace's folder belongs to another user"
         if fault:

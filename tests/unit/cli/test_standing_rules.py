@@ -11,10 +11,8 @@ import pytest
 from tests.running import running as running_exchange
 from tests.unit.cli.conftest import Running, trunkline
 from trunkline.cli.client import ExchangeClient
-from trunkline.cli.standing_rules import rule_for
-from trunkline.cli.terminal import CommandFailed
 from trunkline.home import Home
-from trunkline.standing_rules import NoStandingRule, StandingRule
+from trunkline.standing_rules import NoStandingRule, StandingRule, rule_for
 
 NEW = '[[policy.rule]]\ncaller = "agent:a"\ntool = "b/c"\ndecision = "allow"\n'
 WRITE = {"tool_id": "com.a/write", "input": {}}
@@ -48,8 +46,9 @@ def test_a_file_that_would_say_something_else_afterwards_is_not_written(content:
 
 def test_what_is_allowed_from_now_on_is_this_tool_to_this_caller_and_not_for_strangers(running: Running) -> None:
     exchange = ExchangeClient(Home(running.home))
-    question = exchange.get(f"/v1/approvals/{running.exchange.approval_id}")
-    rules = tomllib.loads(rule_for(exchange, question).text)["policy"]["rule"]
+    shown = exchange.get(f"/v1/approvals/{running.exchange.approval_id}/rule")
+    assert shown["also"] == []
+    rules = tomllib.loads(shown["rule"])["policy"]["rule"]
     assert [(rule["caller"], rule["tool"]) for rule in rules] == [("http:alice", "com.example.mail/send")] * 2
     assert [(rule["decision"], rule.get("when")) for rule in rules] == [("ask", "untrusted"), ("allow", None)]
 
@@ -58,8 +57,8 @@ def test_what_is_allowed_from_now_on_is_this_tool_to_this_caller_and_not_for_str
 def test_what_has_to_be_asked_each_time_has_no_standing_rule(running: Running, change: dict[str, str]) -> None:
     exchange = ExchangeClient(Home(running.home))
     question = exchange.get(f"/v1/approvals/{running.exchange.approval_id}")
-    with pytest.raises(CommandFailed, match="by itself"):
-        rule_for(exchange, {**question, **change})
+    with pytest.raises(NoStandingRule, match="by itself"):
+        rule_for({**question, **change}, exchange.get("/v1/policy")["rules"], lambda _caller: {})
 
 
 @pytest.mark.parametrize(
@@ -77,16 +76,12 @@ def test_a_chain_that_several_rules_ask_about_has_no_standing_rule(
     rules = [{"id": name, "decision": "ask", **condition} for name in ("rule-1", "rule-3", "builtin-ask")]
     verdicts = iter(asks)
 
-    class Exchange:
-        def get(self, _path: str) -> dict[str, Any]:
-            return {"rules": rules}
-
-        def post(self, _path: str, _body: object = None) -> dict[str, Any]:
-            return {"decision": "ask", "rule": next(verdicts)}
+    def check(_caller: str) -> dict[str, Any]:
+        return {"decision": "ask", "rule": next(verdicts)}
 
     question = {"subject": "call", "rule": "x", "chain": ["http:a"], "asked_by": "agent:b", "tool_id": "c/d"}
-    with pytest.raises(CommandFailed, match=said):
-        rule_for(Exchange(), question)  # type: ignore[arg-type]
+    with pytest.raises(NoStandingRule, match=said):
+        rule_for(question, rules, check)
 
 
 def test_once_allowed_from_now_on_it_is_not_asked_about_again(short_path: Path) -> None:
@@ -100,7 +95,7 @@ command = ["python", "agent.py"]
 """
     home = short_path / "home"
     home.mkdir(mode=0o700)
-    agent = "from trunkline import Agent\na = Agent('com.a')\n@a.tool()\ndef write(): return {}\na.run()\n"
+    agent = "from trunkline import Agent\na = Agent('com.a')\n@a.tool()\ndef write(n: int = 1): return {}\na.run()\n"
     (home / "agent.py").write_text(agent)
     with running_exchange(home, config) as exchange:
         exchange.wait_tool("com.a/write")
@@ -108,12 +103,20 @@ command = ["python", "agent.py"]
         asked = exchange.request("POST", "/v1/calls", {"tool_id": "com.a/write", "input": {}}, token=told.out.strip())[
             1
         ]
+        # Another input, which waits too: whoever writes the rule is shown it.
+        other = exchange.request("POST", "/v1/calls", {**WRITE, "input": {"n": 2}}, token=told.out.strip())[1]
         before = exchange.config_file.read_text()
         refused = trunkline("--home", str(home), "approve", asked["approval_id"], "--always")
         assert (refused.code, exchange.config_file.read_text()) == (2, before)
         assert 'caller = "http:bob"' in refused.err
+        assert other["approval_id"] in refused.err
+        assert '"n": 2' in refused.err
         said = trunkline("--home", str(home), "approve", asked["approval_id"], "--always", "--yes")
         assert said.code == 0, said.err
+        assert f"allowed by the rule: {other['approval_id']}" in said.out
+        answered = exchange.wait_entry("question.closed", approval_id=asked["approval_id"])
+        assert (answered["how"], answered["by"]) == ("approved", "operator")
+        assert exchange.wait_entry("call.settled", call_id=other["call_id"])["status"] == "succeeded"
         assert exchange.config_file.read_text().startswith(before.rstrip())
         again = exchange.request("POST", "/v1/calls", {"tool_id": "com.a/write", "input": {}}, token=told.out.strip())[
             1

@@ -8,15 +8,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import Raw
 
 from tests.inhabited import ALICE, CALL_ID, ECHO, LARGE_BYTES, MAIL, view
 from tests.unit.cli.conftest import Running, trunkline
-from trunkline import entries
+from trunkline import entries, schemas
 from trunkline.cli.client import is_alive
 from trunkline.cli.main import VERBS
+from trunkline.cli.tools import example_of
 from trunkline.edges.http import routes
 from trunkline.edges.ossa.keys import OSSA_KEYS
 from trunkline.errors import ConfigError
@@ -591,7 +593,7 @@ def test_a_question_says_first_which_part_of_a_command_is_dangerous_and_shows_al
 @pytest.mark.parametrize("verb", ["approve", "deny"])
 def test_an_answer_to_no_question_says_where_the_open_ones_are(running: Running, verb: str) -> None:
     said = running.run(verb, "a999")
-    assert (said.code, said.err.startswith("not_found: no such open question: ")) == (2, True)
+    assert (said.code, said.err.startswith("not_found: a999: no such open question: ")) == (2, True)
     assert said.err.endswith("; `trunkline approvals` lists what is open\n")
 
 
@@ -661,8 +663,52 @@ def test_several_questions_are_answered_and_one_that_is_not_open_keeps_none_from
     said = running.run("approve", first, "a999", second)
     assert said.code == 2
     assert [line.split(":")[0] for line in said.out.splitlines()] == [f"approved {first}", f"approved {second}"]
-    assert said.err.startswith("not_found: ")
+    assert said.err.startswith("not_found: a999: no such open question")
     assert [given.how for given in running.exchange.recorded(entries.QuestionClosed)] == ["approved"] * 2
+
+
+def test_who_answers_is_told_that_identical_calls_wait_on(running: Running) -> None:
+    asked = [running.exchange.call(MAIL, {"to": "carol"}, by=ALICE).approval_id for _ in range(3)]
+    assert len(set(asked)) == 1
+    said = running.run("approve", str(asked[0]))
+    assert "2 identical calls wait on, with another question: `trunkline approvals`" in said.out
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}}, "required": ["a"]},
+        {"type": "object", "properties": {"a": {"exclusiveMinimum": 2, "type": "number"}}, "required": ["a"]},
+        {"type": "object", "properties": {"a": {"enum": ["x", "y"]}, "b": {"const": 7}}, "required": ["a", "b"]},
+        {
+            "type": "object",
+            "properties": {"item": {"$ref": "#/$defs/Item"}, "tags": {"type": "array", "items": {"type": "string"}}},
+            "required": ["item", "tags"],
+            "$defs": {"Item": {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}},
+        },
+        {
+            "type": "object",
+            "properties": {
+                "edits": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {"type": "object", "properties": {"old": {"type": "string"}}, "required": ["old"]},
+                },
+                "maybe": {"anyOf": [{"type": "null"}, {"type": "string"}]},
+                "either": {"type": ["boolean", "null"]},
+            },
+            "required": ["edits", "maybe", "either"],
+        },
+    ],
+)
+def test_the_call_to_try_is_one_that_its_schema_allows(schema: dict[str, Any]) -> None:
+    assert schemas.compile(json.dumps(schema).encode()).error(json.dumps(example_of(schema)).encode()) is None
+
+
+def test_the_call_to_try_of_a_schema_that_refers_to_itself_ends() -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}, "required": ["next"]}
+    assert json.dumps(example_of({"$ref": "#/$defs/Node", "$defs": {"Node": node}})).count("next") == 3
 
 
 def test_answers_to_several_are_one_json_value(running: Running) -> None:

@@ -59,6 +59,22 @@ def test_a_call_is_shown_with_the_question_that_holds_up_a_call_inside_it() -> N
     assert seen.approval_id is None
 
 
+def test_a_call_is_held_up_by_one_that_its_own_caller_makes_for_it_and_by_nobody_elses() -> None:
+    kit = three(rules(("*", "com.c/x", "ask"), ("*", "*", "allow")))
+    first = kit.call("com.a/x", by=GUEST)
+
+    def shown() -> str | None:
+        seen = views.call(kit.hub, first.call_id)
+        assert seen is not None
+        return seen.approval_id
+
+    assert kit.call("com.c/x", {"n": 1}, by=Principal("http:mallory"), causation_id=first.call_id).approval_id
+    assert shown() is None
+    own = kit.call("com.c/x", {"n": 2}, by=GUEST, causation_id=first.call_id).approval_id
+    assert own is not None
+    assert shown() == own
+
+
 def test_an_idle_agent_acts_for_nobody_but_itself() -> None:
     kit = three(ALL)
     kit.finish(kit.call("com.a/x", by=GUEST), {})

@@ -24,7 +24,7 @@ class ConsoleEdge(RunningEdge):
     def __init__(self, given: Surroundings) -> None:
         self._given = given
         self._background = Background(given.feed)
-        self.sign_ins = SignIns(given.key, given.entropy, given.home / KEYS)
+        self.sign_ins = SignIns(given.operator_key, given.entropy, given.home / KEYS)
         self.live = LiveLine(given, self, self._background)
         self.routes = Routes(given, self.sign_ins, self.live.sign_in_ended)
 

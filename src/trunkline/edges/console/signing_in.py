@@ -2,12 +2,13 @@
 
 Owns how long each is good, how many there are, and the file that keeps sign-ins over a restart of the exchange. Does
 not own headers and addresses (``routes``). A code is spent by its first use. Of a sign-in only the hash of its cookie
-is kept; its key is derived from that hash and a key of this home, so that neither can be had from the file.
+is kept; its key is derived from that hash and a key of this operator, so that neither can be had from the file.
 
 The cookie alone opens nothing: browsers send it to every port of this machine, so a program that listens on another
 one may see it. The key stays with the page, whose origin includes the port (decision 98).
 
-Invariant: a code opens once; a sign-in that was closed or has expired never opens again.
+Invariant: a code opens once; a sign-in that was closed, has expired or was made with an operator's token that is not
+the one of now never opens again.
 """
 
 from __future__ import annotations
@@ -57,11 +58,20 @@ class NewSignIn(Struct, frozen=True):
     expires: int
 
 
-class SignIns:
-    """All codes and sign-ins of one exchange. ``home_key`` stays the same for a home and is on no record."""
+class _Kept(Struct, frozen=True):
+    """What the file holds."""
 
-    def __init__(self, home_key: bytes, entropy: Callable[[int], bytes], folder: Path) -> None:
-        self._home_key = home_key
+    # Whose they are, as nobody can tell who does not have the key.
+    mark: str
+    sign_ins: list[SignIn]
+
+
+class SignIns:
+    """All codes and sign-ins of one exchange. ``operator_key`` is on no record, and another one with another token."""
+
+    def __init__(self, operator_key: bytes, entropy: Callable[[int], bytes], folder: Path) -> None:
+        self._operator_key = operator_key
+        self._mark = hmac.new(operator_key, b"trunkline console sign-ins", hashlib.sha256).hexdigest()
         self._entropy = entropy
         self._file = folder / FILE
         # By the hash of a code: when it expires, by the clock that only goes forward.
@@ -73,10 +83,11 @@ class SignIns:
     def load(self, now: Now) -> None:
         """Take up what an earlier run of the exchange kept. ``ConfigError`` if others can read the file."""
         try:
-            found = msgspec.json.decode(key_files.read_private(self._file), type=list[SignIn])
+            found = msgspec.json.decode(key_files.read_private(self._file), type=_Kept)
         except (FileNotFoundError, msgspec.MsgspecError):
             return
-        self._open = {one.sha256: one for one in found[-MAX_SIGN_INS:] if one.expires > now.wall}
+        if hmac.compare_digest(found.mark.encode(), self._mark.encode()):
+            self._open = {one.sha256: one for one in found.sign_ins[-MAX_SIGN_INS:] if one.expires > now.wall}
 
     # -- codes ---------------------------------------------------------------------------------------------------------
 
@@ -123,7 +134,9 @@ class SignIns:
 
     def key_of(self, sign_in: SignIn) -> str:
         """The key that its page has."""
-        mac = hmac.new(self._home_key, b"trunkline console page " + sign_in.sha256.encode(), hashlib.sha256).digest()
+        mac = hmac.new(
+            self._operator_key, b"trunkline console page " + sign_in.sha256.encode(), hashlib.sha256
+        ).digest()
         return base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
 
     def is_key_of(self, sign_in: SignIn, key: str) -> bool:
@@ -132,7 +145,9 @@ class SignIns:
 
     def channel_secret(self, sign_in: SignIn) -> bytes:
         """What subscriptions of its pages are signed with."""
-        return hmac.new(self._home_key, b"trunkline console line " + sign_in.sha256.encode(), hashlib.sha256).digest()
+        return hmac.new(
+            self._operator_key, b"trunkline console line " + sign_in.sha256.encode(), hashlib.sha256
+        ).digest()
 
     @property
     def count(self) -> int:
@@ -144,7 +159,7 @@ class SignIns:
 
     def _keep(self) -> None:
         try:
-            key_files.write_private(self._file, msgspec.json.encode(list(self._open.values())))
+            key_files.write_private(self._file, msgspec.json.encode(_Kept(self._mark, list(self._open.values()))))
         except (OSError, ConfigError) as error:
             self.trouble = f"{self._file} cannot be written ({type(error).__name__}): sign-ins end with the exchange"
         else:

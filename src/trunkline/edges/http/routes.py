@@ -47,7 +47,7 @@ from trunkline.events import (
     TokenRevoked,
 )
 from trunkline.model import CallSearch, CallView, Principal, Question, fault, identity_of, reserved_prefix
-from trunkline.standing_rules import NoStandingRule, StandingRule, rule_for
+from trunkline.standing_rules import NoStandingRule, StandingRule, also_let_go, rule_for
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
 PAGE_CALLS: Final = 50
@@ -280,9 +280,15 @@ class Api:
         reply = await self._answered(by, approval_id, approved=approved, reason=reason)
         if reply.fault is not None:
             return refusal(reply.fault)
-        shape = {"approval_id": approval_id, "decision": body.decision, "subject": question.subject}
+        shape: dict[str, object] = {
+            "approval_id": approval_id,
+            "decision": body.decision,
+            "subject": question.subject,
+        }
         if question.call_id is not None:
             shape["call_id"] = question.call_id
+        if question.waiting > 1:
+            shape["still_waiting"] = question.waiting - 1
         return json_answer(shape)
 
     async def _answered(self, by: Principal, approval_id: str, *, approved: bool, reason: str = "") -> Reply:
@@ -293,7 +299,10 @@ class Api:
     async def rule(self, request: Request) -> Response:
         """``GET /v1/approvals/{id}/rule``: the rules that would allow from now on what is asked. Nothing changes."""
         question = self._views.question(request.path_params["approval_id"])
-        return refusal(_NO_QUESTION) if question is None else json_answer({"rule": self._rule_for(question).text})
+        if question is None:
+            return refusal(_NO_QUESTION)
+        rule = self._rule_for(question)
+        return json_answer({"rule": rule.text, "also": also_let_go(rule, question, self._views.questions())})
 
     async def allow(self, request: Request) -> Response:
         """``POST /v1/approvals/{id}/rule``: the same, written; what was shown has to be said. The call may go on."""
@@ -304,17 +313,25 @@ class Api:
         rule = self._rule_for(question)
         if rule.text != body.rule:
             return refusal(fault("state.conflict", "the rules have changed since this one was shown; look again"))
+        also = also_let_go(rule, question, self._views.questions())
+        try:
+            self._operator.check_rule(rule)
+        except NoStandingRule as none:
+            return refusal(fault("state.conflict", clip(str(none)), details={"rule": none.rule}))
+        # First the answer to this question, which is this person's; the others are let go by the rules.
+        reply = await self._answered(
+            principal_of(request), question.approval_id, approved=True, reason=body.reason or ""
+        )
+        if reply.fault is not None:
+            return refusal(reply.fault)
         try:
             self._operator.put_in_force(rule)
         except NoStandingRule as none:
-            return refusal(fault("state.conflict", clip(str(none)), details={"rule": none.rule}))
+            return refusal(fault("state.conflict", clip(f"{_NO_RULE}: {none}"), details={"rule": none.rule}))
         except ConfigError as error:
-            return refusal(fault("config.invalid", clip(f"nothing changed: {error}")))
-        by = principal_of(request)
-        # What waited is let go by the rules themselves, unless something else asks too.
-        for one in [one for one in self._views.questions() if one.call_id == question.call_id]:
-            await self._answered(by, one.approval_id, approved=True)
-        return json_answer({"approval_id": question.approval_id, "call_id": question.call_id, "rule": rule.text})
+            return refusal(fault("config.invalid", clip(f"{_NO_RULE}: {error}")))
+        shape = {"approval_id": question.approval_id, "call_id": question.call_id, "rule": rule.text, "also": also}
+        return json_answer(shape)
 
     def _rule_for(self, question: Question) -> StandingRule:
         def check(caller: str) -> Mapping[str, Any]:
@@ -323,7 +340,7 @@ class Api:
         try:
             return rule_for(_plain(question), _plain(self._operator.policy())["rules"], check)
         except NoStandingRule as none:
-            raise Refused(fault("state.conflict", str(none))) from None
+            raise Refused(fault("state.conflict", clip(str(none)))) from None
 
     async def new_directive(self, request: Request) -> Response:
         """``POST /v1/directives``: a stated intent, for one call. Only a person states one."""
@@ -484,6 +501,7 @@ class _LineStream:
 
 
 _NO_CALL: Final = fault("not_found", "no such call, or not one of yours")
+_NO_RULE: Final = "the call is approved, and no rule was written"
 _NO_QUESTION: Final = fault(
     "not_found",
     "no such open question: it was answered, withdrawn, or has expired; `trunkline approvals` lists what is open",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Mapping
 from typing import Final
 
 from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings
 from trunkline.edges.jobs import tools
 from trunkline.edges.jobs.agent import JobsAgent
-from trunkline.edges.jobs.remote import Remote
+from trunkline.edges.jobs.remote import Remote, key_of
 from trunkline.edges.jobs.sandboxes import Sandboxes
 from trunkline.jobs import models
 from trunkline.jobs.sandbox import Bounds
@@ -20,6 +22,7 @@ class JobsEdge(RunningEdge):
     def __init__(self, given: Surroundings) -> None:
         self._feed = given.feed
         self._settings = given.config.jobs
+        self._know_secret = given.know_secret
         settings = self._settings
         bounds = Bounds(settings.memory_mb, settings.disk_mb, settings.timeout_s, settings.network)
         self.sandboxes = Sandboxes(given.home, given.views, bounds)
@@ -35,7 +38,10 @@ class JobsEdge(RunningEdge):
         if not self._settings.enabled:
             raise EdgeOff("off in trunkline.toml (`enabled` in [jobs])", is_chosen=True)
         if self._settings.endpoint:
-            self.agent.remote = Remote(self._settings)
+            key = await asyncio.to_thread(key_of, self._settings.key, os.environ)
+            if key:
+                self._know_secret("jobs.key", key)
+            self.agent.remote = Remote(self._settings, key)
         await self.sandboxes.start()
         self.agent.offered = models.offered(self._settings, self.sandboxes.missing)
         await self.agent.attach()

@@ -9,15 +9,14 @@ shows it, nor anything that the endpoint says.
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from trunkline.config import Jobs
 from trunkline.edges import client, tls
-from trunkline.errors import ConfigError, JobFailed
+from trunkline.errors import ConfigError, JobFailed, SecretMissing
+from trunkline.secret_references import look_up
 
 # A model may think for a while; longer than this nobody waits.
 TIMEOUT_S: Final = 100.0
@@ -27,9 +26,9 @@ MAX_KEY_CHARS: Final = 4096
 class Remote:
     """One endpoint."""
 
-    def __init__(self, settings: Jobs, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, settings: Jobs, key: str) -> None:
         self._base = settings.endpoint.rstrip("/")
-        self._key = _resolved(settings.key, environ)
+        self._key = key
         self._tls: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
@@ -48,22 +47,14 @@ class Remote:
         return answer.status, answer.body
 
 
-def _resolved(reference: str, environ: Mapping[str, str]) -> str:
-    """The key that a reference means; ``ConfigError`` if it means none."""
-    kind, _, name = reference.partition(":")
-    if kind == "env":
-        key = environ.get(name, "").strip()
-        missing = f"the variable {name} is not set"
-    elif kind == "file":
-        try:
-            key = Path(name).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
-            key = ""
-        missing = f"{name} cannot be read, or is empty"
-    else:
+def key_of(reference: str, environ: Mapping[str, str]) -> str:
+    """The key that a reference names, if there is one; ``ConfigError`` if it names nothing. It may take a while."""
+    if not reference:
         return ""
-    if not key:
-        raise ConfigError(missing, "jobs.key")
+    try:
+        key = look_up(reference, environ).strip()
+    except SecretMissing as missing:
+        raise ConfigError(str(missing), "jobs.key") from None
     if len(key) > MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
         raise ConfigError("what it names is no key: expected one line of printable characters", "jobs.key")
     return key

@@ -262,9 +262,7 @@ class Session:
             number = None if progress is None else progress.progress_token
             one = self._open.get(number) if isinstance(number, int) else None
             if one is not None and one.ref:
-                shown = {"progress": progress.progress, "total": progress.total, "message": progress.message}
-                data = {name: value for name, value in shown.items() if value is not None}
-                return [Progressed(one.ref, Raw(encode(data)))]
+                return [Progressed(one.ref, Raw(encode(_shown(progress))))]
         # What it logs is its own affair: its stderr has a log.
         return []
 
@@ -378,3 +376,15 @@ class Session:
     def _break(self, reason: str) -> Broken:
         self.is_broken = True
         return Broken(reason)
+
+
+def _shown(progress: messages.Progress) -> dict[str, object]:
+    """What a server shows, as all agents show it: a text, and how much of the whole is done where that is known."""
+    done, total = progress.progress, progress.total
+    percent = None
+    if done is not None and total is not None and 0 <= done <= total and total > 0:
+        percent = round(100 * done / total, 2)
+    text = progress.message
+    if text is None and done is not None:
+        text = f"{done:g}" if total is None else f"{done:g} of {total:g}"
+    return {"text": text or ""} | ({} if percent is None else {"percent": percent})

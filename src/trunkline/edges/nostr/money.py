@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 from trunkline.edges.background import Background
@@ -24,11 +23,11 @@ from trunkline.edges.nostr.settling import Settling
 from trunkline.edges.nostr.till import Till
 from trunkline.edges.nostr.wallet_agent import AGENT, WalletAgent
 from trunkline.edges.nostr.wallet_service import WalletService
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, SecretMissing
+from trunkline.secret_references import look_up
 
 KEYS: Final = "keys"
 WALLET_FILE: Final = "wallet.key"
-MAX_CONNECTION_BYTES: Final = 4096
 
 
 class Money:
@@ -51,7 +50,9 @@ class Money:
         self.settling = Settling(given.feed, given.views, self.payments, self.receipting)
         signer = Signer(secret)
         self.service = WalletService(given.feed, signer, self.payments, self.till, say)
-        connection = connection_of(settings.wallet.connection, given.home, os.environ)
+        connection = connection_of(settings.wallet.connection, os.environ)
+        if connection is not None:
+            given.know_secret("nostr.wallet.connection", connection.secret)
         self.outside = None if connection is None else OutsideWallet(given.feed, background, connection)
         self.agent = WalletAgent(
             given.feed,
@@ -98,21 +99,14 @@ class Money:
         }
 
 
-def connection_of(named: str, home: Path, environ: Mapping[str, str]) -> nip47.Connection | None:
-    """The connection that ``env:NAME`` or ``file:PATH`` names; ``ConfigError`` without what stands there."""
-    if not named:
+def connection_of(reference: str, environ: Mapping[str, str]) -> nip47.Connection | None:
+    """The connection that a reference names, if there is one; ``ConfigError`` if it names nothing."""
+    if not reference:
         return None
-    kind, _, name = named.partition(":")
     place = "nostr.wallet.connection"
-    if kind == "env":
-        text = environ.get(name, "")
-    else:
-        try:
-            with (home / name).open("rb") as file:
-                text = file.read(MAX_CONNECTION_BYTES).decode()
-        except (OSError, UnicodeDecodeError):
-            text = ""
     try:
-        return nip47.read_connection(text)
+        return nip47.read_connection(look_up(reference, environ))
+    except SecretMissing as missing:
+        raise ConfigError(str(missing), place) from None
     except ValueError as error:
         raise ConfigError(f"what it names is no connection: {error}", place) from None

@@ -142,6 +142,8 @@ class SpacesApi:
         }
         if by.is_operator:
             shape["folder"] = str(space.workspace.root)
+            # Made with `at`: it was there before the space, and is there after it.
+            shape["on_own_folder"] = not space.workspace.root.is_relative_to(space.folder)
         if not has_shell:
             shape["note"] = self._spaces.reasons.no_shell
         return shape

@@ -102,7 +102,7 @@ class SpacesFolder:
         except OSError as error:
             raise ConfigError(f"cannot be made: {error.strerror}", str(folder)) from None
         except WorkspaceError as error:
-            raise ConfigError(f"cannot be made: {error.message}", str(folder)) from None
+            raise ConfigError(f"cannot be made: {error.message}", at or str(folder)) from None
         return Space(name, preset, _possible(policy, workspace, folder), workspace, folder)
 
     def _checked(self, at: str) -> str:

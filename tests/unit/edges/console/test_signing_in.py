@@ -77,6 +77,14 @@ def test_the_next_run_knows_who_is_signed_in_and_who_is_not_any_more(tmp_path: P
     assert expired.count == 0
 
 
+def test_with_another_token_of_the_operator_nobody_is_signed_in_any_more(tmp_path: Path) -> None:
+    made = sign_ins(tmp_path).begin(START)
+    after = sign_ins(tmp_path, b"another operator".ljust(32))
+    after.load(START)
+    assert after.find(made.cookie, START) is None
+    assert after.count == 0
+
+
 def test_keys_and_signatures_belong_to_a_home_and_a_sign_in(tmp_path: Path) -> None:
     kept, other = sign_ins(tmp_path), sign_ins(tmp_path, b"o" * 32)
     first, second = kept.begin(START), kept.begin(START)
@@ -100,7 +108,7 @@ def test_the_file_is_for_its_owner_only_and_holds_no_secret(tmp_path: Path) -> N
         sign_ins(tmp_path).load(START)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"{}", b'[{"sha256": 1}]', b"[[]]"])
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b'[{"sha256": 1}]', b"[[]]", b'{"mark": "x", "sign_ins": []}'])
 def test_a_file_that_cannot_be_read_means_that_nobody_is_signed_in(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / signing_in.FILE
     file.touch(0o600)

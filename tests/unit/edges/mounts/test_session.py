@@ -134,7 +134,18 @@ def test_progress_belongs_to_the_request_that_it_names() -> None:
     progress = {"jsonrpc": "2.0", "method": "notifications/progress"}
     [said] = talk.says({**progress, "params": {"progressToken": number, "progress": 1, "total": 2, "message": "m"}})
     assert isinstance(said, Progressed)
-    assert (said.ref, json.loads(bytes(said.data))) == ("a", {"progress": 1.0, "total": 2.0, "message": "m"})
+    assert (said.ref, json.loads(bytes(said.data))) == ("a", {"text": "m", "percent": 50.0})
+    for shown, data in (
+        ({"progress": 3}, {"text": "3"}),
+        ({"progress": 1.5, "total": 4}, {"text": "1.5 of 4", "percent": 37.5}),
+        ({"progress": 5, "total": 4, "message": "m"}, {"text": "m"}),
+        ({"progress": 0, "total": 0}, {"text": "0 of 0"}),
+        ({"message": "m"}, {"text": "m"}),
+        ({}, {"text": ""}),
+    ):
+        [said] = talk.says({**progress, "params": {"progressToken": number, **shown}})
+        assert isinstance(said, Progressed)
+        assert json.loads(bytes(said.data)) == data
     for token in (number + 1, str(number), None, 1.5, {}):
         assert talk.says({**progress, "params": {"progressToken": token, "progress": 1}}) == []
 

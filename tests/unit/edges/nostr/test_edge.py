@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from tests.unit.edges.nostr.kit import TOOL
-from trunkline.config import Config, Nostr
+from trunkline.config import Config, Nostr, NostrWallet
 from trunkline.edges.nostr.edge import PATIENCE_S, NostrEdge
 from trunkline.testing.memory import MemoryExchange
 
@@ -21,6 +23,17 @@ def test_an_offered_tool_is_missed_only_after_its_agent_had_the_time_to_come(tmp
     exchange.attach("com.example.echo", "echo")
     assert list(edge.warnings()) == []
     assert edge.status()["offer"] == edge.offer.ids[0]
+
+
+def test_the_masker_is_told_of_the_secret_of_a_wallet_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    secret = "5a" * 32
+    (tmp_path / "wallet").write_text(f"nostr+walletconnect://{'1b' * 32}?relay=ws://127.0.0.1:1&secret={secret}\n")
+    wallet = NostrWallet(connection=f"file:{tmp_path / 'wallet'}")
+    known: list[tuple[str, str]] = []
+    given = MemoryExchange(config=Config(nostr=Nostr(wallet=wallet))).surroundings(tmp_path)
+    NostrEdge(replace(given, know_secret=lambda name, secret: known.append((name, secret))))
+    assert known == [("nostr.wallet.connection", secret)]
 
 
 def test_that_nothing_is_offered_is_said(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ export function rulePanel(question, close) {
   const place = h("div", { class: "note stack" }, h("p", { class: "muted" }, "Looking …"));
   const draw = async () => {
     try {
-      const { rule } = await get(address);
+      const { rule, also } = await get(address);
       const write = h("button", { type: "button", class: "primary", on: { click: () => doing(write, async () => {
         await post(address, { rule });
         notify("The rule is in force.");
         await refetch.questions.now();
       }) } }, "Write this rule");
       fill(place, h("p", null, "This would be written into your configuration, and the call goes on:"),
+        also.length ? h("p", { class: "warning" }, `It also lets go what waits now in ${also.length === 1 ? "another question" : `${also.length} other questions`}: ${also.join(", ")}. Look at them first.`) : null,
         h("pre", { class: "code", tabindex: "0", role: "group", aria: { label: "The rule" } }, visible(rule)),
         h("div", { class: "row" }, write, h("button", { type: "button", class: "quiet", on: { click: close } }, "Leave it"),
           h("span", { class: "muted small" }, "Taken back by removing it from the file and ", h("code", null, "trunkline reload"), ".")));
