@@ -28,8 +28,8 @@ DAY_MS: Final = 86_400_000
 # Payments that are over are known by their hash for so long at least, and while their invoice can be paid: who asks how
 # it ended is told.
 REMEMBERED_MS: Final = HOUR_MS
-# After so many steps they are carried over as one, or after as many as there are things to carry: so that costs no more
-# than the steps did, however much there is.
+# After so many steps they are carried over as one, or after as many as there were things to carry the last time: so all
+# carrying together costs about what the steps did, however much there is.
 MAX_STEPS: Final = 512
 
 
@@ -104,6 +104,18 @@ class Refunded(Struct, frozen=True, tag="refunded", tag_field="step"):
     payer: str
     payee: str
     msats: int
+
+
+class Moved(Struct, frozen=True, tag="moved", tag_field="step"):
+    """Paid at once by one account to another, for no job: there is nothing to wait for, so it is one step."""
+
+    payment_hash: str
+    payer: str
+    payee: str
+    msats: int
+    preimage: str
+    at_ms: int
+    expires_ms: int
 
 
 class Receipted(Struct, frozen=True, tag="receipted", tag_field="step"):
@@ -200,9 +212,14 @@ class Carried(Struct, frozen=True, tag="carried", tag_field="step"):
     ended: tuple[Ended, ...] = ()
 
 
-Step = Opened | Funded | Held | Released | Refunded | Receipted | Sent | Settled | Carried
+Step = Opened | Funded | Held | Released | Refunded | Moved | Receipted | Sent | Settled | Carried
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(Step).decode
+
+
+def payer_of(step: Step) -> str:
+    """The account whose payment a step is about; empty if it is about none."""
+    return step.payer if isinstance(step, Held | Released | Refunded | Moved) else ""
 
 
 def subject_of(generation: int) -> str:
@@ -271,6 +288,15 @@ class Wallet:
 
     def try_hold(self, wish: Held) -> Held:
         """Lock money of the payer."""
+        self._need_payable(wish)
+        return wish
+
+    def try_move(self, wish: Moved) -> Moved:
+        """Pay at once."""
+        self._need_payable(wish)
+        return wish
+
+    def _need_payable(self, wish: Held | Moved) -> None:
         self._known(wish.payer)
         self._known(wish.payee)
         if wish.payment_hash in self.held or wish.payment_hash in self.over:
@@ -281,7 +307,6 @@ class Wallet:
             raise Refused(
                 "INSUFFICIENT_BALANCE", f"it costs {wish.msats} msats, and there are {self.balances[wish.payer]}"
             )
-        return wish
 
     def try_send(self, wish: Sent) -> Sent:
         """Have it paid elsewhere: once, unless the wallet there said that it did not."""
@@ -316,6 +341,11 @@ class Wallet:
                 self._released(step)
             case Refunded():
                 self._refunded(step)
+            case Moved():
+                self.balances[step.payer] -= step.msats
+                self.balances[step.payee] += step.msats
+                over = Over(step.payment_hash, step.payer, step.msats, step.preimage, step.at_ms, "", step.expires_ms)
+                self._remember(over)
             case Receipted():
                 self.unreceipted.pop(step.payment_hash, None)
             case Sent():
