@@ -141,6 +141,12 @@ class Feed(Protocol):
         Asked by whoever judges tools before the hub hears of them; ``ToolsOffered`` is what counts.
         """
 
+    def write_refused(self, identity: str) -> Fault | None:
+        """Why nothing more may be begun for an identity for which so much was written on record within an hour.
+
+        Asked by whoever writes steps of a subject that many share: the hub refuses only what begins a subject.
+        """
+
     def peer_of(self, pid: int, uid: int) -> Peer:
         """Who a connecting local process is: its start time, and the launched run whose session it belongs to."""
 
