@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +51,16 @@ SECTIONS: Final = (
     "console",
     "flat",
 )
+# Sections about one edge or its files, each with its place in the results.
+EDGES: Final[Mapping[str, Callable[[Stage], object]]] = {
+    "spaces": spaces.measure,
+    "chiffon": chiffon.measure,
+    "ossa": ossa.measure,
+    "nostr": nostr.measure,
+    "trajectories": trajectories.measure,
+    "mounts": mounts.measure,
+    "console": pages.measure,
+}
 # A million calls take longer than all the rest.
 ON_REQUEST: Final = frozenset({"flat"})
 # By the standard a place that outlives a restart, so a disk, where /tmp may be memory. Short: a socket's path is.
@@ -106,20 +116,9 @@ def measure(stage: Stage, results: Results, only: Sequence[str]) -> None:
         results.herd = growth.herd(stage)
     if "entries" in wanted:
         results.starts, results.by_entries = growth.by_entries(stage)
-    if "spaces" in wanted:
-        results.spaces = spaces.measure(stage)
-    if "chiffon" in wanted:
-        results.chiffon = chiffon.measure(stage)
-    if "ossa" in wanted:
-        results.ossa = ossa.measure(stage)
-    if "nostr" in wanted:
-        results.nostr = nostr.measure(stage)
-    if "trajectories" in wanted:
-        results.trajectories = trajectories.measure(stage)
-    if "mounts" in wanted:
-        results.mounts = mounts.measure(stage)
-    if "console" in wanted:
-        results.console = pages.measure(stage)
+    for name, measured in EDGES.items():
+        if name in wanted:
+            setattr(results, name, measured(stage))
     if "flat" in wanted:
         results.flat = memory.measure_flat(stage)
 

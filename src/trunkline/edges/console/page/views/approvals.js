@@ -69,13 +69,14 @@ export function show(root, words, _parameters, signal) {
   };
   const drawSignIns = () => keyed(signIns, signedOut(), (one) => one.agent_id, (one) => signInCard(one.agent_id), () => {});
   const keys = (event) => onKey(event, list);
-  root.addEventListener("keydown", keys);
+  // On all of the page: who arrives by a link has the focus elsewhere, and j brings it to a question.
+  document.addEventListener("keydown", keys);
   const ends = [on("questions", draw), on("agents", drawSignIns)];
   const tick = setInterval(draw, 5000);
   signal.addEventListener("abort", () => {
     for (const end of ends) end();
     clearInterval(tick);
-    root.removeEventListener("keydown", keys);
+    document.removeEventListener("keydown", keys);
   });
   draw();
   drawSignIns();
@@ -214,7 +215,7 @@ function toggleRule(button, place, question) {
 function onKey(event, list) {
   if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
   const cards = [...list.querySelectorAll(".question")];
-  const here = event.target.closest(".question");
+  const here = event.target.closest?.(".question");
   const at = cards.indexOf(here);
   if (event.key === "j" || event.key === "k") {
     cards[Math.max(0, Math.min(cards.length - 1, event.key === "j" ? at + 1 : at - 1))]?.focus();
