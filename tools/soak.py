@@ -195,6 +195,15 @@ def rails(seed: int) -> int:
     return 10_000
 
 
+def receipts(seed: int) -> int:
+    """P-D18: 1,000 files of receipts that are wrong."""
+    from tests.fuzz import receipt_files
+
+    with _folder() as folder:
+        receipt_files.judge(seed, 1_000, receipt_files.home_in(folder))
+    return 1_000
+
+
 def chiffon(seed: int) -> int:
     """P-D9: 5,000 steps of agents and orchestrators by HTTP, WebSocket, callback and queue; 5,000 outputs in pieces."""
     from tests.fuzz import chiffon as messages
@@ -410,6 +419,7 @@ JOBS: Final = (
     Job(masker, "values"),
     Job(trajectories, "trajectories"),
     Job(rails, "proofs of payment"),
+    Job(receipts, "receipts"),
     Job(chiffon, "messages"),
     Job(routes, "requests"),
     Job(spaces, "operations"),

@@ -25,3 +25,7 @@ def test_what_is_let_in_as_an_event_is_what_its_author_signed(seed: int) -> None
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_asked_of_the_wallet_is_never_fatal_and_makes_no_money(seed: int) -> None:
     nostr.wallet_requests(seed, 600)
+
+
+def test_every_value_in_every_field_of_a_request_to_the_wallet_is_never_fatal() -> None:
+    assert nostr.wallet_fields() > 500

@@ -217,7 +217,8 @@ def test_mounts_are_stopped_started_and_changed_while_the_exchange_runs(short_pa
         exchange.wait_tool("mcp.sample/add")
         own = exchange.config_file.read_text()
         exchange.config_file.write_text(own + mounted(f'url = "{url}"', name="remote"))
-        assert exchange.request("POST", "/v1/reload")[0] == 200
+        status, done = exchange.request("POST", "/v1/reload")
+        assert (status, done["started"], done["stopped"]) == (200, ["mcp.remote"], [])
         exchange.wait_tool("mcp.remote/add")
         for agent in ("mcp.sample", "mcp.remote"):
             assert exchange.request("POST", f"/v1/agents/{agent}/stop")[0] == 202

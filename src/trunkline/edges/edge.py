@@ -156,8 +156,12 @@ class RunningEdge:
     def reload(self) -> None:
         """Read again what stands in files of its own; ``ConfigError`` if one cannot be used: then nothing changes."""
 
-    def configured(self, config: Config) -> None:
-        """Another configuration is in force. Only edges without a section of their own have something to do here."""
+    def configured(self, config: Config) -> Mapping[str, Sequence[str]]:  # noqa: ARG002
+        """Another configuration is in force. Only edges without a section of their own have something to do here.
+
+        The agents that were ``started``, ``restarted`` and ``stopped`` for it.
+        """
+        return {}
 
     def agents(self) -> Sequence[AgentView]:
         """Agents that this edge looks after and that have no process here, also those that are away, and why."""

@@ -141,6 +141,12 @@ class Feed(Protocol):
         Asked by whoever judges tools before the hub hears of them; ``ToolsOffered`` is what counts.
         """
 
+    def write_refused(self, identity: str) -> Fault | None:
+        """Why nothing more may be begun for an identity for which so much was written on record within an hour.
+
+        Asked by whoever writes steps of a subject that many share: the hub refuses only what begins a subject.
+        """
+
     def peer_of(self, pid: int, uid: int) -> Peer:
         """Who a connecting local process is: its start time, and the launched run whose session it belongs to."""
 
@@ -253,8 +259,12 @@ class Views(Protocol):
     def has_correlation(self, correlation_id: str, last: int) -> bool:
         """Whether something is recorded under a correlation up to this entry: one look into an index."""
 
-    def trajectory(self, correlation_id: str) -> Iterator[bytes]:
-        """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it."""
+    def trajectory(self, correlation_id: str, *, call_id: str = "", caller: str = "") -> Iterator[bytes]:
+        """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it.
+
+        Anybody may name a correlation, so who asks for somebody says whose part of it he wants: of one call, once that
+        has ended, with what it caused before; or of one caller.
+        """
 
     def receipts(self, limit: int, before: int | None) -> tuple[list[Raw], int | None]:
         """Receipts on record as JSON, newest first, and where the next page starts."""

@@ -209,11 +209,12 @@ class Edges:
             running.reload()
         self._config = config
 
-    def configured(self) -> None:
-        """The configuration of the last ``reload`` is in force everywhere else."""
+    def configured(self, done: dict[str, list[str]]) -> None:
+        """The configuration of the last ``reload`` is in force everywhere else; what edges do for it is added."""
         for running in list(self._running.values()):
             try:
-                running.configured(self._config)
+                for what, agent_ids in running.configured(self._config).items():
+                    done.setdefault(what, []).extend(agent_ids)
             except Exception as error:  # noqa: BLE001  (the boundary of an edge)
                 self._feed.failed(0, error)
 

@@ -261,9 +261,9 @@ class Reading(Views):
         """Whether something is recorded under a correlation up to this entry."""
         return any(number <= last for number in self._reader.by_correlation(correlation_id)[:1])
 
-    def trajectory(self, correlation_id: str) -> Iterator[bytes]:
-        """A correlation as REPLAY.jsonl v1, line by line as it is read."""
-        return export.trajectory(self._reader, correlation_id)
+    def trajectory(self, correlation_id: str, *, call_id: str = "", caller: str = "") -> Iterator[bytes]:
+        """A correlation as REPLAY.jsonl v1, line by line as it is read: all of it, or one call's or caller's part."""
+        return export.trajectory(self._reader, correlation_id, call_id=call_id, caller=caller)
 
     def receipts(self, limit: int, before: int | None) -> tuple[list[Raw], int | None]:
         """Receipts on record as JSON, newest first, and where the next page starts."""

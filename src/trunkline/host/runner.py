@@ -445,6 +445,10 @@ class Runner:
         """Why a list of so many tools of this agent would be refused unseen, if it would."""
         return self.hub.agents.offer_refused(agent, tools, self.now())
 
+    def write_refused(self, identity: str) -> Fault | None:
+        """Why nothing more may be begun for an identity for which so much was written within an hour."""
+        return self.hub.exchange.write_refused(identity, self.now())
+
     def peer_of(self, pid: int, uid: int) -> Peer:
         """Who a connecting local process is."""
         return self._processes.peer_of(pid, uid)

@@ -303,7 +303,7 @@ class Exchange:
         set_up(config.log, self._home.to_name)
         self._runner.feed([events.SettingsChanged(self._config.hub_settings())])
         done = self._supervisor.reload([AgentSpec.of(agent) for agent in config.agents])
-        self._edges.configured()
+        self._edges.configured(done)
         for problem in done.get("cannot_start", ()):
             log.warning("cannot start %s", problem)
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))

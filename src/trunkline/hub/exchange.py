@@ -19,7 +19,7 @@ from trunkline.hub.limits import ENTRY_BYTES, Loads
 from trunkline.hub.registry import Registry
 from trunkline.hub.state import CLOCK_JUMPED, RECORDED_JUMP_MS, body_size
 from trunkline.hub.topics import Topics
-from trunkline.model import Now, Status, fault, is_told_of, tool_agent
+from trunkline.model import Fault, Now, Status, fault, is_told_of, tool_agent
 
 # Of the same code about the same peer so many remarks are all on record; so many kinds are told apart.
 ALL_NOTICED: Final = 100
@@ -149,6 +149,10 @@ class ExchangeEvents:
                 detail=event.detail[:256],
             )
         )
+
+    def write_refused(self, identity: str, now: Now) -> Fault | None:
+        """Why an edge may begin nothing more for this identity: too much was written for it within an hour."""
+        return self._loads.try_write(identity, self._in_force.settings.limits, now.mono) if identity else None
 
     def process_stepped(self, event: events.ProcessStepped, now: Now) -> None:
         """What an edge keeps of a run or task; its reply comes when it is on disk. What has begun may always go on."""

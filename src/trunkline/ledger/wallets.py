@@ -71,7 +71,7 @@ def _told(step: ProcessStep) -> dict[str, Any] | None:
                 **told, "account": said.payer, "to": said.payee, "msats": said.msats, "job": said.schema_id,
                 "payment_hash": said.payment_hash, "request_id": said.request_id,
             }  # fmt: skip
-        case wallet.Released() | wallet.Refunded():
+        case wallet.Released() | wallet.Refunded() | wallet.Moved():
             return {
                 **told, "account": said.payer, "to": said.payee, "msats": said.msats, "payment_hash": said.payment_hash,
             }  # fmt: skip

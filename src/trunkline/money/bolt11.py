@@ -22,6 +22,9 @@ from trunkline.money.rail import MAX_MSATS
 # Money of a test network that everybody makes for himself.
 REGTEST: Final = "bcrt"
 CURRENCIES: Final = ("bcrt", "bc", "tbs", "tb")
+# A field's length is a number of two words, so no field is longer than this; and bytes that fit into it.
+MAX_FIELD_WORDS: Final = 32 * 32 - 1
+MAX_DESCRIPTION_BYTES: Final = MAX_FIELD_WORDS * 5 // 8
 SIGNATURE_BYTES: Final = 65
 SIGNATURE_WORDS: Final = 104
 TIMESTAMP_WORDS: Final = 7
@@ -62,7 +65,9 @@ class Invoice(Struct, frozen=True):
 def written(
     secret: bytes, amount_msats: int, payment_hash: str, description: str, created_s: int, expiry_s: int
 ) -> str:
-    """A signed invoice on the test network. The same values give the same text."""
+    """A signed invoice on the test network. The same values give the same text. ``NotAnInvoice``: it would be none,
+    since the description has more than ``MAX_DESCRIPTION_BYTES``.
+    """
     from coincurve import PrivateKey
 
     name = f"ln{REGTEST}{_amount_text(amount_msats)}"
@@ -184,6 +189,8 @@ def _fields(words: list[int]) -> dict[str, list[int]]:
 
 
 def _tagged(letter: str, words: Sequence[int]) -> list[int]:
+    if len(words) > MAX_FIELD_WORDS:
+        raise NotAnInvoice(f"a field of it is longer than {MAX_FIELD_WORDS} words")
     return [CHARSET.index(letter), *divmod(len(words), 32), *words]
 
 

@@ -32,15 +32,8 @@ def names_job(description: str, job_hash: str) -> bool | None:
     """Whether an invoice with this description is for this job; None if it says nothing of any: what others write there
     is theirs. Ours name the job.
     """
-    named = _JOB.findall(description)
-    return job_hash.removeprefix("sha256:") in named if named else None
-
-
-def unproved(due: Due) -> tuple[str, ...]:
-    """What a proof that ``verify`` took does not prove."""
-    if names_job(bolt11.read(due.request).description, due.job_hash) is None:
-        return ("payment: the invoice names no job; that it was for this one is the payee's word",)
-    return ()
+    named = set(_JOB.findall(description))
+    return named == {job_hash.removeprefix("sha256:")} if named else None
 
 
 def verify(proof: PaymentProof, due: Due) -> None:

@@ -33,10 +33,14 @@ class NotPaid(ValueError):
 
 
 class RailFailed(Exception):
-    """A rail could not do what it was asked. ``is_unknown``: nobody can say whether it did."""
+    """A rail could not do what it was asked. ``is_unknown``: nobody can say whether it did.
+
+    ``why`` is a text of ours that may be shown: it quotes nobody.
+    """
 
     def __init__(self, why: str, *, is_unknown: bool = False) -> None:
         super().__init__(why)
+        self.why = why
         self.is_unknown = is_unknown
 
 

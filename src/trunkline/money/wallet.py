@@ -4,7 +4,7 @@ Pure. Owns the steps that stand on the record, what each does to the balances, a
 record, invoices or keys. Nothing is stored but the steps: the same steps give the same wallet, here and after a crash.
 
 Invariant: the sum of all balances and of all that is held changes only by ``Funded``. No balance is below zero, and
-what was held is released or refunded once.
+what was held is released or refunded once. An invoice that was used is known for as long as it can be paid.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ PROCESS: Final = "money.wallet"
 OWN: Final = "exchange"
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 MAX_ACCOUNTS: Final = 10_000
-# Payments that are over are known by their hash for so long: an invoice of theirs is worth nothing by then.
-REMEMBERED_MS: Final = 3_600_000
+HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
-# After so many steps they are carried over as one.
+# Payments that are over are known by their hash for so long at least, and while their invoice can be paid: who asks how
+# it ended is told.
+REMEMBERED_MS: Final = HOUR_MS
+# After so many steps they are carried over as one, or after as many as there were things to carry the last time: so all
+# carrying together costs about what the steps did, however much there is.
 MAX_STEPS: Final = 512
 
 
 class Refused(ValueError):
-    """A step that cannot be taken. ``code`` is one of NIP-47's."""
+    """A step that cannot be taken. ``code`` is one of NIP-47's, ``why`` a text of ours that may be shown."""
 
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)
         self.code = code
+        self.why = why
 
 
 class Opened(Struct, frozen=True, tag="opened", tag_field="step"):
@@ -76,6 +80,8 @@ class Held(Struct, frozen=True, tag="held", tag_field="step"):
     # The call that the job is bought for, and the one that had the money held, where they are ours.
     order: str = ""
     call_id: str = ""
+    # When the invoice cannot be paid any more.
+    expires_ms: int = 0
 
 
 class Released(Struct, frozen=True, tag="released", tag_field="step"):
@@ -100,6 +106,18 @@ class Refunded(Struct, frozen=True, tag="refunded", tag_field="step"):
     msats: int
 
 
+class Moved(Struct, frozen=True, tag="moved", tag_field="step"):
+    """Paid at once by one account to another, for no job: there is nothing to wait for, so it is one step."""
+
+    payment_hash: str
+    payer: str
+    payee: str
+    msats: int
+    preimage: str
+    at_ms: int
+    expires_ms: int
+
+
 class Receipted(Struct, frozen=True, tag="receipted", tag_field="step"):
     """The receipt of a payment is on record, so that nothing is left to do for it."""
 
@@ -117,6 +135,8 @@ class Sent(Struct, frozen=True, tag="sent", tag_field="step"):
     order: str
     call_id: str
     at_ms: int
+    # When the invoice cannot be paid any more.
+    expires_ms: int = 0
 
 
 class Settled(Struct, frozen=True, tag="settled", tag_field="step"):
@@ -136,6 +156,25 @@ class Over(Struct, frozen=True):
     preimage: str
     at_ms: int
     reason: str = ""
+    # When its invoice cannot be paid any more.
+    expires_ms: int = 0
+
+    @property
+    def forgotten_hour(self) -> int:
+        """The first hour in which it need not be known."""
+        return max(self.expires_ms, self.at_ms + REMEMBERED_MS) // HOUR_MS + 1
+
+
+class Ended(Struct, frozen=True, array_like=True):
+    """The same as it is carried over: without the names of its fields, since there may be many."""
+
+    payment_hash: str
+    payer: str
+    msats: int
+    preimage: str
+    at_ms: int
+    reason: str = ""
+    expires_ms: int = 0
 
 
 class Spent(Struct, frozen=True):
@@ -147,6 +186,8 @@ class Spent(Struct, frozen=True):
     at_ms: int
     # The call that the job is bought for.
     order: str = ""
+    # When an invoice that was sent elsewhere cannot be paid any more.
+    expires_ms: int = 0
 
 
 class Paid(Struct, frozen=True):
@@ -163,18 +204,25 @@ class Carried(Struct, frozen=True, tag="carried", tag_field="step"):
     clients: dict[str, str]
     held: tuple[Held, ...]
     unreceipted: tuple[Held, ...]
+    # As it was carried over once; ``ended`` has it now.
     over: tuple[Over, ...]
     spent: tuple[Spent, ...]
     paid: dict[str, Paid]
     funded: int
+    ended: tuple[Ended, ...] = ()
 
 
-Step = Opened | Funded | Held | Released | Refunded | Receipted | Sent | Settled | Carried
+Step = Opened | Funded | Held | Released | Refunded | Moved | Receipted | Sent | Settled | Carried
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(Step).decode
 
 
 SUBJECTS: Final = "wallet-"
+
+
+def payer_of(step: Step) -> str:
+    """The account whose payment a step is about; empty if it is about none."""
+    return step.payer if isinstance(step, Held | Released | Refunded | Moved) else ""
 
 
 def subject_of(generation: int) -> str:
@@ -197,7 +245,9 @@ class Wallet:
         # Released, and their receipt is not on record yet.
         self.unreceipted: dict[str, Held] = {}
         self.over: dict[str, Over] = {}
-        # Of the last day.
+        # By the hour in which they are forgotten.
+        self._forgotten: dict[int, list[str]] = {}
+        # Of the last day, what is held, and what was sent elsewhere and could be paid there a second time.
         self.spent: dict[str, Spent] = {}
         # By the payee's npub: what this exchange paid.
         self.paid: dict[str, Paid] = {}
@@ -207,6 +257,12 @@ class Wallet:
     def total(self) -> int:
         """All money that there is."""
         return sum(self.balances.values()) + sum(one.msats for one in self.held.values())
+
+    @property
+    def size(self) -> int:
+        """How much there is to carry over: accounts, payments and payees."""
+        parts = (self.balances, self.held, self.unreceipted, self.over, self.spent, self.paid)
+        return sum(len(part) for part in parts)
 
     def account_of(self, client: str) -> str | None:
         """The account that this public key may spend."""
@@ -235,6 +291,15 @@ class Wallet:
 
     def try_hold(self, wish: Held) -> Held:
         """Lock money of the payer."""
+        self._need_payable(wish)
+        return wish
+
+    def try_move(self, wish: Moved) -> Moved:
+        """Pay at once."""
+        self._need_payable(wish)
+        return wish
+
+    def _need_payable(self, wish: Held | Moved) -> None:
         self._known(wish.payer)
         self._known(wish.payee)
         if wish.payment_hash in self.held or wish.payment_hash in self.over:
@@ -245,6 +310,13 @@ class Wallet:
             raise Refused(
                 "INSUFFICIENT_BALANCE", f"it costs {wish.msats} msats, and there are {self.balances[wish.payer]}"
             )
+
+    def try_send(self, wish: Sent) -> Sent:
+        """Have it paid elsewhere: once, unless the wallet there said that it did not."""
+        if wish.payment_hash in self.spent:
+            raise Refused("PAYMENT_FAILED", "this invoice was sent to be paid before")
+        if wish.at_ms >= wish.expires_ms:
+            raise Refused("PAYMENT_FAILED", "this invoice has expired")
         return wish
 
     def _known(self, account: str) -> None:
@@ -272,10 +344,16 @@ class Wallet:
                 self._released(step)
             case Refunded():
                 self._refunded(step)
+            case Moved():
+                self.balances[step.payer] -= step.msats
+                self.balances[step.payee] += step.msats
+                over = Over(step.payment_hash, step.payer, step.msats, step.preimage, step.at_ms, "", step.expires_ms)
+                self._remember(over)
             case Receipted():
                 self.unreceipted.pop(step.payment_hash, None)
             case Sent():
-                self._spend(Spent(step.payment_hash, step.provider, step.msats, step.at_ms, step.order))
+                spent = Spent(step.payment_hash, step.provider, step.msats, step.at_ms, step.order, step.expires_ms)
+                self._spend(spent)
             case Settled():
                 self._settled(step)
             case Carried():
@@ -287,7 +365,7 @@ class Wallet:
             return
         self.balances[held.payee] += held.msats
         self.unreceipted[step.payment_hash] = held
-        self._remember(Over(step.payment_hash, held.payer, held.msats, step.preimage, step.at_ms))
+        self._remember(Over(step.payment_hash, held.payer, held.msats, step.preimage, step.at_ms, "", held.expires_ms))
         if held.judge == "buyer":
             self._count(held.provider, held.msats)
 
@@ -297,7 +375,8 @@ class Wallet:
             return
         self.balances[held.payer] += held.msats
         self.spent.pop(step.payment_hash, None)
-        self._remember(Over(step.payment_hash, held.payer, held.msats, "", step.at_ms, step.reason))
+        over = Over(step.payment_hash, held.payer, held.msats, "", step.at_ms, step.reason, held.expires_ms)
+        self._remember(over)
 
     def _settled(self, step: Settled) -> None:
         spent = self.spent.get(step.payment_hash)
@@ -311,14 +390,21 @@ class Wallet:
         self.paid[provider] = Paid(before.count + 1, before.msats + msats)
 
     def _spend(self, spent: Spent) -> None:
-        for name in [name for name, one in self.spent.items() if spent.at_ms - one.at_ms >= DAY_MS]:
-            del self.spent[name]
+        at_ms = spent.at_ms
+        for name, one in list(self.spent.items()):
+            # A day more than the invoice says: clocks differ.
+            if at_ms - max(one.at_ms, one.expires_ms) >= DAY_MS and name not in self.held:
+                del self.spent[name]
         self.spent[spent.payment_hash] = spent
 
     def _remember(self, over: Over) -> None:
-        for name in [name for name, one in self.over.items() if over.at_ms - one.at_ms >= REMEMBERED_MS]:
-            del self.over[name]
+        # In whole hours, so that nobody looks through all of them for each payment.
+        hour = over.at_ms // HOUR_MS
+        for past in [one for one in self._forgotten if one <= hour]:
+            for name in self._forgotten.pop(past):
+                self.over.pop(name, None)
         self.over[over.payment_hash] = over
+        self._forgotten.setdefault(over.forgotten_hour, []).append(over.payment_hash)
 
     # -- carrying over -------------------------------------------------------------------------------------------------
 
@@ -326,13 +412,17 @@ class Wallet:
         """All of it as one step."""
         return Carried(
             dict(self.balances), dict(self.clients), tuple(self.held.values()), tuple(self.unreceipted.values()),
-            tuple(self.over.values()), tuple(self.spent.values()), dict(self.paid), self.funded,
+            (), tuple(self.spent.values()), dict(self.paid), self.funded,
+            tuple(Ended(*msgspec.structs.astuple(one)) for one in self.over.values()),
         )  # fmt: skip
 
     def _carry(self, step: Carried) -> None:
         self.balances, self.clients = dict(step.balances), dict(step.clients)
         self.held = {one.payment_hash: one for one in step.held}
         self.unreceipted = {one.payment_hash: one for one in step.unreceipted}
-        self.over = {one.payment_hash: one for one in step.over}
+        self.over, self._forgotten = {}, {}
+        for over in (*step.over, *(Over(*msgspec.structs.astuple(one)) for one in step.ended)):
+            self.over[over.payment_hash] = over
+            self._forgotten.setdefault(over.forgotten_hour, []).append(over.payment_hash)
         self.spent = {one.payment_hash: one for one in step.spent}
         self.paid, self.funded = dict(step.paid), step.funded

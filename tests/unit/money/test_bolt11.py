@@ -82,3 +82,12 @@ def test_an_amount_that_is_no_amount_is_refused(name: str) -> None:
     _, words = bech32.decoded(bolt11.written(SECRET, 10_000, HASH, "job", 1_700_000_000, 600))
     with pytest.raises(NotAnInvoice):
         bolt11.read(bech32.encoded(name, words))
+
+
+@pytest.mark.parametrize("sign", ["x", "é", "\U0001f600"])
+def test_a_description_may_have_as_many_bytes_as_a_field_can_count(sign: str) -> None:
+    most = bolt11.MAX_DESCRIPTION_BYTES // len(sign.encode())
+    written = bolt11.written(SECRET, 1, HASH, sign * most, 1_700_000_000, 600)
+    assert bolt11.read(written).description == sign * most
+    with pytest.raises(NotAnInvoice):
+        bolt11.written(SECRET, 1, HASH, sign * (most + 1), 1_700_000_000, 600)

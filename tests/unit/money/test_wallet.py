@@ -145,3 +145,55 @@ def test_what_somebody_was_paid_before_is_counted_and_cannot_be_exaggerated() ->
     assert list(found.unreceipted) == ["a"]
     found.apply(Receipted("a", "r"))
     assert found.unreceipted == {}
+
+
+def test_what_is_over_is_known_while_its_invoice_can_be_paid_and_an_hour_at_least() -> None:
+    found = Wallet()
+    found.apply(found.try_fund(OWN, 1000))
+    day = wallet.DAY_MS
+
+    def paid(name: str, at_ms: int, expires_ms: int) -> None:
+        found.apply(found.try_hold(held(name, OWN, OWN, 1, at_ms=at_ms, expires_ms=expires_ms)))
+        found.apply(Released(name, "00", at_ms, OWN, OWN, 1))
+
+    paid("short", 0, 1000)
+    paid("long", 0, day)
+    paid("b", wallet.HOUR_MS - 1, 0)
+    assert {"short", "long"} <= set(found.over)
+    paid("c", day - 1, 0)
+    assert "short" not in found.over
+    again = Wallet()
+    again.apply(wallet.decode(wallet.encode(found.carried())))
+    for known in (found, again):
+        with pytest.raises(Refused):
+            known.try_hold(held("long", OWN, OWN, 1))
+    found = again
+    paid("d", day + 2 * wallet.HOUR_MS, 0)
+    assert "long" not in found.over
+
+
+def test_what_was_carried_over_with_names_is_read_too() -> None:
+    found = Wallet()
+    over = wallet.Over("h", "alice", 5, "00", 7)
+    found.apply(wallet.decode(wallet.encode(wallet.Carried({OWN: 0}, {}, (), (), (over,), (), {}, 0))))
+    assert found.over == {"h": over}
+    assert found.carried().over == ()
+    assert len(found.carried().ended) == 1
+
+
+def test_what_was_sent_elsewhere_is_sent_once_until_its_invoice_is_worth_nothing() -> None:
+    found, day = Wallet(), wallet.DAY_MS
+
+    def sent(name: str, at_ms: int, expires_ms: int) -> Sent:
+        return Sent(name, "npub", 1, "", "", "c", at_ms, expires_ms)
+
+    found.apply(found.try_send(sent("a", 0, 30 * day)))
+    found.apply(found.try_send(sent("b", 29 * day, 30 * day)))
+    for at_ms, why in ((29 * day, "sent to be paid before"), (30 * day, "before")):
+        with pytest.raises(Refused, match=why):
+            found.try_send(sent("a", at_ms, 30 * day))
+    found.apply(found.try_send(sent("c", 31 * day, 32 * day)))
+    with pytest.raises(Refused, match="expired"):
+        found.try_send(sent("a", 31 * day, 30 * day))
+    found.apply(Settled("c"))
+    assert found.try_send(sent("c", 31 * day, 32 * day))

@@ -46,7 +46,18 @@ from trunkline.events import (
     TokenIssued,
     TokenRevoked,
 )
-from trunkline.model import CallSearch, CallView, Principal, Question, fault, identity_of, reserved_prefix
+from trunkline.model import (
+    NOBODY,
+    Behalf,
+    CallSearch,
+    CallView,
+    Circumstance,
+    Principal,
+    Question,
+    fault,
+    identity_of,
+    reserved_prefix,
+)
 from trunkline.standing_rules import NoStandingRule, StandingRule, also_let_go, rule_for
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
@@ -304,7 +315,7 @@ class Api:
         question = self._views.question(request.path_params["approval_id"])
         if question is None:
             return refusal(_NO_QUESTION)
-        rule = self._rule_for(question)
+        rule = self._rule_for(question, request.query_params.get("also_untrusted") == "true")
         return json_answer({"rule": rule.text, "also": also_let_go(rule, question, self._views.questions())})
 
     async def allow(self, request: Request) -> Response:
@@ -313,7 +324,7 @@ class Api:
         question = self._views.question(request.path_params["approval_id"])
         if question is None:
             return refusal(_NO_QUESTION)
-        rule = self._rule_for(question)
+        rule = self._rule_for(question, body.also_untrusted)
         if rule.text != body.rule:
             return refusal(fault("state.conflict", "the rules have changed since this one was shown; look again"))
         also = also_let_go(rule, question, self._views.questions())
@@ -336,12 +347,15 @@ class Api:
         shape = {"approval_id": question.approval_id, "call_id": question.call_id, "rule": rule.text, "also": also}
         return json_answer(shape)
 
-    def _rule_for(self, question: Question) -> StandingRule:
-        def check(caller: str) -> Mapping[str, Any]:
-            return _plain(self._views.check(caller, question.tool_id or "", question.input))
+    def _rule_for(self, question: Question, also_untrusted: bool) -> StandingRule:
+        behalf = Behalf(circumstances=(Circumstance.UNTRUSTED,)) if also_untrusted else NOBODY
 
+        def check(caller: str) -> Mapping[str, Any]:
+            return _plain(self._views.check(caller, question.tool_id or "", question.input, behalf))
+
+        rules = _plain(self._operator.policy())["rules"]
         try:
-            return rule_for(_plain(question), _plain(self._operator.policy())["rules"], check)
+            return rule_for(_plain(question), rules, check, also_untrusted=also_untrusted)
         except NoStandingRule as none:
             raise Refused(fault("state.conflict", clip(str(none)))) from None
 

@@ -37,18 +37,17 @@ class MountsEdge(RunningEdge):
         """Have all started, or connected to; wait for none."""
         self._mount(self._given.config.mcp_servers)
 
-    def configured(self, config: Config) -> None:
+    def configured(self, config: Config) -> Mapping[str, Sequence[str]]:
         """Mount what is new or changed, let go of what is not there any more."""
-        self._mount(config.mcp_servers)
+        return self._mount(config.mcp_servers)
 
-    def _mount(self, servers: Sequence[McpServer]) -> None:
+    def _mount(self, servers: Sequence[McpServer]) -> Mapping[str, Sequence[str]]:
         self._servers = servers
         if self._mounted is None and servers:
             from trunkline.edges.mounts.mounted import Mounted
 
             self._mounted = Mounted(self._given)
-        if self._mounted is not None:
-            self._mounted.set(servers)
+        return {} if self._mounted is None else self._mounted.set(servers)
 
     async def stop(self) -> None:
         """Let go of all."""

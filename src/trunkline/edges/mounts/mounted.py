@@ -35,15 +35,20 @@ class Mounted:
         self._mounts: dict[str, Mount] = {}
         self._remote: dict[str, RemoteServer] = {}
 
-    def set(self, servers: Sequence[McpServer]) -> None:
-        """Have these, and no others."""
+    def set(self, servers: Sequence[McpServer]) -> Mapping[str, Sequence[str]]:
+        """Have these, and no others; which agents were started, restarted and stopped."""
         wanted = {server.agent_id: server for server in servers}
-        for agent_id, mount in list(self._mounts.items()):
-            if wanted.get(agent_id) != mount.server:
-                self._let_go(agent_id)
-        for agent_id, server in wanted.items():
-            if agent_id not in self._mounts:
-                self._add(server)
+        gone = [agent_id for agent_id, mount in self._mounts.items() if wanted.get(agent_id) != mount.server]
+        for agent_id in gone:
+            self._let_go(agent_id)
+        added = [agent_id for agent_id in wanted if agent_id not in self._mounts]
+        for agent_id in added:
+            self._add(wanted[agent_id])
+        return {
+            "started": [agent_id for agent_id in added if agent_id not in gone],
+            "restarted": [agent_id for agent_id in added if agent_id in gone],
+            "stopped": [agent_id for agent_id in gone if agent_id not in added],
+        }
 
     def _add(self, server: McpServer) -> None:
         mount = self._mounts[server.agent_id] = Mount(self._given, server, self._judging)

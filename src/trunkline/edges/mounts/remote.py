@@ -21,16 +21,16 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from trunkline.edges import tls
+from trunkline.edges import mcp_words, tls
 from trunkline.edges.background import Background
 from trunkline.edges.client import Unreachable, endpoint_of
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import AgentAction
 from trunkline.edges.framing.lines import MAX_LINE_BYTES
 from trunkline.edges.mounts import messages
-from trunkline.edges.mounts.header_arguments import header_value
 from trunkline.edges.mounts.http_streams import Answer, Connections, EventReader, NotConnected
 from trunkline.edges.mounts.mount import Mount
+from trunkline.edges.mounts.notices import Notices
 from trunkline.edges.mounts.session import Outgoing
 from trunkline.edges.mounts.signing_in import SigningIn
 from trunkline.edges.mounts.translate import EDGE
@@ -84,6 +84,7 @@ class RemoteServer:
         self._wants_more = ""
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._notices = Notices(background, self._post)
         self._greeting: asyncio.Task[None] | None = None
         self._over: asyncio.Future[str] | None = None
 
@@ -198,6 +199,7 @@ class RemoteServer:
                 silent_since = None if not self._mount.is_silent else silent_since or now
                 if silent_since is not None and now - silent_since > HUNG_S:
                     self.give_up(f"it was silent for {HUNG_S:g} s")
+                self._drop_unwanted()
             await self._say_goodbye()
             return over.result()
         finally:
@@ -223,6 +225,7 @@ class RemoteServer:
             task.cancel()
         self._requests.clear()
         self._tasks.clear()
+        self._notices.clear()
         if self._connections is not None:
             self._connections.close()
             self._connections = None
@@ -233,18 +236,24 @@ class RemoteServer:
     def send(self, messages_: list[Outgoing]) -> None:
         """Send each as a request of its own."""
         for one in messages_:
-            if one.method == messages.CANCELLED and one.version == messages.STATELESS:
+            if one.method == messages.CANCELLED and one.version == mcp_words.MODERN_VERSION:
                 if one.number is not None and (task := self._requests.pop(one.number, None)) is not None:
                     task.cancel()
                 continue
-            task = self._background.spawn(self._post(one))
-            if one.number is not None and one.method != messages.CANCELLED:
-                self._requests[one.number] = task
-            else:
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
             if one.method == messages.INITIALIZED:
-                self._greeting = task
+                # Once in a conversation, and everything else waits for it.
+                self._greeting = self._background.spawn(self._post(one))
+                self._tasks.add(self._greeting)
+                self._greeting.add_done_callback(self._tasks.discard)
+            elif one.number is not None and one.method != messages.CANCELLED:
+                self._requests[one.number] = self._background.spawn(self._post(one))
+            elif not self._notices.try_put(one):
+                self.give_up("it asks for more than it takes answers to")
+
+    def _drop_unwanted(self) -> None:
+        """Let go of the connections of requests that nobody waits for any more: canceled, and not answered since."""
+        for number in [number for number in self._requests if not self._is_owed(number)]:
+            self._requests.pop(number).cancel()
 
     def give_up(self, reason: str) -> None:
         """End this conversation."""
@@ -305,10 +314,10 @@ class RemoteServer:
         """Send it and read what comes back; once more with another token, if the server did not take the first."""
         for is_last in (False, True):
             headers = {**await self._own_headers(one.version), "content-type": "application/json"}
-            if one.version == messages.STATELESS:
+            if one.version == mcp_words.MODERN_VERSION:
                 headers["mcp-method"] = one.method
                 if one.name:
-                    headers["mcp-name"] = header_value(one.name)
+                    headers["mcp-name"] = mcp_words.header_value(one.name)
                 headers.update(one.headers)
             async with connections.request("POST", headers, one.body) as answer:
                 if answer.status == 401 and not is_last and await self._has_another_token(headers, answer):

@@ -4,7 +4,8 @@ Owns connections, their waits (1 s doubling to 30 s, with jitter), which events 
 which an event counts. Does not own what is said to a relay (``session``) or what an event means.
 
 Invariant: ``told`` hears of each event once for each subscription, and only of such whose id computes, that its author
-signed, and that is neither too old nor from the future. What a relay sends is bounded in size, number and pace.
+signed, and that is neither too old nor from the future. What a relay sends is bounded in size, number and pace. What a
+callback raises is a defect on record and costs that one event; neither the subscription nor the relay is lost by it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ MAX_SEEN: Final = 16_384
 EVENTS_PER_S: Final = 500
 
 Told = Callable[[Event, str], None]
+Filters = Callable[[Now], Sequence[Filter]]
 
 
 class Bad(Struct, frozen=True):
@@ -57,7 +59,7 @@ class Bad(Struct, frozen=True):
 
 
 class _Subscription(Struct, eq=False):
-    filters: Callable[[Now], Sequence[Filter]]
+    filters: Filters
     told: Told
     # Old events count too: announcements stay good for as long as their relay has them.
     has_window: bool
@@ -81,10 +83,12 @@ class Client:
 
     # -- relays --------------------------------------------------------------------------------------------------------
 
-    def add(self, url: str) -> None:
-        """Keep up a connection to this relay from here on."""
+    def add(self, url: str, reached_at: Callable[[], str] | None = None) -> None:
+        """Keep up a connection to this relay from here on. ``reached_at`` is asked for each connection, where the relay
+        is to be reached at another address than the one it is known by.
+        """
         if url not in self._relays:
-            relay = self._relays[url] = _Relay(self, url, self._sign)
+            relay = self._relays[url] = _Relay(self, url, self._sign, reached_at or (lambda: url))
             for name, subscription in self._subscriptions.items():
                 relay.session.subscribe(name, subscription.filters, self._feed.now())
             relay.task = self._background.spawn(relay.run())
@@ -121,6 +125,15 @@ class Client:
                 await relay.is_up.wait()
         return relay.session.is_connected
 
+    async def wait_any_connected(self, timeout_s: float) -> bool:
+        """Until one relay at least can be reached, or the time is over."""
+        waiting = {asyncio.ensure_future(relay.is_up.wait()) for relay in self._relays.values()}
+        if waiting:
+            await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+        return any(relay.session.is_connected for relay in self._relays.values())
+
     async def wait_quiet(self) -> None:
         """Until each event of ours was taken by a relay, or none will take it."""
         while self._unsettled:
@@ -128,17 +141,28 @@ class Client:
 
     # -- what we want, and what we say ---------------------------------------------------------------------------------
 
-    def subscribe(
-        self, name: str, filters: Callable[[Now], Sequence[Filter]], told: Told, *, has_window: bool = True
-    ) -> None:
+    def subscribe(self, name: str, filters: Filters, told: Told, *, has_window: bool = True) -> None:
         """Be told of events that fit, of all relays, until ``unsubscribe``.
 
         ``filters`` is asked anew for each connection, so that ``since`` can follow the time.
         """
-        self._subscriptions[name] = _Subscription(filters, told, has_window, {})
+        asked = self._guarded(filters)
+        self._subscriptions[name] = _Subscription(asked, told, has_window, {})
         for relay in self._relays.values():
-            relay.session.subscribe(name, filters, self._feed.now())
+            relay.session.subscribe(name, asked, self._feed.now())
             relay.flush()
+
+    def _guarded(self, filters: Filters) -> Filters:
+        """The same, but a defect in it gives no filters: the session asks again later, and others are asked for now."""
+
+        def asked(now: Now) -> Sequence[Filter]:
+            try:
+                return filters(now)
+            except Exception as error:  # noqa: BLE001  (a callback's defect is its own)
+                self.failed(error)
+                return ()
+
+        return asked
 
     def unsubscribe(self, name: str) -> None:
         """Be told no more."""
@@ -167,6 +191,14 @@ class Client:
             relay.flush()
         return told
 
+    def forget(self, event_id: str) -> None:
+        """Tell an event of ours to no relay any more that has not taken it yet."""
+        for relay in self._relays.values():
+            relay.session.forget(event_id)
+        _, told = self._unsettled.pop(event_id, (None, None))
+        if told is not None and not told.done():
+            told.set_result(False)
+
     def _sign(self, draft: Draft) -> Event:
         return events.signed(draft, self._signer)
 
@@ -179,7 +211,10 @@ class Client:
             match one:
                 case Came():
                     count += 1
-                    self._came(url, one)
+                    try:
+                        self._came(url, one)
+                    except Exception as error:  # noqa: BLE001  (whoever is told of an event fails alone, decision 47)
+                        self.failed(error)
                 case Taken():
                     self._taken(one.event_id)
                 case Refused():
@@ -250,12 +285,13 @@ def _outside(event: Event, now: Now) -> str:
 class _Relay:
     """The connection to one relay, for as long as we want one."""
 
-    def __init__(self, client: Client, url: str, sign: Callable[[Draft], Event]) -> None:
+    def __init__(self, client: Client, url: str, sign: Callable[[Draft], Event], reached_at: Callable[[], str]) -> None:
         self.session = RelaySession(url, sign)
         self.is_up = asyncio.Event()
         self.task: asyncio.Task[None]
         self._client = client
         self._url = url
+        self._reached_at = reached_at
         self._has_output = asyncio.Event()
 
     def flush(self) -> None:
@@ -269,8 +305,13 @@ class _Relay:
             began = self._client.now().mono
             try:
                 await self._talk()
-            except (OSError, TimeoutError, WebSocketException, ValueError) as error:
+            except (OSError, TimeoutError, WebSocketException) as error:
                 log.info("nostr: no relay at %s (%s)", shown(self._url), type(error).__name__)
+            except Exception as error:  # noqa: BLE001  (a defect costs this connection; there will be another)
+                if isinstance(error, ValueError) and not self.session.is_connected:
+                    log.info("nostr: %s is no address of a relay", shown(self._url))
+                else:
+                    self._client.failed(error)
             self.session.lost()
             self.is_up.clear()
             self._client.heard(self._url, self.session.wake(self._client.now()))
@@ -282,7 +323,7 @@ class _Relay:
 
     async def _talk(self) -> None:
         async with connect(
-            self._url,
+            self._reached_at(),
             max_size=MAX_FRAME_BYTES,
             max_queue=16,
             open_timeout=OPEN_S,
@@ -295,13 +336,17 @@ class _Relay:
             self.session.connected(self._client.now())
             self.is_up.set()
             self.flush()
-            sender = asyncio.ensure_future(self._send(socket))
+            sender, listener = asyncio.ensure_future(self._send(socket)), asyncio.ensure_future(self._listen(socket))
             try:
-                await self._listen(socket)
+                # A sender that failed is no connection any more, though there is still something to hear.
+                await asyncio.wait({sender, listener}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 sender.cancel()
-                with suppress(asyncio.CancelledError, OSError, WebSocketException):
-                    await sender
+                listener.cancel()
+                ended = await asyncio.gather(listener, sender, return_exceptions=True)
+            for error in ended:
+                if isinstance(error, Exception):
+                    raise error
 
     async def _listen(self, socket: ClientConnection) -> None:
         room, at = float(EVENTS_PER_S), self._client.now().mono

@@ -84,9 +84,9 @@ class NostrEdge(RunningEdge):
         """Start the relay, connect to all, and go on with what is on record."""
         settings = self._settings
         if settings.relay:
-            self._relay = self._embedded()
-            await self._relay.start()
-            self.client.add(self._relay.url)
+            relay = self._relay = self._embedded()
+            await relay.start()
+            self.client.add(relay.url, lambda: relay.inner)
         for url in settings.relays:
             self.client.add(url)
         count_record(self._given.views, self.provider.tally)

@@ -4,14 +4,15 @@ Owns one connection (``[nostr.wallet] connection``) and the requests that wait f
 only if the preimage hashes to the invoice's payment hash. Does not own budgets or
 whether somebody agreed (``wallet_agent``).
 
-Invariant: an invoice is sent once. No answer is no outcome: the money may be gone, and nobody here may say otherwise.
+Invariant: an invoice is sent once. Once the request may have left, nothing but the wallet's own signed answer says how
+it ended: whatever relays say, the money may be gone, and nobody here may say otherwise.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from trunkline.edges.background import Background
 from trunkline.edges.exchange import Feed
@@ -30,6 +31,15 @@ SUBSCRIPTION: Final = "wallet-responses"
 # A wallet that holds the money answers when the job is done.
 ANSWER_S: Final = 900.0
 OVERLAP_S: Final = 60
+# A relay that is not reached by then is not there.
+CONNECT_S: Final = 10.0
+# All relays said that they did not take the request: what they say is no proof, so an answer is still listened for.
+REFUSED_S: Final = 30.0
+# Errors of NIP-47 that say that nothing was paid. INTERNAL, OTHER and words that are not in it say nothing of that.
+NOT_PAID: Final = frozenset({
+    "RATE_LIMITED", "NOT_IMPLEMENTED", "INSUFFICIENT_BALANCE", "QUOTA_EXCEEDED", "RESTRICTED", "UNAUTHORIZED",
+    "UNSUPPORTED_ENCRYPTION", "PAYMENT_FAILED",
+})  # fmt: skip
 
 
 class OutsideWallet:
@@ -62,6 +72,8 @@ class OutsideWallet:
     async def pay(self, invoice: str, timeout_s: float = ANSWER_S) -> str:
         """Have an invoice paid; the preimage. ``RailFailed`` says why it was not, or that nobody knows."""
         payment_hash = bolt11.read(invoice).payment_hash
+        if not await self._client.wait_any_connected(CONNECT_S):
+            raise RailFailed("no relay of the wallet elsewhere can be reached now")
         now = self._feed.now()
         expires_s = int(now.wall + timeout_s)
         draft = nip47.request_draft(
@@ -72,25 +84,24 @@ class OutsideWallet:
         self._waiting[event.id] = answered
         try:
             async with asyncio.timeout(timeout_s):
-                if not await self._client.say(event):
-                    raise RailFailed("no relay of the wallet took the request")
-                response = await answered
+                response = await self._answer(event, answered)
         except TimeoutError:
-            raise RailFailed("the wallet did not answer in time", is_unknown=True) from None
+            raise RailFailed("the wallet elsewhere did not answer in time", is_unknown=True) from None
         finally:
             self._waiting.pop(event.id, None)
-        if response.error is not None:
-            # Some of NIP-47's errors come after the money went; these say that it did not.
-            is_unknown = response.error.code in {"INTERNAL", "OTHER"}
-            raise RailFailed(f"{response.error.code}: {response.error.message}"[:200], is_unknown=is_unknown)
-        preimage = str(response.result.get("preimage", ""))
-        try:
-            is_proof = lightning.payment_hash_of(preimage) == payment_hash
-        except ValueError:
-            is_proof = False
-        if not is_proof:
-            raise RailFailed("what the wallet gave is no preimage of the invoice", is_unknown=True)
-        return preimage
+            # A relay that comes back must not carry it to the wallet after somebody was told how it ended.
+            self._client.forget(event.id)
+        return _proved(response, payment_hash)
+
+    async def _answer(self, request: Event, answered: asyncio.Future[WalletResponse]) -> WalletResponse:
+        """What the wallet says to a request, told by whatever relay. ``TimeoutError`` if none took it for long."""
+        taken = self._client.say(request)
+        either: set[asyncio.Future[Any]] = {taken, answered}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not answered.done() and not taken.result():
+            async with asyncio.timeout(REFUSED_S):
+                return await answered
+        return await answered
 
     def _heard(self, event: Event, _url: str) -> None:
         if event.kind != nip47.RESPONSE or event.pubkey != self._wallet:
@@ -102,3 +113,18 @@ class OutsideWallet:
         waiting = self._waiting.get(response.request_id)
         if waiting is not None and not waiting.done():
             waiting.set_result(response)
+
+
+def _proved(response: WalletResponse, payment_hash: str) -> str:
+    """The preimage in an answer. ``RailFailed`` if there is none: for certain only where the wallet says so."""
+    preimage = str(response.result.get("preimage", ""))
+    try:
+        if lightning.payment_hash_of(preimage) == payment_hash:
+            return preimage
+    except ValueError:
+        pass  # no preimage at all
+    if response.error is None:
+        raise RailFailed("what the wallet elsewhere gave is no preimage of the invoice", is_unknown=True)
+    if response.error.code in NOT_PAID:
+        raise RailFailed(f"the wallet elsewhere did not pay: {response.error.code}")
+    raise RailFailed("the wallet elsewhere failed, and does not say whether it paid", is_unknown=True)

@@ -12,8 +12,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.edges.exchange import Feed, Views
@@ -22,8 +24,10 @@ from trunkline.model import Now
 from trunkline.money import bolt11, wallet
 from trunkline.money.wallet import Carried, Held, Over, Refunded, Refused, Released, Step, Wallet
 
-# Invoices that nobody has paid yet, of everybody together.
+# Invoices that are known. Half of them are for jobs that are done here (``till`` bounds them by buyer), half for the
+# accounts together; and such of one account that nobody has paid yet.
 MAX_INVOICES: Final = 4096
+MAX_OPEN_OF_ACCOUNT: Final = 64
 
 Told = Callable[[Over], None]
 
@@ -54,6 +58,8 @@ class Payments:
         self._invoices: dict[str, Invoiced] = {}
         self._generation = 1
         self._steps = 0
+        # How much there was when it was carried over last.
+        self._carried_size = 0
         self._told: dict[str, list[Told]] = {}
 
     # -- the record ----------------------------------------------------------------------------------------------------
@@ -65,8 +71,11 @@ class Payments:
         if subjects:
             self._generation = wallet.generation_of(subjects[-1])
             for step in found[subjects[-1]]:
-                self.wallet.apply(wallet.decode(step.data))
+                taken = wallet.decode(step.data)
+                self.wallet.apply(taken)
                 self._steps += 1
+                if isinstance(taken, Carried):
+                    self._carried_size = self.wallet.size
 
     def close_older(self) -> None:
         """Close what a crash left open beside the newest generation."""
@@ -77,9 +86,9 @@ class Payments:
     def take(self, step: Step, then: Callable[[], None] | None = None) -> None:
         """Take a step: it counts at once, and ``then`` is done when it is on disk."""
         self.wallet.apply(step)
-        self._write(self._subject, _name_of(step), Raw(wallet.encode(step)))
+        self._write(self._subject, _name_of(step), Raw(wallet.encode(step)), caller=identity_of(wallet.payer_of(step)))
         self._steps += 1
-        if self._steps >= wallet.MAX_STEPS:
+        if self._steps >= max(wallet.MAX_STEPS, self._carried_size):
             self._carry_over()
         if then is not None:
             self._feed.when_stored(then)
@@ -88,7 +97,7 @@ class Payments:
         """Begin anew with everything in one step. The old ones are closed after that: a crash between loses nothing."""
         before = self._subject
         self._generation += 1
-        self._steps = 1
+        self._steps, self._carried_size = 1, self.wallet.size
         carried: Carried = self.wallet.carried()
         self._write(self._subject, "carried", Raw(wallet.encode(carried)))
         self._write(before, "closed", Raw(b"{}"), done=True)
@@ -97,21 +106,51 @@ class Payments:
     def _subject(self) -> str:
         return wallet.subject_of(self._generation)
 
-    def _write(self, subject: str, step: str, data: Raw, *, done: bool = False) -> None:
-        self._feed.feed([ProcessStepped(0, "", wallet.PROCESS, subject, step, data, done)])
+    def _write(self, subject: str, step: str, data: Raw, *, done: bool = False, caller: str = "") -> None:
+        self._feed.feed([ProcessStepped(0, "", wallet.PROCESS, subject, step, data, done, caller)])
+
+    def need_open(self, account: str) -> None:
+        """``Refused`` while the exchange takes nothing new on, or wrote too much for this account within an hour."""
+        problem = self._views.closed() or self._feed.write_refused(identity_of(account))
+        if problem is not None:
+            raise Refused("RATE_LIMITED", problem.message)
 
     # -- invoices ------------------------------------------------------------------------------------------------------
 
     def invoice(self, payee: str, msats: int, quote_id: str, description: str, now: Now, expiry_s: int) -> Invoiced:
-        """A signed invoice in favour of an account."""
+        """A signed invoice in favour of an account; ``Refused`` if that has its share of such that nobody has paid."""
         created_s = int(now.wall)
         payment_hash = hashlib.sha256(self.preimage(quote_id)).hexdigest()
+        if payment_hash not in self._invoices:
+            self._need_room(payee, now)
         text = bolt11.written(self._secret, msats, payment_hash, description, created_s, expiry_s)
         made = Invoiced(text, payment_hash, msats, payee, quote_id, created_s, created_s + expiry_s, description)
         self._invoices[payment_hash] = made
-        if len(self._invoices) > MAX_INVOICES:
-            del self._invoices[next(iter(self._invoices))]
         return made
+
+    def _need_room(self, payee: str, now: Now) -> None:
+        """See that one more invoice can be kept. What can still be paid is never forgotten for another's sake."""
+        is_own = payee == wallet.OWN
+        beside = [one for one in self._invoices.values() if (one.payee == wallet.OWN) == is_own]
+        still_open = [one for one in beside if self._is_open(one, now)]
+        if not is_own and sum(one.payee == payee for one in still_open) >= MAX_OPEN_OF_ACCOUNT:
+            raise Refused("QUOTA_EXCEEDED", f"{MAX_OPEN_OF_ACCOUNT} invoices of yours wait to be paid")
+        if len(beside) < MAX_INVOICES // 2:
+            return
+        gone = next((one for one in beside if not self._is_open(one, now)), None)
+        if gone is None:
+            raise Refused("QUOTA_EXCEEDED", "too many invoices wait to be paid; try again later")
+        del self._invoices[gone.payment_hash]
+
+    def _is_open(self, one: Invoiced, now: Now) -> bool:
+        """Whether an invoice can still be paid, or is being paid."""
+        return one.payment_hash in self.wallet.held or (
+            now.wall < one.expires_s and one.payment_hash not in self.wallet.over
+        )
+
+    def withdraw(self, payment_hash: str) -> None:
+        """Nobody can pay this invoice any more."""
+        self._invoices.pop(payment_hash, None)
 
     def preimage(self, quote_id: str) -> bytes:
         """What proves that an invoice was paid; nobody can say it who does not have the wallet's key."""
@@ -140,14 +179,21 @@ class Payments:
 
     def hold(self, wish: Held, then: Callable[[], None]) -> None:
         """Lock money; ``Refused`` if it is not there. ``then`` is done when that is on disk."""
-        self.take(self.wallet.try_hold(wish), then)
+        self.take(self._lockable(wish), then)
 
-    def settle_at_once(self, wish: Held, now: Now, told: Told) -> None:
-        """Pay what is for no job of ours: nothing has to be waited for."""
-        self.when_over(wish.payment_hash, told)
-        self.take(self.wallet.try_hold(wish))
-        self.release(wish.payment_hash, now)
-        self.take(wallet.Receipted(wish.payment_hash, ""))
+    def _lockable(self, wish: Held) -> Held:
+        """The same, with the moment until which its invoice could be used a second time."""
+        invoiced = self._invoices.get(wish.payment_hash)
+        expires_ms = 0 if invoiced is None else invoiced.expires_s * 1000
+        return self.wallet.try_hold(msgspec.structs.replace(wish, expires_ms=expires_ms))
+
+    def move(self, invoiced: Invoiced, payer: str, now: Now) -> None:
+        """Pay what is for no job of ours: nothing has to be waited for. ``Refused`` if the money is not there."""
+        preimage = self.preimage(invoiced.quote_id).hex()
+        wish = wallet.Moved(
+            invoiced.payment_hash, payer, invoiced.payee, invoiced.msats, preimage, now.ms, invoiced.expires_s * 1000
+        )
+        self.take(self.wallet.try_move(wish))
 
     def release(self, payment_hash: str, now: Now, then: Callable[[], None] | None = None) -> str:
         """Let the payee have it; the preimage. A second time changes nothing."""
@@ -178,7 +224,8 @@ class Payments:
             over = self.wallet.over.get(payment_hash)
             for told in self._told.pop(payment_hash, ()):
                 if over is not None:
-                    told(over)
+                    # Each for itself: a defect of one is not the others'.
+                    self._feed.when_stored(partial(told, over))
             if then is not None:
                 then()
 
@@ -191,6 +238,11 @@ class Payments:
             self._feed.when_stored(lambda: told(over))
         else:
             self._told.setdefault(payment_hash, []).append(told)
+
+
+def identity_of(account: str) -> str:
+    """Under which name what is written for an account is counted; empty for the exchange's own."""
+    return f"wallet:{account}" if account and account != wallet.OWN else ""
 
 
 def _name_of(step: Step) -> str:

@@ -30,6 +30,8 @@ from trunkline.edges.nostr.relay_settings import Settings
 EVENTS_PER_MINUTE: Final = 3000
 SUBSCRIPTIONS: Final = 64
 CONNECTIONS: Final = 256
+# Of them, such that the exchange itself always finds: it goes straight to the relay, past ``front`` and its clients.
+RESERVED: Final = 8
 FILTER_LIMIT: Final = 500
 MAX_FILTER_LIMIT: Final = 5000
 MAX_TAGS: Final = 256
@@ -90,16 +92,16 @@ async def serve(settings: Settings) -> None:
         builder = builder.nip42(nostr_sdk.LocalRelayBuilderNip42(mode=mode))
     relay = builder.build()
     await relay.run()
-    url = str(await relay.url()).rstrip("/")
+    inner = url = str(await relay.url()).rstrip("/")
     if not settings.auth:
-        front = Front(host_and_port(url.partition("//")[2]), settings.allowed_origins, CONNECTIONS)
+        front = Front(host_and_port(url.partition("//")[2]), settings.allowed_origins, CONNECTIONS - RESERVED)
         try:
             port = await front.start(settings.host, settings.port)
         except OSError as error:
             _report({"failed": str(error.strerror)})
             return
         url = f"ws://{f'[{settings.host}]' if ':' in settings.host else settings.host}:{port}"
-    _report({"url": url})
+    _report({"url": url, "inner": inner})
     passing = [kind for kind in settings.kinds if kind not in settings.lasting]
     while True:
         await prune(database, passing, int(time.time()), KEPT_S, MAX_KEPT)

@@ -283,8 +283,14 @@ class RelaySession:
 
     def _request(self, name: str, now: Now) -> None:
         self._ended.pop(name, None)
-        if self.is_connected:
-            self._say("REQ", name, *self._wanted[name](now))
+        if not self.is_connected:
+            return
+        filters = self._wanted[name](now)
+        if filters:
+            self._say("REQ", name, *filters)
+        else:
+            # Nobody can say now what is wanted: a request without filters is none.
+            self._ended[name] = now.mono + RESUBSCRIBE_S
 
     def _say(self, *words: object) -> None:
         self._out.append(msgspec.json.encode(words))

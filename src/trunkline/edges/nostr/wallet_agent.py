@@ -6,7 +6,8 @@ name no job, which a person is always asked about. What is held is released or r
 (``settling``). Does not own the fold (``payments``).
 
 Invariant: an invoice is paid by one call at most, a provider once for a job, and nothing is held for a job that is
-over. A payment whose end nobody knows is *unknown*, and is not tried again.
+over. What is judged to be within the budgets counts as spent in the same step, so calls that are made together stay
+within them, too. A payment whose end nobody knows is *unknown*, and is not tried again.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from trunkline.events import CancelAcknowledged
 from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, ToolDefinition, Verdict, fault
 from trunkline.money import bolt11, budget, lightning, signed_events, wallet
 from trunkline.money.budget import BUDGET_RULE, UNTIED_RULE, Budget
-from trunkline.money.rail import Msats, RailFailed
+from trunkline.money.rail import MAX_MSATS, Msats, RailFailed
 from trunkline.money.wallet import OWN, Held, Paid, Refused
 
 EDGE: Final = "nostr"
 AGENT: Final = "nostr.wallet"
 PAY, NEW, FUND = f"{AGENT}/pay", f"{AGENT}/new", f"{AGENT}/fund"
+NOBODY_KNOWS: Final = "nobody can say whether the wallet elsewhere paid"
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
@@ -78,7 +80,9 @@ def _schema(properties: dict[str, Any], required: tuple[str, ...]) -> Raw:
     return Raw(msgspec.json.encode(shape))
 
 
-_MSATS: Final = {"type": "integer", "minimum": 1}
+# What ``Payment``, ``_New`` and ``_Fund`` want stands here, too: so the exchange says which part of an input is wrong.
+_MSATS: Final = {"type": "integer", "minimum": 1, "maximum": MAX_MSATS}
+_HEX32: Final = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _PAID_BEFORE: Final = {
     "type": "object",
     "description": "What this payee was paid by this exchange before.",
@@ -88,7 +92,12 @@ _PAID_BEFORE: Final = {
 _JOB: Final = {
     "type": "object",
     "description": "The job that is paid for.",
-    "properties": {name: {"type": "string"} for name in ("schema_id", "job_hash", "request_id", "order")},
+    "properties": {
+        "schema_id": {"type": "string", "maxLength": 128},
+        "job_hash": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
+        "request_id": _HEX32,
+        "order": {"type": "string", "maxLength": 128},
+    },
     "required": ["schema_id", "job_hash", "request_id"],
     "additionalProperties": False,
 }
@@ -99,10 +108,19 @@ DEFINITIONS: Final = (
         _schema(
             {
                 "amount_msats": {**_MSATS, "description": "How much, in thousandths of a satoshi."},
-                "payee": {"type": "string", "description": "Who gets it, an npub."},
+                "payee": {
+                    "type": "string",
+                    "description": "Who gets it, an npub.",
+                    "minLength": 63,
+                    "maxLength": 63,
+                },
                 "job": _JOB,
                 "paid_before": _PAID_BEFORE,
-                "invoice": {"type": "string", "description": "A signed invoice (BOLT 11) over the amount."},
+                "invoice": {
+                    "type": "string",
+                    "description": "A signed invoice (BOLT 11) over the amount.",
+                    "maxLength": 8192,
+                },
                 "invoice_names_job": {
                     "type": "boolean",
                     "description": "Whether the invoice says that it is for this job; else only the payee's word does.",
@@ -118,7 +136,7 @@ DEFINITIONS: Final = (
     ToolDefinition(
         NEW,
         "A new account in the embedded wallet, for the holder of a public key (NIP-47).",
-        _schema({"name": {"type": "string"}, "client": {"type": "string"}}, ("name", "client")),
+        _schema({"name": {"type": "string"}, "client": _HEX32}, ("name", "client")),
         Raw(b'{"type":"object"}'),
         side_effects=True,
         tags=("money", "nostr"),
@@ -177,15 +195,17 @@ class WalletAgent(Resident):
             return None
         try:
             payment = msgspec.json.decode(bytes(body), type=Payment)
-        except msgspec.DecodeError as error:
-            return _denied("input", fault("tool.invalid_input", str(error)))
+        except msgspec.DecodeError:
+            return _denied("input", fault("tool.invalid_input"))
+        problem = self._beyond_budget(payment, self._feed.now())
+        return _untied(payment) if problem is None else _denied(BUDGET_RULE, problem)
+
+    def _beyond_budget(self, payment: Payment, now: Now) -> Fault | None:
         own = self._payments.wallet
         problem = budget.problem(
-            self._budget, own, payment.amount_msats, payment.job.order, self._feed.now().ms
+            self._budget, own, payment.amount_msats, payment.job.order, now.ms
         ) or budget.claim_problem(own, payment.payee, payment.paid_before)
-        if problem:
-            return _denied(BUDGET_RULE, fault("policy.denied", problem, details={"policy": BUDGET_RULE}))
-        return _untied(payment)
+        return fault("policy.denied", problem, details={"policy": BUDGET_RULE}) if problem else None
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -199,10 +219,10 @@ class WalletAgent(Resident):
                     self._new(effect, msgspec.json.decode(bytes(effect.input), type=_New))
                 case _:
                     self._fund(effect, msgspec.json.decode(bytes(effect.input), type=_Fund))
-        except msgspec.DecodeError as error:
-            self._failed(effect, fault("tool.invalid_input", str(error)))
-        except Refused as error:
-            self._failed(effect, fault("tool.failed", str(error), details={"code": error.code}))
+        except msgspec.DecodeError:
+            self._failed(effect, fault("tool.invalid_input"))
+        except Refused as refused:
+            self._failed(effect, fault("tool.failed", refused.why, details={"code": refused.code}))
 
     def cancel(self, effect: Cancel, now: Now) -> None:  # noqa: ARG002  (money that was sent cannot be called back)
         """What is held is given back by whoever judges the job; what was sent elsewhere is gone."""
@@ -229,12 +249,14 @@ class WalletAgent(Resident):
             raise Refused("OTHER", f"amount_msats: the invoice is over {invoice.amount_msats}")
         _need_asked(payment)
         self._need_first(payment, invoice.payment_hash)
-        if invoice.node == self._payments.node:
+        # Once more, and in one step with what counts as spent from here on: others were judged and sent meanwhile.
+        problem = self._beyond_budget(payment, now)
+        if problem is not None:
+            self._failed(effect, problem)
+        elif invoice.node == self._payments.node:
             self._hold(effect, payment, self._payments.issued(payment.invoice, now), now)
         elif self._outside is not None and self._prepay:
-            if invoice.payment_hash in self._payments.wallet.spent:
-                raise Refused("PAYMENT_FAILED", "this invoice was sent to be paid before")
-            self._background.spawn(self._send(effect, payment, invoice.payment_hash, self._outside, now))
+            self._send(effect, payment, invoice, self._outside, now)
         else:
             raise Refused(
                 "PAYMENT_FAILED",
@@ -282,24 +304,36 @@ class WalletAgent(Resident):
         )
         self._payments.hold(held, stored)
 
-    async def _send(
-        self, effect: Deliver, payment: Payment, payment_hash: str, outside: OutsideWallet, now: Now
+    def _send(
+        self, effect: Deliver, payment: Payment, invoice: bolt11.Invoice, outside: OutsideWallet, now: Now
     ) -> None:
-        """Have it paid elsewhere. That it was sent is on record before it is."""
-        sent = wallet.Sent(
-            payment_hash, payment.payee, payment.amount_msats, payment.job.job_hash, payment.job.order,
-            effect.call_id, now.ms,
+        """Have it paid elsewhere. That it was sent counts at once, and is on record before it is."""
+        wish = wallet.Sent(
+            invoice.payment_hash, payment.payee, payment.amount_msats, payment.job.job_hash, payment.job.order,
+            effect.call_id, now.ms, invoice.expires_s * 1000,
         )  # fmt: skip
-        await self._stored(sent)
+
+        def stored() -> None:
+            self._background.spawn(self._sent(effect, payment, invoice.payment_hash, outside))
+
+        self._payments.take(self._payments.wallet.try_send(wish), stored)
+
+    async def _sent(self, effect: Deliver, payment: Payment, payment_hash: str, outside: OutsideWallet) -> None:
+        """Ask the wallet elsewhere, and wait for what it says."""
         try:
             preimage = await outside.pay(payment.invoice)
-        except RailFailed as error:
-            if error.is_unknown:
-                self.finish(effect.call_id, Status.UNKNOWN, fault("tool.failed", str(error)))
+        except RailFailed as failed:
+            if failed.is_unknown:
+                self.finish(effect.call_id, Status.UNKNOWN, fault("tool.failed", failed.why))
                 return
             await self._stored(wallet.Settled(payment_hash))
-            self._failed(effect, fault("tool.failed", str(error)))
+            self._failed(effect, fault("tool.failed", failed.why))
             return
+        except BaseException:
+            # A defect, or the end of the exchange: the request may have left.
+            if self.number:
+                self.finish(effect.call_id, Status.UNKNOWN, fault("tool.failed", NOBODY_KNOWS))
+            raise
         await self._stored(wallet.Settled(payment_hash, preimage))
         told = {"state": "paid", "rail": "lightning", "payment_hash": payment_hash, "preimage": preimage}
         self._done(effect, told)

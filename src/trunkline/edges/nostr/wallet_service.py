@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from msgspec import Raw
+from msgspec import Struct
 
 from trunkline.edges.exchange import Feed
 from trunkline.edges.nostr import nip47
@@ -27,17 +27,20 @@ from trunkline.edges.nostr.session import Filter
 from trunkline.edges.nostr.till import Till
 from trunkline.events import Noticed
 from trunkline.model import Now
+from trunkline.money.bolt11 import MAX_DESCRIPTION_BYTES
 from trunkline.money.rail import MAX_MSATS
 from trunkline.money.wallet import Held, Over, Refused
 
 SUBSCRIPTION: Final = "wallet"
-# Requests of all clients and strangers together that are looked at in a minute: a new key costs nothing.
-REQUESTS_PER_MINUTE: Final = 600
+# Requests that are looked at in a minute: of each account, and of all strangers together, as a new key costs nothing.
+REQUESTS_PER_MINUTE: Final = 300
+STRANGERS_PER_MINUTE: Final = 60
+# Payments of each account: about as many as a person or a program needs, and few enough for the record.
+PAYMENTS_PER_MINUTE: Final = 30
 # Clocks differ; what is older was sent for somebody who waits no more.
 OLDEST_S: Final = 600
 MAX_EXPIRY_S: Final = 86_400
 DEFAULT_EXPIRY_S: Final = 3600
-MAX_DESCRIPTION_CHARS: Final = 256
 
 
 class WalletService:
@@ -51,8 +54,9 @@ class WalletService:
         self._payments = payments
         self._till = till
         self._say = say
-        self._room = float(REQUESTS_PER_MINUTE)
-        self._room_at = float("-inf")
+        # By account, and under "" for strangers.
+        self._requests: dict[str, _Pace] = {}
+        self._payments_made: dict[str, _Pace] = {}
         self.counts = dict.fromkeys(("requests", "refused"), 0)
 
     @property
@@ -77,7 +81,10 @@ class WalletService:
         """A request, whose id and signature were checked."""
         if event.kind != nip47.REQUEST or self.public not in event.values("p"):
             return
-        if not self._has_room(now):
+        # Whoever signed it: each account has its own share, which no stranger and no other account can use up.
+        account = self._payments.wallet.account_of(event.pubkey)
+        most = STRANGERS_PER_MINUTE if account is None else REQUESTS_PER_MINUTE
+        if not _has_room(self._requests, account or "", most, now):
             self._note("nostr.wallet_too_many", "requests to the wallet came faster than they are looked at")
             return
         try:
@@ -88,7 +95,6 @@ class WalletService:
         self.counts["requests"] += 1
         if request.expires_s is not None and now.wall >= request.expires_s:
             return
-        account = self._payments.wallet.account_of(request.client)
         try:
             if account is None:
                 raise Refused("UNAUTHORIZED", "this key has no wallet here")
@@ -140,12 +146,15 @@ class WalletService:
         return None
 
     def _begin(self, invoiced: Invoiced, account: str, waiting: tuple[str, str, str], now: Now) -> None:
+        self._payments.need_open(account)
+        if not _has_room(self._payments_made, account, PAYMENTS_PER_MINUTE, now):
+            raise Refused("RATE_LIMITED", f"more than {PAYMENTS_PER_MINUTE} payments in a minute; try again later")
         if self._till.is_offer(invoiced.payment_hash):
             self._till.pay(invoiced.payment_hash, account, "provider", now, nip47=waiting)
         elif self._till.request_of(invoiced.payment_hash):
             raise Refused("PAYMENT_FAILED", "the job of this invoice is not waiting for a payment")
         else:
-            self._payments.settle_at_once(_between_accounts(invoiced, account, now), now, lambda _: None)
+            self._payments.move(invoiced, account, now)
 
     def _answer_when_over(self, held: Held) -> None:
         waiting = held.nip47
@@ -162,16 +171,17 @@ class WalletService:
             self._fail(request, "PAYMENT_FAILED", over.reason or "it was refunded", now)
 
     def _invoice(self, request: WalletRequest, account: str, now: Now) -> dict[str, Any]:
+        self._payments.need_open(account)
         msats, text = request.params.get("amount"), request.params.get("description", "")
         expiry_s = request.params.get("expiry", DEFAULT_EXPIRY_S)
         if type(msats) is not int or not 1 <= msats <= MAX_MSATS:
             raise Refused("OTHER", "amount: expected millisatoshis")
-        if not isinstance(text, str) or len(text) > MAX_DESCRIPTION_CHARS:
-            raise Refused("OTHER", f"description: expected a text of {MAX_DESCRIPTION_CHARS} characters at most")
+        if not isinstance(text, str) or len(text.encode()) > MAX_DESCRIPTION_BYTES:
+            raise Refused("OTHER", f"description: expected a text of {MAX_DESCRIPTION_BYTES} bytes at most")
         if type(expiry_s) is not int or not 1 <= expiry_s <= MAX_EXPIRY_S:
             raise Refused("OTHER", f"expiry: expected 1 to {MAX_EXPIRY_S} seconds")
-        # The request's id: the same request is the same invoice.
-        quote_id = hashlib.sha256(f"{account} {request.id}".encode()).hexdigest()
+        # With the moment: a request that is told again after a restart is another invoice, which was never paid.
+        quote_id = hashlib.sha256(f"{account} {request.id} {now.ms}".encode()).hexdigest()
         return self._shown(self._payments.invoice(account, msats, quote_id, text, now, expiry_s), account, now)
 
     def _lookup(self, request: WalletRequest, account: str, now: Now) -> dict[str, Any]:
@@ -228,33 +238,23 @@ class WalletService:
     def _tell(self, draft: Draft) -> None:
         self._say(signed(draft, self._signer))
 
-    def _has_room(self, now: Now) -> bool:
-        most = float(REQUESTS_PER_MINUTE)
-        self._room = min(most, self._room + (now.mono - self._room_at) * most / 60.0)
-        self._room_at = now.mono
-        if self._room < 1.0:
-            return False
-        self._room -= 1.0
-        return True
-
     def _note(self, code: str, detail: str) -> None:
         self._feed.feed([Noticed(code, "nostr", "", detail)])
 
 
-def _between_accounts(invoiced: Invoiced, account: str, now: Now) -> Held:
-    """A payment that is for no job of ours."""
-    return Held(
-        payment_hash=invoiced.payment_hash,
-        payer=account,
-        payee=invoiced.payee,
-        msats=invoiced.msats,
-        invoice=invoiced.text,
-        asked=Raw(b"null"),
-        quote_id=invoiced.quote_id,
-        request_id="",
-        schema_id="",
-        job_hash="",
-        provider="",
-        at_ms=now.ms,
-        judge="nobody",
-    )
+class _Pace(Struct):
+    """What one may still do at once, and when that was reckoned."""
+
+    room: float
+    at: float
+
+
+def _has_room(paces: dict[str, _Pace], who: str, per_minute: int, now: Now) -> bool:
+    """Count one of so many in a minute, or say that there are too many."""
+    pace = paces.setdefault(who, _Pace(float(per_minute), now.mono))
+    pace.room = min(float(per_minute), pace.room + (now.mono - pace.at) * per_minute / 60.0)
+    pace.at = now.mono
+    if pace.room < 1.0:
+        return False
+    pace.room -= 1.0
+    return True

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from tests.unit.edges.mounts.kit import ECHO
 from trunkline.config import Config, McpServer
+from trunkline.edges.mounts import mount, notices
 from trunkline.edges.mounts import remote as module
 from trunkline.edges.mounts.edge import MOUNTS
 from trunkline.entries import CallSettled
@@ -37,6 +38,8 @@ class HttpServer:
     def __init__(self) -> None:
         self.on: dict[str, Callable[[Request], bytes]] = {}
         self.got: list[Request] = []
+        # How many connections there were, and how many there are.
+        self.connections = self.open = 0
         self._talks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server
         self.url = ""
@@ -55,6 +58,8 @@ class HttpServer:
         task = asyncio.current_task()
         assert task is not None
         self._talks.add(task)
+        self.connections += 1
+        self.open += 1
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -68,6 +73,7 @@ class HttpServer:
                     break
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
+        self.open -= 1
         writer.transport.abort()
 
     def methods(self) -> list[str]:
@@ -326,3 +332,52 @@ async def test_a_canceled_request_is_closed_without_a_handshake_and_told_of_with
             count = 1 if era == "2025-11-25" else 2
             await mounting.until(lambda pinged=pinged, count=count: server.methods().count(pinged) >= count)
         assert ("notifications/cancelled" in server.methods()) is (era == "2025-11-25")
+
+
+SAMPLING = 'data: {"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}'
+TELLS_CHANGES = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}}}
+
+
+def asks_for_samples(server: HttpServer, count: int) -> None:
+    """It asks so often, and takes no refusal."""
+    server.on["server/discover"] = answer(TELLS_CHANGES)
+    server.on["subscriptions/listen"] = lambda _: stream(*[SAMPLING] * count, is_open=True)
+    server.on["POST"] = lambda _: b""
+
+
+async def test_a_server_that_asks_without_end_opens_few_connections_and_is_dropped(server: HttpServer) -> None:
+    asks_for_samples(server, 2 * notices.MAX_WAITING)
+    async with Mounting(server.url) as mounting:
+        await mounting.until(lambda: mounting.view.state == "backoff")
+        assert mounting.view.note == "it asks for more than it takes answers to"
+        # Those of the refusals, of its two answers, and of the stream.
+        assert server.connections <= notices.AT_ONCE + 3
+
+
+async def test_refusals_that_a_server_does_not_take_are_given_up_one_after_the_other(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "DEADLINE_S", 0.05)
+    asks_for_samples(server, 3 * notices.AT_ONCE)
+    async with Mounting(server.url) as mounting:
+        await mounting.until(lambda: server.methods().count("POST") == 3 * notices.AT_ONCE)
+        await mounting.ready()
+        assert mounting.view.restarts == 0
+
+
+async def test_a_request_that_nobody_waits_for_keeps_no_connection(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mount, "LATE_ANSWER_S", 0.05)
+    with_handshake(server)
+    server.on["ping"] = answer({})
+    server.on["notifications/cancelled"] = lambda _: status(202)
+    server.on["tools/call"] = lambda _: b""
+    async with Mounting(server.url, timeout_s=0.2) as mounting:
+        await mounting.ready()
+        for _ in range(20):
+            mounting.exchange.call("mcp.x/echo", Raw(b"{}"))
+        await mounting.until(lambda: server.methods().count("tools/call") == 20)
+        assert server.open >= 20
+        await mounting.until(lambda: server.open <= notices.AT_ONCE + 2)
+        assert mounting.view.restarts == 0, "it was not dropped"

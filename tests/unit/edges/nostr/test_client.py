@@ -229,3 +229,69 @@ async def test_a_relay_that_is_left_is_talked_to_no_more(monkeypatch: pytest.Mon
 
 def test_a_password_in_an_address_is_not_shown() -> None:
     assert module.shown("wss://me:secret@relay.example/x") == "wss://relay.example/x"
+
+
+@pytest.mark.parametrize("error", [IndexError, ValueError, OSError, TimeoutError, RecursionError])
+@pytest.mark.parametrize("place", ["told", "on_bad", "filters"])
+async def test_what_a_callback_raises_costs_one_event_and_no_subscription(
+    monkeypatch: pytest.MonkeyPatch, place: str, error: type[Exception]
+) -> None:
+    async with kit(monkeypatch) as at, relay() as one:
+        first = events.encoded(event("first"))
+        # The second is a repeat, so that `on_bad` is told of one.
+        one.sends = [first, first, events.encoded(event("last"))]
+
+        def fails(*_: object) -> Any:
+            raise error("planted")
+
+        if place == "told":
+            told = at.told.append
+            at.client.subscribe(
+                "a", lambda _: [Filter(kinds=(1,))], lambda *one: fails() if one[0].content == "first" else told(one)
+            )
+        else:
+            at.listen()
+        if place == "on_bad":
+            at.client.on_bad = fails
+        if place == "filters":
+            at.client.subscribe("other", fails, fails)
+        at.client.add(one.url)
+        await at.until(lambda: any(one.content == "last" for one, _ in at.told), "what came after")
+        assert len(one.connections) == 1  # it never went away
+        assert await asyncio.wait_for(at.client.say(event("ours", by=OURS)), 10)
+        assert [type(failure) for failure in at.clock.failures] == [error]
+        at.clock.failures.clear()
+
+
+async def test_a_defect_while_a_relay_is_talked_to_costs_the_connection_and_there_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with kit(monkeypatch) as at, relay() as one:
+        at.listen()
+        at.client.add(one.url)
+        await at.until(lambda: one.connections, "a connection")
+        session = at.client._relays[one.url].session
+        for method in ("receive", "take_output"):
+            before = set(one.connections)
+            with monkeypatch.context() as patched:
+                patched.setattr(session, method, _planted)
+                at.client.unsubscribe("a")
+                at.listen()
+                await at.until(lambda: at.clock.failures, method)
+            await at.until(lambda known=before: one.connections - known, "another connection")
+            at.clock.failures.clear()
+        one.takes = lambda event: ["OK", event["id"], True, ""]
+        assert await asyncio.wait_for(at.client.say(event("ours", by=OURS)), 10)
+        at.clock.failures.clear()
+
+
+def _planted(*_: object) -> Any:
+    raise KeyError("planted")
+
+
+async def test_an_address_that_cannot_be_one_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with kit(monkeypatch) as at, relay() as one:
+        at.client.add("ws://127.0.0.1:99999999")
+        at.client.add(one.url)
+        at.listen()
+        assert await at.client.wait_connected(one.url, 5)

@@ -26,10 +26,11 @@ from trunkline.events import CancelRequested
 from trunkline.jobs import embedding
 from trunkline.jobs.schemas import job_types
 from trunkline.ledger import receipts as on_record
+from trunkline.model import Principal, ToolDefinition
 from trunkline.model import Status as CallStatus
 from trunkline.money import bolt11, proving, wallet
 from trunkline.money.rail import RailFailed
-from trunkline.testing.memory import BOSS, MadeCall, MemoryExchange
+from trunkline.testing.memory import ANY_OBJECT, BOSS, MadeCall, MemoryExchange
 
 FUNDED = 10_000
 ANNA = PROVIDERS[0]
@@ -101,6 +102,33 @@ def test_a_payment_is_approved_held_and_released_when_the_result_was_found_right
     [receipt] = shop.receipts()
     assert (receipt["provider_id"], receipt["session_id"]) == (ANNA.npub, call.call_id)
     assert receipt["approval_rule_id"] == "builtin-untrusted"
+
+
+@pytest.mark.parametrize("correlation", [None, "chat 1"])
+def test_a_strangers_call_that_names_a_bought_job_or_its_payment_is_no_part_of_the_receipt(
+    correlation: str | None,
+) -> None:
+    shop = Shop()
+    exchange = shop.market.exchange
+    mallory = Principal("http:mallory")
+    slow = ToolDefinition("com.example.slow/wait", "slow", ANY_OBJECT, side_effects=False)
+    exchange.attach("com.example.slow", slow)
+    call = shop.market.call(EMBEDDING, correlation_id=correlation)
+    exchange.call(slow.tool_id, {}, by=mallory, correlation_id=call.call_id, causation_id=call.call_id)
+    shop.asked_to_pay()
+    [question] = exchange.views.questions()
+    assert question.call_id is not None
+    exchange.call(slow.tool_id, {}, by=mallory, correlation_id=question.call_id)
+    shop.answer_question()
+    shop.market.answer(ANNA, GOOD)
+    [receipt] = shop.receipts()
+    assert receipt["approval_rule_id"] == "builtin-untrusted"
+    exchange.store()
+    [one] = on_record.listed(exchange.ledger.reader)
+    lines = [json.loads(line) for line in on_record.evidence(exchange.ledger.reader, one).trajectory]
+    called = [line["tool"] for line in lines if line["event"] == "ToolCall"]
+    assert called == [f"nostr.jobs/{EMBEDDING}", PAY]
+    assert lines[-1]["event"] == "SessionEnd"
 
 
 @pytest.mark.parametrize("end", ["denied", "lied", "failed", "canceled"])
@@ -250,7 +278,7 @@ def test_the_question_says_whether_the_invoice_names_the_job_and_the_receipt_wha
         shop.market.answer(ANNA, GOOD)
         reader = shop.market.exchange.ledger.reader
         [found] = [proving.prove(on_record.evidence(reader, one)) for one in on_record.listed(reader)]
-        assert [text.partition(":")[0] for text in found.unproved] == ([] if names_job else ["payment"])
+        assert [text.partition(":")[0] for text in found.untied] == ([] if names_job else ["invoice"])
 
 
 def test_a_crash_between_verdict_and_release_ends_in_the_release_and_its_receipt(
