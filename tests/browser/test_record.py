@@ -12,10 +12,14 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import WAIT_MS, signed_in, visit
-from tests.crash.money9 import FUNDED, JOBS, PRICED
-from tests.nostr import Buyer
+from tests.nostr import CONFIG, Buyer
 from tests.running import Running, running, wait_until
 from tests.wallets import WalletClient
+
+SCHEMA_ID = "oa.embedding.v1"
+INPUTS = {"texts": ["hello"], "model": "trunkline-hashing-v1", "dimensions": 4}
+PRICED = CONFIG + f'offer = ["{SCHEMA_ID}"]\n[nostr.pricing]\ninput_tokens_per_1k_msats = 1000000\n'
+FUNDED = 10_000_000
 
 pytestmark = pytest.mark.timeout(150)
 expect.set_options(timeout=WAIT_MS)
@@ -48,7 +52,7 @@ def pay(exchange: Running) -> str:
             Buyer(exchange.ready["relay"]) as buyer,
             WalletClient.of(exchange.ready["relay"], b"\x07" * 32, opened["wallet"]) as wallet,
         ):
-            request = await buyer.ask(*JOBS[0], nonce="1")
+            request = await buyer.ask(SCHEMA_ID, INPUTS, nonce="1")
             [invoice] = await buyer.until(lambda: buyer.about(request, 7000), "an invoice")
             await wallet.send("pay_invoice", {"invoice": str(invoice.tag("amount")[2])})
 
