@@ -5,14 +5,17 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Two for each core of a small machine: many tests wait, for a timer or for another process.
-WORKERS := 4
+# Three for each core of a small machine: many tests wait, for a timer or for another process.
+WORKERS := 6
 GET_BWRAP := apt-get install bubblewrap, or the same from your distribution
 # The tool behind `make lock`; only whoever changes a dependency needs it.
 UV     := uv==0.13.7
 
+# Compiled tests are kept: without that each worker compiles all of them by itself, which is most of its start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help install run test soak strace bubblewrap chromium lint requirements bench fmt lock clean
+.PHONY: help install run test soak strace bubblewrap chromium lint compiled requirements bench fmt lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -24,9 +27,10 @@ install: $(VENV)/.installed ## .venv/bin/trunkline, and no more than it needs
 run: install ## the exchange with the example agents
 	@exec $(BIN)/trunkline up --demo
 
-test: $(VENV)/.test lint strace bubblewrap chromium ## all checks and all tests
-	$(BIN)/pytest -n $(WORKERS) tests/unit
-	$(BIN)/pytest -n $(WORKERS) --ignore tests/unit
+test: $(VENV)/.test strace bubblewrap chromium ## all checks and all tests
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint compiled
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/unit
 	$(BIN)/python tools/requirements.py
 
 soak: $(VENV)/.test strace bubblewrap ## the promises at larger figures: MINUTES=60, FROM="kill9=1040" to go on, ONLY="kill9 power"
@@ -52,6 +56,10 @@ lint: $(VENV)/.test ## ruff, mypy --strict, the layer rule
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports --no-cache
+
+# All tests once, beside the checks, which use one core: all workers would do it at the same time.
+compiled: $(VENV)/.test
+	@$(BIN)/pytest --collect-only -qq > $(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
 requirements: $(VENV)/.installed ## which rows of each protocol have a test
 	@$(BIN)/python tools/requirements.py

@@ -3,10 +3,10 @@
     python -m bench [--quick] [--only NAME]... [--save] [--page] [--picture FILE]
     python -m bench --show FILE [--page] [--picture FILE]
 
-``--only`` takes a section (ratios, http, pieces, memory, agents, herd, entries, spaces, chiffon, ossa, trajectories,
-flat) or a row of the table of ratios (read-only, nats, …; the bare relay is always beside it) and may be repeated.
-``flat``, a million calls, runs only when it is asked for. Progress goes to standard error, the tables to standard
-output. All processes end with the run, Ctrl-C included.
+``--only`` takes a section (ratios, http, pieces, memory, agents, herd, entries, spaces, chiffon, ossa, nostr,
+trajectories, mounts, console, flat) or a row of the table of ratios (read-only, nats, …; the bare relay is always
+beside it) and may be repeated. ``flat``, a million calls, runs only when it is asked for. Progress goes to standard
+error, the tables to standard output. All processes end with the run, Ctrl-C included.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from bench import chiffon, growth, memory, ossa, pieces, ratios, spaces, trajectories
+from bench import chiffon, growth, memory, mounts, nostr, ossa, pages, pieces, ratios, spaces, trajectories
 from bench.children import ROOT, Failed
 from bench.contenders import CONTENDERS, HTTP_CONTENDERS, RELAY
 from bench.machine import machine
@@ -45,9 +45,22 @@ SECTIONS: Final = (
     "spaces",
     "chiffon",
     "ossa",
+    "nostr",
     "trajectories",
+    "mounts",
+    "console",
     "flat",
 )
+# Sections about one edge or its files, each with its place in the results.
+EDGES: Final[Mapping[str, Callable[[Stage], object]]] = {
+    "spaces": spaces.measure,
+    "chiffon": chiffon.measure,
+    "ossa": ossa.measure,
+    "nostr": nostr.measure,
+    "trajectories": trajectories.measure,
+    "mounts": mounts.measure,
+    "console": pages.measure,
+}
 # A million calls take longer than all the rest.
 ON_REQUEST: Final = frozenset({"flat"})
 # By the standard a place that outlives a restart, so a disk, where /tmp may be memory. Short: a socket's path is.
@@ -103,14 +116,9 @@ def measure(stage: Stage, results: Results, only: Sequence[str]) -> None:
         results.herd = growth.herd(stage)
     if "entries" in wanted:
         results.starts, results.by_entries = growth.by_entries(stage)
-    if "spaces" in wanted:
-        results.spaces = spaces.measure(stage)
-    if "chiffon" in wanted:
-        results.chiffon = chiffon.measure(stage)
-    if "ossa" in wanted:
-        results.ossa = ossa.measure(stage)
-    if "trajectories" in wanted:
-        results.trajectories = trajectories.measure(stage)
+    for name, measured in EDGES.items():
+        if name in wanted:
+            setattr(results, name, measured(stage))
     if "flat" in wanted:
         results.flat = memory.measure_flat(stage)
 

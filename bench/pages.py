@@ -1,8 +1,9 @@
-"""Pages that watch while calls run: ``python -m bench.pages [PAGES] [CALLS_A_SECOND] [SECONDS]``.
+"""The console: pages that watch while calls run, and how long a browser takes to show the first of it.
 
-How long after an entry was made each of so many pages of the console has it, while agents are called at a steady rate;
-whether each page saw the last entry without a gap; and which part of the calls' rate is left beside the same calls with
-nobody watching. The pages are in one process and the callers in another, so that neither waits for the other's work.
+How long after an entry was made each of so many pages has it, while agents are called at a steady rate; whether each
+page saw the last entry without a gap; and which part of the calls' rate is left beside the same calls with nobody
+watching. The pages are in one process and the callers in another (``python -m bench.pages``), so that neither waits for
+the other's work. The first paint is chromium's own figure, in a profile that has nothing of the page yet.
 
 Invariant: a page that missed an entry fails the run.
 """
@@ -11,30 +12,28 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import importlib.util
 import json
+import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
 from websockets.asyncio.client import ClientConnection, connect
+
+from bench.children import Children, Failed
+from bench.exchange import Exchange
+from bench.plan import Stage
+from bench.results import Console, Watched
+from trunkline.edges.console.files import page_files
 
 FEED: Final = "private-feed"
 CONNECTIONS: Final = 32
 READY_S: Final = 60.0
-CONFIG: Final = """\
-[http]
-listen = "127.0.0.1:0"
-
-[[agent]]
-id = "bench.echo"
-command = ["python", "agent.py"]
-"""
 AGENT: Final = """\
 from trunkline import Agent
 
@@ -49,22 +48,73 @@ def echo(text: str) -> dict:
 agent.run()
 """
 _SPAN: Final = re.compile(r'\\"after\\":([0-9]+),\\"upto\\":([0-9]+)')
+# Chromium as the tests start it: nothing but the page, and no sandbox of its own where it cannot have one.
+_QUIET: Final = (
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    "--disable-dev-shm-usage",
+)
+_PAINT: Final = "performance.getEntriesByName('first-contentful-paint').map((one) => one.startTime)"
 
 
-class Watched(Struct, frozen=True):
-    """What came of one run."""
+def measure(stage: Stage) -> Console:
+    """Both, with one exchange."""
+    plan = stage.plan
+    with Children(stage.room("console")) as children:
+        home = children.folder / "home"
+        agent = children.folder / "agent.py"
+        agent.write_text(AGENT)
+        command = json.dumps(["python", str(agent)])
+        exchange = Exchange(children, home, config=f'\n[[agent]]\nid = "bench.echo"\ncommand = {command}\n')
+        token = (home / "operator.token").read_text().strip()
+        wait_tool(exchange)
+        paints = first_paints(stage, exchange.address, token, plan.rounds)
+        found = asyncio.run(
+            watched(exchange.address, token, plan.watching_pages, plan.watched_calls_a_second, plan.watched_s)
+        )
+    stage.say(
+        f"{found.pages} pages: an entry reaches them after {found.median_ms:.0f} ms, calls keep {found.kept:.2f}; "
+        f"first paint {statistics.median(paints) if paints else 0:.0f} ms"
+    )
+    return Console(found, sum(len(one.data) for one in page_files().values()), tuple(paints))
 
-    pages: int
-    calls_a_second: float
-    # The same with nobody watching.
-    alone_a_second: float
-    median_ms: float
-    high_ms: float
 
-    @property
-    def kept(self) -> float:
-        """The part of the calls' rate that is left."""
-        return self.calls_a_second / self.alone_a_second
+def wait_tool(exchange: Exchange) -> None:
+    """Until the tool can be called."""
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        with exchange.operator() as operator:
+            tools = operator.ask("GET", "/v1/tools")["tools"]
+        if any(tool["tool_id"] == "bench.echo/echo" and tool["status"] == "available" for tool in tools):
+            return
+        time.sleep(0.05)
+    raise exchange.child.failure("its agent did not come up")
+
+
+def first_paints(stage: Stage, address: str, token: str, rounds: int) -> list[float]:
+    """Milliseconds from opening the address until something is seen, each time in a new profile; nothing without a
+    browser.
+    """
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None or importlib.util.find_spec("playwright") is None:
+        stage.say("the first paint is left out: chromium or playwright is not installed")
+        return []
+    from playwright.sync_api import sync_playwright
+
+    found = []
+    sandbox = ("--no-sandbox",) if os.geteuid() == 0 else ()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=[*_QUIET, *sandbox])
+        for _ in range(rounds):
+            profile = browser.new_context()
+            page = profile.new_page()
+            page.goto(f"http://{address}{new_code(address, token)}")
+            page.get_by_role("heading", name="Now").wait_for()
+            found += page.evaluate(_PAINT)
+            profile.close()
+        browser.close()
+    return found
 
 
 # --- callers, in a process of their own -------------------------------------------------------------------------------
@@ -93,7 +143,7 @@ async def call_steadily(address: str, token: str, rate: float, seconds: float) -
             size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n", 1)[0])
             answer = await reader.readexactly(size)
             if b'"succeeded"' not in answer:
-                raise RuntimeError(answer[:200])
+                raise Failed(answer[:200].decode(errors="replace"))
             done += 1
         writer.close()
 
@@ -103,7 +153,7 @@ async def call_steadily(address: str, token: str, rate: float, seconds: float) -
 
 def calls_of(address: str, token: str, rate: float, seconds: float) -> subprocess.Popen[bytes]:
     """The callers; they print what they reached."""
-    command = [sys.executable, "-m", "bench.pages", "--call", address, str(rate), str(seconds)]
+    command = [sys.executable, "-m", "bench.pages", address, str(rate), str(seconds)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(token.encode())
@@ -142,20 +192,29 @@ class Page:
             await self._news.wait()
 
 
+def new_code(address: str, token: str) -> str:
+    """The path that signs a browser in once."""
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        connection.request("POST", "/console/code", headers={"authorization": f"Bearer {token}"})
+        return str(json.loads(connection.getresponse().read())["path"])
+    finally:
+        connection.close()
+
+
 class SignedIn:
     """A sign-in of the console, and requests of its page."""
 
     def __init__(self, address: str, token: str) -> None:
         self.address = address
-        code = self.ask("POST", "/console/code", headers={"authorization": f"Bearer {token}"})[1]["path"]
         connection = http.client.HTTPConnection(address, timeout=20)
-        connection.request("GET", code)
+        connection.request("GET", new_code(address, token))
         answer = connection.getresponse()
         self.cookie = answer.headers["set-cookie"].partition(";")[0]
         self.key = answer.headers["location"].removeprefix("/#key=")
         connection.close()
 
-    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """One request."""
         connection = http.client.HTTPConnection(self.address, timeout=20)
         try:
@@ -163,7 +222,7 @@ class SignedIn:
                 method,
                 path,
                 None if body is None else json.dumps(body),
-                headers or {"cookie": self.cookie, "x-trunkline-console": self.key, "content-type": "application/json"},
+                {"cookie": self.cookie, "x-trunkline-console": self.key, "content-type": "application/json"},
             )
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read() or b"null")
@@ -211,7 +270,7 @@ async def finished(process: subprocess.Popen[bytes]) -> float:
     """What the callers reached."""
     said, _ = await asyncio.to_thread(process.communicate)
     if process.returncode:
-        raise RuntimeError(f"the callers ended with {process.returncode}")
+        raise Failed(f"the callers ended with {process.returncode}")
     return float(said)
 
 
@@ -224,57 +283,12 @@ def latencies(pages: list[Page]) -> tuple[float, float]:
     for page in pages:
         for (_, _, end), (_, after, _) in zip(page.batches, page.batches[1:], strict=False):
             if end != after:
-                raise RuntimeError(f"a page missed entries {end} to {after}")
+                raise Failed(f"a page missed entries {end} to {after}")
         found += [came - made[n] for came, after, upto in page.batches for n in range(after + 1, upto + 1) if n in made]
     found.sort()
     return statistics.median(found), found[int(len(found) * 0.95)]
 
 
-def main() -> None:
-    """Run, and print the row."""
-    if sys.argv[1:2] == ["--call"]:
-        token = sys.stdin.read()
-        print(asyncio.run(call_steadily(sys.argv[2], token, float(sys.argv[3]), float(sys.argv[4]))))
-        return
-    pages, rate, seconds = (float(value) for value in (*sys.argv[1:4], *("100", "1000", "5")[len(sys.argv) - 1 :]))
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        (home / "trunkline.toml").write_text(CONFIG)
-        (home / "agent.py").write_text(AGENT)
-        exchange = subprocess.Popen(
-            [sys.executable, "-m", "trunkline", "up", "--home", folder], stderr=subprocess.DEVNULL
-        )
-        try:
-            address, token = wait_ready(home)
-            found = asyncio.run(watched(address, token, int(pages), rate, seconds))
-        finally:
-            exchange.terminate()
-            exchange.wait(30)
-    print("| pages | calls a second | beside nobody watching | an entry reaches a page: median | 95 % |")
-    print("|---:|---:|---:|---:|---:|")
-    print(
-        f"| {found.pages} | {found.calls_a_second:,.0f} | {found.kept:.2f} | {found.median_ms:.0f} ms "
-        f"| {found.high_ms:.0f} ms |"
-    )
-
-
-def wait_ready(home: Path) -> tuple[str, str]:
-    """Address and token, once the tool can be called."""
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        time.sleep(0.05)
-        if not (home / "ready.json").exists():
-            continue
-        address = json.loads((home / "ready.json").read_text())["http"].removeprefix("http://")
-        token = (home / "operator.token").read_text().strip()
-        connection = http.client.HTTPConnection(address, timeout=20)
-        connection.request("GET", "/v1/tools", headers={"authorization": f"Bearer {token}"})
-        tools = json.loads(connection.getresponse().read())["tools"]
-        connection.close()
-        if any(tool["tool_id"] == "bench.echo/echo" and tool["status"] == "available" for tool in tools):
-            return address, token
-    raise RuntimeError("the exchange did not come up")
-
-
 if __name__ == "__main__":
-    main()
+    _address, _rate, _seconds = sys.argv[1:]
+    print(asyncio.run(call_steadily(_address, sys.stdin.read(), float(_rate), float(_seconds))))

@@ -58,8 +58,16 @@ class Plan(Struct, frozen=True):
     # Requests by OSSA and back, and events published, in each round.
     asked: int = 500
     published: int = 500
+    # Jobs over Nostr in each round, one after the other; the relay lets 200 a minute through.
+    jobs: int = 20
+    # Calls of a mounted server in each round.
+    mounted: int = 500
     # Of the larger of two files that are checked.
     trajectory_lines: int = 100_000
+    # Pages of the console that watch, and calls that run meanwhile.
+    watching_pages: int = 100
+    watched_calls_a_second: float = 1000.0
+    watched_s: float = 5.0
     # Calls after which memory is looked at, ten times.
     flat_calls: int = 1_000_000
 
@@ -80,7 +88,10 @@ QUICK: Final = Plan(
     queue_calls=50,
     asked=200,
     published=200,
+    jobs=10,
+    mounted=200,
     trajectory_lines=20_000,
+    watched_s=2.0,
     flat_calls=20_000,
 )
 

@@ -17,7 +17,8 @@ from typing import Final
 from bench import wire
 from bench.loads import Identity, Load, Texts
 from trunkline import events
-from trunkline.edges.opensentience.session import CoreSession, Settings
+from trunkline.edges.opensentience.session import CoreSession
+from trunkline.edges.opensentience.settings import Settings
 from trunkline.effects import Effect, ToSession
 from trunkline.entries import Entry
 from trunkline.host.runner import FLUSH_EVERY

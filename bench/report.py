@@ -56,10 +56,20 @@ MOST_OUTPUT_MIB: Final = 32.0
 MOST_SIGNING: Final = 1.3
 LEAST_PUBLISHING: Final = 0.5
 MOST_TOLD_US: Final = 30.0
+# Of jobs over Nostr: to three events through the same relay.
+MOST_JOB: Final = 3.0
+# Of MCP through the exchange: to FastMCP's proxy, and CPU beyond two hops of the SDK.
+LEAST_PROXY: Final = 5.0
+MOST_BEYOND_US: Final = 100.0
 # Of trajectories: the canonical form of 1 KB, and the check of 100,000 lines.
 MOST_CANONICAL_US: Final = 10.0
 MOST_CHECK_S: Final = 5.0
 CHECKED_LINES: Final = 100_000
+# Of the console: an entry on its way to a page, calls beside pages that watch, the first paint, all files of the page.
+MOST_TOLD_MS: Final = 50.0
+LEAST_KEPT: Final = 0.9
+MOST_PAINT_MS: Final = 1000.0
+MOST_PAGE_BYTES: Final = 300_000
 
 _TITLES: Final = {contender.name: contender.title for contender in (*CONTENDERS, *HTTP_CONTENDERS)}
 
@@ -102,7 +112,10 @@ def lines(results: Results) -> Iterator[str]:
         _spaces,
         _chiffon,
         _ossa,
+        _nostr,
         _trajectories,
+        _console,
+        _mounts,
     )
     for part in parts:
         shown = list(part(results))
@@ -451,6 +464,18 @@ def _ossa(results: Results) -> Iterator[str]:
     yield from table(["", "", "ratio", "goal"], rows)
 
 
+def _nostr(results: Results) -> Iterator[str]:
+    found = results.nostr
+    if found is None:
+        return
+    job_us, events_us = percentile(found.job_us, 50), percentile(found.events_us, 50)
+    yield "Jobs over Nostr, beside their goal."
+    yield ""
+    told = f"{job_us / 1000:.1f} ms to {events_us / 1000:.1f} ms"
+    what = "From a request to its result, to three events through the embedded relay"
+    yield from table(["", "", "ratio", "goal"], [[what, told, ratio(found.ratio), f"at most {MOST_JOB:.0f}"]])
+
+
 def _trajectories(results: Results) -> Iterator[str]:
     found = results.trajectories
     if found is None:
@@ -469,6 +494,77 @@ def _trajectories(results: Results) -> Iterator[str]:
         for one in found.checked
     ]
     yield from table(["", "", "memory", "goal"], rows)
+
+
+def _console(results: Results) -> Iterator[str]:
+    found = results.console
+    if found is None:
+        return
+    watched = found.watched
+    rate = f"{watched.calls_a_second:,.0f} calls a second"
+    yield f"The console, each beside its goal; {watched.pages} pages watch while {rate} run."
+    yield ""
+    rows = [
+        [
+            "An entry reaches a page: median, 95 of 100",
+            f"{watched.median_ms:.0f} ms, {watched.high_ms:.0f} ms",
+            f"at most {MOST_TOLD_MS:.0f} ms",
+            _reached(watched.median_ms <= MOST_TOLD_MS),
+        ],
+        [
+            "The calls' rate beside nobody watching",
+            f"{watched.kept:.2f}",
+            f"at least {LEAST_KEPT}",
+            _reached(watched.kept >= LEAST_KEPT),
+        ],
+        [
+            "All files of the page",
+            f"{found.page_bytes / 1000:,.0f} KB",
+            f"less than {MOST_PAGE_BYTES / 1000:.0f} KB",
+            _reached(found.page_bytes < MOST_PAGE_BYTES),
+        ],
+    ]
+    if found.paint_ms:
+        paint = statistics.median(found.paint_ms)
+        what = f"The first paint in a new profile, median of {len(found.paint_ms)}"
+        rows.append([what, f"{paint:.0f} ms", f"less than {MOST_PAINT_MS:.0f} ms", _reached(paint < MOST_PAINT_MS)])
+    yield from table(["", "", "goal", "reached"], rows)
+
+
+def _mounts(results: Results) -> Iterator[str]:
+    found = results.mounts
+    if found is None:
+        return
+    yield "Tools of a mounted MCP server, called over `/mcp`, each beside its goal."
+    yield ""
+    rows = [
+        [
+            f"Calls a second, {in_flight} under way, to FastMCP's proxy with a shared session",
+            f"{percentile(one.rates, 50):,.0f} to {percentile(other.rates, 50):,.0f}",
+            ratio(found.ratios[in_flight]),
+            f"at least {LEAST_PROXY}",
+        ]
+        for in_flight in found.ratios
+        if (one := found.of("mcp", in_flight)) is not None and (other := found.of("fastmcp", in_flight)) is not None
+    ]
+    rows.append(
+        [
+            "CPU of the exchange for a call, to FastMCP's for two hops of the SDK",
+            f"{found.mcp_us:.0f} µs to {found.cpu('fastmcp'):.0f} µs" if found.ratios else f"{found.mcp_us:.0f} µs",
+            "",
+            f"at most {MOST_BEYOND_US:.0f} µs beyond them",
+        ]
+    )
+    plain = f"{found.cpu('http'):.0f} µs"
+    rows.append(
+        [
+            f"The same over `/v1/calls`: {plain}; beyond it",
+            f"{found.added_us:.0f} µs",
+            "",
+            f"at most {MOST_BEYOND_US:.0f} µs",
+        ]
+    )
+    yield from table(["", "", "ratio", "goal"], rows)
 
 
 def _printed(what: str, printed: Printed) -> str:

@@ -230,6 +230,89 @@ class Ossa(Struct, frozen=True):
         return percentile(self.signed_us, 50) - percentile(self.unsigned_us, 50)
 
 
+class Watched(Struct, frozen=True):
+    """Pages that watch while calls run: how long entries take to them, and what is left of the calls' rate."""
+
+    pages: int
+    calls_a_second: float
+    # The same with nobody watching.
+    alone_a_second: float
+    median_ms: float
+    high_ms: float
+
+    @property
+    def kept(self) -> float:
+        """The part of the calls' rate that is left."""
+        return self.calls_a_second / self.alone_a_second
+
+
+class Console(Struct, frozen=True):
+    """Pages that watch, the weight of all files of the page, and the first paint in a new profile each time."""
+
+    watched: Watched
+    page_bytes: int
+    # Empty where there is no browser.
+    paint_ms: tuple[float, ...]
+
+
+class Jobs(Struct, frozen=True):
+    """Microseconds from a request to its result over Nostr, and of three events through the same relay; by round."""
+
+    job_us: tuple[float, ...]
+    events_us: tuple[float, ...]
+
+    @property
+    def ratio(self) -> Spread:
+        """A job to the three events."""
+        return Spread.of([job / events for job, events in zip(self.job_us, self.events_us, strict=True)])
+
+
+class Middle(Struct, frozen=True):
+    """What is between a caller of MCP and a server: calls a second, and its CPU for one of them, in each round."""
+
+    # ``mcp`` and ``http`` are the exchange, called by either; ``fastmcp`` is FastMCP's proxy.
+    name: str
+    in_flight: int
+    rates: tuple[float, ...]
+    cpu_us: tuple[float, ...]
+
+
+class Mounts(Struct, frozen=True):
+    """Calls of a mounted server."""
+
+    middles: tuple[Middle, ...]
+
+    def of(self, name: str, in_flight: int) -> Middle | None:
+        """One of them, if it was measured."""
+        return next((one for one in self.middles if (one.name, one.in_flight) == (name, in_flight)), None)
+
+    def cpu(self, name: str) -> float:
+        """CPU for a call, with as many in flight as there were; the median. 0 if it was not measured."""
+        found = [one for one in self.middles if one.name == name]
+        return percentile(found[-1].cpu_us, 50) if found else 0.0
+
+    @property
+    def mcp_us(self) -> float:
+        """Over ``/mcp``."""
+        return self.cpu("mcp")
+
+    @property
+    def added_us(self) -> float:
+        """What a call over ``/mcp`` costs beyond the same over ``/v1/calls``."""
+        return self.cpu("mcp") - self.cpu("http")
+
+    @property
+    def ratios(self) -> dict[int, Spread]:
+        """Of FastMCP's rate in the same round, by the number of calls in flight."""
+        found: dict[int, Spread] = {}
+        for one in self.middles:
+            other = self.of("fastmcp", one.in_flight)
+            if one.name == "mcp" and other is not None:
+                pairs = zip(one.rates, other.rates, strict=True)
+                found[one.in_flight] = Spread.of([ours / theirs for ours, theirs in pairs])
+        return found
+
+
 class Machine(Struct, frozen=True):
     """What the run ran on."""
 
@@ -268,6 +351,9 @@ class Results(Struct, omit_defaults=True):
     chiffon: Chiffon | None = None
     ossa: Ossa | None = None
     trajectories: Trajectories | None = None
+    console: Console | None = None
+    nostr: Jobs | None = None
+    mounts: Mounts | None = None
 
     def rates(self, contender: str, load: Load) -> tuple[float, ...]:
         """Calls a second in each round; nothing if it was not measured."""

@@ -1,4 +1,4 @@
-"""A buyer of jobs for tests with a real exchange: one connection to its embedded relay, everything it saw."""
+"""Who is on a relay in tests with a real exchange, and one of them: a buyer of jobs, with everything it saw."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ relay = "127.0.0.1:0"
 """
 
 
-class Buyer:
-    """Use it in an ``async with``; it hears all that the relay has and gets."""
+class OnRelay:
+    """Somebody with a key and one connection to a relay, in an ``async with``. What the relay sends is kept."""
 
-    def __init__(self, url: str, signer: Signer | None = None) -> None:
-        self.signer = Signer(bytes(31) + b"\x09") if signer is None else signer
-        self._url = url
+    def __init__(self, url: str, signer: Signer, *wanted: dict[str, object]) -> None:
+        self.signer = signer
         self.seen: list[Event] = []
+        # What the relay said of each event that was sent to it.
         self.oks: dict[str, tuple[bool, str]] = {}
         self._changed = asyncio.Event()
+        self._url = url
+        self._wanted = wanted
         self._connection: ClientConnection
         self._reader: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
         self._connection = await connect(self._url, max_size=None)
         self._reader = asyncio.ensure_future(self._read())
-        await self._connection.send(json.dumps(["REQ", "all", {"kinds": [31_990, 6050, 7000]}]))
+        await self._connection.send(json.dumps(["REQ", "all", *self._wanted]))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -55,10 +57,15 @@ class Buyer:
         async for frame in self._connection:
             words = json.loads(frame)
             if words[0] == "EVENT":
-                self.seen.append(events.read(msgspec.json.encode(words[2])))
+                event = events.read(msgspec.json.encode(words[2]))
+                self.seen.append(event)
+                await self._heard(event)
             elif words[0] == "OK":
                 self.oks[words[1]] = (words[2], words[3])
             self._changed.set()
+
+    async def _heard(self, event: Event) -> None:
+        """What becomes of it, besides that it is kept."""
 
     async def until(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait, for a bounded time, until what was seen makes this true."""
@@ -70,6 +77,13 @@ class Buyer:
             except TimeoutError:
                 raise AssertionError(f"waited in vain for: {what}; saw {self.seen}") from None
         return found
+
+
+class Buyer(OnRelay):
+    """It hears all that the relay has and gets."""
+
+    def __init__(self, url: str, signer: Signer | None = None) -> None:
+        super().__init__(url, signer or Signer(bytes(31) + b"\x09"), {"kinds": [31_990, 6050, 7000]})
 
     async def provider(self) -> str:
         """Who announces itself here."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,9 +10,8 @@ from typing import Any, Self
 
 import msgspec
 from msgspec import Raw
-from websockets.asyncio.client import ClientConnection, connect
 
-from tests.nostr import KINDS, WAIT_S
+from tests.nostr import KINDS, OnRelay
 from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.events import Draft, Event
 from trunkline.edges.nostr.keys import Signer
@@ -24,49 +22,33 @@ from trunkline.jobs.schemas import CURRENT, job_types
 Work = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
-class Seller:
+class Seller(OnRelay):
     """One provider. ``asked`` are the requests that reached it, ``taken_back`` those that were deleted."""
 
     def __init__(self, url: str, number: int, work: Work, **capacity: int) -> None:
-        self.signer = Signer(bytes(30) + b"\x02" + bytes([number]))
+        signer = Signer(bytes(30) + b"\x02" + bytes([number]))
+        super().__init__(url, signer, {"kinds": [5050], "#p": [signer.public]}, {"kinds": [5]})
         self.work = work
         self.asked: list[Event] = []
         self.taken_back: list[str] = []
-        self._url = url
         self._capacity = {"max_concurrent_jobs": 4, "max_context_tokens": 100_000, **capacity}
-        self._changed = asyncio.Event()
-        self._connection: ClientConnection
-        self._reader: asyncio.Task[None]
 
     @property
     def npub(self) -> str:
         return self.signer.npub
 
     async def __aenter__(self) -> Self:
-        self._connection = await connect(self._url, max_size=None)
-        self._reader = asyncio.ensure_future(self._read())
-        wanted = ({"kinds": [5050], "#p": [self.signer.public]}, {"kinds": [5]})
-        await self._connection.send(json.dumps(["REQ", "jobs", *wanted]))
+        await super().__aenter__()
         said = Announcement("SingleNode", Capabilities(CURRENT, ()), Pricing(0, 0, 0), Capacity(**self._capacity))
         await self.say(messages.announcement_draft(KINDS, "x", said, created_at=int(time.time())))
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        await self._connection.close()
-
-    async def _read(self) -> None:
-        async for frame in self._connection:
-            words = json.loads(frame)
-            if words[0] == "EVENT":
-                event = events.read(msgspec.json.encode(words[2]))
-                if event.kind == 5:
-                    self.taken_back += messages.deleted_by(event)
-                else:
-                    self.asked.append(event)
-                    await self._work(event)
-                self._changed.set()
+    async def _heard(self, event: Event) -> None:
+        if event.kind == 5:
+            self.taken_back += messages.deleted_by(event)
+        else:
+            self.asked.append(event)
+            await self._work(event)
 
     async def _work(self, request: Event) -> None:
         job = messages.read_request(request, self.signer.decrypt)
@@ -97,17 +79,6 @@ class Seller:
     async def say(self, draft: Draft) -> None:
         """Publish anything."""
         await self._connection.send(b'["EVENT",%b]' % events.encoded(events.signed(draft, self.signer)), text=True)
-
-    async def until(self, condition: Callable[[], Any], what: str) -> Any:
-        """Wait, for a bounded time, until what reached it makes this true."""
-        deadline = time.monotonic() + WAIT_S
-        while not (found := condition()):
-            self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), max(0.01, deadline - time.monotonic()))
-            except TimeoutError:
-                raise AssertionError(f"waited in vain for: {what}") from None
-        return found
 
 
 @asynccontextmanager

@@ -7,56 +7,37 @@ import json
 import time
 from typing import Any, Self
 
-import msgspec
-from websockets.asyncio.client import ClientConnection, connect
-
+from tests.nostr import OnRelay
 from trunkline.edges.nostr import events, nip47
+from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer
 
 WAIT_S = 40.0
 
 
-class WalletClient:
-    """Use it in an ``async with``. ``connection`` is what ``trunkline wallet new`` printed."""
+class WalletClient(OnRelay):
+    """``connection`` is what ``trunkline wallet new`` printed."""
 
     def __init__(self, connection: str, *, is_old: bool = False) -> None:
         parts = nip47.read_connection(connection)
-        self.wallet, self._url = parts.wallet, parts.relays[0]
-        self.signer = Signer(bytes.fromhex(parts.secret))
+        self.wallet = parts.wallet
+        signer = Signer(bytes.fromhex(parts.secret))
+        super().__init__(parts.relays[0], signer, {"kinds": [nip47.RESPONSE], "#p": [signer.public]})
         self._is_old = is_old
         self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._connection: ClientConnection
-        self._reader: asyncio.Task[None]
 
     @classmethod
     def of(cls, relay: str, secret: bytes, wallet: str) -> Self:
         """A client whose key the test has: the relay may have moved since its account was made."""
         return cls(nip47.connection_text(wallet, relay, secret.hex()))
 
-    async def __aenter__(self) -> Self:
-        self._connection = await connect(self._url, max_size=None)
-        wanted = {"kinds": [nip47.RESPONSE], "#p": [self.signer.public]}
-        await self._connection.send(json.dumps(["REQ", "answers", wanted]))
-        self._reader = asyncio.ensure_future(self._read())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        await self._connection.close()
-
-    async def _read(self) -> None:
-        async for frame in self._connection:
-            words = json.loads(frame)
-            if words[0] != "EVENT":
-                continue
-            event = events.read(msgspec.json.encode(words[2]))
-            if event.pubkey != self.wallet or event.kind != nip47.RESPONSE:
-                continue
-            open_up = self.signer.decrypt_old if self._is_old else self.signer.decrypt
-            waiting = self._waiting.get(event.value("e"))
-            if waiting is not None and not waiting.done():
-                waiting.set_result(json.loads(open_up(event.content, event.pubkey)))
+    async def _heard(self, event: Event) -> None:
+        if event.pubkey != self.wallet or event.kind != nip47.RESPONSE:
+            return
+        open_up = self.signer.decrypt_old if self._is_old else self.signer.decrypt
+        waiting = self._waiting.get(event.value("e"))
+        if waiting is not None and not waiting.done():
+            waiting.set_result(json.loads(open_up(event.content, event.pubkey)))
 
     async def send(self, method: str, params: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
         """Ask, and wait for nothing."""

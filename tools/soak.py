@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -35,6 +36,9 @@ FIRST_SEED: Final = 1000
 PROGRESS_S: Final = 15.0
 # What a job may take to end what it started, once the run is over for a reason from outside.
 CLEAN_UP_S: Final = 10.0
+
+# Pages of the allocator and of SQLite, and what is remembered of the last few thousand strangers.
+MOST_GROWTH_BYTES: Final = 16_777_216
 
 # How many cases a job judged, and what there is to say of them.
 Outcome = int | tuple[int, str]
@@ -69,13 +73,21 @@ def spaces9(seed: int) -> int:
         return trial(folder / "home", seed, 10)
 
 
-def money9(seed: int) -> int:
-    """P-B15: ten kills of an exchange in the middle of payments."""
+def money9(seed: int) -> Outcome:
+    """P-B15: fifty kills of an exchange, at each step of a payment some."""
     from tests.crash.money9 import trial
 
     with _folder() as folder:
-        trial(folder / "home", seed, 10)
-    return 10
+        last = trial(folder / "home", seed, 50)
+    return sum(last.values()), ", ".join(f"{count} after {step}" for step, count in last.most_common())
+
+
+def money(seed: int) -> Outcome:
+    """P-B17: ten stories of an exchange that sells and buys."""
+    from tests.simulation.test_money_story import told
+
+    found = sum((told(number) for number in range(seed * 10, seed * 10 + 10)), Counter[str]())
+    return 10, ", ".join(f"{count} {end}" for end, count in sorted(found.items()))
 
 
 def power(seed: int) -> int:
@@ -183,6 +195,15 @@ def rails(seed: int) -> int:
     return 10_000
 
 
+def receipts(seed: int) -> int:
+    """P-D18: 1,000 files of receipts that are wrong."""
+    from tests.fuzz import receipt_files
+
+    with _folder() as folder:
+        receipt_files.judge(seed, 1_000, receipt_files.home_in(folder))
+    return 1_000
+
+
 def chiffon(seed: int) -> int:
     """P-D9: 5,000 steps of agents and orchestrators by HTTP, WebSocket, callback and queue; 5,000 outputs in pieces."""
     from tests.fuzz import chiffon as messages
@@ -240,11 +261,32 @@ def market(seed: int) -> int:
     return providers.fuzz(seed, 2_000)
 
 
+def mounts(seed: int) -> int:
+    """P-B18: 50 stories of mounted servers at their worst."""
+    from tests.simulation.mounts_story import judged, told
+
+    for number in range(seed * 50, seed * 50 + 50):
+        story = told(number)
+        judged(story, number)
+        story.exchange.close()
+    return 50
+
+
 def nostr(seed: int) -> int:
     """P-D1 for Nostr: 1,000 events of strangers, 10,000 frames of relays, 4,000 things in the place of an event."""
     from tests.fuzz import nostr as strangers
 
     return strangers.jobs(seed, 1_000) + strangers.frames(seed, 10_000) + strangers.bytes_of_events(seed, 4_000)
+
+
+def strangers(seed: int) -> Outcome:
+    """P-C20: 100,000 events of as many keys leave no more memory behind than what is remembered on purpose."""
+    from tests.fuzz import nostr as relays
+
+    count = 100_000
+    early, late = relays.strangers(seed, count)
+    assert late - early < MOST_GROWTH_BYTES, f"{late - early:,} bytes more after {count:,} events"
+    return count, f"{early >> 20} MiB after a tenth of them, {late >> 20} MiB after all"
 
 
 def lossy(seed: int) -> Outcome:
@@ -255,7 +297,10 @@ def lossy(seed: int) -> Outcome:
 
     count = 10_000
     with _folder() as folder:
-        proxy = asyncio.run(qualities(folder / "home", seed=seed, count=count, loss=seed % 6 / 10, kills=3))
+        loss = seed % 6 / 10
+        proxy = asyncio.run(
+            qualities(folder / "home", seed=seed, count=count, loss=loss, kills=3, at_once=200, within_s=1800.0)
+        )
     return 3 * count, f"{proxy.dropped} of {proxy.dropped + proxy.passed} messages lost, {proxy.cut} connections cut"
 
 
@@ -311,6 +356,25 @@ def timing(seed: int) -> int:
     return judge(seed, 100_000)
 
 
+def pylon(seed: int) -> int:
+    """P-D1 for Pylon: 5,000 words of pages and app-servers, most of them wrong."""
+    from tests.fuzz import pylon as pages
+
+    pages.fuzz(seed, 5_000)
+    return 5_000
+
+
+def console(seed: int) -> Outcome:  # noqa: ARG001  the same every time
+    """P-C19: a page of 390 px with 500 agents and 100,000 calls: paged, searched, filtered; no view too wide."""
+    from tests.browser.crowded import look, own_browser
+
+    if shutil.which("chromium") is None and shutil.which("chromium-browser") is None:
+        return 0, "no chromium here"
+    with _folder() as folder, own_browser() as browser:
+        looked = look(folder / "home", browser, agents=500, calls=100_000)
+    return len(looked.steps), str(looked)
+
+
 def simulation(seed: int) -> int:
     """J: twenty runs of the whole system on fake clock, disk and network."""
     from trunkline.testing.simulation import simulate
@@ -336,6 +400,7 @@ JOBS: Final = (
     Job(kill9, "kills"),
     Job(power, "disks"),
     Job(money9, "kills"),
+    Job(money, "stories"),
     Job(failure, "failed operations"),
     Job(damage, "flipped bytes"),
     Job(stop, "stops"),
@@ -354,6 +419,7 @@ JOBS: Final = (
     Job(masker, "values"),
     Job(trajectories, "trajectories"),
     Job(rails, "proofs of payment"),
+    Job(receipts, "receipts"),
     Job(chiffon, "messages"),
     Job(routes, "requests"),
     Job(spaces, "operations"),
@@ -363,7 +429,11 @@ JOBS: Final = (
     Job(ossa, "OSSA messages"),
     Job(market, "words of providers"),
     Job(nostr, "words of strangers"),
+    Job(strangers, "events of strangers"),
+    Job(mounts, "stories of mounted servers"),
     Job(lossy, "messages over a bad network"),
+    Job(pylon, "words of pages and app-servers"),
+    Job(console, "steps at a full page"),
     *([Job(simulation, "seeds")] if importlib.util.find_spec("trunkline.testing.simulation") else []),
 )
 

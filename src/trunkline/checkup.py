@@ -229,7 +229,7 @@ def _told(exchange: RunningExchange) -> Iterator[Finding]:
         yield Finding("warning", "warning", str(warning))
     if defects := exchange.figures.get("defects"):
         yield Finding("defects", "warning", f"{defects:,} met since the start", "`trunkline ledger show --last 100`")
-    away = [one for one in exchange.agents if one.get("state") in {"crashed", "backoff"}]
+    away = [one for one in exchange.agents if one.get("state") in {"crashed", "backoff", "signed-out"}]
     for one in away:
         agent_id, why = one["agent_id"], one.get("note") or one["state"]
         yield Finding("agent", "problem", f"{agent_id}: {why}", f"`trunkline logs {agent_id}`")

@@ -249,6 +249,23 @@ class AgentProcess(Section):
         return f"AgentProcess(id={self.id!r})"
 
 
+class McpSignIn(Section):
+    """How the operator signs in at a server that wants OAuth; what is empty is found out, or asked for."""
+
+    # As whom the exchange is known at the authorization server; empty: it registers itself.
+    client_id: str = ""
+    # A reference (``secret_references``), or the secret.
+    client_secret: str = ""
+    # What is asked for, with spaces between; empty: what the server says.
+    scope: str = ""
+    # The one authorization server that may sign people in; empty: the one that the server names.
+    issuer: str = ""
+
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return f"McpSignIn(client_id={self.client_id!r})"
+
+
 class McpServer(Section):
     """An MCP server mounted as an agent: started by ``command`` or reached at ``url``."""
 
@@ -261,6 +278,7 @@ class McpServer(Section):
     cwd: str = "."
     # Of a URL; values may be references.
     headers: dict[str, str] = {}
+    oauth: McpSignIn = McpSignIn()
     # What the server says of its own tools (`readOnlyHint`) is a claim; True believes it.
     trust_annotations: bool = False
     # Its results may hold what strangers wrote (`when = "untrusted"` in a rule). False: nobody else writes there.
@@ -490,6 +508,11 @@ class Config(Sections, frozen=True, kw_only=True):
     def schema_strict(self) -> bool:
         """Whether an input that does not match its tool's schema is refused, or only remarked on."""
         return self.opensentience.schema_validation == "strict"
+
+    @property
+    def chain(self) -> NostrChain:
+        """Which payments on Bitcoin's chain are believed."""
+        return self.nostr.chain
 
     def hub_settings(self) -> HubSettings:
         """What the hub goes by."""

@@ -12,9 +12,11 @@ used is a ``ConfigError`` that names the file and line (or the variable), the ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from trunkline import secret_references
@@ -49,6 +51,30 @@ def load(home: Home, config_path: Path | None, environ: Mapping[str, str]) -> Co
     )
     values = {name: getattr(placed, name) for name in Sections.__struct_fields__}
     return Config(**values, given=_given(file.tables))
+
+
+def tables_of(home: Home, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The tables of the home's file under the environment, after it was found that they can be used."""
+    load(home, None, environ)
+    file = TomlFile(home.config_file.absolute(), required=False)
+    file.take_environment(environ, Sections, "TRUNKLINE")
+    return file.tables
+
+
+def server_problem(home: Home, tables: Mapping[str, Any], secrets: Iterable[str]) -> str:
+    """Why these tables could not be used, where without the last ``[[mcp]]`` they could; empty if they can."""
+    try:
+        # A character that is half of one cannot be written.
+        msgspec.json.encode([tables, *secrets])
+        config = msgspec.convert(tables, Sections)
+    except UnicodeEncodeError:
+        return "it has a character that is half of one"
+    except msgspec.ValidationError as error:
+        return str(error).partition(" - at ")[0]
+    socket = str(home.path / config.opensentience.socket)
+    for key, problem in (*problems(config, socket), *write_problems(config, home.config_file.absolute())):
+        return f"{'.'.join(str(part) for part in key[2:])}: {problem}".removeprefix(": ")
+    return ""
 
 
 def overriding(environ: Mapping[str, str]) -> list[str]:
@@ -97,8 +123,10 @@ def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:
 
 
 def _placed_server(server: McpServer, folder: Path) -> McpServer:
+    secret = secret_references.placed({"": server.oauth.client_secret}, folder)[""]
     return structs.replace(
         server,
+        oauth=structs.replace(server.oauth, client_secret=secret),
         cwd=str(folder / server.cwd),
         env=secret_references.placed(server.env, folder),
         headers=secret_references.placed(server.headers, folder),

@@ -24,6 +24,7 @@ from trunkline.config import (
     AgentProcess,
     Jobs,
     McpServer,
+    McpSignIn,
     Nostr,
     Notify,
     Profile,
@@ -39,7 +40,7 @@ from trunkline.model import (
     Circumstance,
     reserved_prefix,
 )
-from trunkline.secret_references import problem_of
+from trunkline.secret_references import FILE, placed, problem_of
 from trunkline.toml_lines import KeyPath
 from trunkline.tomlfile import placed_path, suggestion
 
@@ -264,6 +265,7 @@ def _isolation_problems(place: KeyPath, agent: AgentProcess | McpServer) -> Iter
 def write_problems(config: Sections, file: Path) -> Iterator[tuple[KeyPath, str]]:
     """An agent that may write to this file, or move what is above it, decides itself what it may."""
     real = os.path.realpath(file)
+    yield from _reference_problems(config, file.parent)
     written = [(("agent", index, "write"), agent.write) for index, agent in enumerate(config.agents)]
     written += [(("mcp", index, "write"), server.write) for index, server in enumerate(config.mcp_servers)]
     for key, paths in written:
@@ -271,6 +273,25 @@ def write_problems(config: Sections, file: Path) -> Iterator[tuple[KeyPath, str]
             folder = os.path.realpath(placed_path(path, file.parent))
             if real == folder or real.startswith(folder.rstrip("/") + "/"):
                 yield key, f"{path} holds this file itself: name a folder beside it"
+
+
+def _reference_problems(config: Sections, folder: Path) -> Iterator[tuple[KeyPath, str]]:
+    """Who may write to a file decides what is read as a secret from it: a link there would have it be any file."""
+    named_writable = [agent.write for agent in config.agents] + [server.write for server in config.mcp_servers]
+    writable = [os.path.realpath(placed_path(path, folder)) for paths in named_writable for path in paths]
+    tables: list[tuple[KeyPath, dict[str, str]]] = []
+    tables += [(("agent", at, "env"), agent.env) for at, agent in enumerate(config.agents)]
+    for at, server in enumerate(config.mcp_servers):
+        tables += [(("mcp", at, "env"), server.env), (("mcp", at, "headers"), server.headers)]
+    for key, texts in tables:
+        for name, text in placed(texts, folder).items():
+            if not text.startswith(FILE):
+                continue
+            # Where it stands, not where it leads: whoever may write there can make a link of it.
+            named = Path(text.removeprefix(FILE))
+            place = os.path.join(os.path.realpath(named.parent), named.name)  # noqa: PTH118
+            if any(place == top or place.startswith(top.rstrip("/") + "/") for top in writable):
+                yield (*key, name), "an agent may write to this file: keep secrets where none may"
 
 
 def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str]]:
@@ -288,6 +309,8 @@ def _mcp_problems(servers: tuple[McpServer, ...]) -> Iterator[tuple[KeyPath, str
         if server.url is None:
             if server.headers:
                 yield ("mcp", index, "headers"), "has no effect without `url`"
+            if server.oauth != McpSignIn():
+                yield ("mcp", index, "oauth"), "has no effect without `url`"
         else:
             yield from _remote_problems(("mcp", index), server, server.url)
 
@@ -306,6 +329,22 @@ def _remote_problems(key: KeyPath, server: McpServer, url: str) -> Iterator[tupl
             yield (*key, "headers", name), "expected printable ASCII"
         elif problem := problem_of(value):
             yield (*key, "headers", name), problem
+    yield from _sign_in_problems((*key, "oauth"), server.oauth)
+
+
+def _sign_in_problems(key: KeyPath, oauth: McpSignIn) -> Iterator[tuple[KeyPath, str]]:
+    for name in ("client_id", "client_secret", "scope"):
+        value: str = getattr(oauth, name)
+        if not value.isascii() or not value.isprintable():
+            yield (*key, name), "expected printable ASCII"
+    if oauth.client_secret and not oauth.client_id:
+        yield (*key, "client_secret"), "has no effect without `client_id`"
+    elif oauth.client_secret and not oauth.issuer:
+        yield (*key, "client_secret"), "expected `issuer` beside it: else whoever the server names would be shown it"
+    if problem := problem_of(oauth.client_secret):
+        yield (*key, "client_secret"), problem
+    if oauth.issuer and not _is_told_safely(oauth.issuer):
+        yield (*key, "issuer"), "expected https://HOST[:PORT][/PATH] without a user, or http:// on this machine"
 
 
 def _profile_problems(profiles: tuple[Profile, ...]) -> Iterator[tuple[KeyPath, str]]:

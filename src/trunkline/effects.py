@@ -105,7 +105,9 @@ class Wait(ToSession):
 
 
 class Progress(ToSession):
-    """Something of a running call to show to the one who asked."""
+    """Something of a running call to show to the one who asked; said once with session 0 if nobody waits for the call,
+    for those who look on.
+    """
 
     ref: str
     call_id: str

@@ -19,6 +19,7 @@
     ├── WorkspaceError         a file or shell tool of ours could not do its work; carries what kind of reason
     │   └── ScriptChanged        a command was approved, and a file that it reads has changed since
     ├── SecretMissing          what the configuration refers to is not there; names the reference, never the secret
+    ├── SignInRefused          nobody can sign in at a server, or not this way; says why, without a word of its own
     ├── JobRefused             the inputs of a job cannot be used; names the field
     ├── JobFailed              a job could not be done; nothing is wrong with its inputs
     └── InvariantBroken        ``hub.check()`` found a contradiction
@@ -50,6 +51,7 @@ __all__ = [
     "RemoteProtocolError",
     "ScriptChanged",
     "SecretMissing",
+    "SignInRefused",
     "ToolError",
     "ToolFailed",
     "TrunklineError",
@@ -178,6 +180,10 @@ class ScriptChanged(WorkspaceError):
 
 class SecretMissing(TrunklineError):
     """A secret that the configuration refers to is not there. The text names the reference, for the operator."""
+
+
+class SignInRefused(TrunklineError):
+    """A person cannot sign in at a server. The text is ours alone and safe to show: no token, no text of a stranger."""
 
 
 class JobRefused(TrunklineError):

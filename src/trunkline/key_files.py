@@ -8,6 +8,7 @@ Invariant: a file that others can read is not used, and one that was begun and n
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -39,11 +40,16 @@ def write_private(path: Path, data: bytes) -> None:
     # Complete under another name first: a crash must not leave half a key.
     started = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(started, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    started.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        started.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            started.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

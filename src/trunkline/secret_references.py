@@ -10,6 +10,7 @@ Invariant: what is found is in no text of an error; only the reference is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -87,6 +88,9 @@ def look_up(reference: str, environ: Mapping[str, str]) -> str:
 def _in_file(path: str) -> str:
     try:
         with Path(path).open("rb") as file:
+            found_there = os.fstat(file.fileno())
+            if found_there.st_uid not in {0, os.geteuid()} or found_there.st_mode & 0o002:
+                raise SecretMissing(f"{path} is somebody else's, or everybody may write to it")
             data = file.read(MAX_BYTES + 1)
         found = data.decode().rstrip("\r\n")
     except OSError as error:

@@ -82,18 +82,23 @@ def _cannot_write(text: str) -> NoStandingRule:
 
 
 def rule_for(
-    question: Mapping[str, Any], rules: Sequence[Mapping[str, Any]], check: Callable[[str], Mapping[str, Any]]
+    question: Mapping[str, Any],
+    rules: Sequence[Mapping[str, Any]],
+    check: Callable[[str], Mapping[str, Any]],
+    *,
+    also_untrusted: bool = False,
 ) -> StandingRule:
     """The rules that let through what a question asks about, from now on; ``NoStandingRule`` says why there are none.
 
-    ``rules`` are those in force; ``check`` is what they say to such a call by a caller; all shaped as on the wire.
+    ``rules`` are those in force; ``check`` is what they say to such a call by a caller; all shaped as on the wire. With
+    ``also_untrusted`` a person wants it allowed when what strangers wrote may be behind it, too (decision 122), and
+    ``check`` is about a call of that kind.
     """
     if question["subject"] != "call":
         raise NoStandingRule("only calls can be allowed from now on; answer this one by itself")
     known = {rule["id"]: rule for rule in rules}
-    if "when" in known.get(question.get("rule", ""), {}):
-        text = "it is asked because of what strangers wrote; that is asked each time. Answer this one by itself"
-        raise NoStandingRule(text)
+    if "when" in known.get(question.get("rule", ""), {}) and not also_untrusted:
+        raise NoStandingRule(_asked_each_time(question))
     callers: list[str] = []
     # The rules of the file that ask; None for one that is not of the file.
     before: set[int | None] = set()
@@ -101,7 +106,7 @@ def rule_for(
         verdict = check(caller)
         if verdict["decision"] != "ask":
             continue
-        if "when" in known.get(verdict["rule"], {}):
+        if "when" in known.get(verdict["rule"], {}) and not also_untrusted:
             text = f"{verdict['rule']} asks under a condition, each time anew; answer this one by itself"
             raise NoStandingRule(text)
         if verdict["rule"] not in known:
@@ -116,13 +121,27 @@ def rule_for(
         # All before the first would be before a rule between them, which may deny.
         text = "several rules ask about it, and what stands between them would be passed over; add a rule by hand"
         raise NoStandingRule(text)
-    text = "\n".join(_written(caller, question["tool_id"], question["approval_id"]) for caller in callers)
-    return StandingRule(text, before.pop(), callers)
+    texts = [_written(caller, question["tool_id"], question["approval_id"], also_untrusted) for caller in callers]
+    return StandingRule("\n".join(texts), before.pop(), callers)
 
 
-def _written(caller: str, tool: str, approval_id: str) -> str:
+def _asked_each_time(question: Mapping[str, Any]) -> str:
+    """Why there is no rule by itself, and what a person can do who wants one all the same."""
+    command = f"`trunkline approve {question['approval_id']} --always --also-untrusted`"
+    ways = f"it is asked because of what strangers wrote, and that is asked each time; {command} allows it then, too"
+    if str(question.get("tool_id", "")).startswith("mcp."):
+        ways += ". If only you write what its server reads, say untrusted = false in its [[mcp]]"
+    return ways
+
+
+def _written(caller: str, tool: str, approval_id: str, also_untrusted: bool) -> str:
     name = f"agent:{caller.removeprefix('opensentience:')}" if caller.startswith("opensentience:") else caller
     head = f"[[policy.rule]]\ncaller = {json.dumps(name)}\ntool = {json.dumps(tool)}\n"
+    if also_untrusted:
+        return (
+            f"# Also when what strangers wrote may have led to the call.\n{head}"
+            f'decision = "allow"\nreason = "allowed from now on, whoever led to it, when {approval_id} was answered"\n'
+        )
     return (
         f'{head}decision = "ask"\nwhen = "untrusted"\nreason = "what strangers wrote is part of this conversation"\n\n'
         f'{head}decision = "allow"\nreason = "allowed from now on, when {approval_id} was answered"\n'

@@ -15,8 +15,11 @@ from tests.fuzz.asgi import Request, Socket
 from tests.ossa_messages import signed
 from tests.unit.edges.ossa.kit import Agent, Kit, Line
 from trunkline.edges.ossa import messages, sealing, signing
+from trunkline.edges.ossa.openings import MAX_IDS
 from trunkline.edges.ossa.providing import MAX_REQUESTS
+from trunkline.edges.ossa.serve import KNOWN_WITHIN_S, NOTHING_NEW
 from trunkline.entries import CallAccepted, TopicSubscribed
+from trunkline.model import Now, stamp
 
 
 @pytest.fixture
@@ -331,6 +334,73 @@ def test_a_socket_of_another_agent_cannot_be_spoken_on(kit: Kit, alice: Agent, e
     assert json.loads(socket.said[-1])["body"]["error"]["code"] == 401
     assert kit.peers.reached("alice") is None
     assert kit.exchange.recorded(TopicSubscribed) == []
+
+
+def opened(kit: Kit, data: bytes) -> tuple[Socket, list[str]]:
+    """A socket on which this is said first, and what reaches its agent there: an action and an event."""
+    socket = kit.socket()
+    kit.say(socket, data)
+    before = len(socket.said)
+    kit.call("alice/mine", timeout_ms=1000)
+    kit.advance(2)
+    return socket, [json.loads(one)["header"]["type"] for one in socket.said[before:]]
+
+
+@pytest.fixture
+def captured(kit: Kit, alice: Agent) -> bytes:
+    """What opened a socket of alice's, on which she offers something."""
+    data = alice.signed(alice.message("heartbeat"))
+    socket = kit.socket()
+    kit.say(socket, data)
+    offered = {"actions": [{"name": "mine", "input_schema": {"type": "object"}, "side_effects": False}]}
+    kit.say(socket, alice.signed(alice.message("request", "trunkline", "register", offered)))
+    return data
+
+
+@pytest.mark.parametrize("seconds", [0, 250, 299, 301, 599, 601, 80_000])
+def test_a_captured_message_makes_no_socket_its_senders(kit: Kit, alice: Agent, captured: bytes, seconds: int) -> None:
+    kit.advance(seconds)
+    socket, got = opened(kit, captured)
+    assert got == []
+    # Nor does one that never came and is that old.
+    kit.say(socket, alice.signed(alice.message("heartbeat", timestamp=kit.stamp(-301))))
+    kit.call("alice/mine", timeout_ms=1000)
+    kit.advance(KNOWN_WITHIN_S)
+    assert socket.said == []
+    assert socket.goodbye == (1008, NOTHING_NEW)
+
+
+def test_nor_does_one_that_came_by_post(kit: Kit, alice: Agent, captured: bytes) -> None:
+    said = alice.signed(alice.message("request", "trunkline", "subscribe", {"topic": "news"}))
+    replied = kit.post(said)
+    socket, got = opened(kit, said)
+    assert got == []
+    # It is a repeat like any other, and gets the reply that it had.
+    assert json.loads(socket.said[0]) == json.loads(replied.content)
+
+
+def test_a_socket_that_begins_with_a_repeat_is_its_agents_with_the_first_new_message(
+    kit: Kit, alice: Agent, eve: Agent, captured: bytes
+) -> None:
+    socket, _ = opened(kit, captured)
+    kit.say(socket, eve.signed(eve.message("heartbeat")))
+    assert json.loads(socket.said[-1])["body"]["error"]["code"] == 401
+    kit.say(socket, alice.signed(alice.message("heartbeat")))
+    kit.call("alice/mine")
+    kit.advance(0)
+    assert json.loads(socket.said[-1])["body"]["action"] == "mine"
+
+
+def test_who_says_more_than_is_remembered_opens_sockets_with_what_is_new_and_nothing_else(
+    kit: Kit, alice: Agent, captured: bytes
+) -> None:
+    openings = kit.peers.openings
+    now = kit.exchange.now()
+    for n in range(MAX_IDS + 10):
+        later = Now(now.mono + n / 1000, now.wall + n / 1000)
+        said = messages.read(alice.signed(alice.message("heartbeat", timestamp=stamp(later.ms))))
+        assert openings.is_new(said, later)
+    assert not openings.is_new(messages.read(captured), later)
 
 
 @pytest.mark.parametrize("name", ["bob/evil", "../bob/evil", "bob.evil/x", "evil\n", "", "é", "a" * 65])

@@ -18,7 +18,19 @@ from tests.requirement import requirement
 from tests.unit.cli.conftest import Said, trunkline
 from tests.unit.money.cashu.toy_mint import PAYER, PAYER_SECRET, URL, ToyMint, released
 from tests.unit.money.onchain.chain import OTHER_SCRIPT, SCRIPT
-from tests.unit.money.paid import MINT, Paid, cashu_paid, chain_of, checkpoint, job_locked, onchain_paid, receipt_file
+from tests.unit.money.paid import (
+    JOB_HASH,
+    MINT,
+    Paid,
+    cashu_paid,
+    chain_of,
+    checkpoint,
+    job_locked,
+    lightning_paid,
+    onchain_paid,
+    receipt_file,
+    tied_id,
+)
 from trunkline.money.cashu.tokens import Token, write_token
 from trunkline.money.onchain.proof import evidence_of
 from trunkline.money.rail import PaymentProof
@@ -152,10 +164,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def verified(home: Path, folder: Path, file: dict[str, Any]) -> Said:
+def verified(home: Path, folder: Path, file: dict[str, Any], *options: str) -> Said:
     named = folder / "receipt.json"
     named.write_text(json.dumps(file))
-    return trunkline("--home", str(home), "receipts", "verify", str(named))
+    return trunkline("--home", str(home), "receipts", "verify", str(named), *options)
 
 
 @requirement("OA-072", "OA-082")
@@ -200,6 +212,37 @@ def test_a_token_that_pays_one_job_pays_no_other(home: Path, tmp_path: Path) -> 
         said = verified(home, tmp_path, receipt_file(paid, rail, job_hash="sha256:" + "00" * 32))
         assert said.code == 1
         assert "payment: " in said.err
+
+
+def test_a_payment_over_lightning_that_names_its_job_is_proven_for_it_and_for_no_other(
+    home: Path, tmp_path: Path
+) -> None:
+    paid = lightning_paid()
+    said = verified(home, tmp_path, receipt_file(paid, "lightning", receipt_id=tied_id(paid)))
+    assert (said.code, said.out.split(":")[0]) == (0, "whole")
+    elsewhere = "sha256:" + "00" * 32
+    for names in (elsewhere, f"{JOB_HASH} {elsewhere}"):
+        paid = lightning_paid(names=names)
+        said = verified(home, tmp_path, receipt_file(paid, "lightning", receipt_id=tied_id(paid)))
+        assert said.code == 1
+        assert "payment: job_hash: the invoice is for another job" in said.err
+
+
+@pytest.mark.parametrize(("names", "receipt_id"), [("", None), (JOB_HASH, "rcpt_2"), ("", "rcpt_2")])
+def test_a_receipt_that_nothing_ties_to_its_job_is_not_whole(
+    home: Path, tmp_path: Path, names: str, receipt_id: str | None
+) -> None:
+    paid = lightning_paid(names=names)
+    file = receipt_file(paid, "lightning", receipt_id=receipt_id or tied_id(paid))
+    said = verified(home, tmp_path, file)
+    assert said.code == 1
+    assert said.err.startswith("untied: ")
+    assert ("receipt_id: " in said.err, "names no job" in said.err) == (receipt_id is not None, not names)
+    accepted = verified(home, tmp_path, file, "--accept-untied")
+    assert (accepted.code, accepted.out.split(":")[0]) == (0, "untied")
+    assert "whole" not in accepted.out
+    told = verified(home, tmp_path, file, "--accept-untied", "--json").json
+    assert (told["status"], len(told["untied"])) == ("untied", (receipt_id is not None) + (not names))
 
 
 def test_a_chain_that_the_verifier_does_not_know_proves_nothing(tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from tests.running import Running, running
 
@@ -84,7 +83,12 @@ def page(context: BrowserContext, exchange: Running) -> Iterator[Page]:
     opened.set_default_timeout(WAIT_MS)
     troubles: list[str] = []
     opened.on("pageerror", lambda error: troubles.append(str(error)))
-    opened.on("console", lambda message: _is_trouble(message) and troubles.append(message.text))
+
+    def hear(message: ConsoleMessage) -> None:
+        if _is_trouble(message):
+            troubles.append(message.text)
+
+    opened.on("console", hear)
     opened.goto(exchange.ready["http"])
     opened.get_by_role("status").get_by_text("live").wait_for()
     yield opened
@@ -92,7 +96,7 @@ def page(context: BrowserContext, exchange: Running) -> Iterator[Page]:
     assert troubles == []
 
 
-def _is_trouble(message: Any) -> bool:
+def _is_trouble(message: ConsoleMessage) -> bool:
     # A refusal is part of some tests; that it is logged is the browser's habit.
     return message.type in ("error", "warning") and "Failed to load resource" not in message.text
 

@@ -130,6 +130,11 @@ test("a story has words for entries, and shows an unknown kind as it is", () => 
   const told = story.told({ kind: "call.accepted", n: 4, at: 1, caller: "operator", decision: "allow", rule: "r" });
   assert.deepEqual([told.text, told.tone, told.detail], ["operator calls, and it is allowed", "busy", ["rule r"]]);
   assert.equal(story.told({ kind: "new.kind", n: 5, at: 1, x: 1 }).text, "new.kind");
+  const offered = story.told({ kind: "tools.offered", n: 6, at: 1, agent_id: "com.a", tool_ids: ["com.a/x", "com.a/y"] });
+  assert.deepEqual([offered.text, offered.tone, offered.detail], ["com.a offers x, y", "idle", []]);
+  // A long definition comes cut.
+  const pinned = story.told({ kind: "tool.pinned", n: 7, at: 1, definition: { $cut: '{"tool_id":"com.a/x","descr', bytes: 9000 } });
+  assert.equal(pinned.text, "The definition of com.a/x is in force");
 });
 
 test("a waterfall knows who caused whom, and a circle of causes ends", () => {

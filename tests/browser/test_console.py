@@ -147,6 +147,24 @@ def test_a_call_is_watched_while_it_streams(page: Page, exchange: Running, shop:
     assert answer.result(WAIT_S)["output"] == {"found": 2}
 
 
+def test_a_call_that_nobody_waits_for_is_watched_while_it_streams(
+    page: Page, exchange: Running, shop: RawAgent
+) -> None:
+    call_id = exchange.call(f"{shop.agent_id}/look", wait=False, idempotency_key="alone")["call_id"]
+    call = shop.wait_for("core.tool.call")
+    row = page.locator(f'[data-call="{call_id}"]')
+    tell(shop, call, 1, "nobody waits\n")
+    expect(row.get_by_role("log")).to_have_text("nobody waits\n")
+    # A second one joins it, and a third: each piece is still shown once.
+    for _ in range(2):
+        exchange.call(f"{shop.agent_id}/look", wait=False, idempotency_key="alone")
+    page.get_by_role("link", name=f"{shop.agent_id}/look").click()
+    tell(shop, call, 2, "and still not\n")
+    expect(page.get_by_label("Output so far")).to_have_text("nobody waits\nand still not\n")
+    shop.result(call, output={"found": 1})
+    expect(page.locator(".timeline li").last).to_contain_text("Succeeded")
+
+
 def test_a_call_is_canceled_where_it_is_watched(page: Page, exchange: Running, shop: RawAgent) -> None:
     call_id = exchange.call(f"{shop.agent_id}/look", wait=False)["call_id"]
     call = shop.wait_for("core.tool.call")
@@ -180,9 +198,57 @@ def test_a_question_shows_what_would_run_and_an_approval_lets_it_run(
     expect(page).to_have_title("Approvals · Trunkline")
     page.get_by_role("link", name="Watch it run").click()
     expect(page.get_by_role("main")).to_contain_text("running")
+    tell(shop, call, 1, "wrapping three lamps\n")
+    expect(page.get_by_label("Output so far")).to_have_text("wrapping three lamps\n")
     shop.result(call, output={"bought": 3})
     assert outcome(exchange, waiting["call_id"])["status"] == "succeeded"
     expect(page.locator(".timeline li").last).to_contain_text("Succeeded")
+
+
+# A page in front of which nobody is, and a desk that keeps the notes it is handed.
+AWAY = """
+Object.defineProperty(Document.prototype, "hidden", { get: () => globalThis.is_away === true });
+globalThis.notes = [];
+globalThis.Notification = class extends EventTarget {
+  static permission = "default";
+  static async requestPermission() { return (Notification.permission = "granted"); }
+  constructor(title, options) { super(); globalThis.notes.push({ title, ...options, note: this }); }
+  close() { this.is_closed = true; }
+};
+"""
+
+
+def test_somebody_who_looks_elsewhere_is_notified_and_the_note_leads_to_the_question(
+    context: BrowserContext, exchange: Running, shop: RawAgent, buyer: str
+) -> None:
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    page.add_init_script(AWAY)
+    page.goto(f"{exchange.ready['http']}/#/approvals")
+    page.get_by_role("button", name="Notify me when somebody asks").click()
+    expect(page.get_by_role("button", name="Notify me when somebody asks")).to_have_count(0)
+    visit(page, exchange, "calls")
+    # In front of the page a line on it is enough.
+    first = asked(exchange, shop, buyer, count=1)
+    expect(page.locator("#notices")).to_contain_text(f"1 question for you: {shop.agent_id}/buy")
+    expect(page).to_have_title("(1) Calls · Trunkline")
+    assert page.evaluate("notes.length") == 0
+    page.evaluate("globalThis.is_away = true")
+    second = asked(exchange, shop, buyer, count=2)
+    expect(page).to_have_title("(2) Calls · Trunkline")
+    expect(page.locator("link[rel=icon]")).to_have_attribute("href", "/console/page/icon-waiting.svg")
+    assert page.evaluate("notes.map(({ title, body }) => [title, body])") == [
+        ["Somebody asks for your approval", f"http:buyer: {shop.agent_id}/buy"]
+    ]
+    page.evaluate("notes[0].note.dispatchEvent(new Event('click'))")
+    expect(page.locator(f'[data-question="{second["approval_id"]}"]')).to_be_visible()
+    assert page.evaluate("notes[0].note.is_closed")
+    for one in (first, second):
+        exchange.request("POST", f"/v1/approvals/{one['approval_id']}", {"decision": "denied"})
+    expect(page).to_have_title("Approvals · Trunkline")
+    expect(page.locator("link[rel=icon]")).to_have_attribute("href", "/console/page/icon.svg")
+    assert page.evaluate("notes.length") == 1, "what is answered is no news"
+    page.close()
 
 
 def test_a_denial_has_the_reason_that_was_given_and_nothing_runs(
@@ -221,7 +287,9 @@ def test_keys_answer_the_question_that_has_the_focus_and_no_other(
     visit(page, exchange, "approvals")
     expect(page.get_by_role("article")).to_have_count(2)
     page.keyboard.press("a")
-    page.locator(f'[data-question="{first["approval_id"]}"]').focus()
+    # Who came by a link has the focus nowhere.
+    page.keyboard.press("j")
+    expect(page.locator(f'[data-question="{first["approval_id"]}"]')).to_be_focused()
     page.keyboard.press("j")
     expect(page.locator(f'[data-question="{second["approval_id"]}"]')).to_be_focused()
     page.keyboard.press("d")

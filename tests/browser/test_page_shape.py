@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, get_args
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, Route, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import PAGE_FOLDER, WAIT_MS, visit
+from tests.browser.crowded import look
+from tests.npm import installed, npm_of
 from tests.running import RawAgent, Running, attached
+from trunkline.entries import AnyEntry
 
 pytestmark = pytest.mark.timeout(150)
 expect.set_options(timeout=WAIT_MS)
@@ -179,35 +180,9 @@ def test_no_view_is_wider_than_the_screen(
         assert page.evaluate("document.documentElement.scrollWidth") <= width, address
 
 
-def test_five_hundred_agents_and_a_hundred_thousand_calls_come_in_pages(page: Page, exchange: Running) -> None:
-    agents = [{"agent_id": f"com.example.a{number:03}", "edge": "ossa", "state": "ready"} for number in range(500)]
-    page.route("**/v1/agents", lambda route: route.fulfill(json={"agents": agents}))
-
-    def calls(route: Route) -> None:
-        given = parse_qs(urlsplit(route.request.url).query)
-        before = int(given.get("before", ["100000"])[0])
-        limit = int(given["limit"][0])
-        shown = [
-            {"call_id": f"c{number}", "tool_id": "a/b", "caller": "operator", "status": "succeeded"}
-            for number in range(before, before - limit, -1)
-        ]
-        route.fulfill(json={"calls": shown, "next": before - limit})
-
-    page.route("**/v1/calls?*", calls)
-    page.set_viewport_size({"width": NARROW, "height": 844})
-    page.goto("about:blank")
-    visit(page, exchange, "agents")
-    rows = page.locator("tbody tr")
-    expect(rows).to_have_count(100)
-    page.get_by_role("button", name="more").click()
-    expect(rows).to_have_count(200)
-    page.get_by_label("Search").fill("a49")
-    expect(rows).to_have_count(10)
-    visit(page, exchange, "calls")
-    expect(rows).to_have_count(50)
-    page.get_by_role("button", name="Older calls").click()
-    expect(rows).to_have_count(100)
-    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW
+def test_many_agents_and_a_long_record_come_in_pages_and_are_searched(short_path: Path, browser: Browser) -> None:
+    looked = look(short_path / "home", browser, agents=120, calls=1_200)
+    assert len(looked.steps) == 13
 
 
 def test_light_and_dark_follow_the_system_until_somebody_chooses(context: BrowserContext, exchange: Running) -> None:
@@ -233,15 +208,7 @@ def test_light_and_dark_follow_the_system_until_somebody_chooses(context: Browse
 @pytest.fixture(scope="module")
 def axe(node: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """axe-core as the lock names it; left out where no registry can be reached."""
-    folder = tmp_path_factory.mktemp("axe")
-    for name in ("package.json", "package-lock.json", ".npmrc"):
-        shutil.copy(Path(__file__).with_name("axe") / name, folder)
-    npm = Path(node).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    command = (node, str(npm), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent")
-    try:
-        subprocess.run(command, cwd=folder, capture_output=True, timeout=60, check=True)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-        pytest.skip("axe-core cannot be fetched here")
+    folder = installed(npm_of(node), Path(__file__).with_name("axe"), tmp_path_factory.mktemp("axe"), "axe-core")
     return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text()
 
 
@@ -257,6 +224,14 @@ def test_axe_finds_nothing_serious(
         found = page.evaluate("axe.run().then(({ violations }) => violations)")
         serious = [one for one in found if one["impact"] in ("serious", "critical")]
         assert [(one["id"], one["nodes"][0]["html"][:200]) for one in serious] == [], address
+
+
+def test_every_kind_of_entry_has_words() -> None:
+    told = (PAGE_FOLDER / "story.js").read_text()
+    kinds = {kind.__struct_config__.tag for kind in get_args(AnyEntry)}
+    # Steps between subscriptions and events, which are told as they are.
+    plain = {"topic.unsubscribed", "event.taken", "event.dropped", "agents.labelled"}
+    assert {kind for kind in kinds if not re.search(rf'(?m)^  "?{re.escape(str(kind))}"?: ', told)} == plain
 
 
 # -- weight ------------------------------------------------------------------------------------------------------------

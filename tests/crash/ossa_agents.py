@@ -82,6 +82,7 @@ class Speaker:
         self._replies: dict[str, bytes] = {}
         # Replies to what it asked, by correlation.
         self.replies: dict[str, dict[str, Any]] = {}
+        self._bells: dict[str, asyncio.Event] = {}
         self._socket: Any = None
         self.connections = 0
         self.is_ready = asyncio.Event()
@@ -119,16 +120,23 @@ class Speaker:
         """Say the same bytes until there is an answer that stays; ``wanted`` is its type if only one counts."""
         data = signed(message, self.key)
         thread = message["header"].get("correlationId") or message["header"]["messageId"]
+        bell = self._bells.setdefault(thread, asyncio.Event())
         async with asyncio.timeout(timeout_s):
             while True:
                 await self.say(data)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(AGAIN_S):
-                        while not self._is_answer(self.replies.get(thread), wanted):  # noqa: ASYNC110
-                            await asyncio.sleep(0.005)
+                        while not self._is_answer(self.replies.get(thread), wanted):
+                            bell.clear()
+                            await bell.wait()
                 found = self.replies.get(thread)
                 if found is not None and self._is_answer(found, wanted):
                     return found
+
+    def _replied(self, thread: str, reply: dict[str, Any]) -> None:
+        self.replies[thread] = reply
+        if thread in self._bells:
+            self._bells[thread].set()
 
     def _is_answer(self, reply: dict[str, Any] | None, wanted: str) -> bool:
         if reply is None or (wanted and reply["header"]["type"] != wanted):
@@ -181,7 +189,7 @@ class Speaker:
                 await self._work(message)
             case "event" | "command_result":
                 if header["type"] == "command_result":
-                    self.replies[header["correlationId"]] = message
+                    self._replied(header["correlationId"], message)
                 elif header["messageId"] not in self.handled:
                     self.handled[header["messageId"]] = message["body"]["payload"]
                 if self.acknowledges and header.get("qos", 1):
@@ -191,7 +199,7 @@ class Speaker:
                     await self.say(signed(ack, self.key))
             case _:
                 if "correlationId" in header:
-                    self.replies[header["correlationId"]] = message
+                    self._replied(header["correlationId"], message)
 
     async def _work(self, request: dict[str, Any]) -> None:
         """QoS 2: what has the id of an earlier request is answered with the earlier answer, and not done again."""

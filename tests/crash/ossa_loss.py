@@ -13,15 +13,19 @@ from tests.crash.ossa_agents import CONFIG, Proxy, Speaker, address, speaking, u
 from tests.ossa_messages import signed
 from tests.running import Running, running
 
-# Of one publisher, not answered yet.
+# Of one publisher, not answered yet; and how long each step may take. With half of all messages lost a publication
+# takes some seconds, so that thousands need more of both.
 AT_ONCE = 20
+WITHIN_S = 300.0
 # Events that nobody acknowledges: published, and not heard or lost yet.
 IN_FLIGHT = 200
 # A connection lasts so long on average: what is owed is told again at once to who comes back.
 LIFE_S = 1.5
 
 
-async def qualities(home: Path, *, seed: int, count: int, loss: float, kills: int) -> Proxy:
+async def qualities(
+    home: Path, *, seed: int, count: int, loss: float, kills: int, at_once: int = AT_ONCE, within_s: float = WITHIN_S
+) -> Proxy:
     """So many messages of each quality; what must hold of them."""
     with running(home, CONFIG) as exchange:
         proxy = Proxy(address(exchange), seed, loss)
@@ -31,8 +35,8 @@ async def qualities(home: Path, *, seed: int, count: int, loss: float, kills: in
                 await _subscribed(bob)
                 await _at_most_once(proxy, alice, bob, count)
                 proxy.life_s = LIFE_S if loss else 0.0
-                await _told(exchange, alice, bob, count, kills)
-                await _asked(alice, bob, count // 4)
+                await _told(exchange, alice, bob, count, kills, at_once, within_s)
+                await _asked(alice, bob, count // 4, within_s)
     return proxy
 
 
@@ -65,9 +69,11 @@ async def _at_most_once(proxy: Proxy, alice: Speaker, bob: Speaker, count: int) 
     assert set(seen.values()) <= {1}
 
 
-async def _told(exchange: Running, alice: Speaker, bob: Speaker, count: int, kills: int) -> None:
+async def _told(
+    exchange: Running, alice: Speaker, bob: Speaker, count: int, kills: int, at_once: int, within_s: float
+) -> None:
     """At least once, and exactly once for who knows repeats by their ids; the exchange is killed on the way."""
-    places = asyncio.Semaphore(AT_ONCE)
+    places = asyncio.Semaphore(at_once)
     done = Counter[str]()
 
     async def publish(topic: str, n: int) -> None:
@@ -75,14 +81,14 @@ async def _told(exchange: Running, alice: Speaker, bob: Speaker, count: int, kil
             message = alice.message(
                 "event", "trunkline", "said", {"n": n, "topic": topic}, topic=topic, qos=int(topic[1])
             )
-            reply = await alice.ask(message, wanted="acknowledgment", timeout_s=300)
+            reply = await alice.ask(message, wanted="acknowledgment", timeout_s=within_s)
             assert reply["body"]["payload"] == {"messageId": message["header"]["messageId"]}
             done["published"] += 1
 
     async def kill() -> None:
         for number in range(kills):
             wanted = (number + 1) * 2 * count // (kills + 1)
-            await until(lambda wanted=wanted: done["published"] >= wanted, f"{wanted} published", 300)  # type: ignore[misc]
+            await until(lambda wanted=wanted: done["published"] >= wanted, f"{wanted} published", within_s)  # type: ignore[misc]
             await asyncio.to_thread(exchange.kill)
             await asyncio.to_thread(exchange.start)
 
@@ -96,14 +102,14 @@ async def _told(exchange: Running, alice: Speaker, bob: Speaker, count: int, kil
         return Counter(one["n"] for one in bob.handled.values() if one.get("topic") == topic)
 
     for topic in ("q1", "q2"):
-        await until(lambda topic=topic: len(handled(topic)) == count, f"all of {topic}", 300)  # type: ignore[misc]
+        await until(lambda topic=topic: len(handled(topic)) == count, f"all of {topic}", within_s)  # type: ignore[misc]
     assert set(handled("q2").values()) == {1}, "an event was told under two ids"
 
 
-async def _asked(alice: Speaker, bob: Speaker, count: int) -> None:
+async def _asked(alice: Speaker, bob: Speaker, count: int, within_s: float) -> None:
     """Each request is done once, however often it was said; whoever was told a result, it was done."""
     replies = await asyncio.gather(
-        *(alice.ask(alice.message("request", "bob", "work", {"ask": n}), timeout_s=300) for n in range(count))
+        *(alice.ask(alice.message("request", "bob", "work", {"ask": n}), timeout_s=within_s) for n in range(count))
     )
     done = Counter(one["ask"] for one in bob.handled.values() if "ask" in one)
     assert set(done.values()) <= {1}, "a request was done twice"

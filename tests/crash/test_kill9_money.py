@@ -11,4 +11,6 @@ from tests.crash.money9 import trial
 
 @pytest.mark.timeout(240)
 def test_money_is_neither_lost_nor_made_and_each_paid_job_is_receipted_or_refunded(short_path: Path) -> None:
-    assert trial(short_path / "home", seed=1, kills=6) >= 1
+    last = trial(short_path / "home", seed=1, kills=6)
+    assert sum(last.values()) == 6
+    assert len(last) >= 3, "the kills came at the same step each time"

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from trunkline.edges.edge import Edge
-from trunkline.edges.listener import ANSWER, CLOSED, LOST
+from trunkline.edges.request_scope import ANSWER, CLOSED, LOST
 from trunkline.entries import CallAccepted, CallSettled
 from trunkline.events import CancelRequested
 from trunkline.ledger.verify import verify

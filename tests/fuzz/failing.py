@@ -40,7 +40,7 @@ from trunkline.edges.exchange import Sink
 from trunkline.edges.known import EDGES
 from trunkline.edges.nostr import messages as nostr_messages
 from trunkline.edges.nostr.edge import NostrEdge
-from trunkline.edges.nostr.events import signed
+from trunkline.edges.nostr.events import Draft, encoded, signed
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.piped import PipedOwner, PipedProcess, PipedSpec
 from trunkline.effects import Deliver, ToSession
@@ -175,6 +175,9 @@ class World:
         self.exchange = MemoryExchange(
             POLICY, edges=known, config=config, home=folder, start_piped=self._start_piped, programs=self.kept
         )
+        nostr = self.exchange.edges._running["nostr"]
+        assert isinstance(nostr, NostrEdge)
+        self.nostr = nostr
         self.socket = folder / "s"
         self.client: httpx.AsyncClient
         self.peers: list[Peer] = []
@@ -385,6 +388,11 @@ def judge_end(world: World) -> None:
     assert {entry.call_id for entry in exchange.recorded(CallSettled)} == accepted
     assert len(exchange.recorded(CallSettled)) == len(accepted)
     assert exchange.died is None
+    wallet = world.nostr.money.payments.wallet
+    assert wallet.total == wallet.funded
+    assert min(wallet.balances.values()) >= 0
+    # What a payment whose end its caller does not know has held is held once.
+    assert sum(held.msats for held in wallet.held.values()) in {0, 500}
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
@@ -685,9 +693,11 @@ async def drive_mounts(world: World) -> None:
 
 
 async def drive_nostr(world: World) -> None:
-    """Strangers who ask for jobs, as relays would tell of it, until each has an outcome or nobody speaks of it."""
-    edge = world.exchange.edges._running["nostr"]
-    assert isinstance(edge, NostrEdge)
+    """A payment; then strangers who ask for jobs, as relays would tell of it, until each has an outcome, or nobody
+    speaks of it.
+    """
+    edge = world.nostr
+    await _pay(world, edge)
     before = edge.provider.tally.succeeded + edge.provider.tally.failed
     for number, tool in enumerate((ECHO, MAIL, ECHO)):
         body, schema_id = Raw(b'{"text":"hi"}'), schema_id_of(tool)
@@ -703,6 +713,31 @@ async def drive_nostr(world: World) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while edge.provider.tally.succeeded + edge.provider.tally.failed < before + 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+
+
+async def _pay(world: World, edge: NostrEdge) -> None:
+    """The operator has a stranger paid; each call ends, or its agent is away."""
+    now, job_hash, request_id = world.exchange.now(), "sha256:" + "ab" * 32, "cd" * 32
+    invoice = edge.money.payments.invoice("seller", 500, "q", job_hash, now, 600).text
+    draft = Draft(edge._settings.kinds.feedback, "", (("e", request_id), ("amount", "500", invoice)), int(now.wall))
+    wish = {
+        "amount_msats": 500,
+        "payee": STRANGER.npub,
+        "job": {"schema_id": EMBEDDING, "job_hash": job_hash, "request_id": request_id},
+        "invoice": invoice,
+        "asked": json.loads(encoded(signed(draft, STRANGER))),
+    }
+    for tool, body in (
+        ("new", {"name": "seller", "client": STRANGER.public}),
+        ("fund", {"name": "exchange", "msats": 1000}),
+        ("pay", wish),
+    ):
+        made = world.exchange.call(f"nostr.wallet/{tool}", body)
+        world.fall_behind()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                while made.answer is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
 
 
 async def drive_jobs(world: World) -> None:

@@ -6,9 +6,12 @@ Each function is one of its seed. Nothing may raise, no defect may be on record,
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import random
+import resource
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -205,3 +208,45 @@ def wallet_fields() -> int:
 def _opened(client: Signer, event: Event) -> str:
     """What the wallet answered, in the form in which it was asked."""
     return (client.decrypt_old if "?iv=" in event.content else client.decrypt)(event.content, event.pubkey)
+
+
+def strangers(seed: int, count: int) -> tuple[int, int]:
+    """So many events, each of a key that nobody saw before; the process's memory after a tenth of them and in the end.
+
+    Some are jobs that are done, most are none, some are repeated or taken back. What a test keeps of them is let go of.
+    """
+    chance = random.Random(seed)
+    bench = Bench(requests_per_minute=1_000_000)
+    early = 0
+    for number in range(count):
+        signer = Signer((seed * count + number + 1).to_bytes(32, "big"))
+        schema_id = ECHO if number % 100 == 0 else "oa.none.v1"
+        event = bench.request(by=signer, nonce=str(number), schema_id=schema_id)
+        event = events.read(events.encoded(event))
+        for _ in range(chance.choice((1, 1, 2))):
+            bench.provider.requested(event, bench.exchange.now())
+        if chance.random() < 0.1:
+            bench.take_back(event, by=signer)
+        if number % 1000 == 0:
+            _let_go(bench)
+            bench.exchange.advance(1)
+        if number == count // 10:
+            early = _memory()
+    _let_go(bench)
+    late = _memory()
+    assert bench.exchange.died is None
+    assert bench.exchange.views.open_steps(PROCESS) == {}
+    bench.exchange.close()
+    return early, late
+
+
+def _let_go(bench: Bench) -> None:
+    for kept in (bench.said, bench.exchange.log, bench.exchange.effects, bench.agent.delivered):
+        kept.clear()
+    bench.exchange.disk.steps.clear()
+
+
+def _memory() -> int:
+    """Resident bytes of this process, once nothing is waiting to be collected."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()

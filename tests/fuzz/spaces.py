@@ -26,7 +26,8 @@ from trunkline.workspace import paths as workspace_paths
 from trunkline.workspace.commands import read_commands
 from trunkline.workspace.edits import Edit, apply_edits
 from trunkline.workspace.policy import PRESETS, judge_command, judge_file, make_policy
-from trunkline.workspace.shell_grammar import MAX_COMMAND_CHARACTERS, NotUnderstood, parse
+from trunkline.workspace.shell_grammar import MAX_COMMAND_CHARACTERS, parse
+from trunkline.workspace.shell_words import NotUnderstood
 
 STEPS: Final = 250
 # A command is read five times here: by the grammar, for what it runs, and once for each preset. The longest takes a

@@ -37,7 +37,7 @@ KINDS = {
     "pylon": {"Admit", "Answer", "ConfirmTools", "Deliver", "Reply", "Wait"},
     "mcp": {"Answer", "Progress", "Reply", "Wait"},
     "mounts": {"Admit", "Cancel", "ConfirmTools", "Deliver"},
-    "nostr": {"Admit", "Answer", "ConfirmTools", "Progress", "Reply", "Wait"},
+    "nostr": {"Admit", "Answer", "ConfirmTools", "Deliver", "Progress", "Reply", "Wait"},
     "jobs": {"Admit", "ConfirmTools", "Deliver"},
 }  # fmt: skip
 # Those of them that wait for the disk, where there are side effects or a person's word.
@@ -50,7 +50,7 @@ WAITING = {
     "pylon": {"Answer", "Deliver", "Wait"},
     "mcp": {"Reply", "Wait"},
     "mounts": {"Admit", "Deliver"},
-    "nostr": {"Answer", "Reply"},
+    "nostr": {"Answer", "Deliver", "Reply"},
     "jobs": {"Admit"},
 }
 EACH = [(edge, kind) for edge, kinds in KINDS.items() for kind in sorted(kinds)]

@@ -1,10 +1,11 @@
-// A buyer that has nothing of ours: nostr-tools, and Node's own hashing. Arguments: the bundle of nostr-tools and a
-// connection (NIP-47). It asks for a priced job, pays the invoice from its wallet, and prints what it got as JSON.
+// A buyer that has nothing of ours: nostr-tools, and Node's own hashing. Arguments: the bundle of nostr-tools, a
+// connection (NIP-47), and a file with a job, {schema, inputs}. It asks for the job, pays the invoice from its wallet,
+// and prints what it got as JSON.
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import vm from 'node:vm'
 
-const [bundle, connection] = process.argv.slice(2)
+const [bundle, connection, file] = process.argv.slice(2)
 vm.runInThisContext(readFileSync(bundle, 'utf8') + '\nglobalThis.NostrTools = NostrTools')
 const { Relay, finalizeEvent, generateSecretKey, getPublicKey, nip04, nip44, nip47, verifyEvent } = globalThis.NostrTools
 
@@ -45,24 +46,29 @@ async function balance() {
 
 const buyer = generateSecretKey()
 const announced = await first({ kinds: [31990] })
-const schema = 'oa.embedding.v1'
-const inputs = { dimensions: 4, model: 'trunkline-hashing-v1', normalize: true, texts: ['hello'] }
+const { schema, inputs } = JSON.parse(readFileSync(file, 'utf8'))
 const job_hash = `sha256:${sha256(canonical({ schema_id: schema, inputs }))}`
 const job = finalizeEvent(
   { kind: 5050, created_at: Math.floor(Date.now() / 1000), tags: [['p', announced.pubkey]],
     content: JSON.stringify({ job_type: schema, schema_version: 1, job_hash, payload: inputs }) }, buyer)
-const invoiced = first({ kinds: [7000], '#e': [job.id] }, (event) => tag(event, 'status')[1] === 'payment-required')
+const answered = first({ kinds: [7000], '#e': [job.id] })
 const result = first({ kinds: [6050], '#e': [job.id] })
 const before = await balance()
 await relay.publish(job)
-const [, msats, invoice] = tag(await invoiced, 'amount')
+const demand = await answered
+if (tag(demand, 'status')[1] !== 'payment-required') throw new Error(tag(demand, 'status').join(' '))
+const [, msats, invoice] = tag(demand, 'amount')
 const payment = await nip47.makeNwcRequestEvent(wallet, client, invoice)
 const paid = await asked(payment, (text) => nip04.decrypt(client, wallet, text))
 const got = await result
-const receipt = JSON.parse(tag(got, 'receipt')[1])
-process.stdout.write(JSON.stringify({
-  info: info.content, isInfoSigned: verifyEvent(info), msats: Number(msats), invoice, preimage: paid.result.preimage,
-  payment_hash: sha256(Buffer.from(paid.result.preimage, 'hex')), spent: before - (await balance()),
-  isSigned: verifyEvent(got), outputs: JSON.parse(got.content).outputs, receipt,
-}))
+const found = {
+  info: info.content, isInfoSigned: verifyEvent(info), msats: Number(msats), invoice, spent: before - (await balance()),
+  isSigned: verifyEvent(got), outputs: JSON.parse(got.content).outputs, error: paid.error,
+}
+if (!paid.error) {
+  found.preimage = paid.result.preimage
+  found.payment_hash = sha256(Buffer.from(found.preimage, 'hex'))
+  found.receipt = JSON.parse(tag(got, 'receipt')[1])
+}
+process.stdout.write(JSON.stringify(found))
 process.exit(0)

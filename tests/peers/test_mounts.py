@@ -4,7 +4,6 @@ SDKs in Python and TypeScript, on stdio and over HTTP, in both eras.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.attack.secrets import forms
+from tests.npm import installed
 from tests.running import Running, leash, running, started, wait_until
 
 pytest.importorskip("mcp")
@@ -217,7 +217,8 @@ def test_mounts_are_stopped_started_and_changed_while_the_exchange_runs(short_pa
         exchange.wait_tool("mcp.sample/add")
         own = exchange.config_file.read_text()
         exchange.config_file.write_text(own + mounted(f'url = "{url}"', name="remote"))
-        assert exchange.request("POST", "/v1/reload")[0] == 200
+        status, done = exchange.request("POST", "/v1/reload")
+        assert (status, done["started"], done["stopped"]) == (200, ["mcp.remote"], [])
         exchange.wait_tool("mcp.remote/add")
         for agent in ("mcp.sample", "mcp.remote"):
             assert exchange.request("POST", f"/v1/agents/{agent}/stop")[0] == 202
@@ -303,24 +304,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     npm = shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("node is not installed here")
-    folder = tmp_path_factory.mktemp("mcp")
-    for name in ("package.json", "package-lock.json", ".npmrc"):
-        shutil.copy(PACKAGES / name, folder)
-    command = (npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent")
-
-    async def install() -> None:
-        quiet = asyncio.subprocess.DEVNULL
-        process = await asyncio.create_subprocess_exec(*command, cwd=folder, stdout=quiet, stderr=quiet)
-        try:
-            await asyncio.wait_for(process.wait(), 60)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-    asyncio.run(install())
-    if not (folder / "node_modules" / "@modelcontextprotocol").exists():
-        pytest.skip("the servers cannot be fetched here")
-    return folder
+    return installed((npm,), PACKAGES, tmp_path_factory.mktemp("mcp"), "@modelcontextprotocol")
 
 
 def of_package(packages: Path, name: str, *words: str) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
 
+from tests.npm import unpacked
 from tests.running import Running, running, wait_until
 
 pytestmark = pytest.mark.timeout(120)
@@ -44,29 +42,8 @@ isolation = "none"
 """
 
 
-async def fetched(node: str, folder: Path) -> Path:
-    """The package's bundle, as it was published; the test is left out where no registry can be reached."""
-    npm = Path(node).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    process = await asyncio.create_subprocess_exec(
-        node, str(npm), "pack", PACKAGE, "--silent", cwd=folder,
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        await asyncio.wait_for(process.wait(), 40)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-    return unpacked(folder)
-
-
-def unpacked(folder: Path) -> Path:
-    found = list(folder.glob("nostr-tools-*.tgz"))
-    if not found:
-        pytest.skip("the package nostr-tools cannot be fetched here")
-    assert base64.b64encode(hashlib.sha512(found[0].read_bytes()).digest()).decode() == SHA512
-    with tarfile.open(found[0]) as packed:
-        packed.extractall(folder, filter="data")
-    return folder / "package" / "lib" / "nostr.bundle.js"
+def bundle_of_nostr_tools(node: str, folder: Path) -> Path:
+    return unpacked(node, PACKAGE, SHA512, folder) / "lib" / "nostr.bundle.js"
 
 
 def is_offered(exchange: Running) -> bool:
@@ -75,7 +52,7 @@ def is_offered(exchange: Running) -> bool:
 
 
 async def test_a_foreign_buyer_finds_us_has_jobs_done_and_computes_their_hashes(short_path: Path, node: str) -> None:
-    bundle = await fetched(node, short_path)
+    bundle = bundle_of_nostr_tools(node, short_path)
     home = short_path / "home"
     home.mkdir(mode=0o700)
     (home / "words.py").write_text(AGENT)

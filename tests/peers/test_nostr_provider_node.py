@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.nostr import CONFIG
-from tests.peers.test_nostr_node import fetched
+from tests.peers.test_nostr_node import bundle_of_nostr_tools
 from tests.running import Running, running
 
 pytestmark = pytest.mark.timeout(120)
@@ -24,7 +24,7 @@ async def bought(exchange: Running, **remote: Any) -> dict[str, Any]:
 
 
 async def test_what_a_foreign_provider_announces_is_a_tool_and_its_results_count(short_path: Path, node: str) -> None:
-    bundle = await fetched(node, short_path)
+    bundle = bundle_of_nostr_tools(node, short_path)
     with running(short_path / "home", CONFIG + ALLOWED) as exchange:
         process = await asyncio.create_subprocess_exec(
             node, str(PROVIDER), str(bundle), exchange.ready["relay"],

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import json
 import os
 import ssl
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ import pytest
 from joserfc.jwk import OKPKey
 
 from tests.crash.ossa_agents import CONFIG, Speaker, address, speaking
+from tests.npm import unpacked
 from tests.running import running
 
 pytestmark = pytest.mark.timeout(120)
@@ -24,35 +22,13 @@ JOSE = "jose@6.2.17"
 SHA512 = "wOuK9V1yujQFH5S0ZWmLcDZN7+IKh9bUCC2ZPCf2HDlol3WWHy+PPyNjEI75FXRLMp3vDKQcupP59xhVU95hcg=="
 
 
-async def fetched(node: str, folder: Path) -> str:
-    """The package, as it was published; the test is left out where no registry can be reached."""
-    npm = Path(node).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    process = await asyncio.create_subprocess_exec(
-        node, str(npm), "pack", JOSE, "--silent", cwd=folder,
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        await asyncio.wait_for(process.wait(), 40)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-    return unpacked(folder)
-
-
-def unpacked(folder: Path) -> str:
-    """Where its code is, if it is what it should be."""
-    found = list(folder.glob("jose-*.tgz"))
-    if not found:
-        pytest.skip("the package jose cannot be fetched here")
-    assert base64.b64encode(hashlib.sha512(found[0].read_bytes()).digest()).decode() == SHA512
-    with tarfile.open(found[0]) as packed:
-        packed.extractall(folder, filter="data")
-    return str(folder / "package" / "dist" / "webapi" / "index.js")
+def code_of_jose(node: str, folder: Path) -> str:
+    return str(unpacked(node, JOSE, SHA512, folder) / "dist" / "webapi" / "index.js")
 
 
 @pytest.mark.parametrize("library", ["node:crypto", "jose"])
 async def test_signed_and_encrypted_messages_go_both_ways(short_path: Path, node: str, library: str) -> None:
-    more = [] if library == "node:crypto" else [await fetched(node, short_path)]
+    more = [] if library == "node:crypto" else [code_of_jose(node, short_path)]
     with running(short_path / "home", CONFIG) as exchange:
         url = exchange.ready["ossa"]
         host, _, port = url.partition("//")[2].partition(":")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.npm import installed, npm_of
 from tests.requirement import requirement
 from tests.running import Running, running
 from trunkline.edges import tls
@@ -52,26 +52,7 @@ def exchange(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="module")
 def packages(node: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages that the lock names, as they were published; left out where no registry can be reached."""
-    folder = tmp_path_factory.mktemp("npm")
-    for name in ("package.json", "package-lock.json", ".npmrc"):
-        shutil.copy(PACKAGES / name, folder)
-    npm = Path(node).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    command = (node, str(npm), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent")
-
-    async def install() -> None:
-        process = await asyncio.create_subprocess_exec(
-            *command, cwd=folder, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-        )
-        try:
-            await asyncio.wait_for(process.wait(), 60)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-    asyncio.run(install())
-    if not (folder / "node_modules" / "pusher-js").exists():
-        pytest.skip("pusher-js and laravel-echo cannot be fetched here")
-    return folder
+    return installed(npm_of(node), PACKAGES, tmp_path_factory.mktemp("npm"), "pusher-js")
 
 
 class Talk:

@@ -46,7 +46,8 @@ class PaidSeller(Seller):
         self.tasks.append(asyncio.ensure_future(self._when_paid(request)))
 
     async def _when_paid(self, request: Event) -> None:
-        made = (await self.wallet.ask("make_invoice", amount=self.msats))["result"]
+        job_hash = messages.read_request(request, self.signer.decrypt).job_hash
+        made = (await self.wallet.ask("make_invoice", amount=self.msats, description=job_hash))["result"]
         draft = messages.feedback_draft(
             KINDS, request, Status.PAYMENT_REQUIRED, created_at=int(time.time()), amount_msats=self.msats,
             invoice=made["invoice"],
@@ -134,6 +135,7 @@ async def test_a_payment_is_asked_about_with_amount_payee_job_and_what_was_paid_
                     assert question[0]["tool_id"] == "nostr.wallet/pay"
                     assert (asked["amount_msats"], asked["payee"]) == (1000, seller.npub)
                     assert asked["job"]["schema_id"] == EMBEDDING
+                    assert asked["invoice_names_job"] is True
                     assert asked["paid_before"] == {"count": paid, "msats": 1000 * paid}
                     assert balances(exchange)["exchange"] == 50_000 - 1000 * paid  # nothing moves before the answer
                     trunkline(exchange.home, "approve", question[0]["approval_id"])

@@ -17,6 +17,8 @@ from trunkline import effects, entries, events
 from trunkline.edges.chiffon.orchestrator_session import OrchestratorSession
 from trunkline.edges.chiffon.tasks import Tasks
 from trunkline.edges.driver import Driver
+from trunkline.edges.nostr.provider import ANSWERED, Job
+from trunkline.edges.nostr.provider import Provider as JobProvider
 from trunkline.edges.ossa.asking import Asker
 from trunkline.edges.ossa.providing import Provider
 from trunkline.edges.spaces import routes
@@ -508,12 +510,45 @@ def a_request_that_is_sent_again_has_another_id(patch: Patch) -> None:
     patch.setattr(Provider, "attach", unlike)
 
 
+def everybody_sells_jobs(patch: Patch) -> None:
+    """Strangers ask over Nostr in every simulation, so that few are needed."""
+    patch.setattr(world, "NOSTR_SHARE", 1.0)
+
+
+def a_job_that_ended_is_not_known_again(patch: Patch) -> None:
+    """A relay repeats a request: its job was done, or was told that it is not."""
+    everybody_sells_jobs(patch)
+    forget = JobProvider.forget
+
+    def forgetful(self: JobProvider, job: Job) -> None:
+        forget(self, job)
+        self._over.clear()
+
+    patch.setattr(JobProvider, "forget", forgetful)
+    patch.setattr(Reading, "steps", lambda *_: [])
+
+
+def a_result_is_told_before_it_is_on_record(patch: Patch) -> None:
+    """The last event of a job is on disk before a relay hears of it, so that a repeat is the same event."""
+    everybody_sells_jobs(patch)
+    step = JobProvider._step
+
+    def hasty(self: JobProvider, job: Job, name: str, data: Any, *, done: bool = False) -> None:
+        if name == ANSWERED:
+            self.publish_last(job)
+        step(self, job, name, data, done=done)
+
+    patch.setattr(JobProvider, "_step", hasty)
+
+
 # Each with what the story of a failing seed says of it.
 VARIANTS: dict[Callable[[Patch], None], str] = {
     a_call_is_sent_before_it_is_on_record: "not on record",
     an_outcome_is_told_before_it_is_on_record: "on record",
     an_outcome_is_shown_before_it_is_on_record: "somebody was told",
     a_commit_is_not_synced: "on record",
+    a_job_that_ended_is_not_known_again: "are on record",
+    a_result_is_told_before_it_is_on_record: "are on record",
     a_call_is_settled_twice: "UNIQUE constraint failed: settled.call",
     what_could_do_harm_is_sent_again: "ran twice for one call",
     a_key_is_forgotten_at_a_restart: "the key k",

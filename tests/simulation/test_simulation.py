@@ -19,8 +19,33 @@ SEEDS = 300
 CHUNK = 10
 # A broken rule is seen in one of 40 seeds at the least.
 SEEDS_TO_FIND = 200
-# Rare ones, and a seed that showed each: tried first. Any change of the simulation may make it another.
-SEEN_IN = {"an_outcome_is_shown_before_it_is_on_record": 67, "its_outcome_is_told_before_it_is_on_record": 177}
+# Those that are not seen in seed 0, and one that showed each: tried first. Any change of the simulation may make it
+# another; then all are tried, which takes ten times as long, and this is the place for the new one.
+SEEN_IN = {
+    "a_call_is_sent_before_it_is_on_record": 4,
+    "a_directive_is_used_twice": 16,
+    "a_key_is_forgotten_at_a_restart": 21,
+    "a_question_does_not_expire": 1,
+    "a_repeat_needs_somebody_who_does_such_work": 18,
+    "a_request_that_is_sent_again_has_another_id": 18,
+    "a_run_does_not_wait_for_its_operation": 7,
+    "a_run_forgets_what_was_done": 1,
+    "a_token_is_good_for_any_process": 5,
+    "an_event_is_told_before_it_is_on_record": 7,
+    "an_instance_is_chosen_anew_after_a_restart": 15,
+    "an_ordinary_call_is_sent_before_it_is_on_record": 5,
+    "an_outcome_is_shown_before_it_is_on_record": 67,
+    "anybody_may_end_a_call": 1,
+    "its_outcome_is_told_before_it_is_on_record": 177,
+    "one_answer_lets_all_through": 7,
+    "only_the_last_caller_is_judged": 12,
+    "originals_are_not_kept": 14,
+    "reading_never_goes_on": 2,
+    "the_questions_of_a_run_are_forgotten_at_a_restart": 1,
+    "typed_work_moves_whatever_became_of_it": 25,
+    "who_published_is_answered_before_it_is_on_record": 5,
+    "work_that_is_done_is_not_forgotten": 1,
+}
 ORDINARY_SEEDS = 50
 
 
@@ -50,7 +75,7 @@ def test_of_ordinary_calls_it_is_found_when(variant: Callable[[Patch], None], sa
 
 @pytest.mark.parametrize("seed", [7, 11, 12, 19])
 def test_the_same_seed_gives_the_same_ledger_in_any_process(seed: int) -> None:
-    """In that of 11 there are agents of OSSA, in that of 19 events besides; of 7 originals are held in the end."""
+    """In that of 11 are agents of OSSA, in that of 19 strangers and events; of 7 originals are held in the end."""
     hashes = set()
     for hash_seed in ("0", "1", "12345"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}

@@ -829,6 +829,20 @@ def test_an_isolation_that_there_is_not_is_refused(home: Home) -> None:
         loaded(home, f'{ECHO}\nisolation = "jail"\n')
 
 
+@pytest.mark.parametrize("table", ["env", "headers"])
+def test_a_secret_that_an_agent_could_exchange_for_another_file_is_refused(home: Home, table: str) -> None:
+    folder = home.config_file.parent / "work"
+    folder.mkdir()
+    (folder / "link").symlink_to("/etc/hostname")
+    place = 'command = ["y"]' if table == "env" else 'url = "https://y.example/mcp"'
+    server = f'[[mcp]]\nid = "y"\n{place}\n'
+    writes = '[[mcp]]\nid = "x"\ncommand = ["x"]\nwrite = ["work"]\n'
+    for path in ("work/token", "work/link"):
+        with pytest.raises(ConfigError, match=f"{table}.A: an agent may write to this file"):
+            loaded(home, f'{server}{table} = {{ A = "file:{path}" }}\n{writes}')
+    loaded(home, f'{server}{table} = {{ A = "file:token" }}\n{writes}')
+
+
 @pytest.mark.parametrize("written", [".", "..", "trunkline.toml"])
 def test_an_agent_that_could_rewrite_this_file_is_refused(home: Home, written: str) -> None:
     with pytest.raises(ConfigError, match="holds this file itself"):

@@ -10,7 +10,7 @@ from tests.unit.ledger.made import AT, in_process
 from trunkline import entries
 from trunkline.entries import Entry
 from trunkline.hub.state import State
-from trunkline.ledger.writer import FOLDED_KINDS
+from trunkline.ledger.commit_group import FOLDED_KINDS
 
 # A name that looks like a secret, as far as the rules of masking can tell.
 SECRET = "tlk_" + "A1b2" * 10 + "xyz"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +37,22 @@ def test_a_file_that_holds_no_secret_is_refused_without_its_content(tmp_path: Pa
     with pytest.raises(SecretMissing) as raised:
         Found({"A": f"file:{tmp_path / 'key'}"}, {})
     assert "aaa" not in str(raised.value)
+
+
+def test_a_file_of_somebody_else_is_no_place_for_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "secret"
+    file.write_text("correct horse")
+    file.chmod(0o646)
+    with pytest.raises(SecretMissing, match="everybody may write to it"):
+        Found({"A": f"file:{file}"}, {})
+    file.chmod(0o644)
+    assert Found({"A": f"file:{file}"}, {}).texts == {"A": "correct horse"}
+    if os.geteuid() == 0:
+        os.chown(file, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(SecretMissing, match="somebody else's"):
+        Found({"A": f"file:{file}"}, {})
 
 
 def test_a_keyring_is_asked_under_our_name(monkeypatch: pytest.MonkeyPatch) -> None:

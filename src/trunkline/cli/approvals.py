@@ -100,6 +100,7 @@ def _changed(before: object, after: object) -> Iterator[str]:
 @click.argument("approval_ids", metavar="ID…", nargs=-1, shell_complete=questions_here)
 @click.option("--run", "run_id", metavar="RUN", help="All questions of a run of a space, as they come, to its end.")
 @click.option("--always", is_flag=True, help="Write a rule that allows it from now on, after showing it.")
+@click.option("--also-untrusted", is_flag=True, help="With --always: also when strangers' words may have led to it.")
 @click.option("--yes", is_flag=True, help="With --always: do not ask.")
 @click.option("--reason", default=None, help="For the record.")
 @shared
@@ -108,6 +109,7 @@ def approve(
     approval_ids: tuple[str, ...],
     run_id: str | None,
     always: bool,
+    also_untrusted: bool,
     yes: bool,
     reason: str | None,
 ) -> None:
@@ -123,7 +125,9 @@ def approve(
     if always:
         if run_id is not None or len(approval_ids) != 1:
             raise click.UsageError("--always is for one question: its rule is shown before it is written")
-        _allow_from_now_on(settings, exchange, approval_ids[0], reason, yes=yes)
+        _allow_from_now_on(settings, exchange, approval_ids[0], reason, yes=yes, also_untrusted=also_untrusted)
+    elif also_untrusted:
+        raise click.UsageError("--also-untrusted is for --always")
     elif run_id is not None:
         _answer_run(settings, exchange, run_id, "approved", reason)
     else:
@@ -229,11 +233,17 @@ def _answer_run(
 
 
 def _allow_from_now_on(
-    settings: CommandSettings, exchange: ExchangeClient, approval_id: str, reason: str | None, *, yes: bool
+    settings: CommandSettings,
+    exchange: ExchangeClient,
+    approval_id: str,
+    reason: str | None,
+    *,
+    yes: bool,
+    also_untrusted: bool,
 ) -> None:
     file = exchange.ready.get("config_file", exchange.home.config_file)
     address = at("approvals", approval_id, "rule")
-    shown = exchange.get(address)
+    shown = exchange.get(f"{address}?also_untrusted=true" if also_untrusted else address)
     if not settings.as_json:
         note(f"for {printable(str(file))}:\n")
         note(printable(shown["rule"], keep="\n"))
@@ -242,13 +252,16 @@ def _allow_from_now_on(
         raise click.UsageError("this would write these rules; say --yes")
     if not yes:
         click.confirm("Allow this from now on?", abort=True, err=True)
-    body = {"rule": shown["rule"]} | ({} if reason is None else {"reason": reason})
+    body = {"rule": shown["rule"], "also_untrusted": also_untrusted}
+    body |= {} if reason is None else {"reason": reason}
     answer = {**exchange.post(address, body), "decision": "approved"}
     if not settings.shown_as_json(answer):
         _tell(answer)
         for other in answer["also"]:
             say(f"allowed by the rule: {printable(other)}")
         say(f"allowed from now on; `{typed('policy')}` shows the rules")
+        if not also_untrusted:
+            say("(asked about all the same when strangers' words may have led to it; --also-untrusted includes that)")
 
 
 def _show_also(exchange: ExchangeClient, also: list[str]) -> None:

@@ -28,7 +28,7 @@ PAGE: Final = """<!doctype html>
 <meta name="referrer" content="no-referrer">
 <meta http-equiv="refresh" content="0; url={url}">
 <title>Trunkline</title>
-<p>If nothing happens, <a href="{url}">open the console</a>.</p>
+<p>If nothing happens, <a href="{url}">go on</a>.</p>
 </html>
 """
 
@@ -43,7 +43,9 @@ def console(settings: CommandSettings, no_browser: bool) -> None:
     """
     exchange = settings.connect()
     url, expires_at = new_address(exchange)
-    is_opened = not (no_browser or settings.as_json) and _has_screen() and _open(settings.home.path / FILE, url)
+    is_opened = (
+        not (no_browser or settings.as_json) and has_screen() and open_in_browser(settings.home.path / FILE, url)
+    )
     if settings.shown_as_json({"url": url, "expires_at": expires_at, "opened": is_opened}):
         return
     say(url)
@@ -56,12 +58,13 @@ def new_address(exchange: ExchangeClient) -> tuple[str, str]:
     return f"{exchange.ready['http']}{made['path']}", made["expires_at"]
 
 
-def _has_screen() -> bool:
+def has_screen() -> bool:
     """Whether a browser could show something to whoever typed this."""
     return sys.stdout.isatty() and bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def _open(file: Path, url: str) -> bool:
+def open_in_browser(file: Path, url: str) -> bool:
+    """Show somebody an address that no other user of the machine may read; ``file`` leads on to it."""
     try:
         key_files.write_private(file, PAGE.format(url=html.escape(url)).encode())
         return webbrowser.open(file.as_uri())

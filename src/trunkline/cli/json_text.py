@@ -168,13 +168,22 @@ def without_member(text: str, path: tuple[str, ...]) -> str:
         return text
     number = at.members.index(known)
     if number == len(at.members) - 1 and number > 0:
-        # The last one goes with what stands between it and the one before, whose comma may have been for it.
+        # With the comma of the one before, which may have been for it. A comment between them is somebody's.
         before = at.members[number - 1]
         start = before.end if known.has_comma else before.value.end
-        return text[:start] + text[known.end :]
+        return text[:start] + _joined(text[before.end : known.start], text[known.end :])
     if number == 0 and len(at.members) == 1:
-        return text[: at.start + 1] + text[known.end : at.end].lstrip() + text[at.end :]
-    return text[: known.start] + text[at.members[number + 1].start :]
+        between, rest = text[at.start + 1 : known.start], text[known.end :]
+        has_comment = bool(between.strip() or text[known.end : at.end - 1].strip())
+        return text[: at.start + 1] + (_joined(between, rest) if has_comment else rest.lstrip())
+    return text[: known.start] + text[known.end :].lstrip()
+
+
+def _joined(before: str, after: str) -> str:
+    """What stood before a member and what stands behind it; a comment to the end of its line stays one."""
+    before = before.rstrip()
+    is_open = "//" in before.rpartition("\n")[2] and not after.lstrip(" \t\r").startswith("\n")
+    return f"{before}\n{after}" if is_open else before + after
 
 
 def _document(text: str) -> _Node:

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from trunkline.cli import json_text
 from trunkline.cli.json_text import NotJson
+from trunkline.cli.mcp_import import Found
 
 ENTRY: Final = "trunkline"
 
@@ -33,6 +34,8 @@ class McpClient(NamedTuple):
     # What tells its kind of server apart, where it wants that said.
     kind: str = ""
     form: str = "json"
+    # Where it keeps, by folder, what is for one project only; servers stand there under ``key``, too.
+    projects: str = ""
 
     def file(self, environ: Mapping[str, str], platform: str = sys.platform) -> Path:
         """Its file on this machine."""
@@ -54,6 +57,19 @@ class McpClient(NamedTuple):
             raise NotJson(f"{self.key} is no table of servers")
         return {str(name): entry for name, entry in servers.items() if isinstance(entry, dict)}
 
+    def entries(self, text: str) -> list[Found]:
+        """All servers in its file, those of single projects included."""
+        found = [Found(name, entry) for name, entry in self.servers(text).items()]
+        projects = json_text.read(text).get(self.projects) if self.projects and text.strip() else None
+        for folder, settings in projects.items() if isinstance(projects, dict) else ():
+            servers = settings.get(self.key) if isinstance(settings, dict) else None
+            for name, entry in servers.items() if isinstance(servers, dict) else ():
+                if isinstance(entry, dict):
+                    off = settings.get("disabledMcpServers")
+                    is_off = isinstance(off, list) and name in off
+                    found.append(Found(str(name), {**entry, "disabled": True} if is_off else entry, str(folder)))
+        return found
+
     def with_entry(self, text: str, command: tuple[str, ...]) -> str:
         """Its file with us in it."""
         program, *arguments = command
@@ -64,6 +80,15 @@ class McpClient(NamedTuple):
             entry = {"type": self.kind, **entry} if self.kind else entry
             changed = json_text.with_member(text, (self.key, ENTRY), entry)
         return self._checked(text, changed)
+
+    def owner_of_entry(self, text: str) -> str | None:
+        """Which home the entry of our name is for; empty if it is none of ours, None if there is none."""
+        entry = self.servers(text).get(ENTRY)
+        if entry is None:
+            return None
+        words = [str(word) for word in entry.get("args", ())] if isinstance(entry.get("args"), list) else []
+        is_ours = "mcp" in words and "--as" in words and "--home" in words[:-1]
+        return words[words.index("--home") + 1] if is_ours else ""
 
     def without_entry(self, text: str) -> str:
         """Its file without us."""
@@ -100,6 +125,7 @@ CLIENTS: Final = {
         "$USERPROFILE/.claude.json",
         "mcpServers",
         "stdio",
+        projects="projects",
     ),
     "codex": McpClient(
         "Codex",
@@ -150,12 +176,21 @@ def _without_table(text: str, key: str) -> str:
     """Without our table and what belongs to it: from its head to the next one."""
     ours = re.compile(rf'[ \t]*\[[ \t]*{key}[ \t]*\.[ \t]*"?{ENTRY}"?[ \t]*(?:\.[^\]]*)?\]')
     kept: list[str] = []
-    is_ours = False
+    # Lines behind the last one of our table so far: comments there are about what follows.
+    behind: list[str] = []
+    is_ours = was_there = False
     for line in text.splitlines(keepends=True):
         if line.lstrip().startswith("["):
             is_ours = ours.match(line) is not None
+            was_there = was_there or is_ours
+            kept += [] if is_ours else behind
+            behind = []
         if not is_ours:
             kept.append(line)
-    changed = "".join(kept)
+        elif line.lstrip().startswith("#") or (behind and not line.strip()):
+            behind.append(line)
+        else:
+            behind = []
+    changed = "".join(kept + behind)
     # The empty line that was made before it.
-    return changed if len(kept) == len(text.splitlines()) else changed.rstrip() + ("\n" if changed.strip() else "")
+    return changed.rstrip() + ("\n" if changed.strip() else "") if was_there else changed

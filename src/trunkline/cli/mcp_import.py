@@ -1,31 +1,49 @@
-"""Servers of an MCP client as ``[[mcp]]`` tables of ``trunkline.toml``, without a secret in the text.
+"""Servers of an MCP client as ``[[mcp]]`` tables of ``trunkline.toml``.
 
-Owns how an entry of a client is read, and what becomes of values that may be secrets: a reference to a variable stays
-one (``env:NAME``), anything that looks like a secret goes to a file of the home (``file:PATH``), the rest stays as it
-is.
+Owns how an entry of a client is read, and what becomes of its values: a reference to a variable stays one
+(``env:NAME``), what may be a secret goes to a file of the home (``file:PATH``), the rest stays as it is. What cannot be
+taken over is told (``remarks``, ``left_out``). What may be a secret is judged by ``mcp_secrets``.
 
-Invariant: no value that may be a secret is in what ``tables`` returns.
+Arguments and addresses cannot refer to anything, so a secret in one of them stays there, and each is told of.
+
+Invariant: nothing of an entry is left out without a word. ``shown`` holds no value that may be a secret.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from trunkline.cli.mcp_secrets import is_secret, masked_address, masked_words, shown
 
 MAX_ID_CHARS: Final = 64
-_VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)")
+# `${NAME}`, `${env:NAME}`, `${NAME:-what if it is not set}`, `$NAME`.
+_VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)")
 _ASKED_FOR: Final = re.compile(r"\$\{input:([^}]+)\}")
-_SECRET_NAME: Final = re.compile(
-    r"token|secret|passw|credential|api.?key|access.?key|private|auth|cookie|bearer|dsn|connection|_key$|^key$|_pat$",
-    re.IGNORECASE,
+# Variables whose value everybody may see: put in when a server is imported.
+_PLAIN: Final = {"HOME": "HOME", "userHome": "HOME", "USER": "USER", "LOGNAME": "LOGNAME"}
+_ADDRESSES: Final = ("url", "httpUrl", "serverUrl")
+# The keys of an entry that are read here.
+_READ: Final = frozenset(
+    {
+        *("command", "args", "env", "env_vars", "cwd", "type", "disabled", "enabled"),
+        *(*_ADDRESSES, "headers", "http_headers", "env_http_headers", "bearer_token_env_var"),
+    }
 )
-# Long and without spaces, and neither a path nor an address without a user in it.
-_SECRET_VALUE: Final = re.compile(r"[A-Za-z0-9+/_=.-]{20,}|[a-z+]+://[^/\s]*:[^/\s]*@.*")
-_REFERENCE: Final = re.compile(r"(?:env|file|keyring|literal):")
+_AS_IT_IS: Final = "may be a secret, and stands in trunkline.toml as it is"
+
+
+class Found(NamedTuple):
+    """One entry of a client's file; ``project`` is the folder that it is for, if it is for one only."""
+
+    name: str
+    entry: Mapping[str, Any]
+    project: str = ""
 
 
 @dataclass
@@ -42,95 +60,195 @@ class Imported:
     @property
     def text(self) -> str:
         """Its table of the file."""
-        lines = [f"{key} = {_toml(value)}" for key, value in self.table.items()]
-        return "\n".join(["[[mcp]]", *lines]) + "\n"
+        return _table_text(self.table)
+
+    @property
+    def shown(self) -> str:
+        """The same, as it may be shown."""
+        return _table_text(shown(self.table))
 
 
-def imported(servers: Mapping[str, Mapping[str, Any]], taken: Iterable[str], folder: Path) -> list[Imported]:
-    """The servers of a client; ``taken`` are ids that are in use, ``folder`` is where files with secrets go."""
-    ids = {name.casefold() for name in taken}
-    found: list[Imported] = []
-    for name, entry in servers.items():
-        server_id = _id_of(name)
-        if server_id.casefold() in ids:
-            continue
-        one = _server(server_id, entry, folder)
-        if one is not None:
+@dataclass
+class Import:
+    """The servers of a client that can be taken over, and those that cannot, each with the reason."""
+
+    servers: list[Imported] = field(default_factory=list)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+
+    def leave_out(self, server: Imported, reason: str) -> None:
+        """Do without this one."""
+        self.servers.remove(server)
+        self.left_out.append((server.id, reason))
+
+
+class Importer:
+    """Reads entries. ``folder`` is where files with secrets go, ``home`` is the exchange's own."""
+
+    def __init__(self, environ: Mapping[str, str], folder: Path, home: Path) -> None:
+        self._environ = environ
+        self._folder = folder
+        self._home = os.path.realpath(home)
+        self._files: set[Path] = set()
+
+    def servers(self, entries: Iterable[Found], taken: Iterable[str]) -> Import:
+        """What becomes of these; ``taken`` are ids that are in use, whose servers are there already."""
+        there = {name.casefold() for name in taken}
+        ids: set[str] = set()
+        seen: list[Mapping[str, Any]] = []
+        done = Import()
+        for name, entry, project in entries:
+            if entry in seen:
+                continue
+            server_id = first = _id_of(name)
+            number = 1
+            while server_id.casefold() in ids:
+                number += 1
+                server_id = f"{first[: MAX_ID_CHARS - 4]}-{number}"
             ids.add(server_id.casefold())
-            found.append(one)
-    return found
+            seen.append(entry)
+            if server_id.casefold() in there:
+                continue
+            if entry.get("disabled") is True or entry.get("enabled") is False:
+                done.left_out.append((server_id, "is turned off in the client"))
+            elif (made := self._server(server_id, entry, project)) is None:
+                done.left_out.append((server_id, "has neither a command nor an address"))
+            else:
+                done.servers.append(made)
+        return done
 
+    def _server(self, server_id: str, entry: Mapping[str, Any], project: str) -> Imported | None:
+        made = Imported(server_id, {"id": server_id})
+        url = next((entry[key] for key in _ADDRESSES if isinstance(entry.get(key), str)), None)
+        if isinstance(entry.get("command"), str):
+            self._take_command(made, entry, project)
+        elif url is not None:
+            self._take_address(made, entry, url)
+        else:
+            return None
+        if project:
+            made.remarks.append(f"is for {project} only in the client; here it is for all who may call it")
+        if "envFile" in entry:
+            made.remarks.append("has variables in a file (envFile), which is not read: add them to `env`")
+        if others := sorted(map(str, entry.keys() - _READ - {"envFile"})):
+            made.remarks.append(f"has keys that mean nothing here and are left out: {', '.join(others)}")
+        return made
 
-def _server(server_id: str, entry: Mapping[str, Any], folder: Path) -> Imported | None:
-    made = Imported(server_id, {"id": server_id})
-    url = next((entry[key] for key in ("url", "httpUrl", "serverUrl") if isinstance(entry.get(key), str)), None)
-    if isinstance(entry.get("command"), str):
+    # -- what is started -----------------------------------------------------------------------------------------------
+
+    def _take_command(self, made: Imported, entry: Mapping[str, Any], project: str) -> None:
         arguments = entry.get("args")
         words = [entry["command"], *map(str, arguments if isinstance(arguments, list) else ())]
+        words = [self._put_in(made, f"argument {at}" if at else "its command", word) for at, word in enumerate(words)]
         made.table["command"] = words
-        _note_secret_words(made, words)
-        _add(made, "env", entry.get("env"), folder)
+        for at, (word, masked) in enumerate(zip(words, masked_words(words), strict=True)):
+            if word != masked:
+                made.remarks.append(f"argument {at} ({masked}) {_AS_IT_IS}; give it by `env` or a file if you can")
+        self._take(made, "env", _table(entry.get("env")))
         for name in _names(entry.get("env_vars")):
             made.table["env"] = {**_table(made.table.get("env")), name: f"env:{name}"}
-        if isinstance(entry.get("cwd"), str):
-            made.table["cwd"] = entry["cwd"]
-    elif url is not None:
-        made.table["url"] = url
+        cwd = entry.get("cwd")
+        if isinstance(cwd, str) and _VARIABLE.search(cwd := self._put_in(made, "cwd", cwd)) is None:
+            made.table["cwd"] = cwd
+        elif project:
+            made.table["cwd"] = project
+        self._open_folders(made, words)
+
+    def _open_folders(self, made: Imported, words: list[str]) -> None:
+        """A server sees the folders that its command names, and cannot write there by itself."""
+        folders = [word for word in words[1:] if word.startswith("/") and Path(word).is_dir()]
+        writes = any("filesystem" in word for word in words)
+        for folder in folders:
+            real = os.path.realpath(folder)
+            if f"{self._home}/".startswith(real.rstrip("/") + "/"):
+                made.remarks.append(
+                    f"cannot write to {folder}, which holds this exchange: name folders in it in `write`"
+                )
+            elif writes:
+                made.table["write"] = [*_names(made.table.get("write")), folder]
+                made.remarks.append(
+                    f"may write to {folder}, as in the client; without it in `write` it only reads there"
+                )
+            else:
+                made.remarks.append(f'only reads in {folder}: add write = ["{folder}"] if it should write there')
+
+    # -- what is reached -----------------------------------------------------------------------------------------------
+
+    def _take_address(self, made: Imported, entry: Mapping[str, Any], url: str) -> None:
+        made.table["url"] = url = self._put_in(made, "its address", url)
+        if (masked := masked_address(url)) != url:
+            made.remarks.append(f"its address ({masked}) {_AS_IT_IS}; give it by `headers` if you can")
         if entry.get("type") == "sse":
             made.remarks.append("speaks the older SSE transport; [[mcp]] speaks streamable HTTP")
-        _add(made, "headers", {**_table(entry.get("headers")), **_table(entry.get("http_headers"))}, folder)
+        self._take(made, "headers", {**_table(entry.get("headers")), **_table(entry.get("http_headers"))})
+        headers = _table(made.table.get("headers"))
+        headers |= {name: f"env:{variable}" for name, variable in _table(entry.get("env_http_headers")).items()}
         variable = entry.get("bearer_token_env_var")
         if isinstance(variable, str):
-            made.remarks.append(f'wants "Authorization: Bearer" with ${variable}; put the whole header into a file')
-    else:
-        return None
-    if entry.get("disabled") is True or entry.get("enabled") is False:
-        made.remarks.append("is turned off in the client, and on here")
-    return made
+            file = self._file(made, "Authorization")
+            headers["Authorization"] = f"file:{file}"
+            if token := self._environ.get(variable):
+                made.secrets[file] = f"Bearer {token}"
+                made.remarks.append(f"has the token that ${variable} holds now; a new one goes to {file}")
+            else:
+                made.remarks.append(f"wants ${variable}, which is not set here: write `Bearer TOKEN` to {file}, 0600")
+        if headers:
+            made.table["headers"] = headers
 
+    # -- values --------------------------------------------------------------------------------------------------------
 
-def _add(made: Imported, key: str, values: object, folder: Path) -> None:
-    kept = {name: _value(made, name, str(value), folder) for name, value in _table(values).items()}
-    if kept:
-        made.table[key] = kept
+    def _take(self, made: Imported, key: str, values: Mapping[str, Any]) -> None:
+        kept = {name: self._value(made, name, str(value)) for name, value in values.items()}
+        if kept:
+            made.table[key] = kept
 
+    def _value(self, made: Imported, name: str, value: str) -> str:
+        """A value, or a reference to it."""
+        if (asked := _ASKED_FOR.search(value)) is not None:
+            made.remarks.append(f"{name} is asked for by the client ({asked[1]}); set the variable {name} for `up`")
+            return f"env:{name}"
+        variable = _VARIABLE.fullmatch(value)
+        if variable is not None and variable[1] != "userHome":
+            if variable[2] is None or (variable[1] in self._environ):
+                return f"env:{variable[1] or variable[3]}"
+            value = variable[2]
+        value = self._with_plain(value)
+        wanted = [found[1] or found[3] for found in _VARIABLE.finditer(value)]
+        if not wanted and not is_secret(name, value):
+            return value
+        file = self._file(made, name)
+        if all(known in self._environ for known in wanted):
+            made.secrets[file] = _VARIABLE.sub(lambda found: self._environ[found[1] or found[3]], value)
+            if wanted:
+                made.remarks.append(f"{name} is put together with {', '.join(wanted)} as they are now, in {file}")
+        else:
+            made.remarks.append(f"{name} has variables that are not set here: write the whole to {file}, 0600")
+        return f"file:{file}"
 
-def _value(made: Imported, name: str, value: str, folder: Path) -> str:
-    """A value, or a reference to it."""
-    if (variable := _VARIABLE.fullmatch(value)) is not None:
-        return f"env:{variable[1] or variable[2]}"
-    if (asked := _ASKED_FOR.search(value)) is not None:
-        made.remarks.append(f"{name} is asked for by the client ({asked[1]}); set the variable {name} for `up`")
-        return f"env:{name}"
-    if _VARIABLE.search(value) is not None:
-        made.remarks.append(f"{name} mixes text and variables, which are not put in here: put the whole into its file")
-    elif not is_secret(name, value):
-        return value
-    file = folder / f"{made.id}.{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
-    made.secrets[file] = value
-    return f"file:{file}"
+    def _put_in(self, made: Imported, what: str, text: str) -> str:
+        """A text that cannot refer to anything, with those variables that are no secrets."""
+        text = self._with_plain(text)
+        left = [found[0] for found in _VARIABLE.finditer(text) if found[0].startswith("${")]
+        left += [found[0] for found in re.finditer(r"\$\{[^}]*\}", text) if found[0] not in left]
+        if left:
+            made.remarks.append(f"{what} has {', '.join(left)}, which is not put in here: write what it stands for")
+        return text
 
+    def _with_plain(self, text: str) -> str:
+        def value_of(found: re.Match[str]) -> str:
+            known = _PLAIN.get(found[1] or found[3])
+            return self._environ.get(known, found[0]) if known is not None else found[0]
 
-def is_secret(name: str, value: str) -> bool:
-    """Whether a value may be one, by its name or by its looks. What would be read as a reference counts as one."""
-    if _REFERENCE.match(value):
-        return True
-    return bool(
-        _SECRET_NAME.search(name) or (_SECRET_VALUE.fullmatch(value) and not value.startswith(("/", "./", "~")))
-    )
+        return _VARIABLE.sub(value_of, text)
 
-
-def _note_secret_words(made: Imported, words: list[str]) -> None:
-    """Arguments are seen by everybody on this machine anyway; a person should know."""
-    before = ""
-    for word in words:
-        name, equals, value = word.partition("=")
-        if (before.startswith("-") and is_secret(before, word) and not word.startswith("-")) or (
-            equals and is_secret(name, value)
-        ):
-            made.remarks.append("has something like a secret among its arguments; give it by env or a file if you can")
-            return
-        before = word
+    def _file(self, made: Imported, name: str) -> Path:
+        """A file of its own: names that look alike once they are cleaned are those of two secrets."""
+        plain = f"{made.id}.{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
+        found, number = self._folder / plain, 1
+        while found in self._files:
+            number += 1
+            found = self._folder / f"{plain}-{number}"
+        self._files.add(found)
+        return found
 
 
 def _id_of(name: str) -> str:
@@ -144,6 +262,10 @@ def _table(value: object) -> dict[str, Any]:
 
 def _names(value: object) -> list[str]:
     return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+
+
+def _table_text(table: Mapping[str, object]) -> str:
+    return "\n".join(["[[mcp]]", *(f"{key} = {_toml(value)}" for key, value in table.items())]) + "\n"
 
 
 def _toml(value: object) -> str:

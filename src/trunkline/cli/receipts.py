@@ -114,6 +114,7 @@ def _written(given: Evidence) -> bytes:
             "evidence": given.evidence,
             "policy": given.policy,
             "trajectory": [line.decode() for line in given.trajectory],
+            "call_id": given.call_id,
         }
     )
 
@@ -123,11 +124,21 @@ def _written(given: Evidence) -> bytes:
 @click.option("--trajectory", type=_FILE, help="With a FILE that is a bare receipt: its REPLAY.jsonl.")
 @click.option("--policy", type=_FILE, help="With such a FILE: the rules, a JSON list.")
 @click.option("--result", type=_FILE, help="With such a FILE: the provider's signed event that names the invoice.")
+@click.option("--accept-untied", is_flag=True, help="Exit with 0 also if nothing says which job was paid for.")
 @shared
 def verify(
-    settings: CommandSettings, named: str, trajectory: Path | None, policy: Path | None, result: Path | None
+    settings: CommandSettings,
+    named: str,
+    trajectory: Path | None,
+    policy: Path | None,
+    result: Path | None,
+    *,
+    accept_untied: bool,
 ) -> None:
     """Prove a receipt: payment, job, trajectory, policy. Exit 1 names the first link that does not hold.
+
+    Where every link holds, and the payment could be that of another job as well (an invoice that names none, an id that
+    does not follow from both), the receipt is untied: exit 1, unless --accept-untied is given.
 
     ID is one of this home's record. FILE is what `export` wrote, here or by anybody, or a receipt alone: then what it
     points to is taken from the record, or from --trajectory, --policy and --result.
@@ -142,6 +153,10 @@ def verify(
         proved = prove(given, _verifiers(settings))
     except Broken as broken:
         _end_with(broken)
+    if proved.untied and not accept_untied:
+        text = printable(f"untied: {'; '.join(proved.untied)}")
+        details = {"untied": list(proved.untied)}
+        raise CommandFailed("receipt.untied", text, exit_code=1, line=text, details=details)
     _tell(settings, proved)
 
 
@@ -171,8 +186,9 @@ def _of_file(
 
     data = _read(file)
     try:
-        fields = msgspec.json.decode(data, type=dict[str, Raw])
+        # First, since it looks how deep it is: readers of types follow it down.
         computed = receipt_hash(data)
+        fields = msgspec.json.decode(data, type=dict[str, Raw])
     except (msgspec.DecodeError, NotStrictJson) as error:
         raise Broken("receipt", f"{file.name}: {error}") from None
     if "format" in fields:
@@ -199,6 +215,8 @@ def _exported(fields: dict[str, Raw]) -> Evidence:
             fields["evidence"],
             tuple(line.encode() for line in msgspec.json.decode(fields["trajectory"], type=list[str])),
             fields["policy"],
+            # Files of earlier versions have none.
+            msgspec.json.decode(fields.get("call_id", Raw(b'""')), type=str),
         )
     except (KeyError, msgspec.DecodeError) as error:
         raise Broken("receipt", f"the file is incomplete: {error}") from None
@@ -238,14 +256,21 @@ def _read(file: Path) -> bytes:
 
 def _tell(settings: CommandSettings, proved: Proved) -> None:
     receipt = proved.receipt
-    shown = {"status": "whole", "receipt_id": receipt.receipt_id, "links": proved.links, "unproved": proved.unproved}
+    status = "untied" if proved.untied else "whole"
+    shown = {"status": status, "receipt_id": receipt.receipt_id, "links": proved.links, "unproved": proved.unproved}
+    if proved.untied:
+        shown["untied"] = proved.untied
     if settings.shown_as_json(shown):
         return
-    say(f"whole: {printable(receipt.receipt_id)}, {receipt.amount_msats:,} msats to {printable(receipt.provider_id)}")
+    say(
+        f"{status}: {printable(receipt.receipt_id)}, {receipt.amount_msats:,} msats to {printable(receipt.provider_id)}"
+    )
     say(f"payment: {receipt.payment_proof.type} proves it")
     say(f"job: {receipt.job_hash}")
     say(f"trajectory: {receipt.trajectory_hash}")
     say(f"policy: {printable(receipt.policy_bundle_id)}")
+    for text in proved.untied:
+        say(f"untied: {printable(text)}")
     for text in proved.unproved:
         say(f"not computed: {text}")
 

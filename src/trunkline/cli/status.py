@@ -38,7 +38,7 @@ def status(settings: CommandSettings) -> None:
     _off([name for name, value in listeners.items() if value is None], edges, figures.get("not_built") or ())
     _edges(edges)
     _line("agents", f"{figures.get('agents', 0)} attached, {figures.get('tools', 0)} tools")
-    away = [one for one in exchange.get(at("agents"))["agents"] if one["state"] in {"crashed", "backoff"}]
+    away = [one for one in exchange.get(at("agents"))["agents"] if one["state"] in {"crashed", "backoff", "signed-out"}]
     if away:
         names = ", ".join(one["agent_id"] for one in away[:3]) + (", …" if len(away) > 3 else "")
         _line("away", f"{len(away)} of those to launch: {names}: {typed('agents')}")

@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 import click
 import msgspec
 
-from trunkline.cli.client import decode
+from trunkline.cli.client import ExchangeClient, at, decode
 from trunkline.cli.console import new_address
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import CommandFailed, printable, say
@@ -29,6 +29,8 @@ from trunkline.home import Home
 
 # A start takes a second; one that folds millions of entries after a crash some more.
 READY_WITHIN_S: Final = 120.0
+# Agents import and connect after it; one that takes longer is waited for by nobody.
+AGENTS_WITHIN_S: Final = 10.0
 LOOK_EVERY_S: Final = 0.05
 # A file that is larger when an exchange starts is put aside, once.
 MAX_OUTPUT_BYTES: Final = 16_777_216
@@ -83,6 +85,8 @@ def _start_in_background(settings: CommandSettings, options: list[str]) -> None:
         said = printable(file.read().decode(errors="replace"), keep="\n").rstrip("\n")
     if ready is None:
         _not_ready(process, said, output)
+    with contextlib.suppress(CommandFailed, ExchangeUnreachable):
+        _wait_agents(settings.connect())
     if not settings.shown_as_json({**ready, "home": str(home.path), "output": str(output)}):
         say(said)
         # Not among what it printed: that is kept.
@@ -102,6 +106,16 @@ def _wait_ready(home: Home, process: subprocess.Popen[bytes]) -> dict[str, Any] 
             return ready
         time.sleep(LOOK_EVERY_S)
     return None
+
+
+def _wait_agents(exchange: ExchangeClient) -> None:
+    """Until the agents that it starts are there, or have taken their time: whoever calls one next expects it."""
+    deadline = time.monotonic() + AGENTS_WITHIN_S
+    while time.monotonic() < deadline:
+        states = {one["state"] for one in exchange.get(at("agents"))["agents"]}
+        if states.isdisjoint(("starting", "running")):
+            return
+        time.sleep(LOOK_EVERY_S)
 
 
 def _not_ready(process: subprocess.Popen[bytes], said: str, output: Path) -> NoReturn:

@@ -21,7 +21,7 @@ from trunkline.model import AgentView, Manifest, ProcessIdentity
 
 if TYPE_CHECKING:
     from trunkline.edges.doors import Door
-    from trunkline.edges.exchange import AgentAction, Feed, Operator, Views
+    from trunkline.edges.exchange import AgentAction, Feed, Operator, SignInAddress, Views
 
 
 # What our credentials begin with, whatever their length: by this they are recognised, and masked, wherever they appear.
@@ -156,8 +156,12 @@ class RunningEdge:
     def reload(self) -> None:
         """Read again what stands in files of its own; ``ConfigError`` if one cannot be used: then nothing changes."""
 
-    def configured(self, config: Config) -> None:
-        """Another configuration is in force. Only edges without a section of their own have something to do here."""
+    def configured(self, config: Config) -> Mapping[str, Sequence[str]]:  # noqa: ARG002
+        """Another configuration is in force. Only edges without a section of their own have something to do here.
+
+        The agents that were ``started``, ``restarted`` and ``stopped`` for it.
+        """
+        return {}
 
     def agents(self) -> Sequence[AgentView]:
         """Agents that this edge looks after and that have no process here, also those that are away, and why."""
@@ -165,6 +169,20 @@ class RunningEdge:
 
     def steer(self, agent_id: str, action: AgentAction) -> bool:  # noqa: ARG002  (those that have agents do)
         """Start, stop or restart one of these; False if there is none of this id."""
+        return False
+
+    async def sign_in(self, agent_id: str, base: str) -> SignInAddress | None:  # noqa: ARG002
+        """Where a person signs in for one of these; None if there is none of this id. ``base`` is where his browser
+        finds us. ``SignInRefused`` says why that cannot be done.
+        """
+        return None
+
+    def sign_in_state(self, agent_id: str) -> str | None:  # noqa: ARG002
+        """``waiting``, ``done`` or why not; empty if nobody has begun. None if there is none of this id."""
+        return None
+
+    async def sign_out(self, agent_id: str) -> bool:  # noqa: ARG002
+        """Forget it; False if there is none of this id."""
         return False
 
     def ready(self) -> Mapping[str, str | None]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
-from msgspec import Raw
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from trunkline.edges.edge import TokenKind
 from trunkline.effects import ToSession
@@ -68,8 +69,43 @@ class Timer(Protocol):
         """Do not do it."""
 
 
+class ReceiptView(Struct, frozen=True, omit_defaults=True):
+    """A receipt as it is shown: itself, its place on record, the call that was paid for, and whether it holds.
+
+    ``whole`` means that all ``links`` hold, but for what ``unproved`` names; ``broken`` that ``link`` is the first that
+    does not, for this ``reason``.
+    """
+
+    receipt: Raw
+    receipt_hash: str
+    entry: int
+    at: str
+    status: Literal["whole", "broken"]
+    call_id: str | None = None
+    links: tuple[str, ...] = ()
+    unproved: tuple[str, ...] = ()
+    link: str = ""
+    reason: str = ""
+
+    def with_links(self, links: tuple[str, ...], unproved: tuple[str, ...]) -> ReceiptView:
+        """The same, and it holds."""
+        return replace(self, status="whole", links=links, unproved=unproved)
+
+    def with_broken(self, link: str, reason: str) -> ReceiptView:
+        """The same, and it does not."""
+        return replace(self, status="broken", link=link, reason=reason)
+
+
 # What a person may have done to an agent's process.
 AgentAction = Literal["start", "stop", "restart"]
+
+
+class SignInAddress(Struct, frozen=True):
+    """What a person opens to sign in for an agent, who signs him in, and for how long that is waited for."""
+
+    url: str
+    issuer: str
+    expires_s: float
 
 
 class Feed(Protocol):
@@ -220,11 +256,21 @@ class Views(Protocol):
     def recorded(self, first: int, last: int) -> list[bytes]:
         """The masked entries from one number to another that are on disk, as JSON; without those of closed parts."""
 
-    def trajectory(self, correlation_id: str) -> Iterator[bytes]:
-        """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it."""
+    def has_correlation(self, correlation_id: str, last: int) -> bool:
+        """Whether something is recorded under a correlation up to this entry: one look into an index."""
+
+    def trajectory(self, correlation_id: str, *, call_id: str = "", caller: str = "") -> Iterator[bytes]:
+        """A correlation as REPLAY.jsonl v1, line by line as it is read; none if nothing is recorded under it.
+
+        Anybody may name a correlation, so who asks for somebody says whose part of it he wants: of one call, once that
+        has ended, with what it caused before; or of one caller.
+        """
 
     def receipts(self, limit: int, before: int | None) -> tuple[list[Raw], int | None]:
         """Receipts on record as JSON, newest first, and where the next page starts."""
+
+    async def receipt(self, receipt_id: str) -> ReceiptView | None:
+        """One receipt with its links followed, as far as they hold; None if there is none of this id."""
 
     def credential(self, edge: str, token_sha256: str) -> TokenView | None:
         """The standing credential that is known by this hash and good for this edge; None also for a revoked one.
@@ -284,8 +330,26 @@ class Operator(Protocol):
         ``ConfigError`` if it cannot be used, and then nothing changed.
         """
 
+    def verify_record(self) -> bool:
+        """Begin to walk through the whole record beside the work; ``status`` says how far it was proved.
+
+        False if a walk is under way, or the record cannot be walked here.
+        """
+
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Start, stop or restart an agent that the exchange launches; False if there is none of this id."""
+
+    async def sign_in(self, agent_id: str, base: str) -> SignInAddress | None:
+        """Where a person signs in for an agent that wants it; None if there is none of this id.
+
+        ``base`` is where his browser finds us, without a path. ``SignInRefused`` says why it cannot be done.
+        """
+
+    def sign_in_state(self, agent_id: str) -> str | None:
+        """How that is going: ``waiting``, ``done`` or why not; empty if nobody has begun."""
+
+    async def sign_out(self, agent_id: str) -> bool:
+        """Forget it; False if there is none of this id."""
 
     def agent_log(self, agent_id: str, count: int) -> list[str] | None:
         """The last lines that an agent printed, secrets masked; None if there is no log of such an agent."""

@@ -18,12 +18,11 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, cast
 from weakref import ref
 
 from msgspec import Struct
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -33,10 +32,12 @@ from trunkline.addresses import shown
 from trunkline.edges.answers import error_body
 from trunkline.edges.bodies import LATE
 from trunkline.edges.edge import EdgeOff
+from trunkline.edges.log_lines import FewLines, without_text
 from trunkline.edges.patience import LastWords, Patience
+from trunkline.edges.request_scope import ANSWER, CLOSED, LOST, PEER_PIN, RESERVED, TryTake
 from trunkline.edges.tls import pin_of
 from trunkline.edges.websocket import MAX_SOCKET_MESSAGE_BYTES, PING_S, Socket
-from trunkline.errors import ConfigError, where_raised
+from trunkline.errors import ConfigError
 from trunkline.model import Fault, fault
 
 # From the first byte (or the connect) to the end of the head, in total and not for each byte.
@@ -60,8 +61,6 @@ BACKLOG: Final = 1024
 # When to try whether one that closed its side still reads, after the first time. Five interim answers at most: some
 # clients take no more.
 TRY_AFTER_S: Final = (0.1, 0.5, 2.5, 12.5)
-# Of what uvicorn has to say. The defects themselves are counted, and on record.
-LOG_LINES_A_MINUTE: Final = 20
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # How long `stop` waits for answers that are on their way.
 STOP_S: Final = 3.0
@@ -78,56 +77,6 @@ _JSON_HEAD: Final = (
     b"".join(b"%b: %b\r\n" % header for header in [*DEFAULT_HEADERS, (b"content-type", b"application/json")])
     + b"content-length: "
 )
-
-
-# What an application finds in the scope's extensions: whom to tell of a lost connection, and of one whose client closed
-# its side, how to answer in one write, and whether the connection is one of those that are reserved.
-LOST: Final = "trunkline.lost"
-CLOSED: Final = "trunkline.closed"
-ANSWER: Final = "trunkline.answer"
-RESERVED: Final = "trunkline.reserved"
-
-
-# What it finds in the scope's state.
-PEER_PIN: Final = "trunkline.peer_pin"
-
-
-def peer_pin(scope: Scope) -> str:
-    """The pin of the key whose certificate this client has shown and had vouched for; empty if it has shown none."""
-    found: str = scope["state"].get(PEER_PIN, "")
-    return found
-
-
-class when_lost:  # noqa: N801  (read as `with when_lost(scope, told):`)
-    """Call ``told`` if the connection of this request is lost meanwhile. Cheaper than a task that waits for it."""
-
-    __slots__ = ("_lost", "_told")
-    _NAME = LOST
-
-    def __init__(self, scope: Scope, told: Callable[[], None]) -> None:
-        self._lost: list[Callable[[], None]] = scope["extensions"][self._NAME]
-        self._told = told
-
-    def __enter__(self) -> None:
-        self._lost.append(self._told)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._lost.remove(self._told)
-
-
-class when_closed(when_lost):  # noqa: N801
-    """The same, and who closes only its side counts as lost: for answers that are gone with one that has left."""
-
-    __slots__ = ()
-    _NAME = CLOSED
-
-
-# Asks that a task serves a request after all, by this application.
-Serve = Callable[[ASGIApp], None]
-# An application may have this beside its coroutine, as ``try_take``: take a request whose body is here as a whole, and
-# answer it later by ``ANSWER``, or have it served after all. False: nothing has happened, and a task serves it.
-# A task, the coroutines in it and their waking take 10 µs of a call.
-TryTake = Callable[[Scope, bytes, Serve], bool]
 
 
 def answer_at_once(asked: ref[RequestResponseCycle], status: int, body: bytes) -> None:
@@ -531,33 +480,6 @@ class Handshake(asyncio.Protocol):
         del self._connections.handshakes[task]
         if task.cancelled() or not task.result():
             self._socket.close()
-
-
-def without_text(record: logging.LogRecord) -> bool:
-    """Log where a defect of ours is, without the exception's text: that may hold a payload."""
-    if record.exc_info and record.exc_info[1] is not None:
-        if isinstance(record.exc_info[1], asyncio.CancelledError):
-            return False  # the exchange has ended before the answer
-        error = record.exc_info[1]
-        record.msg, record.args = "a request failed: %s at %s", (type(error).__name__, where_raised(error))
-        record.exc_info = record.exc_text = None
-    return True
-
-
-class FewLines(logging.Filter):
-    """Lets only so many lines of a minute into the log: a peer that finds a defect could fill the disk with it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._since = 0.0
-        self._count = 0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this one is written."""
-        if not 0 <= record.created - self._since < 60:
-            self._since, self._count = record.created, 0
-        self._count += 1
-        return self._count <= LOG_LINES_A_MINUTE
 
 
 class Address(Struct, frozen=True):

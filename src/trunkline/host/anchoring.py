@@ -45,6 +45,8 @@ class Anchoring:
         self._is_behind = False
         self._problem = ""
         self.published = 0
+        # That of the entry up to which is published: whoever has the published head finds it there.
+        self.published_hash = ""
 
     @property
     def signed(self) -> int:
@@ -130,7 +132,7 @@ class Anchoring:
             self._problem = problem
         else:
             self._problem = ""
-            self.published = head.number
+            self.published, self.published_hash = head.number, head.hash
 
 
 class _NotPublished(Exception):

@@ -23,7 +23,9 @@ from trunkline.host.anchoring import Anchoring
 from trunkline.host.edges import Edges
 from trunkline.host.operating import Operating
 from trunkline.host.reading import NoIndex, Reading, Searcher
+from trunkline.host.receipts import judges_of
 from trunkline.host.runner import Processes, Runner
+from trunkline.host.verifying import Verifying
 from trunkline.hub.hub import Hub
 from trunkline.ledger.keys import derived
 from trunkline.ledger.ledger import Ledger
@@ -64,6 +66,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     programs: Programs = NoPrograms()
     # How far the record is signed and published, if it is.
     anchoring: Anchoring | None = None
+    # How far it is proved to be whole, where it can be walked.
+    verifying: Verifying | None = None
     # Who finds calls by what is in them.
     searcher: Searcher = NoIndex()
     # Figures of the disk, where there is one.
@@ -101,7 +105,7 @@ def assemble(
     hub.stored(ledger.durable)
     masker = Masker(plan.masked)
     runner = make_runner(hub, masker)
-    views = Reading(runner, ledger.reader, processes, plan.searcher, edges.agents)
+    views = Reading(runner, ledger.reader, processes, plan.searcher, edges.agents, judges_of(plan.config))
 
     def know_secret(name: str, secret: str) -> None:
         try:
@@ -117,6 +121,7 @@ def assemble(
         steer=lambda agent_id, action: plan.steer(agent_id, action) or edges.steer(agent_id, action),
         agent_warnings=plan.agent_warnings,
         anchoring=plan.anchoring,
+        verifying=plan.verifying,
         storage=plan.storage,
         agent_log=plan.agent_log,
         config_file=plan.config_file,

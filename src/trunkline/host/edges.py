@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from trunkline.config import Config
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import Edge, EdgeOff, Launcher, RunningEdge, Surroundings, TokenKind
-from trunkline.edges.exchange import AgentAction, Feed
+from trunkline.edges.exchange import AgentAction, Feed, SignInAddress
 from trunkline.errors import ConfigError, InvariantBroken, LedgerError, where_raised
 from trunkline.model import AgentView
 
@@ -209,11 +209,12 @@ class Edges:
             running.reload()
         self._config = config
 
-    def configured(self) -> None:
-        """The configuration of the last ``reload`` is in force everywhere else."""
+    def configured(self, done: dict[str, list[str]]) -> None:
+        """The configuration of the last ``reload`` is in force everywhere else; what edges do for it is added."""
         for running in list(self._running.values()):
             try:
-                running.configured(self._config)
+                for what, agent_ids in running.configured(self._config).items():
+                    done.setdefault(what, []).extend(agent_ids)
             except Exception as error:  # noqa: BLE001  (the boundary of an edge)
                 self._feed.failed(0, error)
 
@@ -224,6 +225,25 @@ class Edges:
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Start, stop or restart one of these; False if there is none of this id."""
         return any(running.steer(agent_id, action) for running in self._running.values())
+
+    async def sign_in(self, agent_id: str, base: str) -> SignInAddress | None:
+        """Where a person signs in for one of these."""
+        for running in list(self._running.values()):
+            if (found := await running.sign_in(agent_id, base)) is not None:
+                return found
+        return None
+
+    def sign_in_state(self, agent_id: str) -> str | None:
+        """How that is going."""
+        found = (running.sign_in_state(agent_id) for running in self._running.values())
+        return next((state for state in found if state is not None), None)
+
+    async def sign_out(self, agent_id: str) -> bool:
+        """Forget it."""
+        for running in list(self._running.values()):
+            if await running.sign_out(agent_id):
+                return True
+        return False
 
 
 def _only(found: list[T], what: str) -> T:

@@ -1,5 +1,5 @@
 """What an exchange looks after while it runs: the room on its disk, a disk that answers, snapshots, old entries,
-heads of the record that are to be published, people who are asked.
+heads of the record that are to be published, whether the record is whole, people who are asked.
 
 Owns how often each of these is looked at, and what is said when one changes. Does not own what follows from it: the hub
 refuses calls, the supervisor starts agents anew, the ledger forgets.
@@ -22,6 +22,7 @@ from trunkline.host.anchoring import Anchoring
 from trunkline.host.asked import AskedPeople
 from trunkline.host.runner import Runner
 from trunkline.host.supervisor import Supervisor
+from trunkline.host.verifying import Verifying
 from trunkline.hub.state import LONGEST_LIFE_MS
 from trunkline.ledger.ledger import Ledger
 from trunkline.model import Health
@@ -41,6 +42,8 @@ ERASE_CHECK_S: Final = 60.0
 # Between two looks at the files of watched agents; a change is told after two of them.
 FILES_CHECK_S: Final = 0.5
 RETENTION_CHECK_S: Final = 3600.0
+# A walk through a million small entries takes some 9 s of one core, at the lowest priority.
+VERIFY_S: Final = 86_400.0
 DAY_MS: Final = 86_400_000
 
 
@@ -65,6 +68,7 @@ class Housekeeping:
         runner: Runner,
         supervisor: Supervisor,
         anchoring: Anchoring,
+        verifying: Verifying,
         asked: AskedPeople,
         config: Callable[[], Config],
     ) -> None:
@@ -73,6 +77,7 @@ class Housekeeping:
         self._runner = runner
         self._supervisor = supervisor
         self._anchoring = anchoring
+        self._verifying = verifying
         self._asked = asked
         self._config = config
         self._next_snapshot = runner.hub.state.last + SNAPSHOT_EVERY
@@ -86,6 +91,7 @@ class Housekeeping:
     async def keep(self) -> None:
         """Five times a second: disk, agents, whether a snapshot is due. Now and then: what is to be forgotten."""
         erase_at = retention_at = files_at = time.monotonic()
+        verify_at = time.monotonic() + VERIFY_S
         while True:
             self._look_at_the_disk()
             self._supervisor.look(self._well())
@@ -99,6 +105,9 @@ class Housekeeping:
             if time.monotonic() >= erase_at:
                 erase_at = time.monotonic() + ERASE_CHECK_S
                 self._erase_expired()
+            if time.monotonic() >= verify_at:
+                verify_at = time.monotonic() + VERIFY_S
+                self._verifying.walk()
             if self._config().ledger.retention_days and time.monotonic() >= retention_at:
                 retention_at = time.monotonic() + RETENTION_CHECK_S
                 self._close_old_part()

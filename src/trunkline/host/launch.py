@@ -44,14 +44,16 @@ class LaunchError(Exception):
     """An agent that cannot be started; the text names the reason for the operator."""
 
 
-def passed_on(own: Mapping[str, str]) -> dict[str, str]:
-    """What every program of ours finds in its environment; ``own`` is that of the exchange.
+def passed_on(own: Mapping[str, str], *, is_ours: bool = True) -> dict[str, str]:
+    """What every program finds in its environment; ``own`` is that of the exchange.
 
     The folder of our own interpreter comes first on PATH, so that a bare ``python`` is the one that has trunkline
-    installed, also when the exchange was started by the full path of a virtual environment.
+    installed, also when the exchange was started by the full path of a virtual environment. A program that knows
+    nothing of us (``is_ours`` False) has the PATH of whoever started the exchange: its ``python`` is his.
     """
     found = {name: own[name] for name in PASSED_ON if name in own}
-    found["PATH"] = f"{os.path.dirname(sys.executable)}:{own.get('PATH', os.defpath)}"  # noqa: PTH120
+    path = own.get("PATH", os.defpath)
+    found["PATH"] = f"{os.path.dirname(sys.executable)}:{path}" if is_ours else path  # noqa: PTH120
     return found
 
 

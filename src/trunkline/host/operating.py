@@ -1,8 +1,8 @@
 """What only the person who runs the exchange may see and do: ``edges.exchange.Operator``.
 
-Owns what ``status`` shows: the hub's figures, the ledger's, how far it is signed, those of the disk and of each
-edge, what is off and why, which agents run without isolation, and how often a conversation failed by a defect of ours.
-Does not own how a configuration is read again (``up``).
+Owns what ``status`` shows: the hub's figures, the ledger's, how far it is signed and proved, those of the disk and of
+each edge, what is off and why, which agents run without isolation, and how often a conversation failed by a defect of
+ours. Does not own how a configuration is read again (``up``).
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from pathlib import Path
 
 from trunkline import standing_rules
 from trunkline.edges.edge import TokenKind
-from trunkline.edges.exchange import AgentAction, Operator, Watcher
+from trunkline.edges.exchange import AgentAction, Operator, SignInAddress, Watcher
 from trunkline.host.anchoring import Anchoring
 from trunkline.host.edges import Edges
 from trunkline.host.runner import Runner
+from trunkline.host.verifying import Verifying
 from trunkline.hub import views
 from trunkline.model import Policy, SubscriptionView, TokenView
 from trunkline.standing_rules import NoStandingRule, StandingRule
@@ -33,6 +34,7 @@ class Operating(Operator):
         steer: Callable[[str, AgentAction], bool],
         agent_warnings: Callable[[], list[str]],
         anchoring: Anchoring | None,
+        verifying: Verifying | None = None,
         storage: Callable[[], dict[str, int]] = dict,
         agent_log: Callable[[str, int], list[str] | None] = lambda _agent_id, _count: None,
         config_file: Path | None = None,
@@ -43,6 +45,7 @@ class Operating(Operator):
         self._steer = steer
         self._agent_warnings = agent_warnings
         self._anchoring = anchoring
+        self._verifying = verifying
         self._storage = storage
         self._agent_log = agent_log
         self._config_file = config_file
@@ -71,7 +74,10 @@ class Operating(Operator):
         if self._anchoring is not None:
             figures["entries_signed"] = self._anchoring.signed
             figures["entries_anchored"] = self._anchoring.published
+            figures["anchored_head"] = self._anchoring.published_hash
             warnings += self._anchoring.warnings()
+        if self._verifying is not None:
+            figures.update(self._verifying.figures())
         return {**figures, "warnings": warnings}
 
     def check_rule(self, rule: StandingRule) -> None:
@@ -91,9 +97,25 @@ class Operating(Operator):
         """Read the configuration again."""
         return self._reload()
 
+    def verify_record(self) -> bool:
+        """Begin to walk through the whole record."""
+        return self._verifying is not None and self._verifying.walk()
+
     def steer(self, agent_id: str, action: AgentAction) -> bool:
         """Start, stop or restart an agent that the exchange launches."""
         return self._steer(agent_id, action)
+
+    async def sign_in(self, agent_id: str, base: str) -> SignInAddress | None:
+        """Where a person signs in for an agent."""
+        return await self._edges.sign_in(agent_id, base)
+
+    def sign_in_state(self, agent_id: str) -> str | None:
+        """How that is going."""
+        return self._edges.sign_in_state(agent_id)
+
+    async def sign_out(self, agent_id: str) -> bool:
+        """Forget it."""
+        return await self._edges.sign_out(agent_id)
 
     def agent_log(self, agent_id: str, count: int) -> list[str] | None:
         """The last lines that an agent printed."""

@@ -6,6 +6,8 @@ supervisor. Changes nothing, and decides nothing.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +16,10 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from trunkline.edges.exchange import Views
+from trunkline.edges.exchange import ReceiptView, Views
 from trunkline.entries import CallAccepted, CallSettled, ProcessStep
 from trunkline.errors import LedgerError
+from trunkline.host.receipts import Judges, checked
 from trunkline.host.runner import Processes, Runner
 from trunkline.hub import views
 from trunkline.hub.state import Call
@@ -68,14 +71,18 @@ class Reading(Views):
         processes: Processes,
         searcher: Searcher,
         of_edges: Callable[[], list[AgentView]] = list,
+        judges: Judges = dict,
     ) -> None:
-        """``of_edges`` are the agents that edges look after, beside those that are processes here."""
+        """``of_edges`` are the agents that edges look after, beside those that are processes here; ``judges`` say
+        which payments are believed.
+        """
         self._runner = runner
         self._hub = runner.hub
         self._reader = reader
         self._processes = processes
         self._of_edges = of_edges
         self._searcher = searcher
+        self._judges = judges
         # Large outputs by their hashes, and whose calls they belong to, as far as somebody looked.
         self._large: dict[tuple[str, str], None] = {}
         # Calls whose outputs were looked at for that.
@@ -250,15 +257,28 @@ class Reading(Views):
         """The masked entries from one number to another that are on disk."""
         return list(self._reader.lines(first, last))
 
-    def trajectory(self, correlation_id: str) -> Iterator[bytes]:
-        """A correlation as REPLAY.jsonl v1, line by line as it is read."""
-        return export.trajectory(self._reader, correlation_id)
+    def has_correlation(self, correlation_id: str, last: int) -> bool:
+        """Whether something is recorded under a correlation up to this entry."""
+        return any(number <= last for number in self._reader.by_correlation(correlation_id)[:1])
+
+    def trajectory(self, correlation_id: str, *, call_id: str = "", caller: str = "") -> Iterator[bytes]:
+        """A correlation as REPLAY.jsonl v1, line by line as it is read: all of it, or one call's or caller's part."""
+        return export.trajectory(self._reader, correlation_id, call_id=call_id, caller=caller)
 
     def receipts(self, limit: int, before: int | None) -> tuple[list[Raw], int | None]:
         """Receipts on record as JSON, newest first, and where the next page starts."""
         found = list(itertools.islice(receipts.listed(self._reader, before), limit + 1))
         following = found[limit - 1].number if len(found) > limit else None
         return [one.issued.receipt for one in found[:limit]], following
+
+    async def receipt(self, receipt_id: str) -> ReceiptView | None:
+        """One receipt with its links followed, beside the work: a session may be long."""
+
+        def read() -> ReceiptView | None:
+            with contextlib.closing(self._reader.another()) as reader:
+                return checked(reader, receipt_id, self._judges)
+
+        return await asyncio.to_thread(read)
 
     def credential(self, edge: str, token_sha256: str) -> TokenView | None:
         """The standing credential that is known by this hash and good for this edge."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
+from msgspec import Raw
 
 from trunkline import entries, events
 from trunkline.edges.exchange import Sink, Timer, Watcher
@@ -139,6 +140,8 @@ class Runner:
         self._timer: Timer | None = None
         self._timer_at = 0.0
         self._watchers: list[Watcher] = []
+        # The last piece of progress that watchers were shown.
+        self._shown: Raw | None = None
         self._is_feeding = False
         self._waiting: deque[Event | Callable[[], None]] = deque()
         self._dead = False
@@ -235,6 +238,10 @@ class Runner:
         self._ledger.need(after)
 
     def _send(self, effect: ToSession, now: Now) -> None:
+        # One piece is said to each who waits for its call, perhaps to nobody any more; who looks on is shown it once.
+        if self._watchers and type(effect) is Progress and effect.data is not self._shown:
+            self._shown = effect.data
+            self._show(_progress_line(effect))
         sink = self._sinks.get(effect.session)
         if sink is None:
             return
@@ -246,9 +253,6 @@ class Runner:
             log.warning("session %d could not be told of %s: %s", effect.session, type(effect).__name__, exc)
         except Exception as exc:  # noqa: BLE001  (the boundary of a conversation)
             self.failed(effect.session, exc)
-            return
-        if self._watchers and type(effect) is Progress:
-            self._show(_progress_line(effect))
 
     def on_durable(self, number: int) -> None:
         """Entries up to ``number`` are on disk: what waited for them leaves."""

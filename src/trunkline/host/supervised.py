@@ -102,6 +102,8 @@ class Agent:
         return self.life.note == STOPPED_BY_HAND
 
 
-def environment(own: Mapping[str, str], given: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+def environment(
+    own: Mapping[str, str], given: Mapping[str, str], ours: Mapping[str, str], *, is_ours: bool = True
+) -> dict[str, str]:
     """All that an agent finds in its environment (decision 18): of ours, what its configuration sets, what is given."""
-    return {**passed_on(ours), **own, **given}
+    return {**passed_on(ours, is_ours=is_ours), **own, **given}

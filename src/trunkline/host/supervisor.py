@@ -421,7 +421,7 @@ class Supervisor:
         if spec.isolation in {None, "sandbox"} and self._sandbox is None:
             self._sandbox = isolation.probe()  # 50 ms, once: no agent needed it when the exchange started
         agent.isolation = isolation.choose(spec.isolation, self._sandbox or Sandbox(None))
-        env = environment(own, given, os.environ)
+        env = environment(own, given, os.environ, is_ours=agent.kept is None)
         if agent.isolation.kind == "none":
             return env, None
         folder = isolation.agent_folder(self._home, spec.agent_id)
@@ -432,7 +432,7 @@ class Supervisor:
             (_, inside), *shown = plan["shown"]
             if shown:
                 given = {**given, self._launcher.socket_variable: shown[0][1]}
-            env = environment(own, given, os.environ)
+            env = environment(own, given, os.environ, is_ours=agent.kept is None)
             return {**env, **environment_inside(inside, self._launcher.home_variable)}, plan
         isolation.give_to(folder, os.geteuid())
         assert self._sandbox is not None

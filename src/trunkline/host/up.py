@@ -48,11 +48,10 @@ from trunkline.host.run_files import last_lines
 from trunkline.host.runner import Runner
 from trunkline.host.supervised import AgentSpec
 from trunkline.host.supervisor import Supervisor
+from trunkline.host.verifying import Verifying
 from trunkline.hub.hub import Hub
-from trunkline.ledger.heads import public_key_of
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
-from trunkline.ledger.proving import damage_in
 from trunkline.ledger.search_process import SearchProcess
 from trunkline.ledger.verify import verify
 from trunkline.model import ProcessIdentity, Status
@@ -122,12 +121,20 @@ class Exchange:
         self._supervisor = Supervisor(home.path, self._edges.launcher(config, home.path))
         self._ledger: Ledger
         self._signed_at_start = 0
-        # Found in the part of the record that the start did not need.
+        # The last entry of the runs before.
+        self._last_at_start = 0
+        # Found by a walk through the record.
         self._damage: LedgerCorrupt | None = None
         self._runner: Runner
         self._know_secret: Callable[[str, str], None]
         self._house: Housekeeping
         self._anchoring = Anchoring(home.ledger_file, home.keys_folder, config.ledger.anchor)
+        self._verifying = Verifying(
+            home.ledger_file,
+            home.keys_folder,
+            on_damage=self._record_was_changed,
+            on_defect=lambda error: self._runner.failed(0, error),
+        )
 
     async def serve(self) -> int:
         """Start everything, wait for the end, stop everything."""
@@ -144,11 +151,11 @@ class Exchange:
         spans = self._trace()
         housekeeping = loop.create_task(self._house.keep())
         housekeeping.add_done_callback(self._house_is_left)
-        # The start proved all that it folded; without a snapshot that was everything.
-        has_more = self._ledger.reader.snapshot() is not None
-        proving = loop.create_task(self._prove()) if has_more else None
-        if proving is not None:
-            proving.add_done_callback(self._has_proved)
+        if self._ledger.reader.snapshot() is not None:
+            # The start proved what it folded; what is older is walked beside the work.
+            self._verifying.walk()
+        elif self._last_at_start:
+            self._verifying.start_proved(self._last_at_start)
         try:
             await self._edges.start()
             await self._search.start()
@@ -161,9 +168,7 @@ class Exchange:
         finally:
             self._home.ready_file.unlink(missing_ok=True)
             housekeeping.cancel()
-            if proving is not None:
-                proving.cancel()
-                await asyncio.wait([proving])
+            await self._verifying.stop()
             await self._take_down()
             if spans is not None:
                 await asyncio.to_thread(spans.stop)
@@ -184,6 +189,7 @@ class Exchange:
             secrets=known,
         )
         self._signed_at_start = self._anchoring.signed
+        self._last_at_start = ledger.last
         plan = Plan(
             settings=self._config.hub_settings(),
             config=self._config,
@@ -203,6 +209,7 @@ class Exchange:
             programs=self._supervisor,
             agent_warnings=self._supervisor.warnings,
             anchoring=self._anchoring,
+            verifying=self._verifying,
             searcher=self._search,
             storage=lambda: storage_figures(self._home),
             config_file=(self._config_path or self._home.config_file).absolute(),
@@ -228,6 +235,7 @@ class Exchange:
             self._runner,
             self._supervisor,
             self._anchoring,
+            self._verifying,
             AskedPeople(notice, lambda: self._config.approvals.notify),
             lambda: self._config,
         )
@@ -295,7 +303,7 @@ class Exchange:
         set_up(config.log, self._home.to_name)
         self._runner.feed([events.SettingsChanged(self._config.hub_settings())])
         done = self._supervisor.reload([AgentSpec.of(agent) for agent in config.agents])
-        self._edges.configured()
+        self._edges.configured(done)
         for problem in done.get("cannot_start", ()):
             log.warning("cannot start %s", problem)
         log.info("configuration read again: %d agents, %d rules", len(config.agents), len(config.policy().rules))
@@ -321,20 +329,9 @@ class Exchange:
             log.critical("housekeeping ended by %s: %s; stopping", type(error).__name__, error)
             self._fatal("housekeeping ended")
 
-    async def _prove(self) -> None:
-        """Walk the whole record beside the work; one that was changed is not written on (decision 85)."""
-        try:
-            self._damage = await damage_in(self._home.ledger_file, public_key_of(self._home.keys_folder))
-        except (LedgerError, OSError) as error:
-            log.warning("the record was not proved as a whole: %s", error)
-            return
-        if self._damage is not None:
-            log.critical("the record was changed: %s; stopping", self._damage)
-            self._stop.set()
-
-    def _has_proved(self, proving: asyncio.Task[None]) -> None:
-        if not proving.cancelled() and (error := proving.exception()) is not None:
-            self._runner.failed(0, error)
+    def _record_was_changed(self, damage: LedgerCorrupt) -> None:
+        self._damage = damage
+        self._stop.set()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -419,7 +416,7 @@ class Exchange:
         if self._demo:
             command = own + home_option
             notice("")
-            notice("Try it in another terminal:")
+            notice("Open the console's address in a browser, or try it in another terminal:")
             notice(f"  {command} tools")
             notice(f"""  {command} call com.example.echo/echo '{{"text": "hello"}}'""")
             notice(f"  {command} call com.example.clock/countdown '{{}}' --follow")

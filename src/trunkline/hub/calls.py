@@ -51,6 +51,8 @@ ASK: Final = Decision.ASK
 QUEUED: Final = Status.QUEUED
 RUNNING: Final = Status.RUNNING
 SUCCEEDED: Final = Status.SUCCEEDED
+# In the place of those who wait for a call: no conversation has this number.
+NOBODY_WAITS: Final = ((0, ""),)
 
 
 class Calls:
@@ -289,7 +291,7 @@ class Calls:
         entry = call.entry
         if tool_agent(call.served_by) in self._in_force.settings.untrusted_agents or self._passes_on(call, now):
             self._showing[entry.n] = agent_of(entry.caller)
-        for session, ref in call.waiters:
+        for session, ref in call.waiters or NOBODY_WAITS:
             self._journal.say(
                 effects.Progress(
                     session,
@@ -311,7 +313,7 @@ class Calls:
         # What the agent shows next is numbered after it.
         call.shown_before += 1
         entry, data = call.entry, Raw(msgspec.json.encode({"text": text}))
-        for session, ref in call.waiters:
+        for session, ref in call.waiters or NOBODY_WAITS:
             self._journal.say(
                 effects.Progress(
                     session, 0, ref, entry.call_id, seq, "status", data, correlation_id=entry.correlation_id

@@ -157,22 +157,28 @@ def tools(hub: Hub, now: Now, limit: int | None = None, after: str = "") -> list
     known = hub.registry.tools
     wanted = (tool_id for tool_id in known if tool_id > after)
     chosen = sorted(wanted) if limit is None else heapq.nsmallest(limit, wanted)
-    return [_tool(known[tool_id], now) for tool_id in chosen]
+    return [_tool(hub, known[tool_id], now) for tool_id in chosen]
 
 
 def tool(hub: Hub, tool_id: str, now: Now) -> ToolView | None:
     """One tool."""
     found = hub.registry.tools.get(tool_id)
-    return None if found is None else _tool(found, now)
+    return None if found is None else _tool(hub, found, now)
 
 
 def tools_named(hub: Hub, name: str, now: Now) -> list[ToolView]:
     """The tools whose part after the slash is this."""
-    return [_tool(found, now) for found in hub.registry.named(name)]
+    return [_tool(hub, found, now) for found in hub.registry.named(name)]
 
 
-def _tool(found: Tool, now: Now) -> ToolView:
-    definition = found.definition
+def _tool(hub: Hub, found: Tool, now: Now) -> ToolView:
+    """A tool as whoever asks may see it: with the definition in force, while another one waits for a person.
+
+    Descriptions are read by models. One that nobody has approved is in the question about it, and nowhere else.
+    """
+    definition, fingerprint = found.definition, found.fingerprint
+    if found.suspended and (pin := hub.state.pins.get(definition.tool_id)) is not None:
+        definition, fingerprint = pin.definition, pin.fingerprint
     return ToolView(
         definition.tool_id,
         found.status(now.mono),
@@ -184,7 +190,7 @@ def _tool(found: Tool, now: Now) -> ToolView:
         definition.requires_directive,
         definition.tags,
         definition.required_permissions,
-        found.fingerprint,
+        fingerprint,
     )
 
 

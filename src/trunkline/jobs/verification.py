@@ -97,6 +97,21 @@ def objective(
     return JobVerdict("verified", agreed=(result.provider,), output_hash=digest, outputs=result.outputs)
 
 
+def failure_alone(outputs: Values) -> dict[str, Any]:
+    """How a sandbox run failed, without anything that it made: what is told of one that nobody pays for.
+
+    The commands up to the one that failed, by exit codes and hashes. No names of files: a command chooses them. No
+    exact times, and no command after that one: who may fail as often as he likes could tell himself the result by them.
+    """
+    runs: list[dict[str, Any]] = []
+    for run in outputs["runs"]:
+        kept = {name: run[name] for name in ("cmd", "exit_code", "stdout_sha256", "stderr_sha256")}
+        runs.append(kept | {"duration_ms": math.ceil(run["duration_ms"] / 1000) * 1000})
+        if run["exit_code"]:
+            break
+    return {**outputs, "runs": runs, "artifacts": []}
+
+
 def _run_problems(job: JobType, outputs: Values) -> list[str]:
     if job.schema_id != SANDBOX:
         return []

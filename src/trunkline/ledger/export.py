@@ -26,8 +26,9 @@ from trunkline.errors import LedgerCorrupt, LedgerError
 from trunkline.ledger.chain import link
 from trunkline.ledger.reader import Reader, call_number
 from trunkline.trajectory import build
+from trunkline.trajectory.plan import is_run, loaded, member
 
-__all__ = ["Proof", "entry_lines", "on_one_line", "proof", "story", "trajectory", "verify_proof"]
+__all__ = ["Proof", "entry_lines", "on_one_line", "part", "proof", "story", "trajectory", "verify_proof"]
 
 FORMAT: Final = "trunkline-bundle-1"
 _REFERENCE: Final = re.compile(rb'"\$(?:blob|ref)":"sha256:([0-9a-f]{64})"')
@@ -66,6 +67,30 @@ def numbers(reader: Reader, *, call_id: str | None = None, correlation: str | No
     return sorted(found)
 
 
+def part(reader: Reader, call_id: str) -> list[int]:
+    """The entries of a call that has ended, and of those that it caused and that ended before it; none while it is
+    open. Anybody may name the same correlation, also before it: what he calls is no part of it.
+    """
+    root = call_number(call_id)
+    entry = None if root is None else reader.entry(root)
+    end = None if root is None else reader.settled(root)
+    if root is None or end is None or not isinstance(entry, CallAccepted) or entry.call_id != call_id:
+        return []
+    callers = {call_id: entry.caller}
+    members, found = {root}, _of_call(reader, root)
+    for number in reader.by_correlation(entry.correlation_id or call_id):
+        ended = reader.settled(number) if root < number < end else None
+        caused = reader.entry(number) if ended is not None and ended < end else None
+        # By who works on it (``cause``), or by its own caller, who names it; anybody else's word counts for nothing.
+        if isinstance(caused, CallAccepted) and (
+            caused.cause in members or callers.get(caused.causation_id or "") == caused.caller
+        ):
+            callers[caused.call_id] = caused.caller
+            members.add(number)
+            found |= _of_call(reader, number)
+    return sorted(number for number in found if number <= end)
+
+
 def entry_lines(reader: Reader, *, call_id: str | None = None, correlation: str | None = None) -> Iterator[bytes]:
     """The entries as JSON lines, without line ends: each is one, since JSON needs none inside."""
     for number in numbers(reader, call_id=call_id, correlation=correlation):
@@ -79,15 +104,25 @@ def story(reader: Reader, *, call_id: str | None = None, correlation: str | None
     return [json.loads(line) for line in entry_lines(reader, call_id=call_id, correlation=correlation)]
 
 
-def trajectory(reader: Reader, correlation: str, before: int | None = None) -> Iterator[bytes]:
+def trajectory(
+    reader: Reader, correlation: str, before: int | None = None, *, call_id: str = "", caller: str = ""
+) -> Iterator[bytes]:
     """A correlation as REPLAY.jsonl v1, line by line, without line ends; none if nothing is recorded under it.
 
-    Of its entries those before one, if that is given: what a receipt pointed to when it was made.
+    Of its entries those before one, if that is given: what a receipt pointed to when it was made. Only one call's
+    ``part``, or one caller's own calls and runs, if that is given: a correlation is a name that anybody may use.
     """
-    found = numbers(reader, correlation=correlation)
-    # A run of a space is on record under its own name, which is the correlation of its operations.
-    runs = [step for step in reader.steps(correlation) if _is_step_of(reader.entry(step), correlation)]
-    found = sorted(number for number in {*found, *runs} if before is None or number < before)
+    if call_id:
+        found = part(reader, call_id)
+    else:
+        # A run of a space is on record under its own name, which is the correlation of its operations.
+        steps = [step for step in map(reader.entry, reader.steps(correlation)) if _is_step_of(step, correlation)]
+        runs = [step.n for step in steps if step is not None and (not caller or _is_run_by(steps[0], caller))]
+        calls: set[int] = set()
+        for number in reader.by_correlation(correlation):
+            if not caller or _is_by(reader.entry(number), caller):
+                calls |= _of_call(reader, number)
+        found = sorted(number for number in {*calls, *runs} if before is None or number < before)
     if not found:
         return iter(())
     return build.lines(correlation, lambda: _recorded(reader, found), reader.origin(found[0]))
@@ -95,6 +130,14 @@ def trajectory(reader: Reader, correlation: str, before: int | None = None) -> I
 
 def _is_step_of(entry: AnyEntry | None, subject: str) -> bool:
     return isinstance(entry, ProcessStep) and entry.subject == subject
+
+
+def _is_by(entry: AnyEntry | None, caller: str) -> bool:
+    return isinstance(entry, CallAccepted | CallRefused) and entry.caller == caller
+
+
+def _is_run_by(entry: AnyEntry | None, caller: str) -> bool:
+    return isinstance(entry, ProcessStep) and is_run(entry) and member(loaded(entry.data), "caller") == caller
 
 
 def _recorded(reader: Reader, found: Iterable[int]) -> Iterator[build.Recorded]:

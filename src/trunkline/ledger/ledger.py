@@ -35,6 +35,7 @@ from trunkline.errors import InvariantBroken, LedgerError, LedgerFailed
 from trunkline.events import PartClosed as PartClosing
 from trunkline.ledger import receipts
 from trunkline.ledger.blobs import SentBlobs
+from trunkline.ledger.commit_group import CommitGroup, packed
 from trunkline.ledger.heads import HeadSigner
 from trunkline.ledger.indexes import rows_of
 from trunkline.ledger.keys import FILE_NAME, LedgerKeys
@@ -42,7 +43,7 @@ from trunkline.ledger.link import InlineLink, Link, ProcessLink
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import Lock
-from trunkline.ledger.writer import INLINE_BODY_BYTES, CommitGroup, Writer, packed
+from trunkline.ledger.writer import INLINE_BODY_BYTES, Writer
 from trunkline.model import INLINE_OUTPUT_BYTES
 
 __all__ = ["Ledger"]

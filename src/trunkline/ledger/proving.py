@@ -19,13 +19,15 @@ from trunkline import children
 from trunkline.errors import LedgerCorrupt, LedgerError
 from trunkline.ledger.verify import verify
 
-__all__ = ["damage_in"]
+__all__ = ["prove"]
 
 _LOWEST: Final = 19
 
 
-async def damage_in(path: Path, public_key: bytes | None) -> LedgerCorrupt | None:
-    """The first damage in the record; None if there is none. ``LedgerError`` if it could not be walked."""
+async def prove(path: Path, public_key: bytes | None) -> int:
+    """The last entry of a record that is whole up to there. ``LedgerCorrupt`` names the first damage, any other
+    ``LedgerError`` says why the record could not be walked.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "trunkline.ledger.proving", str(path)),
         *(() if public_key is None else (public_key.hex(),)),
@@ -46,7 +48,9 @@ async def damage_in(path: Path, public_key: bytes | None) -> LedgerCorrupt | Non
         raise LedgerError(f"the walk through the record ended with {process.returncode}") from None
     if "error" in found:
         raise LedgerError(str(found["error"]))
-    return LedgerCorrupt(found["number"], found["reason"]) if "number" in found else None
+    if "number" in found:
+        raise LedgerCorrupt(found["number"], found["reason"])
+    return int(found["last"])
 
 
 def main() -> None:
@@ -55,7 +59,7 @@ def main() -> None:
     key = bytes.fromhex(sys.argv[2]) if len(sys.argv) > 2 else None
     found: dict[str, object] = {}
     try:
-        found["entries"] = verify(Path(sys.argv[1]), public_key=key).entries
+        found["last"] = verify(Path(sys.argv[1]), public_key=key).last
     except LedgerCorrupt as damage:
         found.update(number=damage.number, reason=damage.reason)
     except LedgerError as error:

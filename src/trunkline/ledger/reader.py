@@ -89,6 +89,10 @@ class Reader:
         self._vfs = vfs
         self._db = open_for_reading(path, vfs)
 
+    def another(self) -> Reader:
+        """A second view of the same ledger with a connection of its own, for another thread; masked stays masked."""
+        return Reader(self._path, vfs=self._vfs)
+
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
@@ -280,6 +284,13 @@ class Reader:
         """The numbers of what else was recorded of a call (its number) or a question (its approval id)."""
         rows = self._rows("SELECT n FROM steps WHERE subject = ? ORDER BY n", subject)
         return [number for (number,) in rows if isinstance(number, int)]
+
+    def subjects(self, beginning: str) -> list[str]:
+        """What ``steps`` has something of whose name begins like this."""
+        rows = self._rows(
+            "SELECT DISTINCT subject FROM steps WHERE subject >= ? AND subject < ?", beginning, f"{beginning}\U0010ffff"
+        )
+        return [subject for (subject,) in rows if isinstance(subject, str)]
 
     def settled(self, call: int) -> int | None:
         """The number of the entry that settled a call."""

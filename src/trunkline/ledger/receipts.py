@@ -4,7 +4,7 @@ Owns where on record a receipt's links lead: the entries of its session, the rul
 the chain. Does not own what a receipt is or whether it holds (``trunkline.money``).
 
 Invariant: what ``evidence`` gives is read from the record alone; nothing is taken from the receipt's own word but the
-name of its session.
+names of its session and of the call that was paid for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Raw, Struct
 
-from trunkline.entries import AnyEntry, ProcessStep
+from trunkline.entries import AnyEntry, CallAccepted, ProcessStep
 from trunkline.errors import LedgerCorrupt
 from trunkline.ledger import export
 from trunkline.ledger.chain import link
@@ -86,7 +86,7 @@ def evidence(reader: Reader, found: OnRecord) -> Evidence:
         receipt = receipts.read(found.issued.receipt)
     except NotAReceipt as error:
         raise Broken("receipt", str(error)) from None
-    session = export.numbers(reader, correlation=receipt.session_id)
+    session = _session(reader, found, receipt.session_id)
     if not session:
         raise Broken("trajectory", f"nothing is on record of the session {receipt.session_id}")
     try:
@@ -99,12 +99,24 @@ def evidence(reader: Reader, found: OnRecord) -> Evidence:
     if policy.policy_bundle_id and policy.policy_bundle_id != receipt.policy_bundle_id:
         raise Broken("policy", f"{policy.policy_bundle_id} was in force, not {receipt.policy_bundle_id}")
     try:
-        lines = tuple(export.trajectory(reader, receipt.session_id, before=found.number))
+        lines = tuple(export.trajectory(reader, receipt.session_id, found.number, call_id=found.issued.call_id))
     except (LedgerCorrupt, msgspec.DecodeError) as error:
         raise Broken("trajectory", str(error)) from None
+    issued = found.issued
     return Evidence(
-        found.issued.receipt, found.issued.receipt_hash, found.issued.request, found.issued.evidence, lines, Raw(rules)
+        issued.receipt, issued.receipt_hash, issued.request, issued.evidence, lines, Raw(rules), issued.call_id
     )
+
+
+def _session(reader: Reader, found: OnRecord, session_id: str) -> list[int]:
+    """The entries that a receipt is about; none if its call is of another session."""
+    call_id = found.issued.call_id
+    if not call_id:
+        return [number for number in export.numbers(reader, correlation=session_id) if number < found.number]
+    numbers = export.part(reader, call_id)
+    call = reader.entry(numbers[0]) if numbers else None
+    is_named = isinstance(call, CallAccepted) and session_id in (call.correlation_id, call.call_id)
+    return numbers if is_named else []
 
 
 def _in_chain(reader: Reader, number: int) -> None:
@@ -119,10 +131,11 @@ def pointed_to(reader: Reader) -> set[int]:
     for number in numbers(reader):
         kept.add(number)
         try:
-            receipt = receipts.read(read(reader, number).issued.receipt)
+            found = read(reader, number)
+            receipt = receipts.read(found.issued.receipt)
         except (Broken, NotAReceipt):
             continue
-        session = [one for one in export.numbers(reader, correlation=receipt.session_id) if one < number]
+        session = _session(reader, found, receipt.session_id)
         kept.update(session)
         if session:
             begun = (reader.policy_before(session[0]), reader.started_before(session[0]))

@@ -41,11 +41,12 @@ def history(reader: Reader, account: str, limit: int) -> Iterator[tuple[int, dic
 
 
 def _newest(reader: Reader) -> int:
-    """The steps are carried over from one generation to the next: the newest has everything."""
-    generation = 1
-    while _generation(reader, generation + 1):
-        generation += 1
-    return generation
+    """The steps are carried over from one generation to the next: the newest has everything, and of the older ones
+    retention may have left nothing.
+    """
+    names = [subject.removeprefix(wallet.SUBJECTS) for subject in reader.subjects(wallet.SUBJECTS)]
+    numbers = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+    return next((number for number in numbers if _generation(reader, number)), 1)
 
 
 def _generation(reader: Reader, generation: int) -> list[ProcessStep]:

@@ -19,12 +19,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import apsw
 
 from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError
 from trunkline.ledger.chain import GENESIS
+from trunkline.ledger.commit_group import FOLDED_KINDS, CommitGroup
 from trunkline.ledger.heads import WHAT_TO_DO, Head, HeadSigner
 from trunkline.ledger.held_keys import SLOT_BYTES, HeldKeys, slot_of
 from trunkline.ledger.indexes import Indexes
@@ -44,75 +45,15 @@ from trunkline.ledger.store import (
 if TYPE_CHECKING:
     from msgspec import Raw
 
-__all__ = ["CommitGroup", "Writer", "packed"]
-
 # A body above this is stored once, in `blobs` (decision 27).
 INLINE_BODY_BYTES: Final = 65_536
 # How long the original of a masked outcome can be fetched (decisions 3 and 5), and how long it taints (decision 14).
 OUTCOME_KEPT_MS: Final = 24 * 3600 * 1000
-# What the fold needs whole: such an entry's original is held while the entry is open. Outcomes have their own rule.
-FOLDED_KINDS: Final = frozenset(
-    {
-        "call.accepted",
-        "call.sent",
-        "call.returned",
-        "question.opened",
-        "tool.pinned",
-        "directive.stated",
-        "token.issued",
-        "agent.permissions",
-        "process.step",
-        "topic.subscribed",
-        "event.published",
-        "agents.labelled",
-    }
-)
 # Renamed references are used by the entry that follows; this many never pile up between the two.
 MOST_RENAMED: Final = 64
 
 # One statement adds so many rows: 1.1 µs instead of 1.7 for the three of an ordinary call.
 ROWS_A_STATEMENT: Final = 32
-
-
-class CommitGroup(NamedTuple):
-    """The entries that are committed together, and what goes into the indexes with them.
-
-    Plain values only: it travels by ``marshal``, between two runs of one interpreter.
-    """
-
-    first: int
-    # The newest entry's time.
-    at: int
-    # Of the entries, which follow.
-    sizes: list[int]
-    # Where in an entry its large body is missing, and the number of the blob that belongs there.
-    outlined: dict[int, tuple[int, int]]
-    # A call, the entry that settled it, and so on.
-    settled: list[int]
-    keys: list[tuple[str, int]]
-    correlations: list[tuple[str, int]]
-    steps: list[tuple[str, int]]
-    # The number of a `ledger.snapshot` entry, how far it reaches, and what it stands for.
-    snapshot: tuple[int, int, bytes] | None
-    # The last number of a part that is closed, and those of it that stay.
-    part: tuple[int, int, list[int]] | None
-    # Blobs that are handed over by reference, and blobs that no later group will name.
-    outputs: list[int]
-    forgotten: list[int]
-    # Held originals whose time was over then are erased; 0: none. Not ``at``: a clock that jumped erases nothing.
-    erase_until: int = 0
-    # Sensitive entries: stored as hashes of what they say.
-    sensitive: tuple[int, ...] = ()
-    # Sensitive events that are owed to nobody any more.
-    released: tuple[int, ...] = ()
-
-
-def packed(group: CommitGroup, entries: Iterable[bytes]) -> bytes:
-    """A group as it travels. Version 2: without the search for repeated objects, which costs more than it saves.
-
-    Joined, since ``marshal`` finds out the size by and by: new memory for each group, 0.5 µs for a call.
-    """
-    return b"".join((marshal.dumps(tuple(group), 2), *entries))
 
 
 class Writer:

@@ -7,9 +7,15 @@ Invariant: what is held and what is on its way counts as spent until it comes ba
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from trunkline.money.wallet import DAY_MS, Paid, Wallet
+
+# By what the wallet's own judgement goes on record, beside the rules of the file.
+BUDGET_RULE: Final = "wallet-budget"
+UNTIED_RULE: Final = "wallet-untied-invoice"
 
 
 class Budget(Struct, frozen=True):

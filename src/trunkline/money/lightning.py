@@ -28,6 +28,14 @@ def payment_hash_of(preimage: str) -> str:
     return hashlib.sha256(bytes.fromhex(preimage)).hexdigest()
 
 
+def names_job(description: str, job_hash: str) -> bool | None:
+    """Whether an invoice with this description is for this job; None if it says nothing of any: what others write there
+    is theirs. Ours name the job.
+    """
+    named = set(_JOB.findall(description))
+    return named == {job_hash.removeprefix("sha256:")} if named else None
+
+
 def verify(proof: PaymentProof, due: Due) -> None:
     """``NotPaid`` unless the preimage is that of the invoice, the invoice is over this amount and for no other job, and
     the payee's own event asks to be paid by it.
@@ -46,9 +54,7 @@ def verify(proof: PaymentProof, due: Due) -> None:
         raise NotPaid("payment_proof.value: the preimage does not hash to the payment hash of the invoice")
     if invoice.amount_msats != due.amount_msats:
         raise NotPaid(f"amount_msats: the invoice is over {invoice.amount_msats}, and {due.amount_msats} are claimed")
-    # Ours name the job; what others write there is theirs.
-    named = _JOB.findall(invoice.description)
-    if named and due.job_hash.removeprefix("sha256:") not in named:
+    if names_job(invoice.description, due.job_hash) is False:
         raise NotPaid("job_hash: the invoice is for another job")
     _asked_by_payee(due)
 

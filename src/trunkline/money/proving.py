@@ -18,7 +18,7 @@ from trunkline import strictjson
 from trunkline.canonical import openagents_hash
 from trunkline.jobs.schemas import job_types
 from trunkline.jobs.tool_schemas import schema_id_of
-from trunkline.money import lightning, receipts
+from trunkline.money import bolt11, lightning, receipts
 from trunkline.money.rail import Due, NotPaid, PaymentProof, RailName
 from trunkline.money.receipts import NotAReceipt, Receipt
 from trunkline.trajectory import check, events
@@ -53,14 +53,18 @@ class Evidence(Struct, frozen=True):
     trajectory: tuple[bytes, ...]
     # The rules as JSON, in the form in which they are hashed.
     policy: Raw
+    # The call that was paid for; if nobody says, the session's first.
+    call_id: str = ""
 
 
 class Proved(Struct, frozen=True):
-    """A receipt that holds, and what of it could not be computed because its content is not on record."""
+    """A receipt that holds, and what of it is not proved: content that is not on record, a payee's mere word."""
 
     receipt: Receipt
     links: tuple[str, ...]
     unproved: tuple[str, ...] = ()
+    # Why the payment, which was made, may have been made for something else. With any of these it is not whole.
+    untied: tuple[str, ...] = ()
 
 
 def prove(given: Evidence, verifiers: Mapping[RailName, Verify] = VERIFIERS) -> Proved:
@@ -72,9 +76,9 @@ def prove(given: Evidence, verifiers: Mapping[RailName, Verify] = VERIFIERS) -> 
     _payment(receipt, given, verifiers)
     # Before the session that names it: where the rules were changed, that is what is said.
     _policy(receipt, given)
-    call = _trajectory(receipt, given.trajectory)
+    call = _trajectory(receipt, given.trajectory, given.call_id)
     unproved = _job(receipt, call)
-    return Proved(receipt, LINKS, unproved)
+    return Proved(receipt, LINKS, unproved, _untied(receipt, given))
 
 
 def _receipt(given: Evidence) -> Receipt:
@@ -102,7 +106,21 @@ def _payment(receipt: Receipt, given: Evidence, verifiers: Mapping[RailName, Ver
         raise Broken("payment", str(error)) from None
 
 
-def _trajectory(receipt: Receipt, lines: Sequence[bytes]) -> events.ToolCall:
+def _untied(receipt: Receipt, given: Evidence) -> tuple[str, ...]:
+    """What of a Lightning receipt would be the same for another job. The other rails' proofs name theirs."""
+    if receipt.rail != "lightning":
+        return ()
+    found = []
+    payment_hash = lightning.payment_hash_of(receipt.payment_proof.value)
+    expected = receipts.receipt_id_of(payment_hash, receipt.job_hash)
+    if receipt.receipt_id != expected:
+        found.append(f"receipt_id: is not {expected}, the one of this payment for this job")
+    if lightning.names_job(bolt11.read(given.request).description, receipt.job_hash) is None:
+        found.append("invoice: it names no job, so the same payment could be shown for any other of this price")
+    return tuple(found)
+
+
+def _trajectory(receipt: Receipt, lines: Sequence[bytes], call_id: str) -> events.ToolCall:
     try:
         found = check.check(iter(lines))
     except check.NotATrajectory as error:
@@ -113,9 +131,10 @@ def _trajectory(receipt: Receipt, lines: Sequence[bytes]) -> events.ToolCall:
         _differs("trajectory", receipt.trajectory_hash, found.trajectory_hash)
     if found.policy_bundle_id != receipt.policy_bundle_id:
         raise Broken("policy", f"the session began under {found.policy_bundle_id}, not {receipt.policy_bundle_id}")
-    call = next((line for line in _events(lines) if isinstance(line, events.ToolCall)), None)
+    calls = (line for line in _events(lines) if isinstance(line, events.ToolCall))
+    call = next((line for line in calls if call_id in ("", line.id)), None)
     if call is None:
-        raise Broken("job", "nothing was called in the session")
+        raise Broken("job", f"the session has no call {call_id}" if call_id else "nothing was called in the session")
     return call
 
 
@@ -131,7 +150,10 @@ def _job(receipt: Receipt, call: events.ToolCall) -> tuple[str, ...]:
     """That the hash is the one of what was called; of content that is not on record it cannot be computed."""
     if call.masked:
         return ("job_hash: the job's inputs are on record as hashes only",)
-    schema_id = _schema_of(call.tool)
+    try:
+        schema_id = _schema_of(call.tool)
+    except ValueError:
+        raise Broken("job", "what was called has no name of a tool") from None
     try:
         inputs: Any = strictjson.load(bytes(call.params), strictjson.CARRIED_DEPTH, strictjson.CARRIED_CONTAINERS)
     except strictjson.NotStrictJson as error:
@@ -162,7 +184,7 @@ def _policy(receipt: Receipt, given: Evidence) -> None:
         raise Broken("policy", "the rules cannot be read") from None
     if computed != receipt.policy_bundle_id:
         _differs("policy", receipt.policy_bundle_id, computed)
-    names = {rule.get("id") for rule in rules}
+    names = [rule.get("id") for rule in rules]
     if receipt.approval_rule_id is not None and receipt.approval_rule_id not in names:
         raise Broken("policy", f"approval_rule_id: no rule {receipt.approval_rule_id} was in force")
 
@@ -174,8 +196,9 @@ def _differs(link: Link, named: str, computed: str) -> NoReturn:
 def invoice_named(event: bytes) -> str:
     """The invoice that a provider's event names beside the amount; empty if it names none."""
     try:
+        strictjson.check(event)
         found = msgspec.json.decode(event, type=_Tagged)
-    except msgspec.DecodeError:
+    except (strictjson.NotStrictJson, msgspec.DecodeError):
         return ""
     return next((tag[2] for tag in found.tags if tag[:1] == ("amount",) and len(tag) > 2), "")
 

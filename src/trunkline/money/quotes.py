@@ -7,9 +7,10 @@ Does not own invoices or money; whoever moves money says here what became of it.
 
     CREATED ──asked──> UNPAID ──held──> PENDING ──released──> PAID
                          │                 └────refunded────> FAILED
-                         └──time over──> EXPIRED
+                         └──time over, or nobody wants it any more──> EXPIRED
 
-Invariant: a quote goes along these arrows only, and the same key gives the same quote while it is open.
+Invariant: a quote goes along these arrows only, and the same key gives the same quote until it is paid. No quote that
+is open is forgotten, however many others are made.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from trunkline.money.rail import MAX_MSATS, Quote
 
 # How long an offer holds (silent point 11 of OpenAgents).
 EXPIRY_S: Final = 600
-# Quotes that are kept of all buyers: what waits for payment is far less.
+# Quotes that are kept of all buyers, and of them such of one buyer that are open: what waits for payment is far less.
 MAX_QUOTES: Final = 4096
+MAX_OPEN_OF_BUYER: Final = 64
 MAX_KEY_CHARS: Final = 128
 
 
@@ -61,6 +63,10 @@ class BadStep(ValueError):
 
 class KeyTaken(ValueError):
     """The key of a quote is that of another job, or of one that was paid; the text may be told to the buyer."""
+
+
+class NoRoom(ValueError):
+    """There are too many open quotes, of this buyer or of all; the text may be told to the buyer."""
 
 
 class Prices(Struct, frozen=True):
@@ -114,6 +120,17 @@ class Quoted(Struct, eq=False):
     state: QuoteState = QuoteState.CREATED
     # Other requests of the buyer with the same key: they were told the same, and are not done beside it.
     repeats: list[str] = []
+    buyer: str = ""
+
+    @property
+    def can_be_paid(self) -> bool:
+        """Whether it waits for its money."""
+        return self.state in {QuoteState.CREATED, QuoteState.UNPAID}
+
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """All requests that wait for it."""
+        return (self.request_id, *self.repeats)
 
     def become(self, state: QuoteState) -> None:
         """Go on; ``BadStep`` if there is no such way."""
@@ -138,42 +155,53 @@ class Quotes:
         return len(self._by_id)
 
     def known(self, buyer: str, key: str, job_hash: str, now_ms: int) -> Quoted | None:
-        """The open quote of this key, if there is one. ``KeyTaken`` if it is another job's, or the buyer's own key was
-        used before; a key that is only the job's hash can be used again, since a job can be bought twice.
+        """The quote of this key that can be paid, if there is one. ``KeyTaken`` if it is another job's, is paid and not
+        done yet, or the buyer's own key was used before; a key that is only the job's hash can be used again after
+        that, since a job can be bought twice.
         """
         found = self._by_key.get((buyer, key))
         if found is None:
             return None
-        self._expire(found, now_ms)
         if found.quote.job_hash != job_hash:
             raise KeyTaken("this key was used for another job")
-        if found.state in OPEN:
+        if found.state is QuoteState.PENDING:
+            raise KeyTaken(f"what it asks for was paid as {found.request_id}")
+        if found.state in OPEN and now_ms < found.quote.expires_ms:
             return found
         if found.state is QuoteState.PAID and key != job_hash:
             raise KeyTaken(f"what this key asks for was paid and done as {found.request_id}")
         return None
 
     def add(self, buyer: str, request_id: str, quote: Quote) -> Quoted:
-        """A new one. The oldest that is over goes where there are too many."""
-        made = Quoted(quote, request_id)
+        """A new one, after ``need_room``."""
+        self.need_room(buyer)
+        made = Quoted(quote, request_id, buyer=buyer)
         self._by_key[buyer, quote.key] = self._by_id[quote.quote_id] = made
-        if len(self._by_id) > MAX_QUOTES:
-            over = next((one for one in self._by_key.items() if one[1].state not in OPEN), None)
-            name, gone = over or next(iter(self._by_key.items()))
-            del self._by_key[name]
-            self._by_id.pop(gone.quote.quote_id, None)
         return made
+
+    def need_room(self, buyer: str) -> None:
+        """See that one more quote of a buyer can be kept: the oldest that is over goes, of those that were paid the
+        last; ``NoRoom`` if there is none, or the buyer has his share.
+        """
+        if sum(one.buyer == buyer and one.state in OPEN for one in self._by_id.values()) >= MAX_OPEN_OF_BUYER:
+            raise NoRoom(f"{MAX_OPEN_OF_BUYER} quotes of yours are open; pay them, or take the requests back")
+        if len(self._by_id) < MAX_QUOTES:
+            return
+        over = [one for one in self._by_id.values() if one.state not in OPEN]
+        if not over:
+            raise NoRoom("too many quotes are open; try again later")
+        gone = next((one for one in over if one.state is not QuoteState.PAID), over[0])
+        del self._by_id[gone.quote.quote_id]
+        if self._by_key.get((gone.buyer, gone.quote.key)) is gone:
+            del self._by_key[gone.buyer, gone.quote.key]
 
     def of(self, quote_id: str) -> Quoted | None:
         """One by its name."""
         return self._by_id.get(quote_id)
 
     def expire(self, now_ms: int) -> list[Quoted]:
-        """Those whose time is over with this moment."""
-        return [one for one in list(self._by_id.values()) if self._expire(one, now_ms)]
-
-    def _expire(self, one: Quoted, now_ms: int) -> bool:
-        if one.state in {QuoteState.CREATED, QuoteState.UNPAID} and now_ms >= one.quote.expires_ms:
+        """Those whose time is over with this moment: the one place that says so, and each of them once."""
+        found = [one for one in self._by_id.values() if one.can_be_paid and now_ms >= one.quote.expires_ms]
+        for one in found:
             one.become(QuoteState.EXPIRED)
-            return True
-        return False
+        return found

@@ -109,6 +109,9 @@ class Issued(Struct, frozen=True, omit_defaults=True):
     evidence: Raw
     # It was paid before the job was done, by a rail that cannot hold; the receipt says so.
     prepaid: bool = False
+    # The call that was paid for. Its part of the session is what the receipt is about; receipts of earlier versions do
+    # not name it, and are about all of the session that was before them.
+    call_id: str = ""
 
     @property
     def receipt(self) -> Raw:
@@ -127,10 +130,10 @@ def issued_of(data: bytes | Raw) -> Issued:
         raise NotAReceipt(_plain(str(error))) from None
 
 
-def issued(receipt: Receipt, request: str, evidence: Raw, *, prepaid: bool = False) -> Issued:
+def issued(receipt: Receipt, request: str, evidence: Raw, *, prepaid: bool = False, call_id: str = "") -> Issued:
     """A receipt as it goes on record."""
     fields: dict[str, Any] = msgspec.to_builtins(receipt)
-    made = Issued([fields[name] for name in FIELDS], "", request, evidence, prepaid)
+    made = Issued([fields[name] for name in FIELDS], "", request, evidence, prepaid, call_id)
     read(made.receipt)
     return msgspec.structs.replace(made, receipt_hash=receipt_hash(made.receipt))
 

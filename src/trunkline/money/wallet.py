@@ -217,6 +217,9 @@ encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(Step).decode
 
 
+SUBJECTS: Final = "wallet-"
+
+
 def payer_of(step: Step) -> str:
     """The account whose payment a step is about; empty if it is about none."""
     return step.payer if isinstance(step, Held | Released | Refunded | Moved) else ""
@@ -224,7 +227,7 @@ def payer_of(step: Step) -> str:
 
 def subject_of(generation: int) -> str:
     """Where on record the steps of a generation are: each begins with what was carried over from the one before."""
-    return f"wallet-{generation}"
+    return f"{SUBJECTS}{generation}"
 
 
 def generation_of(subject: str) -> int:

@@ -8,12 +8,13 @@ Owns the file. Does not own what is done about a repeat (``chiffon_jobs``).
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec import Struct
+
+from trunkline.sdk.own_database import open_database
 
 LIFE_S: Final = 86_400.0
 MAX_ENTRIES: Final = 10_000
@@ -30,12 +31,7 @@ class RequestCache:
     """The requests of the last day, in a file; in ``:memory:`` for an agent that forgets them with its process."""
 
     def __init__(self, path: str | Path) -> None:
-        if str(path) != ":memory:":
-            Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            Path(path).touch(mode=0o600)
-        self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
-        self._db.execute("pragma journal_mode=wal")
-        self._db.execute("pragma synchronous=full")
+        self._db = open_database(path)
         self._db.execute(
             "create table if not exists seen (sender text, request_id text, fingerprint text, final blob, at real,"
             " primary key (sender, request_id)) without rowid"

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from trunkline.sdk.own_database import open_database
+
 LIFE_S: Final = 86_400.0
 # What is over is removed now and then: each time would cost more than it frees.
 SWEEP_S: Final = 600.0
@@ -33,12 +35,7 @@ class Inbox:
     """The messages of the last day, in a file; in ``:memory:`` for an agent that forgets them with its process."""
 
     def __init__(self, path: str | Path = ":memory:") -> None:
-        if str(path) != ":memory:":
-            Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            Path(path).touch(mode=0o600)
-        self._db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
-        self._db.execute("pragma journal_mode=wal")
-        self._db.execute("pragma synchronous=full")
+        self._db = open_database(path)
         self._db.execute(
             "create table if not exists ossa_inbox (sender text, message_id text, fingerprint blob, reply blob,"
             " at real, primary key (sender, message_id)) without rowid"

@@ -8,6 +8,8 @@ Chiffon: everything behind its HTTP door (registration, messages, the long poll,
 Spaces: everything but what an operation does (``spaces``): files are texts in memory and commands no processes.
 WebSockets are left out.
 OSSA: signed messages, peers, order, repeats (``ossa``). TLS, HTTP, WebSockets, encryption and URLs are left out.
+Nostr: jobs of strangers, by one relay (``nostr``). Its process, sockets, payments and buying are left out.
+Jobs: the agent, with work that is done in this process (``jobs``). Sandboxes, models and endpoints are left out.
 HTTP: nobody listens. ``callers`` speak to the exchange as this edge does, and ``web`` to the doors of others.
 """
 
@@ -23,12 +25,15 @@ from trunkline.edges.chiffon.edge import CHIFFON
 from trunkline.edges.driver import Driver
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings
 from trunkline.edges.http.edge import HTTP
+from trunkline.edges.jobs.edge import JOBS
 from trunkline.edges.known import EDGES
+from trunkline.edges.nostr.edge import NOSTR
 from trunkline.edges.opensentience.edge import OPENSENTIENCE, OpenSentienceEdge
 from trunkline.edges.ossa.edge import OSSA
 from trunkline.edges.spaces.edge import SPACES
 from trunkline.testing.callers import HttpCallers
 from trunkline.testing.network import Network
+from trunkline.testing.nostr import JobsOnRelay, NostrUsers
 from trunkline.testing.ossa import OssaOnWires, OssaUsers
 from trunkline.testing.web import Web
 
@@ -94,6 +99,8 @@ def simulated_edges(
     with_chiffon: bool,
     spaces: Callable[[Surroundings], RunningEdge] | None,
     ossa: OssaUsers | None,
+    nostr: NostrUsers | None,
+    jobs: Callable[[Surroundings], RunningEdge] | None,
 ) -> Sequence[Edge]:
     """The edges of one simulation, in the order of the real ones."""
     makers: dict[Edge, Callable[[Surroundings], RunningEdge]] = {
@@ -106,4 +113,8 @@ def simulated_edges(
         makers[CHIFFON] = CHIFFON.make
     if ossa is not None:
         makers[OSSA] = lambda given: OssaOnWires(given, ossa)
+    if nostr is not None:
+        makers[NOSTR] = lambda given: JobsOnRelay(given, nostr)
+    if jobs is not None:
+        makers[JOBS] = jobs
     return [replace(edge, make=makers[edge]) for edge in EDGES if edge in makers]

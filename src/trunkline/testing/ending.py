@@ -7,7 +7,7 @@ old) and the hash of the ledger. Does not own what each promise means: that is `
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import apsw
 
@@ -15,12 +15,12 @@ from trunkline import events
 from trunkline.entries import Entry
 from trunkline.errors import LedgerError
 from trunkline.hub.hub import Hub
-from trunkline.hub.state import TAINT_MS, State
+from trunkline.hub.state import TAINT_MS, Mark, State
 from trunkline.ledger import export
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import as_ledger_error, open_for_reading
 from trunkline.ledger.verify import verify
-from trunkline.testing import ossa, run_promises, topics, work_promises
+from trunkline.testing import nostr, ossa, run_promises, topics, work_promises
 from trunkline.testing.exchange import Setup
 from trunkline.testing.promises import Breach, Promises, Record, secrets_in
 from trunkline.testing.world import OPEN, POLICIES, World
@@ -74,6 +74,8 @@ def findings(world: World, complaints: Sequence[str]) -> Iterator[Breach]:
         yield from topics.breaches(world.topics, record)
     if world.ossa is not None:
         yield from ossa.breaches(world.ossa, record)
+    if world.nostr is not None:
+        yield from nostr.breaches(world.nostr, record)
     for canary in secrets_in(world.setup.disk.folder, world.canaries):
         yield Breach(f"a secret can be read in the files: {canary}")
 
@@ -155,8 +157,25 @@ def dump(state: State, now_ms: int) -> dict[str, object]:
         "revoked": sorted(state.revoked),
         "grants": {name: grant.permissions for name, grant in state.grants.items()},
         "pins": {name: pin.fingerprint for name, pin in state.pins.items()},
-        "tainted": {name: mark for name, mark in state.tainted.items() if mark[1] + TAINT_MS > now_ms},
-        "tainted agents": {name: mark for name, mark in state.tainted_agents.items() if mark[1] + TAINT_MS > now_ms},
+        "processes": {key: [step.n for step in steps] for key, steps in state.processes.items()},
+        **labels(state, now_ms),
+    }
+
+
+def labels(state: State, now_ms: int) -> dict[str, object]:
+    """What a state knows of text by strangers and of the clock, as far as it still counts."""
+
+    def counting(marks: Mapping[str, Mark]) -> dict[str, Mark]:
+        return {name: mark for name, mark in marks.items() if mark[1] + TAINT_MS > now_ms}
+
+    tainted_by = {receiver: counting(marks) for receiver, marks in state._tainted_by.items()}  # noqa: SLF001  (nobody else needs them)
+    return {
+        "tainted": counting(state.tainted),
+        "tainted agents": counting(state.tainted_agents),
+        "tainted by": {receiver: marks for receiver, marks in tainted_by.items() if marks},
+        "forgotten": counting(state._forgotten),  # noqa: SLF001
+        # Small ones are not put on record.
+        "jumps": [jump.n for jump in state.jumps if jump.n and state.age_ms(jump.to_ms, now_ms) < TAINT_MS],
     }
 
 
@@ -206,5 +225,6 @@ def figures(world: World) -> dict[str, int]:
         "works": len(witness.works),
         "events that were told": 0 if world.topics is None else len(world.topics.told),
         "messages of OSSA": 0 if world.ossa is None else sum(len(one.asked) for one in world.ossa.callers),
+        "requests of strangers": 0 if world.nostr is None else len(world.nostr.requests),
         "results of works": sum(len(work.results) for work in witness.works),
     }

@@ -421,12 +421,11 @@ class AttachedAgent(BaseSink):
         arrived = events.AgentArrived(
             session=self.session,
             ref="arrive",
-            edge="opensentience",
             agent_id=agent_id,
             version="1.0.0",
             token_sha256=digest,
             peer=Peer("memory", process, run_id),
-            **terms,
+            **{"edge": "opensentience", **terms},
         )
         exchange.feed.feed(
             [

@@ -112,6 +112,10 @@ class Simulation:
             ossa = self.world.ossa
             self.actions |= {ossa.ask: 25, ossa.repeat: 12, ossa.somebody_goes: 4}
 
+        if self.world.nostr is not None:
+            nostr = self.world.nostr
+            self.actions |= {nostr.ask: 20, nostr.repeat: 10, nostr.take_back: 4}
+
         if self.world.has_spaces:
             self.actions |= {
                 self._person_sends_operations: 20,
@@ -178,6 +182,10 @@ class Simulation:
         self.choices.is_quiet = True
         if world.ossa is not None:
             world.ossa.is_quiet = True
+        if world.nostr is not None:
+            world.nostr.is_quiet = True
+        if world.workers_of_jobs is not None:
+            world.workers_of_jobs.is_quiet = True
         world.cut_power_after(0)
         world.setup.disk.heal()
         # First it has to be up: it may be dying of what was broken before.
@@ -203,6 +211,8 @@ class Simulation:
         for agent in world.agents.values():
             agent.report("ok")
             agent.offer(tools_of(agent.agent_id), replace=True)
+        if world.nostr is not None:
+            world.nostr.repeat_everything()
         for _ in range(ROLL_CALL_S):
             # A changed definition waits for somebody's word, some for their turn to be asked about.
             for question in exchange.views.questions():

@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from trunkline.edges.doors import Door
-from trunkline.edges.listener import CLOSED, LOST
+from trunkline.edges.request_scope import CLOSED, LOST
 from trunkline.model import Principal
 from trunkline.testing.clock import ManualLoop
 from trunkline.testing.network import LATENCY_S

@@ -37,6 +37,7 @@ from trunkline.model import (
     Rule,
     ToolDefinition,
 )
+from trunkline.testing import jobs
 from trunkline.testing.agents import Script, ScriptedAgent
 from trunkline.testing.callers import HttpCallers
 from trunkline.testing.chiffon import Orchestrator, Planner, Worker
@@ -44,7 +45,9 @@ from trunkline.testing.chiffon import Peer as ChiffonPeer
 from trunkline.testing.clock import ManualLoop
 from trunkline.testing.edges import simulated_edges
 from trunkline.testing.exchange import PowerCut, Setup, SimulatedExchange
+from trunkline.testing.jobs import JobsInMemory, WorkersInMemory
 from trunkline.testing.network import Network
+from trunkline.testing.nostr import NostrUsers
 from trunkline.testing.ossa import OssaUsers
 from trunkline.testing.spaces import SimulatedSpacesEdge, SimulatedWorkspace, SpaceUsers
 from trunkline.testing.topics import TopicUsers
@@ -81,6 +84,7 @@ CHIFFON_SHARE: Final = 0.25
 SPACES_SHARE: Final = 0.25
 TOPICS_SHARE: Final = 0.25
 OSSA_SHARE: Final = 0.2
+NOSTR_SHARE: Final = 0.2
 SPACES: Final = (("lab", "standard"), ("office", "restrictive"))
 # Four attempts end within the quiet at the end.
 CHIFFON_TIMEOUT_S: Final = 15.0
@@ -173,6 +177,14 @@ class World:
             if ossa_rng.random() < OSSA_SHARE
             else None
         )
+        nostr_rng = Random(f"nostr {seed}")
+        self.nostr = (
+            NostrUsers(self.loop, nostr_rng, self.witness, self._something_left)
+            if nostr_rng.random() < NOSTR_SHARE
+            else None
+        )
+        # Strangers buy them.
+        self.workers_of_jobs = WorkersInMemory(nostr_rng) if self.nostr is not None else None
         self.workspaces = [SimulatedWorkspace(name, preset) for name, preset in SPACES if self.has_spaces]
         self.space_users = SpaceUsers(self.web, self.witness)
         self.setup.edges = simulated_edges(
@@ -182,6 +194,8 @@ class World:
             with_chiffon=self.has_chiffon,
             spaces=self._spaces_edge if self.has_spaces else None,
             ossa=self.ossa,
+            nostr=self.nostr,
+            jobs=self._jobs_edge if self.nostr is not None else None,
         )
         self.setup.config = Config(
             opensentience=OpenSentience(max_inflight_requests=self.rng.choice([1, 2, 8, 256])),
@@ -221,6 +235,8 @@ class World:
             self.tools |= {tool.tool_id: tool for tool in space_tools.definitions(space.name, has_shell=True)}
         if self.ossa is not None:
             self.tools |= self.ossa.tools
+        if self.nostr is not None:
+            self.tools |= jobs.definitions()
         self._standing: dict[str, str] = {name: "" for name in names if self.rng.random() < 0.3}
         self._token_ids: dict[str, str] = {}
         self._peer_tokens: dict[str, str] = {}
@@ -241,6 +257,10 @@ class World:
 
     def _spaces_edge(self, given: Surroundings) -> SimulatedSpacesEdge:
         return SimulatedSpacesEdge(given, self.workspaces, self.rng, self.witness)
+
+    def _jobs_edge(self, given: Surroundings) -> JobsInMemory:
+        assert self.workers_of_jobs is not None
+        return JobsInMemory(given, self.workers_of_jobs, self.witness)
 
     def _new_worker(self, name: str, kind: str, planner: Planner) -> Worker:
         work_types = WORK_TYPES if self.rng.random() < 0.6 else WORK_TYPES[:1]
@@ -392,6 +412,8 @@ class World:
             self.topics.close()
         if self.ossa is not None:
             self.ossa.close()
+        if self.nostr is not None:
+            self.nostr.close()
         return exchange
 
     def _come_back(self) -> None:

@@ -20,7 +20,8 @@ from msgspec import Struct
 
 from trunkline.workspace import programs
 from trunkline.workspace.programs import RUNNERS, SHELLS, Interpreter, Runner, Starts
-from trunkline.workspace.shell_grammar import MAX_COMMANDS, Assignment, Command, Kind, NotUnderstood, Word, parse
+from trunkline.workspace.shell_grammar import MAX_COMMANDS, parse
+from trunkline.workspace.shell_words import Assignment, Command, Kind, NotUnderstood, Word
 
 # The words of all of them: `env env env …` has all its words again at each level. As many as the longest text has.
 MAX_WORDS: Final = 32_768

@@ -3,8 +3,9 @@
 Owns what each does and the texts of what can go wrong. It does not own whether it is allowed (``policy``), nor any
 encoding of a protocol: contents are bytes. Functions block; call them in a thread.
 
-Invariant: a file is only ever replaced as a whole, by a rename. Nobody sees half of it, a crash leaves the old or the
-new one, and what its name led to before, be it a link or a second name of another file, is never written through.
+Invariant: a file is only ever replaced as a whole, by a rename (``placing``). Nobody sees half of it, a crash leaves
+the old or the new one, and what its name led to before, be it a link or a second name of another file, is never
+written through.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import secrets
 import stat
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +33,7 @@ from trunkline.workspace.paths import (
     open_folder,
     system_calls,
 )
+from trunkline.workspace.placing import place, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,7 +114,7 @@ def create_file(
                 mode = stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
             case "file":
                 raise WorkspaceError("execution", "File already exists")  # SP-048
-        _put(folder, name, data, mode, replace=overwrite)
+        _put(workspace, folders, folder, name, data, mode, replacing=overwrite)
     return FileCreated(len(data), hashlib.sha256(data).hexdigest())
 
 
@@ -156,7 +157,7 @@ def edit_file(workspace: Workspace, path: str, edits: Sequence[Edit], *, quota: 
         # While it is written the old and the new content are both there; afterwards only the difference counts.
         if len(data) > len(before):
             workspace.check_room(len(data) - len(before), 0, quota)
-        _put(folder, name, data, mode, replace=True)
+        _put(workspace, folders, folder, name, data, mode, replacing=True)
     return FileEdited(len(edits), len(data), hashlib.sha256(data).hexdigest())
 
 
@@ -217,28 +218,16 @@ def _content(folder: int, name: str) -> tuple[bytes, int]:
     return b"".join(parts), stat.S_IMODE(info.st_mode)
 
 
-def _put(folder: int, name: str, data: bytes, mode: int, *, replace: bool) -> None:
-    temporary = f".trunkline-{secrets.token_hex(8)}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o600, dir_fd=folder)
-    try:
-        with os.fdopen(fd, "wb", buffering=0) as file:
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
-            os.fchmod(fd, mode & 0o777)  # never setuid, setgid or sticky, whatever the old file had
-            os.fsync(fd)
-        if replace:
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        else:
-            try:
-                # A link fails where a rename would replace: nobody who made the file meanwhile loses it.
-                os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-            except FileExistsError:
-                raise WorkspaceError("execution", "File already exists") from None
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=folder)
+def _put(
+    workspace: Workspace, folders: list[str], folder: int, name: str, data: bytes, mode: int, *, replacing: bool
+) -> None:
+    if replacing:
+        replace(workspace, tuple(folders), folder, name, data, mode)
+    else:
+        try:
+            place(workspace, tuple(folders), folder, name, data, mode)
+        except FileExistsError:
+            raise WorkspaceError("execution", "File already exists") from None
     _make_last(folder)
 
 

@@ -70,9 +70,10 @@ class Usage(Struct, frozen=True):
     over: bool
 
 
-# In the folder of a space: what is set, and its files unless they are elsewhere.
+# In the folder of a space: what is set, its files unless they are elsewhere, and which files are on their way.
 SETTINGS: Final = "space.toml"
 FILES: Final = "files"
+NOTES: Final = "placing"
 
 
 def files_root(folder: Path) -> Path:
@@ -91,9 +92,10 @@ def files_root(folder: Path) -> Path:
 class Workspace:
     """One workspace, open. ``uid`` and ``gid`` own its files and run its commands; they are never root's."""
 
-    def __init__(self, root: Path, fd: int, uid: int, gid: int) -> None:
+    def __init__(self, root: Path, fd: int, uid: int, gid: int, notes_fd: int = -1) -> None:
         self.root = root
         self.fd = fd
+        self.notes_fd = notes_fd  # of the folder that says which files are on their way (``placing``), if there is one
         self.uid = uid
         self.gid = gid
         self.turn = asyncio.Lock()  # one command at a time
@@ -101,20 +103,23 @@ class Workspace:
         self._free = (0, 0)
 
     @classmethod
-    def create(cls, root: Path, taken: Collection[int] = ()) -> Workspace:
+    def create(cls, root: Path, taken: Collection[int] = (), notes: Path | None = None) -> Workspace:
         """Make the folder (0700) and open it. FileExistsError if there is something of that name.
 
-        As root it gets a uid that is not among ``taken``: those of the other workspaces.
+        As root it gets a uid that is not among ``taken``: those of the other workspaces. ``notes`` as for ``open``.
         """
         root.mkdir(mode=0o700)
         if os.geteuid() == 0:
             uid = free_uid(root, taken)
             os.chown(root, uid, uid)
-        return cls.open(root)
+        return cls.open(root, notes)
 
     @classmethod
-    def open(cls, root: Path) -> Workspace:
-        """Open a folder that is there. As root, the folder must belong to somebody else."""
+    def open(cls, root: Path, notes: Path | None = None) -> Workspace:
+        """Open a folder that is there. As root, the folder must belong to somebody else.
+
+        ``notes``, where no command reaches, is made if it is missing: it says what a kill may leave (``placing``).
+        """
         try:
             fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -128,13 +133,19 @@ class Workspace:
         if fault:
             os.close(fd)
             raise WorkspaceError("execution", fault)
-        return cls(root, fd, owner.st_uid, owner.st_gid)
+        try:
+            notes_fd = -1 if notes is None else _open_notes(notes, owner)
+        except WorkspaceError:
+            os.close(fd)
+            raise
+        return cls(root, fd, owner.st_uid, owner.st_gid, notes_fd)
 
     def close(self) -> None:
         """Let go of the root."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        for fd in (self.fd, self.notes_fd):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self.notes_fd = -1
 
     def __enter__(self) -> Self:
         return self
@@ -212,6 +223,15 @@ class Workspace:
         """A command may have written: forget the count unless the disk is as it was."""
         if self.may_have_grown():
             self._known = None
+
+
+def _open_notes(folder: Path, owner: os.stat_result) -> int:
+    """The folder of notes, made if it is missing; its owner is the workspace's, as who writes there acts for him."""
+    with system_calls():
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if os.geteuid() == 0:
+            os.chown(folder, owner.st_uid, owner.st_gid)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _fits(usage: Usage, size: int, files: int, quota: Quota) -> bool:

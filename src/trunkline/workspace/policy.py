@@ -21,7 +21,7 @@ from trunkline.model import Decision
 from trunkline.workspace.commands import name_of, read_commands, variable_holds_code
 from trunkline.workspace.folder import Amount, Quota
 from trunkline.workspace.paths import check_path
-from trunkline.workspace.shell_grammar import Command, Kind, Word
+from trunkline.workspace.shell_words import Command, Kind, Word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,11 +9,10 @@ reader that goes on after an error, as editors want it, would drop commands here
 
 from __future__ import annotations
 
-import enum
 import re
 from typing import Final
 
-from msgspec import Struct
+from trunkline.workspace.shell_words import Assignment, Command, Kind, NotUnderstood, Script, Word
 
 # A person has to read the question; nothing that people write by hand is longer.
 MAX_COMMAND_CHARACTERS: Final = 65_536
@@ -35,46 +34,6 @@ _RESERVED: Final = re.compile(
 _ARITHMETIC: Final = re.compile(r"[\w\s+\-*/%<>=!&|^~?:(),$]*")
 # Words that begin a construct of some shells and are commands in others.
 _DIALECT: Final = frozenset({"function", "select", "coproc", "namespace"})
-
-
-class NotUnderstood(Exception):
-    """The text is not, or not certainly, what this grammar covers. Always caught: it becomes a question."""
-
-
-class Kind(enum.Enum):
-    """How much is known of a word before a shell expands it."""
-
-    LITERAL = "literal"
-    OPERAND = "operand"  # its beginning is known and is no dash: it cannot become an option
-    UNKNOWN = "unknown"  # may expand to anything, also to several words
-
-
-class Word(Struct, frozen=True):
-    """One word after its quotes are taken off. ``text`` is all of a literal, and the known beginning of an operand."""
-
-    text: str
-    kind: Kind = Kind.LITERAL
-
-
-class Command(Struct, frozen=True):
-    """One simple command as it is written."""
-
-    words: tuple[Word, ...]
-
-
-class Assignment(Struct, frozen=True):
-    """A variable that a text gives a value: before a command, alone, in a loop, or while it is expanded."""
-
-    name: str
-    value: Word
-
-
-class Script(Struct, frozen=True):
-    """The simple commands of a text. ``plain``: in lists and pipelines, with nothing expanded but file names."""
-
-    commands: tuple[Command, ...]
-    plain: bool
-    assignments: tuple[Assignment, ...] = ()
 
 
 def parse(text: str) -> Script:

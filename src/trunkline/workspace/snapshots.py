@@ -1,8 +1,8 @@
 """How a workspace was before something changed it, and bringing that back.
 
-Owns the folder of snapshots beside the workspace, where no command reaches: taking one, choosing which stay,
-telling what bringing one back would change, and doing it. It does not own when one is taken, nor who may bring one
-back. Functions block; call them in a thread, and only while no command runs in the workspace.
+Owns the folder of snapshots beside the workspace, where no command reaches: taking one, choosing which stay, and
+which one is being brought back. It does not own how that is done (``restoring``), when one is taken, nor who may bring
+one back. Functions block; call them in a thread, and only while no command runs in the workspace.
 
 A snapshot is one file: a line of JSON about it, then the list of everything in the workspace. Contents are in
 ``objects/``, each a copy (sharing blocks where the file system can). A file whose inode, size and times are those of
@@ -30,9 +30,11 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.errors import WorkspaceError
-from trunkline.workspace.copies import copy, is_equal, open_root, open_up, readable
+from trunkline.workspace.copies import copy, open_root, readable
 from trunkline.workspace.folder import KEPT_FREE_BYTES, OpenLevel, Quota, Workspace, erase
 from trunkline.workspace.paths import system_calls
+from trunkline.workspace.restoring import Change, Restoring, told
+from trunkline.workspace.snapshot_entries import Entry, is_same, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,9 +45,6 @@ if TYPE_CHECKING:
 UNSETTLED_NS: Final = 2_000_000_000
 # Of deeper folders no snapshot is taken: nobody needs them, and looking holds a descriptor for each level.
 MAX_DEPTH: Final = 128
-# Names that are shown of each kind of change.
-SHOWN: Final = 10
-_KINDS: Final = {stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFIFO: "p"}
 _NAME: Final = re.compile(r"(\d{8})\.snapshot")
 PENDING: Final = "undo.pending"
 
@@ -61,47 +60,10 @@ class About(Struct, frozen=True):
     copied: int
 
 
-class Entry(Struct, frozen=True, array_like=True):
-    """One thing in a workspace. ``kind`` is a letter: file, directory, link or pipe."""
-
-    path: bytes
-    kind: str
-    mode: int
-    uid: int
-    gid: int
-    mtime_ns: int
-    size: int = 0
-    inode: int = 0
-    ctime_ns: int = 0  # 0: it was too young to be recognised by its times
-    names: int = 1
-    content: str = ""  # the name of its copy
-    target: bytes = b""
-
-
 class Skipped(Struct, frozen=True):
     """Why no snapshot was taken."""
 
     reason: str
-
-
-class Change(Struct, frozen=True):
-    """What bringing a snapshot back does, or did: how many names, and the first of each kind."""
-
-    brought_back: int
-    changed_back: int
-    removed: int
-    first_brought_back: tuple[str, ...]
-    first_changed_back: tuple[str, ...]
-    first_removed: tuple[str, ...]
-
-
-class _Difference(Struct):
-    """The same as paths: what is missing, what is other than it was, and what was not there."""
-
-    missing: list[Entry]
-    other: list[Entry]
-    made: list[bytes]
-    stale: list[Entry]  # folders that are as they were but for their time
 
 
 _entries: Final = msgspec.msgpack.Decoder(list[Entry])
@@ -120,6 +82,7 @@ class Snapshots:
         self._step = step
         self._objects = folder / "objects"
         self._staging = folder / "staging"
+        self._restoring = Restoring(workspace, self._objects, self._staging, step)
         self._was_too_large = False
         self._size: int | None = None
         self.skipped = ""  # why the last one was not taken
@@ -138,7 +101,7 @@ class Snapshots:
             pending = self._folder / PENDING
             number = int(pending.read_text(encoding="ascii") or "0") if pending.exists() else None
             if number and self._file(number).exists():
-                self._restore(number)
+                self._restoring.restore(self._read(number))
                 erase(self._staging)
             pending.unlink(missing_ok=True)
             self._remove_unused()
@@ -204,7 +167,7 @@ class Snapshots:
         found: list[Entry] = []
         seen: dict[int, str] = {}  # of files with several names, the copy
         for folder_fd, path, info in self._walk():
-            kind = _kind(info)
+            kind = kind_of(info)
             total += info.st_blocks * 512
             if total > largest:
                 return None, total
@@ -216,7 +179,7 @@ class Snapshots:
             elif kind == "f":
                 settled = info.st_ctime_ns if info.st_ctime_ns < began_ns - UNSETTLED_NS else 0
                 old = before.get(path)
-                content = seen.get(info.st_ino) or (old.content if old is not None and _is_same(old, info) else "")
+                content = seen.get(info.st_ino) or (old.content if old is not None and is_same(old, info) else "")
                 if not content:
                     room -= info.st_blocks * 512
                     if room < 0:
@@ -396,7 +359,7 @@ class Snapshots:
     def compare(self, number: int) -> Change:
         """What bringing this snapshot back would change."""
         with system_calls():
-            return _told(self._difference(self._read(number)))
+            return told(self._restoring.difference(self._read(number)))
 
     def restore(self, number: int) -> Change:
         """Make the workspace what it was: contents, modes, owners, links and times."""
@@ -407,186 +370,11 @@ class Snapshots:
             new.write_text(str(number), encoding="ascii")
             new.rename(pending)
             self._step("pending")
-            change = self._restore(number)
+            change = self._restoring.restore(self._read(number))
             self._step("restored")
             pending.unlink()
             erase(self._staging)
             return change
-
-    def _difference(self, entries: list[Entry]) -> _Difference:
-        wanted = {entry.path: entry for entry in entries}
-        found = _Difference([], [], [], [])
-        left = dict(wanted)
-        levels: list[tuple[OpenLevel, bytes]] = []
-        root = left.pop(b"", None)
-        info = os.fstat(self._workspace.fd)
-        if root is not None and stat.S_IMODE(info.st_mode) != root.mode:
-            found.other.append(root)
-        elif root is not None and info.st_mtime_ns != root.mtime_ns:
-            found.stale.append(root)
-        open_root(self._workspace.fd)
-        try:
-            levels.append((OpenLevel(self._workspace.fd, "."), b""))
-            while levels:
-                here, path = levels[-1]
-                entry = next(here.entries, None)
-                if entry is None:
-                    levels.pop()[0].close()
-                    continue
-                inner = path + os.fsencode(entry.name)
-                present = entry.stat(follow_symlinks=False)
-                was = left.pop(inner, None)
-                if was is None:
-                    if _kind(present) is not None:
-                        found.made.append(inner + (b"/" if stat.S_ISDIR(present.st_mode) else b""))
-                    continue
-                if self._is_other(was, here.fd, os.fsencode(entry.name), present):
-                    found.other.append(was)
-                elif was.kind == "d" and present.st_mtime_ns != was.mtime_ns:
-                    found.stale.append(was)
-                # What is below a folder that was not there goes with it.
-                if was.kind == "d" and stat.S_ISDIR(present.st_mode):
-                    levels.append((OpenLevel(here.fd, entry.name), inner + b"/"))
-        finally:
-            for level, _ in reversed(levels):
-                level.close()
-            if stat.S_IMODE(os.fstat(self._workspace.fd).st_mode) != stat.S_IMODE(info.st_mode):
-                os.fchmod(self._workspace.fd, stat.S_IMODE(info.st_mode))
-        found.missing.extend(left.values())
-        return found
-
-    def _is_other(self, was: Entry, folder_fd: int, name: bytes, info: os.stat_result) -> bool:
-        if _kind(info) != was.kind or info.st_uid != was.uid or info.st_gid != was.gid:
-            return True
-        if was.kind == "l":
-            return os.fsencode(os.readlink(name, dir_fd=folder_fd)) != was.target
-        if stat.S_IMODE(info.st_mode) != was.mode:
-            return True
-        if was.kind != "f" or _is_same(was, info):
-            return False
-        if info.st_size != was.size or info.st_mtime_ns != was.mtime_ns or info.st_nlink != was.names:
-            return True
-        with readable(folder_fd, name) as source:
-            return not is_equal(source, self._objects / was.content)
-
-    def _restore(self, number: int) -> Change:
-        entries = self._read(number)
-        for entry in entries:
-            if entry.kind == "f":
-                self._check_content(entry)
-        difference = self._difference(entries)
-        self._staging.mkdir(mode=0o700, exist_ok=True)
-        for path in difference.made:
-            self._set_aside(path.rstrip(b"/"), "")
-        for entry in difference.other:
-            if entry.path:
-                self._set_aside(entry.path, entry.kind)
-        wanted = sorted((*difference.missing, *difference.other), key=lambda entry: entry.path)
-        # All names of one file at once, so that they are names of one file again.
-        shared = {entry.inode for entry in wanted if entry.kind == "f" and entry.names > 1}
-        paths = {entry.path for entry in wanted}
-        wanted += [entry for entry in entries if entry.inode in shared and entry.path not in paths]
-        staged: dict[int, Path] = {}
-        for entry in wanted:
-            if entry.path:
-                self._step("bring")
-                self._put(entry, staged)
-        changed = [*paths, *(entry.path for entry in wanted), *(path.rstrip(b"/") for path in difference.made)]
-        touched = {path.rpartition(b"/")[0] for path in changed} | paths | {entry.path for entry in difference.stale}
-        # What is inside first: it changes the times of the folder, whose mode may then keep us out.
-        for entry in sorted(entries, key=lambda entry: entry.path, reverse=True):
-            if entry.kind == "d" and entry.path in touched:
-                self._set_folder(entry)
-        self._workspace.forget_count()
-        return _told(difference)
-
-    def _check_content(self, entry: Entry) -> None:
-        try:
-            is_whole = (self._objects / entry.content).stat().st_size == entry.size
-        except FileNotFoundError:
-            is_whole = False
-        if not is_whole:
-            raise WorkspaceError("execution", "The snapshot is damaged: a copy is missing or cut short")
-
-    def _set_aside(self, path: bytes, wanted: str) -> None:
-        """Out of the workspace, by one step however much it is; it is erased later.
-
-        Not if what is ``wanted`` in its place can be renamed over it, or is a folder as it is.
-        """
-        with self._folder_of(path) as (folder_fd, name):
-            is_folder = stat.S_ISDIR(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode)
-            if wanted and is_folder == (wanted == "d"):
-                return
-            if is_folder:
-                open_up(folder_fd, name)  # a folder that is closed to its owner cannot be moved by him
-            self._step("aside")
-            os.rename(name, self._staging / secrets.token_hex(8), src_dir_fd=folder_fd)
-
-    def _put(self, entry: Entry, staged: dict[int, Path]) -> None:
-        with self._folder_of(entry.path) as (folder_fd, name):
-            if entry.kind == "d":
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o700, dir_fd=folder_fd)
-                return
-            new = self._staging / secrets.token_hex(8)
-            if entry.kind == "l":
-                new.symlink_to(os.fsdecode(entry.target))
-                os.utime(new, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
-            elif entry.kind == "p":
-                os.mkfifo(new, 0o600)
-            elif entry.names > 1 and entry.inode in staged:
-                os.link(staged[entry.inode], new)
-            else:
-                self._bring(entry, new)
-            if os.geteuid() == 0:
-                os.chown(new, entry.uid, entry.gid, follow_symlinks=False)
-            if entry.kind != "l":
-                new.chmod(entry.mode & 0o1777)  # never setuid or setgid
-                os.utime(new, ns=(entry.mtime_ns, entry.mtime_ns))
-            if entry.kind == "f" and entry.names > 1 and entry.inode not in staged:
-                staged[entry.inode] = self._staging / secrets.token_hex(8)
-                os.link(new, staged[entry.inode])
-            self._step("put")
-            os.rename(new, name, dst_dir_fd=folder_fd)
-
-    def _bring(self, entry: Entry, new: Path) -> None:
-        source = os.open(self._objects / entry.content, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            target = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                copy(source, target)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
-
-    def _set_folder(self, entry: Entry) -> None:
-        with self._folder_of(entry.path) as (folder_fd, name):
-            place = os.open(name or b".", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
-        try:
-            path = Path(f"/proc/self/fd/{place}")
-            if os.geteuid() == 0:
-                os.chown(path, entry.uid, entry.gid)
-            os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
-            path.chmod(entry.mode & 0o1777)
-        finally:
-            os.close(place)
-
-    @contextlib.contextmanager
-    def _folder_of(self, path: bytes) -> Iterator[tuple[int, bytes]]:
-        """The folder that holds this path, open to us, and the last name of the path; never through a link."""
-        *names, last = path.split(b"/")
-        open_root(self._workspace.fd)
-        current = os.dup(self._workspace.fd)
-        try:
-            for name in names:
-                open_up(current, name)
-                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
-                os.close(current)
-                current = inner
-            yield current, last
-        finally:
-            os.close(current)
 
 
 def _least_missed(abouts: list[About], removable: list[About]) -> int | None:
@@ -617,25 +405,3 @@ def _size(place: Path) -> int:
 
 def _name(path: bytes) -> bytes:
     return path.rpartition(b"/")[2]
-
-
-def _kind(info: os.stat_result) -> str | None:
-    return _KINDS.get(stat.S_IFMT(info.st_mode))
-
-
-def _is_same(was: Entry, info: os.stat_result) -> bool:
-    """Whether a file is certainly what it was: the kernel sets the second time at every change, and nobody else can."""
-    return (
-        was.kind == "f"
-        and was.ctime_ns == info.st_ctime_ns
-        and (was.inode, was.size, was.mtime_ns) == (info.st_ino, info.st_size, info.st_mtime_ns)
-    )
-
-
-def _told(found: _Difference) -> Change:
-    def shown(paths: list[bytes]) -> tuple[str, ...]:
-        return tuple(path.decode(errors="replace") for path in sorted(paths)[:SHOWN])
-
-    missing = [entry.path + (b"/" if entry.kind == "d" else b"") for entry in found.missing]
-    other = [entry.path + (b"/" if entry.kind == "d" else b"") for entry in found.other]
-    return Change(len(missing), len(other), len(found.made), shown(missing), shown(other), shown(found.made))

@@ -13,8 +13,14 @@ from typing import Any
 
 import pytest
 
+from trunkline import key_files
+from trunkline.cli import client_files
 from trunkline.cli.mcp_clients import CLIENTS, McpClient
-from trunkline.cli.mcp_import import imported, is_secret
+from trunkline.cli.mcp_import import Found, Import, Importer
+from trunkline.cli.mcp_secrets import is_secret, masked_address, masked_words
+from trunkline.cli.terminal import CommandFailed
+from trunkline.config_file import load
+from trunkline.home import Home
 
 # No real token: only its form.
 SECRET = "ghp_" + "0123456789abcdefghij" * 2
@@ -29,11 +35,16 @@ class Person:
         self.env = {"HOME": str(folder), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
 
     def run(self, *words: str, code: int = 0) -> Any:
-        command = [sys.executable, "-m", "trunkline", "--home", str(self.home), "--json", *words]
+        return json.loads(self.told("--json", *words, code=code).stdout)
+
+    def told(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """What somebody at a terminal reads."""
+        command = [sys.executable, "-m", "trunkline", "--home", str(self.home), *words]
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == code, done.stdout + done.stderr
         assert SECRET not in done.stdout + done.stderr
-        return json.loads(done.stdout)
+        assert "Traceback" not in done.stderr
+        return done
 
     def file(self, client: str, text: str | None = None) -> Path:
         path = CLIENTS[client].file(self.env)
@@ -95,6 +106,38 @@ def test_a_file_that_cannot_be_read_stays_as_it_is(person: Person, name: str) ->
         assert person.run(verb, name, code=2)["error"]["code"] == "config.invalid"
     assert file.read_text() == "{ [ nothing"
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_what_was_written_into_the_file_since_stays_when_our_entry_goes(person: Person) -> None:
+    file = person.file("codex", '[tui]\ntheme = "dark"\n')
+    person.run("connect", "codex")
+    file.write_text(file.read_text() + '\n# about history\n\n# and more\n[history]\npersistence = "none"\n')
+    person.run("connect", "codex", "--undo")
+    after = '[tui]\ntheme = "dark"\n\n# about history\n\n# and more\n[history]\npersistence = "none"\n'
+    assert file.read_text() == after
+    file = person.file("cursor", '{"mcpServers": {\n"a": {"command": "a"} // about a\n}}')
+    person.run("connect", "cursor")
+    comma = file.read_text().rindex("}", 0, file.read_text().rindex("}}")) + 1
+    file.write_text(file.read_text()[:comma] + ', // ours\n// about b\n"b": {}' + file.read_text()[comma:])
+    person.run("connect", "cursor", "--undo")
+    assert list(CLIENTS["cursor"].servers(file.read_text())) == ["a", "b"]
+    assert all(comment in file.read_text() for comment in ("// about a", "// about b"))
+
+
+def test_an_entry_of_our_name_that_is_not_ours_or_of_another_home_is_left_alone(person: Person) -> None:
+    text = '{"mcpServers": {"trunkline": {"command": "railways", "args": ["serve"]}}}'
+    file = person.file("cursor", text)
+    for words in ((), ("--undo",)):
+        assert "is not ours" in person.run("connect", "cursor", *words, code=2)["error"]["message"]
+    assert file.read_text() == text
+    file.unlink()
+    person.run("connect", "cursor")
+    ours = file.read_text()
+    person.home = person.folder / "other home"
+    refused = person.run("connect", "cursor", "--undo", code=2)["error"]["message"]
+    assert f"--undo --home {person.folder / 'trunkline'}" in refused
+    assert file.read_text() == ours
+    assert person.run("connect", "cursor")["changed"] is True, "another exchange may take its place"
 
 
 def test_an_inline_table_of_codex_is_left_to_its_owner(person: Person) -> None:
@@ -187,19 +230,245 @@ def test_the_servers_of_a_client_become_ours_without_a_secret_in_the_file(person
     assert person.run("import", name)["servers"] == []
 
 
+def imported(servers: dict[str, dict[str, Any]], folder: Path, **environ: str) -> Import:
+    importer = Importer(environ, folder, folder / "exchange")
+    return importer.servers([Found(name, entry) for name, entry in servers.items()], ())
+
+
 def test_what_a_client_asks_its_person_for_is_named_to_him(tmp_path: Path) -> None:
     servers = {"x": {"command": "x", "env": {"API_KEY": "${input:api-key}", "URL": "http://${HOST}/x"}}}
-    (one,) = imported(servers, (), tmp_path)
+    (one,) = imported(servers, tmp_path).servers
     assert one.table["env"] == {"API_KEY": "env:API_KEY", "URL": f"file:{tmp_path}/x.URL"}
     assert len(one.remarks) == 2
+    assert one.secrets == {}, "a value that is not known is not written"
 
 
-def test_secrets_among_arguments_are_remarked_on(tmp_path: Path) -> None:
-    for words in (["--token", SECRET], [f"--api-key={SECRET}"]):
-        (one,) = imported({"x": {"command": "x", "args": words}}, (), tmp_path)
-        assert any("secret among its arguments" in remark for remark in one.remarks)
-    (one,) = imported({"x": {"command": "x", "args": ["-y", "@scope/server-filesystem", "/a"]}}, (), tmp_path)
-    assert one.remarks == []
+def test_each_secret_among_arguments_and_addresses_is_remarked_on_and_none_is_shown(tmp_path: Path) -> None:
+    address = "postgresql://admin:correct-horse@db/x"
+    words = ["-y", "@scope/server-filesystem", "--api-key", "correct-horse", address, f"--x={SECRET}", "/a", "-v"]
+    words += ["--header", "Authorization: Bearer correct-horse", "-e", "DB_PASSWORD=correct-horse"]
+    entries: dict[str, dict[str, Any]] = {
+        "here": {"command": "npx", "args": words, "env": {"NAME": "correct-horse"}},
+        "there": {"url": "https://a.example/s/0a1B2c3D4e5F6g7H8i9J/mcp?key=correct-horse&correct-horse"},
+    }
+    here, there = imported(entries, tmp_path).servers
+    assert [remark.partition(" (")[0] for remark in here.remarks] == [f"argument {at}" for at in (4, 5, 6, 10, 12)]
+    assert len(there.remarks) == 1
+    for one in (here, there):
+        text = one.shown + "".join(one.remarks)
+        assert not any(secret in text for secret in (SECRET, "correct-horse", "0a1B2c3D4e5F6g7H8i9J"))
+    assert '"@scope/server-filesystem", "--api-key", "[masked]"' in here.shown
+    assert "https://a.example/s/[masked]/mcp?key=[masked]&[masked]" in there.shown
+
+
+def test_ordinary_words_are_shown_as_they_are() -> None:
+    words = ["npx", "-y", "@modelcontextprotocol/server-filesystem@2025.11.25", "/home/me/some/long/path/to/Folder1"]
+    assert masked_words(words) == words
+    assert masked_address("https://mcp.example.com/v1/mcp") == "https://mcp.example.com/v1/mcp"
+
+
+def test_what_people_read_of_an_import_has_no_value_of_env_or_arguments(person: Person) -> None:
+    entry = {"command": "x", "args": ["--password", "correct-horse"], "env": {"ANIMAL": "other-horse"}}
+    person.file("cursor", json.dumps({"mcpServers": {"x": entry}}))
+    for words in (("--dry-run",), ()):
+        done = person.told("import", "cursor", *words)
+        assert "horse" not in done.stdout + done.stderr
+        assert "argument 2 ([masked]) may be a secret" in done.stdout
+        assert "untrusted = false" in done.stdout
+
+
+def test_a_dry_run_of_connect_shows_our_entry_and_nothing_of_others(person: Person) -> None:
+    others = {"x": {"command": "x", "env": {"GITHUB_TOKEN": "correct-horse"}}}
+    ours = {"command": "old", "args": ["--home", str(person.home), "mcp", "--as", "x"], "env": {"A": "correct-horse"}}
+    for text in (
+        json.dumps({"mcpServers": others}),
+        json.dumps({"mcpServers": {**others, "trunkline": ours}}, indent=1),
+    ):
+        person.file("cursor", text)
+        for words in ((), ("--undo",)):
+            assert "correct-horse" not in person.told("connect", "cursor", "--dry-run", *words).stdout
+        assert '+  "command"' in person.told("connect", "cursor", "--dry-run").stdout
+
+
+def test_a_server_with_which_the_exchange_would_not_start_is_left_out_and_named(person: Person) -> None:
+    servers = {
+        "intranet": {"url": "http://intranet.example/mcp"},
+        "half": {"command": "x", "env": {"K": "\ud800"}},
+        "good": {"command": "x"},
+    }
+    person.file("cursor", json.dumps({"mcpServers": servers}))
+    done = person.run("import", "cursor")
+    assert [one["id"] for one in done["servers"]] == ["good"]
+    reasons = {one["id"]: one["reason"] for one in done["left_out"]}
+    assert reasons["intranet"].startswith("url: expected https://")
+    assert reasons["half"] == "it has a character that is half of one"
+    config = load(Home(person.home), None, {})
+    assert [server.id for server in config.mcp_servers] == ["good"]
+    assert "intranet is left out: url: expected https://" in person.told("import", "cursor").stdout
+
+
+def test_a_write_that_fails_leaves_nothing_behind(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = person.file("cursor", "before")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(CommandFailed, match="half of one"):
+        client_files.write(file, "\ud800")
+    for name in ("fsync", "replace"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, fail)
+            with pytest.raises(CommandFailed, match="No space left"):
+                client_files.write(file, "after")
+            with pytest.raises(OSError, match="No space left"):
+                key_files.write_private(file.with_name("key"), b"x")
+    assert {path.name: path.read_text() for path in file.parent.iterdir()} == {file.name: "before"}
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o644, 0o600), (0o400, 0o400)])
+def test_a_copy_is_for_its_owner_from_its_first_moment(
+    person: Person, monkeypatch: pytest.MonkeyPatch, mode: int, expected: int
+) -> None:
+    file = person.file("cursor", "before")
+    file.chmod(mode)
+    opened: list[int] = []
+    real_open = os.open
+
+    def note_mode(path: Any, flags: int, mode: int = 0o777, **more: Any) -> int:
+        opened.append(mode)
+        return real_open(path, flags, mode, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", note_mode)
+        backup = client_files.write(file, "after")
+    assert backup is not None
+    assert (backup.read_text(), stat.S_IMODE(backup.stat().st_mode)) == ("before", expected)
+    assert opened == [expected, expected]
+    assert stat.S_IMODE(file.stat().st_mode) == mode
+
+
+def test_servers_of_single_projects_come_over_with_their_folder(person: Person) -> None:
+    (person.folder / "work").mkdir()
+    text = json.dumps(
+        {
+            "mcpServers": {"a": {"command": "one"}},
+            "projects": {
+                str(person.folder / "work"): {
+                    "mcpServers": {"a": {"command": "two"}, "b": {"command": "one"}, "c": {"command": "c"}},
+                    "disabledMcpServers": ["c"],
+                },
+                "/nothing": {"history": []},
+            },
+        }
+    )
+    person.file("claude-code", text)
+    done = person.run("import", "claude-code")
+    tables = tomllib.loads((person.home / "trunkline.toml").read_text())["mcp"]
+    assert tables == [
+        {"id": "a", "command": ["one"]},
+        {"id": "a-2", "command": ["two"], "cwd": str(person.folder / "work")},
+    ], "an entry that is the same is there once"
+    assert "only in the client" in done["servers"][1]["remarks"][0]
+    assert done["left_out"] == [{"id": "c", "reason": "is turned off in the client"}]
+    assert person.run("import", "claude-code")["servers"] == []
+
+
+def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
+    entries: dict[str, dict[str, Any]] = {
+        "a": {"command": "x", "envFile": ".env", "alwaysAllow": ["t"]},
+        "b": {"command": "x", "args": ["${workspaceFolder}/x"], "cwd": "${workspaceFolder}"},
+        "c": {"command": "x", "disabled": True},
+        "d": {"url": "https://x.example/mcp", "enabled": False},
+        "e": {"nothing": 1},
+    }
+    found = imported(entries, tmp_path)
+    a, b = found.servers
+    assert any("(envFile)" in remark and "`env`" in remark for remark in a.remarks)
+    assert any(remark.endswith("left out: alwaysAllow") for remark in a.remarks)
+    assert [remark.partition(" has")[0] for remark in b.remarks] == ["argument 1", "cwd"]
+    assert "cwd" not in b.table
+    assert [name for name, _ in found.left_out] == ["c", "d", "e"]
+
+
+def test_a_server_for_files_may_write_where_it_could(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (tmp_path / "exchange").mkdir()
+    words = ["-y", "server-filesystem", str(data), str(tmp_path), str(tmp_path / "none")]
+    files, other = imported(
+        {"files": {"command": "npx", "args": words}, "other": {"command": "x", "args": [str(data)]}}, tmp_path
+    ).servers
+    assert files.table["write"] == [str(data)]
+    assert any(f"cannot write to {tmp_path}," in remark for remark in files.remarks)
+    assert "write" not in other.table
+    assert other.remarks == [f'only reads in {data}: add write = ["{data}"] if it should write there']
+
+
+def test_variables_are_put_in_where_they_are_no_secrets(tmp_path: Path) -> None:
+    entry = {
+        "command": "${HOME}/bin/x",
+        "args": ["${userHome}/notes", "${TOKEN}"],
+        "env": {
+            "NOTES_DIR": "${HOME}/notes",
+            "MODE": "${MODE:-fast}",
+            "AUTH": "Bearer ${TOKEN}",
+            "LOST": "${NONE}/x",
+            "ALL": "${TOKEN}",
+        },
+    }
+    (one,) = imported({"x": entry}, tmp_path, HOME="/h", TOKEN="correct-horse").servers
+    assert one.table["command"] == ["/h/bin/x", "/h/notes", "${TOKEN}"]
+    assert one.table["env"] == {
+        "NOTES_DIR": "/h/notes",
+        "MODE": "fast",
+        "AUTH": f"file:{tmp_path}/x.AUTH",
+        "LOST": f"file:{tmp_path}/x.LOST",
+        "ALL": "env:TOKEN",
+    }
+    assert one.secrets == {tmp_path / "x.AUTH": "Bearer correct-horse"}
+    assert [remark.partition(" ")[0] for remark in one.remarks] == ["argument", "AUTH", "LOST"]
+
+
+def test_two_secrets_never_share_a_file(tmp_path: Path) -> None:
+    entries: dict[str, dict[str, Any]] = {
+        "a": {"url": "https://a.example/", "headers": {"X!Token": "one", "X#Token": "two", "b.Token": "three"}},
+        "a.b": {"url": "https://b.example/", "headers": {"Token": "four"}},
+    }
+    found = imported(entries, tmp_path).servers
+    assert sorted(secret for one in found for secret in one.secrets.values()) == ["four", "one", "three", "two"]
+    assert len({path for one in found for path in one.secrets}) == 4
+
+
+def test_what_reads_like_a_reference_is_no_way_to_files_of_others(tmp_path: Path) -> None:
+    (one,) = imported({"x": {"command": "x", "env": {"A": "file:/etc/shadow"}}}, tmp_path).servers
+    assert one.table["env"] == {"A": f"file:{tmp_path}/x.A"}
+    assert list(one.secrets.values()) == ["file:/etc/shadow"]
+
+
+@pytest.mark.parametrize("token", ["", "correct-horse"])
+def test_a_token_in_a_variable_becomes_a_header(tmp_path: Path, token: str) -> None:
+    entry = {
+        "url": "https://x.example/mcp",
+        "bearer_token_env_var": "TOKEN",
+        "env_http_headers": {"X-Team": "TEAM"},
+    }
+    (one,) = imported({"x": entry}, tmp_path, TOKEN=token).servers
+    file = tmp_path / "x.Authorization"
+    assert one.table["headers"] == {"X-Team": "env:TEAM", "Authorization": f"file:{file}"}
+    assert one.secrets == ({file: f"Bearer {token}"} if token else {})
+    assert str(file) in one.remarks[0]
+
+
+def test_what_is_not_there_is_said_to_be_so(person: Person) -> None:
+    assert "settings.json does not exist." in person.told("import", "gemini").stdout
+    assert "mcp.json does not exist: nothing to undo." in person.told("connect", "vscode", "--undo").stdout
+    person.file("vscode", "{}")
+    assert "does not know this exchange: nothing to undo." in person.told("connect", "vscode", "--undo").stdout
+    person.file("cursor", json.dumps({"mcpServers": {"x": {"command": "x", "env": {"TOKEN": SECRET}}}}))
+    assert "would go to" in person.told("import", "cursor", "--dry-run").stdout
+    done = person.told("import", "cursor")
+    assert "may be a secret is in" in done.stdout
+    assert "they are mounted by trunkline up" in done.stderr
 
 
 @pytest.mark.parametrize(

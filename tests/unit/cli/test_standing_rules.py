@@ -10,6 +10,7 @@ import pytest
 
 from tests.running import running as running_exchange
 from tests.unit.cli.conftest import Running, trunkline
+from trunkline import standing_rules
 from trunkline.cli.client import ExchangeClient
 from trunkline.home import Home
 from trunkline.standing_rules import NoStandingRule, StandingRule, rule_for
@@ -57,7 +58,7 @@ def test_what_is_allowed_from_now_on_is_this_tool_to_this_caller_and_not_for_str
 def test_what_has_to_be_asked_each_time_has_no_standing_rule(running: Running, change: dict[str, str]) -> None:
     exchange = ExchangeClient(Home(running.home))
     question = exchange.get(f"/v1/approvals/{running.exchange.approval_id}")
-    with pytest.raises(NoStandingRule, match="by itself"):
+    with pytest.raises(NoStandingRule, match=r"by itself|--also-untrusted"):
         rule_for({**question, **change}, exchange.get("/v1/policy")["rules"], lambda _caller: {})
 
 
@@ -137,3 +138,56 @@ command = ["python", "agent.py"]
         assert exchange.request("POST", path, {"rule": shown})[1]["call_id"] == asked["call_id"]
         assert exchange.wait_entry("call.settled", call_id=asked["call_id"])["status"] == "succeeded"
         assert exchange.request("GET", path)[0] == 404
+
+
+def test_a_person_who_wants_that_allows_it_also_after_what_strangers_wrote(short_path: Path) -> None:
+    config = """
+[ossa]
+listen = ""
+
+[[agent]]
+id = "com.a"
+command = ["python", "agent.py"]
+reads_untrusted = true
+"""
+    home = short_path / "home"
+    home.mkdir(mode=0o700)
+    agent = "from trunkline import Agent\na = Agent('com.a')\n@a.tool()\ndef write(): return {}\na.run()\n"
+    (home / "agent.py").write_text(agent)
+    with running_exchange(home, config) as exchange:
+        exchange.wait_tool("com.a/write")
+        told = trunkline("--home", str(home), "token", "new", "http", "--agent", "bob")
+
+        def call() -> dict[str, Any]:
+            made: dict[str, Any] = exchange.request("POST", "/v1/calls", WRITE, token=told.out.strip())[1]
+            return made
+
+        def approve(made: dict[str, Any], *words: str) -> Any:
+            return trunkline("--home", str(home), "approve", made["approval_id"], "--always", *words, "--yes")
+
+        first = call()
+        assert approve(first).code == 0
+        exchange.wait_entry("call.settled", call_id=first["call_id"])
+        # The tool's own result is what strangers wrote: from here on every call would be asked about.
+        second = call()
+        refused = approve(second)
+        assert refused.code != 0
+        assert f"approve {second['approval_id']} --always --also-untrusted" in refused.err
+        path = f"/v1/approvals/{second['approval_id']}/rule"
+        assert exchange.request("GET", path)[0] == 409
+        shown = exchange.request("GET", f"{path}?also_untrusted=true")[1]["rule"]
+        assert exchange.request("POST", path, {"rule": shown})[0] == 409, "it has to be said that it is meant"
+        done = approve(second, "--also-untrusted")
+        assert done.code == 0, done.err
+        assert "strangers wrote" in done.err, "what is agreed to is shown"
+        assert shown in exchange.config_file.read_text()
+        exchange.wait_entry("call.settled", call_id=second["call_id"])
+        assert call()["status"] == "succeeded"
+        other = {"caller": "http:eve", "tool_id": "com.a/write"}
+        assert exchange.request("POST", "/v1/policy/check", other)[1]["decision"] == "ask", "nobody else is meant"
+
+
+def test_the_way_out_for_a_mounted_server_is_named() -> None:
+    question = {"subject": "call", "rule": "r", "asked_by": "mcp:c", "tool_id": "mcp.files/list", "approval_id": "a1"}
+    with pytest.raises(NoStandingRule, match="untrusted = false in its"):
+        standing_rules.rule_for(question, [{"id": "r", "when": "untrusted"}], lambda _: {})

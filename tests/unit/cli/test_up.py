@@ -46,6 +46,16 @@ def test_an_exchange_in_the_background_is_ready_when_the_command_returns_and_dow
     assert (home / "exchange.log").read_text().endswith("stopped\n")
 
 
+def test_its_agents_can_be_called_when_the_command_returns(home: Path) -> None:
+    config = home / "trunkline.toml"
+    tool = "@a.tool()\ndef x(): return {}\n"
+    slow = f"import time\ntime.sleep(0.5)\nfrom trunkline import Agent\na = Agent('com.a')\n{tool}a.run()\n"
+    (home / "agent.py").write_text(slow)
+    config.write_text(f'{config.read_text()}\n[[agent]]\nid = "com.a"\ncommand = ["python", "agent.py"]\n')
+    assert detached(home).code == 0
+    assert trunkline("call", "com.a/x", "--home", str(home)).code == 0
+
+
 def test_for_a_program_both_say_what_they_did_as_json(home: Path) -> None:
     started = detached(home, "--json")
     assert started.json["http"].startswith("http://127.0.0.1:")

@@ -72,7 +72,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "ossa": f"{ALONE} tests/fuzz/ossa.py",
         "nostr": f"{ALONE} tests/fuzz/nostr.py and tests/fuzz/market.py",
         "jobs": f"{ALONE} tests/fuzz/jobs.py",
-        "pylon": f"{ALONE} tests/unit/edges/pusher/test_session.py",
+        "pylon": f"{ALONE} tests/fuzz/pylon.py",
     },
     "tests/fuzz/failing.py: DRIVES": {
         "console": PAGES,
@@ -105,40 +105,30 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "trunkline/testing/edges.py": {
         "mcp": "its sessions are tried in tests/unit/edges/mcp",
-        "mounts": "it starts processes; its conversations are tried in tests/unit/edges/mounts",
+        "mounts": "seeded stories of its own, in tests/simulation/test_mounts_story.py",
         "console": PAGES,
-        "nostr": "seeded stories of its own, in tests/simulation/test_nostr_story.py and test_nostr_market.py",
         "pylon": "it starts processes; its conversations are values, tried by seeds in tests/unit/edges/pylon",
-        "jobs": "the work is done in processes",
         "trunkline": "events are simulated by trunkline/testing/topics.py, without their HTTP door",
     },
     "tests/attack": {
-        "mounts": "what a server may say is fuzzed in tests/fuzz/mounts.py",
         "http": "its callers and tokens are those of tests/attack/policy.py and tests/attack/test_tokens.py",
         "opensentience": "its callers and tokens are those of tests/attack/policy.py and tests/attack/test_claims.py",
         "space": "what commands reach is tried in tests/attack/sandbox",
         "jobs": "its commands run in the sandbox of tests/attack/sandbox; who may have what, in tests/unit/edges/jobs",
     },
     "tools/soak.py: JOBS": {
-        "mounts": f"{ALONE} tests/fuzz/mounts.py, in make test",
-        "console": PAGES,
         "http": "the jobs `fuzz` and `routes` are about it",
         "jobs": "tests/fuzz/jobs.py takes the time of a worker for each case",
-        "pylon": "its fuzzing is Hypothesis's, in tests/unit/edges/pylon",
         "trunkline": "the job `lossy` publishes events",
     },
     "bench/__main__.py: SECTIONS": {
-        "mcp": "nothing is measured of it yet",
-        "mounts": "the time of a call is the server's",
-        "console": "measured by bench/pages.py",
+        "mcp": "the section `mounts` measures both: bench/mounts.py",
         "trunkline": "part of the section `pieces`: bench/topics.py",
-        "nostr": "the time of a job is the relay's and the work's",
         "pylon": "the time of a request is codex's",
         "jobs": "the time of a job is the work's",
     },
     "docs/edges.md: ids": {
-        "console": PAGES,
-        "mounts": "names of its tools are those of all: the rows of `all`",
+        "mounts": "its rows are those of `mcp`, and names of its tools those of all",
     },
 }
 

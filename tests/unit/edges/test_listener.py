@@ -24,9 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.types import Scope, Send
 
 from tests.unit.edges.web import BOUND_S, CLOSE, JSON, Pages, Server, wait_until
-from trunkline.edges import listener, patience
+from trunkline.edges import listener, log_lines, patience
 from trunkline.edges.edge import EdgeOff
 from trunkline.edges.listener import Address, WebListener
+from trunkline.edges.request_scope import ANSWER
 from trunkline.edges.tls import server_context
 from trunkline.errors import ConfigError
 
@@ -42,7 +43,7 @@ async def test_nothing_of_an_answered_request_is_left_to_the_collector() -> None
 
     async def app(scope: Scope, receive: Any, _: Send) -> None:
         cycles.append(ref(receive.__self__))
-        scope["extensions"][listener.ANSWER](200, b"{}")
+        scope["extensions"][ANSWER](200, b"{}")
 
     serving = WebListener(app, Address("127.0.0.1", 0, "test"))
     await serving.start()
@@ -313,23 +314,23 @@ def test_a_request_that_the_end_of_the_exchange_canceled_is_no_defect() -> None:
 
 
 def test_of_many_lines_in_a_minute_only_some_are_written() -> None:
-    few = listener.FewLines()
+    few = log_lines.FewLines()
 
     def written(at: float) -> bool:
         record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "x", (), None)
         record.created = at
         return few.filter(record)
 
-    assert [written(1000 + n / 100) for n in range(500)].count(True) == listener.LOG_LINES_A_MINUTE
+    assert [written(1000 + n / 100) for n in range(500)].count(True) == log_lines.LOG_LINES_A_MINUTE
     assert written(1061)
     assert written(5), "a clock that was set back is no reason to be silent"
 
 
 async def test_a_peer_that_finds_a_defect_cannot_fill_the_log(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("uvicorn.error")
-    for _ in range(3 * listener.LOG_LINES_A_MINUTE):
+    for _ in range(3 * log_lines.LOG_LINES_A_MINUTE):
         log.error("a defect")
-    assert len(caplog.records) == listener.LOG_LINES_A_MINUTE
+    assert len(caplog.records) == log_lines.LOG_LINES_A_MINUTE
     await server.listener.stop()
     log.error("after the listener")
     assert caplog.records[-1].message == "after the listener"

@@ -16,7 +16,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from trunkline.edges.answers import application, json_answer
 from trunkline.edges.bodies import read_body
-from trunkline.edges.listener import ANSWER, Address, Connections, WebListener, when_closed, when_lost
+from trunkline.edges.listener import Address, Connections, WebListener
+from trunkline.edges.request_scope import ANSWER, when_closed, when_lost
 from trunkline.testing.memory import MemoryExchange
 
 BOUND_S = 5

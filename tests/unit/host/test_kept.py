@@ -123,6 +123,15 @@ async def test_it_is_given_no_token_and_no_socket(keeping: Keeping) -> None:
     assert b"OPENSENTIENCE_SOCKET" not in owner.said
 
 
+async def test_its_path_is_that_of_whoever_started_the_exchange(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    await keeping.start()
+    owner = keeping.keep("env; cat")
+    await owner.until(lambda: b"\nPATH=/usr/bin:/bin\n" in b"\n" + owner.said)
+
+
 async def test_one_that_hangs_is_ended_and_started_again(keeping: Keeping) -> None:
     await keeping.start()
     owner = keeping.keep("cat")

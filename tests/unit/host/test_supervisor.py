@@ -260,8 +260,9 @@ UNUSABLE: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.parametrize("what", UNUSABLE)
 async def test_a_reload_says_which_agent_cannot_start_and_why_and_starts_the_others(
-    host: Host, tmp_path: Path, what: str
+    host: Host, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(restart, "FIRST_WAIT_S", 0.01)
     terms, reason = UNUSABLE[what]
     await host.start()
     broken = msgspec.structs.replace(sleeping("a", tmp_path), **terms)
@@ -889,7 +890,8 @@ async def test_an_agent_that_is_stopped_by_a_signal_is_ended_and_started_again(
     hanging: tuple[Host, SlowClock], tmp_path: Path
 ) -> None:
     host, clock = hanging
-    await host.start(sleeping("a", tmp_path))
+    # It hears no request to end.
+    await host.start(sleeping("a", tmp_path, stop_grace_s=0.2))
     first = await host.pid("a")
     host.supervisor.look({"a"})
     os.kill(first, signal.SIGSTOP)

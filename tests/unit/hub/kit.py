@@ -22,7 +22,7 @@ from trunkline.canonical import canonical
 from trunkline.hub import invariants, views
 from trunkline.hub.hub import Hub
 from trunkline.hub.idempotency import KEY_LIFE_MS
-from trunkline.hub.state import TAINT_MS, State
+from trunkline.hub.state import State
 from trunkline.model import (
     OPERATOR,
     Decision,
@@ -43,6 +43,7 @@ from trunkline.model import (
     Status,
     ToolDefinition,
 )
+from trunkline.testing.ending import labels
 
 E = TypeVar("E", bound=entries.Entry)
 
@@ -646,6 +647,5 @@ def dump(state: State, now: Now) -> dict[str, object]:
         "grants": state.grants,
         "processes": {key: [step.n for step in steps] for key, steps in state.processes.items()},
         "pins": state.pins,
-        "tainted": {name: mark for name, mark in state.tainted.items() if mark[1] + TAINT_MS > now.ms},
-        "tainted agents": {name: mark for name, mark in state.tainted_agents.items() if mark[1] + TAINT_MS > now.ms},
+        **labels(state, now.ms),
     }

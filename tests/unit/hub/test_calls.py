@@ -315,6 +315,16 @@ def test_what_a_call_shows_reaches_its_waiters_and_its_end_is_kept(kit: Kit) -> 
     assert stream.tail == "x" * (TAIL_BYTES - HALF_SECRET_BYTES)
 
 
+def test_what_a_call_shows_that_nobody_waits_for_is_said_once_for_those_who_look_on(kit: Kit) -> None:
+    attached(kit, "x")
+    asked = kit.call("com.a/x", key="k")
+    kit.feed(events.CallerLeft(asked.session, asked.ref))
+    kit.show(asked, 1, "nobody waits")
+    assert [(p.session, p.ref, p.call_id, p.seq) for p in kit.progress] == [(0, "", asked.call_id, 1)]
+    kit.finish(asked, {})
+    assert kit.answers == {}
+
+
 def test_the_numbers_of_what_a_call_shows_go_on_when_it_is_sent_again(kit: Kit) -> None:
     kit.attach("com.a", tool("com.a/read", side_effects=False))
     asked = kit.call("com.a/read")

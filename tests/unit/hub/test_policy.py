@@ -340,3 +340,21 @@ def test_a_chain_is_let_through_only_if_the_input_is_allowed_to_everybody_in_it(
     inner = Principal("opensentience:com.b")
     assert kit.call("com.a/x", {"n": 11}, by=inner, causation_id=outer.call_id).code == "policy.denied"
     assert len(kit.call("com.a/x", {"n": 10}, by=inner, causation_id=outer.call_id).deliveries) == 1
+
+
+@pytest.mark.parametrize(
+    ("decisions", "rule"),
+    [
+        (("allow", "allow", "allow"), "rule-3"),
+        (("allow", "ask", "ask"), "rule-2"),
+        (("ask", "allow", "allow"), "rule-1"),
+        (("ask", "deny", "deny"), "rule-2"),
+    ],
+)
+def test_the_rule_that_is_named_is_the_first_that_hinders_a_chain_or_the_one_for_who_calls(
+    decisions: tuple[str, ...], rule: str
+) -> None:
+    callers = ("operator", "http:guest", "opensentience:com.a")
+    policy = rules(*((caller, "*", decision) for caller, decision in zip(callers, decisions, strict=True)))
+    verdict = judge(policy, callers, tool("com.b/x"), circumstances=frozenset(), permissions=lambda _: ())
+    assert verdict.rule == rule

@@ -233,3 +233,23 @@ def test_the_dump_tells_states_apart(kit: Kit) -> None:
     before = dump(kit.state, kit.now)
     kit.call("com.a/x", by=BOSS)
     assert dump(kit.state, kit.now) != before
+
+
+# Of a state: what a comparison of two of them looks at, under whichever name, and what it need not look at.
+COMPARED = {
+    "last", "calls", "by_number", "keys", "questions", "directives", "subscriptions", "owed", "tokens", "revoked",
+    "grants", "processes", "pins", "tainted", "tainted_agents", "_tainted_by", "_forgotten", "jumps",
+}  # fmt: skip
+NOT_COMPARED = {
+    # Outcomes are read from the record when they are asked for, and how far the disk is nobody folds.
+    "recent", "_recent_bytes", "stored",
+    # When the clock was last looked at.
+    "last_at",
+    # One function for each kind of entry.
+    "_appliers",
+}  # fmt: skip
+
+
+def test_whatever_a_state_holds_is_compared_after_each_fold_or_said_not_to_be() -> None:
+    assert set(vars(State())) == COMPARED | NOT_COMPARED
+    assert not COMPARED & NOT_COMPARED

@@ -10,22 +10,15 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from tests.unit.edges.topics.kit import Listening
-from trunkline.edges.topics.edge import TOPICS
+from tests.unit.edges.topics.kit import Listening, running
 from trunkline.entries import EventDropped, EventPublished, EventTaken, TopicUnsubscribed
 from trunkline.hub import topics
 from trunkline.model import Decision, Policy, Principal, Rule
-from trunkline.testing.memory import ALLOW_ALL, MemoryExchange
+from trunkline.testing.memory import MemoryExchange
 
 ALICE, BOB, CAROL = Principal("ossa:alice"), Principal("http:bob"), Principal("http:carol")
 WORD = "Alice Lidell 1865"
 BESIDE = Raw(b'{"x":{"for":"%b"}}' % WORD.encode())
-
-
-async def running(policy: Policy = ALLOW_ALL) -> MemoryExchange:
-    exchange = MemoryExchange(policy, edges=(TOPICS,))
-    await exchange.edges.start()
-    return exchange
 
 
 @pytest.fixture

@@ -25,11 +25,12 @@ from trunkline.ledger import blobs as blobs_module
 from trunkline.ledger import ledger as ledger_module
 from trunkline.ledger import store
 from trunkline.ledger.blobs import SentBlobs
+from trunkline.ledger.commit_group import CommitGroup, packed
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.verify import verify
-from trunkline.ledger.writer import INLINE_BODY_BYTES, CommitGroup, Writer, packed
+from trunkline.ledger.writer import INLINE_BODY_BYTES, Writer
 from trunkline.model import INLINE_OUTPUT_BYTES
 
 SIZE = INLINE_BODY_BYTES + 1000

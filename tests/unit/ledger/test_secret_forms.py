@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.ledger.secret_examples import NAMED, OTHERS, RESTS, ordinary_texts
 from trunkline.ledger.masking import Masker
-from trunkline.ledger.secret_forms import FORMS, ISSUERS_WITHOUT_FORM, SecretForm
+from trunkline.ledger.secret_forms import FORMS, ISSUERS_WITHOUT_FORM
 
 MASKER = Masker()
 # Each beginning of each form, with what follows the first beginning of that form.
@@ -40,24 +40,29 @@ def test_each_form_has_a_made_up_example_and_says_where_it_is_published() -> Non
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(("form", "begin", "secret"), SECRETS, ids=[begin for _, begin, _ in SECRETS])
-def test_a_secret_of_a_published_form_is_masked(form: SecretForm, begin: str, secret: str, place: str) -> None:
-    assert is_hidden(PLACES[place](secret), secret)
+def test_a_secret_of_a_published_form_is_masked(place: str) -> None:
+    assert [begin for _, begin, secret in SECRETS if not is_hidden(PLACES[place](secret), secret)] == []
 
 
-@pytest.mark.parametrize("lead", ["", "u", "user:"])
-@pytest.mark.parametrize(("form", "begin", "secret"), SECRETS, ids=[begin for _, begin, _ in SECRETS])
-def test_it_is_masked_in_base64_too(form: SecretForm, begin: str, secret: str, lead: str) -> None:
-    if len(begin) < 3:
-        pytest.skip("two characters are in every picture")
+def is_hidden_encoded(secret: str, lead: str) -> bool:
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         code = encode((lead + secret).encode()).decode()
         masked = MASKER.mask(json.dumps({"note": f"see {code} there"}).encode())
-        left = re.sub(rb"\[masked:[a-z-]+\]", b"", masked)
-        assert b"[masked:" in masked
-        # Of the secret no more is left than its first characters or its last one.
-        assert len(left) < len('{"note": "see  there"}') + len(encode(lead.encode())) + 4
         json.loads(masked)
+        left = re.sub(rb"\[masked:[a-z-]+\]", b"", masked)
+        # Of the secret no more is left than its first characters or its last one.
+        most = len('{"note": "see  there"}') + len(encode(lead.encode())) + 4
+        if b"[masked:" not in masked or len(left) >= most:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("lead", ["", "u", "user:"])
+def test_it_is_masked_in_base64_too(lead: str) -> None:
+    # Two characters are in every picture.
+    long = [(begin, secret) for _, begin, secret in SECRETS if len(begin) >= 3]
+    assert len(long) > 150
+    assert [begin for begin, secret in long if not is_hidden_encoded(secret, lead)] == []
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -27,6 +27,7 @@ from tests.unit.ledger.masking_examples import OURS
 from trunkline.entries import AnyEntry, CallAccepted, CallSettled, QuestionOpened, ToolPinned, decode, encode
 from trunkline.errors import InvariantBroken, LedgerError, LedgerFailed, LedgerFull
 from trunkline.ledger import store, writer
+from trunkline.ledger.commit_group import CommitGroup, packed
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.verify import verify
@@ -516,10 +517,10 @@ def test_a_long_look_does_not_stop_the_writing(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_group_is_made_of_plain_values() -> None:
-    group = writer.CommitGroup(1, AT, [1, 2], {2: (1, 7)}, [1, 2], [("k", 1)], [("c", 1)], [("1", 2)], (1, 0, b"[]"),
+    group = CommitGroup(1, AT, [1, 2], {2: (1, 7)}, [1, 2], [("k", 1)], [("c", 1)], [("1", 2)], (1, 0, b"[]"),
                          (3, 2, [1]), [7], [6])  # fmt: skip
-    payload = writer.packed(group, [b"x", b"yz"])
-    assert writer.CommitGroup(*marshal.loads(payload)) == group  # noqa: S302
+    payload = packed(group, [b"x", b"yz"])
+    assert CommitGroup(*marshal.loads(payload)) == group  # noqa: S302
     assert payload.endswith(b"xyz")
 
 

@@ -18,7 +18,9 @@ from tests.unit.ledger.made import accepted, settled
 from tests.unit.money.cashu.toy_mint import PAYEE, PAYEE_SECRET, URL, ToyMint, released
 from tests.unit.money.onchain.chain import Chain, transaction
 from trunkline.canonical import openagents_hash
+from trunkline.entries import AnyEntry
 from trunkline.jobs.tool_schemas import schema_id_of
+from trunkline.money import bolt11, lightning
 from trunkline.money.bech32 import encoded, to_words
 from trunkline.money.cashu import proof as cashu
 from trunkline.money.cashu.keysets import Keyset, second_version_id
@@ -28,6 +30,7 @@ from trunkline.money.cashu.tokens import Token, write_token
 from trunkline.money.onchain import proof as onchain
 from trunkline.money.onchain.scripts import job_script
 from trunkline.money.rail import Due, PaymentProof
+from trunkline.money.receipts import receipt_id_of
 from trunkline.trajectory.build import Origin, Recorded, lines
 from trunkline.trajectory.check import check
 
@@ -94,6 +97,20 @@ def onchain_paid(amount: int = 13, script: bytes = b"", *, request: str = "", as
     return Paid(PaymentProof(onchain.TYPE, chain.txid), due)
 
 
+def lightning_paid(preimage: str = "00" * 32, *, names: str = JOB_HASH, job_hash: str = JOB_HASH) -> Paid:
+    """Thirteen satoshis over Lightning, by an invoice whose description is ``names``."""
+    paid_hash = lightning.payment_hash_of(preimage)
+    invoice = bolt11.written(b"\x07" * 32, 13_000, paid_hash, names, 1_700_000_000, 600)
+    evidence = signed_event([["amount", "13000", invoice]]).decode()
+    due = Due(13_000, NPUB, lightning.ASSET, invoice, job_hash, evidence)
+    return Paid(PaymentProof(lightning.TYPE, preimage), due)
+
+
+def tied_id(paid: Paid) -> str:
+    """The id that a receipt of a payment over Lightning has."""
+    return receipt_id_of(lightning.payment_hash_of(paid.proof.value), paid.due.job_hash)
+
+
 def chain_of(amount: int, script: bytes) -> Chain:
     return Chain(transaction((amount, script), (5, b"\x6a\x01\x07")))
 
@@ -104,10 +121,12 @@ def checkpoint() -> str:
     return f"{found.height}:{found.hash}"
 
 
-def receipt_file(paid: Paid, rail: str, **changed: Any) -> dict[str, Any]:
+def receipt_file(
+    paid: Paid, rail: str, *, tool: str = TOOL, inputs: dict[str, Any] = INPUTS, **changed: Any
+) -> dict[str, Any]:
     """A receipt with everything that it points to, as ``receipts export`` writes it."""
     policy = msgspec.json.encode(RULES)
-    entries = [accepted(1, json.dumps(INPUTS).encode(), tool_id=TOOL), settled(2, 1)]
+    entries: list[AnyEntry] = [accepted(1, json.dumps(inputs).encode(), tool_id=tool), settled(2, 1)]
     origin = Origin("trunkline@1.2.3", openagents_hash(policy))
     trajectory = list(lines("c", lambda: [Recorded(one) for one in entries], origin))
     receipt = {

@@ -9,7 +9,7 @@ import pytest
 from tests.requirement import requirement
 from trunkline.jobs.schemas import EMBEDDING, RERANK, SANDBOX
 from trunkline.money import quotes
-from trunkline.money.quotes import BadStep, KeyTaken, Prices, Quoted, Quotes, QuoteState
+from trunkline.money.quotes import BadStep, KeyTaken, NoRoom, Prices, Quoted, Quotes, QuoteState
 from trunkline.money.rail import MAX_MSATS, Due, Quote
 
 
@@ -59,7 +59,8 @@ def test_one_key_of_one_buyer_is_one_quote_while_it_is_open() -> None:
         book.known("anna", "k", "other", 0)
     made.become(QuoteState.UNPAID)
     made.become(QuoteState.PENDING)
-    assert book.known("anna", "k", "h", 10**9) is made  # money is held: time does not end it
+    with pytest.raises(KeyTaken, match="was paid as r1"):
+        book.known("anna", "k", "h", 10**9)  # money is held: time does not end it
     made.become(QuoteState.PAID)
     with pytest.raises(KeyTaken, match="r1"):
         book.known("anna", "k", "h", 0)
@@ -70,6 +71,8 @@ def test_a_job_without_a_key_can_be_bought_twice_and_an_expired_quote_is_none() 
     made = book.add("anna", "r1", quote(key="h"))
     assert book.known("anna", "h", "h", 999) is made
     assert book.known("anna", "h", "h", 1000) is None
+    # Whoever waits for it is told so where quotes are ended, and nowhere else.
+    assert book.expire(1000) == [made]
     assert made.state is QuoteState.EXPIRED
     again = book.add("anna", "r2", quote(key="h", name="q2"))
     for state in (QuoteState.UNPAID, QuoteState.PENDING, QuoteState.PAID):
@@ -77,11 +80,31 @@ def test_a_job_without_a_key_can_be_bought_twice_and_an_expired_quote_is_none() 
     assert book.known("anna", "h", "h", 0) is None
 
 
-def test_however_many_ask_the_book_stays_within_its_bounds() -> None:
+def test_however_many_ask_the_book_stays_within_its_bounds_and_no_open_quote_is_forgotten() -> None:
     book = Quotes()
+    kept = book.add("anna", "r", quote(name="open"))
     for number in range(quotes.MAX_QUOTES + 50):
-        book.add("anna", f"r{number}", quote(key=f"k{number}", name=f"q{number}"))
+        made = book.add("bert", f"r{number}", quote(key=f"k{number}", name=f"q{number}"))
+        for state in (QuoteState.UNPAID, QuoteState.PENDING, QuoteState.PAID) if number == 0 else (QuoteState.EXPIRED,):
+            made.become(state)
     assert len(book) == quotes.MAX_QUOTES
-    assert book.of("q0") is None
+    assert book.known("anna", "k", "h", 0) is kept
+    assert book.of("q0") is not None  # it was paid
+    assert book.of("q1") is None
     assert book.of(f"q{quotes.MAX_QUOTES + 49}") is not None
-    assert len(book.expire(1000)) == quotes.MAX_QUOTES
+
+
+def test_one_buyer_has_a_share_of_the_open_quotes_and_when_all_are_open_the_new_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    book = Quotes()
+    for number in range(quotes.MAX_OPEN_OF_BUYER):
+        book.add("anna", f"r{number}", quote(key=f"k{number}", name=f"q{number}"))
+    with pytest.raises(NoRoom, match="of yours"):
+        book.add("anna", "r", quote(key="k", name="more"))
+    monkeypatch.setattr(quotes, "MAX_QUOTES", quotes.MAX_OPEN_OF_BUYER + 1)
+    book.add("bert", "r", quote(name="b1"))
+    with pytest.raises(NoRoom, match="try again later"):
+        book.add("bert", "r", quote(key="k2", name="b2"))
+    assert len(book.expire(1000)) == quotes.MAX_OPEN_OF_BUYER + 1
+    book.add("bert", "r", quote(key="k2", name="b2"))

@@ -13,7 +13,8 @@ from trunkline.errors import ConfigError
 from trunkline.model import Decision
 from trunkline.workspace.commands import read_commands
 from trunkline.workspace.policy import PRESETS, judge_command, make_policy
-from trunkline.workspace.shell_grammar import Kind, NotUnderstood, parse
+from trunkline.workspace.shell_grammar import parse
+from trunkline.workspace.shell_words import Kind, NotUnderstood
 
 
 def texts(line: str) -> list[list[str]]:

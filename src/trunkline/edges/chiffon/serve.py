@@ -32,7 +32,7 @@ from trunkline.edges.chiffon.session import Probe
 from trunkline.edges.chiffon.sockets import Sockets
 from trunkline.edges.chiffon.translate import EDGE
 from trunkline.edges.doors import Door
-from trunkline.edges.listener import when_closed
+from trunkline.edges.request_scope import when_closed
 from trunkline.edges.shares import SHARE, Share, Shares
 
 PREFIX: Final = "/api/agent"

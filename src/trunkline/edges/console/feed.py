@@ -65,6 +65,9 @@ class Follower:
         # Whether it is told anything, and whether that comes from the record first.
         self.is_following = False
         self.is_reading = False
+        # Pieces of output that came while it read: they are told once it has their calls.
+        self.held: list[bytes] = []
+        self._held_bytes = 0
 
     def follow(self, wanted: Follow, last: int) -> None:
         """From here on it is told this; ``last`` is the latest entry."""
@@ -72,6 +75,19 @@ class Follower:
         self.at = last if wanted.after is None else min(wanted.after, last)
         self.is_following = True
         self.is_reading = wanted.after is not None and wanted.after < last
+        self.take_held()
+
+    def hold(self, output: Iterable[tuple[str, bytes]]) -> None:
+        """Keep the output of a round for later, up to the bound of one batch."""
+        for call_id, data in output:
+            if self.wanted.wants_output and _is_call(self.wanted, call_id) and self._held_bytes < MAX_OUTPUT_BYTES:
+                self.held.append(data)
+                self._held_bytes += len(data)
+
+    def take_held(self) -> list[bytes]:
+        """What was kept; from here on nothing is."""
+        held, self.held, self._held_bytes = self.held, [], 0
+        return held
 
 
 class Recent:
@@ -128,15 +144,18 @@ class Recent:
 
     def frame(self, follower: Follower, upto: int) -> bytes | None:
         """The next batch of a page that is not behind, up to an entry that is on disk; None if there is nothing."""
+        if follower.held:
+            return self._frame(follower, upto, follower.take_held())
         key = (follower.at, upto, follower.wanted)
         if key not in self._frames:
             self._frames[key] = self._frame(follower, upto)
         return self._frames[key]
 
-    def _frame(self, follower: Follower, upto: int) -> bytes | None:
+    def _frame(self, follower: Follower, upto: int, held: Sequence[bytes] = ()) -> bytes | None:
         wanted = follower.wanted
         lines = self._between(follower.at, upto) if upto > follower.at else ()
-        output = [data for call_id, data in self.output if _is_call(wanted, call_id)] if wanted.wants_output else ()
+        told = [data for call_id, data in self.output if _is_call(wanted, call_id)] if wanted.wants_output else []
+        output = [*held, *told]
         if upto <= follower.at and not output:
             return None
         return batch(wanted, follower.at, upto, lines, output)

@@ -48,7 +48,10 @@ FIGURES_S: Final = 1.0
 MAX_WAITING_BYTES: Final = 8_388_608
 ENOUGH_WAITING_BYTES: Final = MAX_WAITING_BYTES // 2
 # Of the figures of ``status``, those that a page draws.
-FIGURES: Final = ("entries", "entries_on_disk", "entries_signed", "entries_anchored", "backlog")
+FIGURES: Final = (
+    *("entries", "entries_on_disk", "entries_verified", "verifying", "entries_signed", "entries_anchored"),
+    "backlog",
+)
 
 
 class Doorkeeper(Protocol):
@@ -263,6 +266,7 @@ class LiveLine:
                 page.tell(messages.FEED_CHANNEL, frame)
             follower.at = max(follower.at, upto)
         elif follower.is_reading or not self._recent.first:
+            follower.hold(self._recent.output)
             self._tell_recorded(page, upto)
         else:
             # It was told live, and what comes next for it is not kept any more.

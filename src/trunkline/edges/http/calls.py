@@ -21,7 +21,7 @@ from trunkline.edges.bodies import BadRequest, decode_both, read_body, says_json
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.http import translate
 from trunkline.edges.http.messages import MAX_BODY_BYTES, CallBody
-from trunkline.edges.listener import ANSWER, LOST, Serve, when_lost
+from trunkline.edges.request_scope import ANSWER, LOST, Serve, when_lost
 from trunkline.edges.server_events import PING_S, aside, event, finish_stream, start_stream, write
 from trunkline.edges.shares import FREE_BYTES
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Item, Requests, Waiting

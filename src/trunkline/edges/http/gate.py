@@ -26,7 +26,8 @@ from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed
 from trunkline.edges.hosts import is_our_host
-from trunkline.edges.listener import MAX_CONNECTIONS, RESERVED, Serve
+from trunkline.edges.listener import MAX_CONNECTIONS
+from trunkline.edges.request_scope import RESERVED, Serve
 from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, SHARE, Share, Shares
 from trunkline.model import Principal, fault
 
@@ -78,7 +79,7 @@ class Route(Protocol):
         """Answer a request."""
 
     def try_take(self, scope: Scope, data: bytes, serve: Serve, ended: Callable[[], None]) -> bool:
-        """Take a request with this body (``listener.TryTake``), and call ``ended`` when that is over."""
+        """Take a request with this body (``request_scope.TryTake``), and call ``ended`` when that is over."""
 
 
 class Gate:

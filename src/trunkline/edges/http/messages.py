@@ -68,6 +68,7 @@ class RuleBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     # As it was shown.
     rule: Annotated[str, Meta(min_length=1, max_length=8192)]
+    also_untrusted: bool = False
     reason: Annotated[str, Meta(max_length=1024)] | None = None
 
 

@@ -28,7 +28,7 @@ from trunkline.edges.client import EXPECTED_ENDPOINT, endpoint_of
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import KeyTerms, one_of
 from trunkline.edges.exchange import AgentAction, Feed, Operator, Views
-from trunkline.edges.http import messages, metrics, translate
+from trunkline.edges.http import messages, metrics, sign_ins, translate
 from trunkline.edges.http.calls import NewCall
 from trunkline.edges.http.gate import Gate
 from trunkline.edges.http.page import PAGE, PAGE_HEADERS
@@ -46,7 +46,18 @@ from trunkline.events import (
     TokenIssued,
     TokenRevoked,
 )
-from trunkline.model import CallSearch, CallView, Principal, Question, fault, identity_of, reserved_prefix
+from trunkline.model import (
+    NOBODY,
+    Behalf,
+    CallSearch,
+    CallView,
+    Circumstance,
+    Principal,
+    Question,
+    fault,
+    identity_of,
+    reserved_prefix,
+)
 from trunkline.standing_rules import NoStandingRule, StandingRule, also_let_go, rule_for
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
@@ -112,6 +123,7 @@ class Api:
                 f"/v1/agents/{{agent_id}}/{one}": {"POST": (OPERATOR, self._steers(one))}
                 for one in get_args(AgentAction)
             },
+            **sign_ins.table(self._operator, OPERATOR),
             "/v1/agents/{agent_id}/logs": {"GET": (OPERATOR, self.agent_log)},
             "/v1/tools": {"GET": (ANYBODY, self.tools)},
             "/v1/calls": {"GET": (ANYBODY, self.calls), "POST": (ANYBODY, _past_the_router)},
@@ -132,7 +144,9 @@ class Api:
             "/v1/status": {"GET": (OPERATOR, self.status)},
             "/v1/watch": {"GET": (OPERATOR, self.watch)},
             "/v1/receipts": {"GET": (OPERATOR, self.receipts)},
+            "/v1/receipts/{receipt_id}": {"GET": (OPERATOR, self.receipt)},
             "/v1/ledger": {"GET": (OPERATOR, self.ledger)},
+            "/v1/ledger/verify": {"POST": (OPERATOR, self.verify)},
             "/v1/ledger/{correlation_id:path}/replay.jsonl": {"GET": (OPERATOR, self.replay)},
         }
 
@@ -301,7 +315,7 @@ class Api:
         question = self._views.question(request.path_params["approval_id"])
         if question is None:
             return refusal(_NO_QUESTION)
-        rule = self._rule_for(question)
+        rule = self._rule_for(question, request.query_params.get("also_untrusted") == "true")
         return json_answer({"rule": rule.text, "also": also_let_go(rule, question, self._views.questions())})
 
     async def allow(self, request: Request) -> Response:
@@ -310,7 +324,7 @@ class Api:
         question = self._views.question(request.path_params["approval_id"])
         if question is None:
             return refusal(_NO_QUESTION)
-        rule = self._rule_for(question)
+        rule = self._rule_for(question, body.also_untrusted)
         if rule.text != body.rule:
             return refusal(fault("state.conflict", "the rules have changed since this one was shown; look again"))
         also = also_let_go(rule, question, self._views.questions())
@@ -333,12 +347,15 @@ class Api:
         shape = {"approval_id": question.approval_id, "call_id": question.call_id, "rule": rule.text, "also": also}
         return json_answer(shape)
 
-    def _rule_for(self, question: Question) -> StandingRule:
-        def check(caller: str) -> Mapping[str, Any]:
-            return _plain(self._views.check(caller, question.tool_id or "", question.input))
+    def _rule_for(self, question: Question, also_untrusted: bool) -> StandingRule:
+        behalf = Behalf(circumstances=(Circumstance.UNTRUSTED,)) if also_untrusted else NOBODY
 
+        def check(caller: str) -> Mapping[str, Any]:
+            return _plain(self._views.check(caller, question.tool_id or "", question.input, behalf))
+
+        rules = _plain(self._operator.policy())["rules"]
         try:
-            return rule_for(_plain(question), _plain(self._operator.policy())["rules"], check)
+            return rule_for(_plain(question), rules, check, also_untrusted=also_untrusted)
         except NoStandingRule as none:
             raise Refused(fault("state.conflict", clip(str(none)))) from None
 
@@ -417,6 +434,12 @@ class Api:
         found, following = self._views.receipts(limit, number_of(request, "before", 1, 2**53))
         return json_answer({"receipts": found, "next": following})
 
+    async def receipt(self, request: Request) -> Response:
+        """``GET /v1/receipts/{receipt_id}``: one, with every link followed and every hash computed just now."""
+        name: str = request.path_params["receipt_id"]
+        found = await self._views.receipt(name)
+        return refusal(fault("not_found", "no such receipt")) if found is None else json_answer(found)
+
     async def policy(self, _: Request) -> Response:
         """``GET /v1/policy``: the rules in force, in the order in which they are tried."""
         return json_answer(self._operator.policy())
@@ -468,6 +491,10 @@ class Api:
             raise BadRequest(400, "give one of call_id and correlation_id")
         found = self._views.entries(call_id=call_id, correlation_id=correlation_id)
         return json_answer({"entries": [Raw(entry) for entry in found]})
+
+    async def verify(self, _: Request) -> Response:
+        """``POST /v1/ledger/verify``: a walk through the whole record; ``entries_verified`` of the status follows."""
+        return json_answer({"begun": self._operator.verify_record()}, 202)
 
     async def replay(self, request: Request) -> ASGIApp:
         """``GET /v1/ledger/{correlation}/replay.jsonl``: the trajectory, one line after the other as it is read."""

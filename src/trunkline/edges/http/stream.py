@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.types import Receive, Scope, Send
 
 from trunkline.edges.exchange import Operator
-from trunkline.edges.listener import when_lost
+from trunkline.edges.request_scope import when_lost
 from trunkline.edges.server_events import PING_S, aside, event, finish_stream, start_stream, write
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, Requests
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from starlette.types import Message, Scope, Send
 
-from trunkline.edges.listener import ANSWER
+from trunkline.edges.request_scope import ANSWER
 from trunkline.edges.server_events import PING, event, finish_stream, write
 from trunkline.edges.shares import FREE_BYTES, Share
 

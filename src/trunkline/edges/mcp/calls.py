@@ -16,14 +16,15 @@ from msgspec import Struct
 from starlette.types import Scope
 
 from trunkline.edges.exchange import Feed, Timer, Views
-from trunkline.edges.listener import when_closed, when_lost
 from trunkline.edges.mcp import messages, translate
 from trunkline.edges.mcp.answering import Answering
 from trunkline.edges.mcp.awaiting import Awaiting
 from trunkline.edges.mcp.catalogue import Listed
+from trunkline.edges.mcp.completions import Completions
 from trunkline.edges.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, BadMessage, Id
 from trunkline.edges.mcp.session import CallTool, Client
 from trunkline.edges.mcp.translate import Asked, Outcome, outcome_of
+from trunkline.edges.request_scope import when_closed, when_lost
 from trunkline.edges.server_events import PING_S
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Requests, Waiting, ask
 from trunkline.effects import Answer, Progress, Wait
@@ -64,6 +65,7 @@ class Calls:
         self._views = views
         self._requests = requests
         self._awaiting = awaiting
+        self.completions = Completions(feed, views)
         # Requests of sessions that wait for an outcome: these can be canceled by their ids.
         self._open: dict[tuple[str, Id], Waiting] = {}
         self._canceled: set[tuple[str, Id]] = set()
@@ -215,18 +217,25 @@ class Calls:
     async def _say_asked(self, request: Request, asked: Asked) -> None:
         client, step = request.client, request.step
         if step.key is None:
-            await self._awaiting.add(client.principal.identity, request.tool.tool_id, step.arguments, asked.call_id)
+            caller, tool_id = client.principal.identity, request.tool.tool_id
+            problem = await self._awaiting.add(caller, tool_id, step.arguments, asked.call_id)
+            if problem is not None:
+                # Not told to make it again: what would be known by is not on disk.
+                await self._refuse(request, INTERNAL_ERROR, f"{problem.code}: {problem.message}")
+                return
         url = request.url(asked)
         if client.opens_urls and client.is_modern:
             line = messages.result_line(request.request_id, client.wording.input_required(asked, url))
         elif client.opens_urls:
             code, text = messages.URL_ELICITATION_REQUIRED, "a person has to approve this call first"
-            line = messages.error_line(request.request_id, code, text, translate.elicitations(asked, url))
+            line = messages.error_line(request.request_id, code, text, client.wording.elicitations(asked, url))
+            if client.session_id:
+                self.completions.asked(client.principal.identity, client.session_id, asked.approval_id)
         elif request.shown is None:
             line = messages.result_line(request.request_id, client.wording.told_to_wait(asked, url))
         else:
             text = f"a person has to approve this first: `trunkline approve {asked.approval_id}`, or {url}"
-            line = messages.error_line(request.request_id, INTERNAL_ERROR, text)
+            line = messages.error_line(request.request_id, INTERNAL_ERROR, client.wording.hinted(text))
         await request.out.say(line)
 
     async def _say_gone(self, request: Request, view: CallView | None) -> None:

@@ -14,6 +14,7 @@ from trunkline.edges.mcp.serve import McpDoor
 from trunkline.edges.mcp.session_ids import SessionIds
 from trunkline.edges.mcp.translate import EDGE
 from trunkline.edges.waiting import Requests
+from trunkline.home import Home
 
 
 class McpEdge(RunningEdge):
@@ -31,6 +32,7 @@ class McpEdge(RunningEdge):
             self._calls,
             SessionIds(given.key, given.entropy),
             given.version,
+            Home(given.home).to_name,
         )
 
     def doors(self) -> Sequence[Door]:
@@ -39,7 +41,7 @@ class McpEdge(RunningEdge):
 
     async def start(self) -> None:
         """Take up what waited for a person."""
-        self._awaiting.restore()
+        await self._awaiting.restore()
 
     async def stop(self) -> None:
         """Tell everybody who waits."""

@@ -2,7 +2,7 @@
 
 | address | what |
 |---|---|
-| ``trunkline://trajectories/{correlation_id}`` | REPLAY.jsonl, if all calls in it are the caller's own |
+| ``trunkline://trajectories/{correlation_id}`` | REPLAY.jsonl of the caller's own calls under it |
 | ``trunkline://spaces/{space}`` | a space: its state and its tools |
 | ``trunkline://spaces/{space}/{path}`` | a file of it, read by a call of its tool ``read_file`` |
 | ``trunkline://blobs/sha256:{hash}`` | a large output of a call of the caller |
@@ -35,7 +35,7 @@ SPACE_PREFIX: Final = "space."
 READ_TOOL: Final = "read_file"
 # How many of a caller's latest calls are looked through for trajectories to list.
 LISTED_CALLS: Final = 100
-# Calls of one correlation that are looked at for whose they are; a larger one is for the operator.
+# A caller's own calls in one trajectory; a larger one is for the operator.
 MAX_CALLS: Final = 1000
 # What one answer shows of a trajectory.
 MAX_TRAJECTORY_BYTES: Final = 8_388_608
@@ -152,12 +152,18 @@ class Resources:
     # -- trajectories and outputs --------------------------------------------------------------------------------------
 
     def _trajectory(self, correlation_id: str, caller: Principal) -> str:
-        calls, more = self._views.calls(MAX_CALLS, None, correlation_id)
-        if not calls or more is not None or any(call.caller != caller.identity for call in calls):
+        """His part of it: anybody may name a correlation, and others' calls under it are neither his nor in his way."""
+        own, before = 0, None
+        while own <= MAX_CALLS:
+            calls, before = self._views.calls(MAX_CALLS + 1 - own, before, correlation_id, caller.identity)
+            own += len(calls)
+            if before is None:
+                break
+        if not 0 < own <= MAX_CALLS:
             raise _absent()
         lines: list[bytes] = []
         size = 0
-        for line in self._views.trajectory(correlation_id):
+        for line in self._views.trajectory(correlation_id, caller=caller.identity):
             size += len(line) + 1
             if size > MAX_TRAJECTORY_BYTES:
                 raise BadMessage(INVALID_PARAMS, f"the trajectory has more than {MAX_TRAJECTORY_BYTES} bytes")

@@ -18,7 +18,6 @@ from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
 from trunkline.edges.bodies import BadRequest, read_body
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed, Views
-from trunkline.edges.listener import when_closed
 from trunkline.edges.mcp import messages, session
 from trunkline.edges.mcp.answering import Answering, Header
 from trunkline.edges.mcp.calls import Calls, Request
@@ -41,6 +40,7 @@ from trunkline.edges.mcp.resources import FileCall, Resources
 from trunkline.edges.mcp.session import CallTool, Client
 from trunkline.edges.mcp.session_ids import SessionIds
 from trunkline.edges.mcp.translate import EDGE, Wording
+from trunkline.edges.request_scope import when_closed
 from trunkline.edges.server_events import PING_S
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, Requests, stored
@@ -64,6 +64,7 @@ class McpDoor:
         calls: Calls,
         session_ids: SessionIds,
         version: str,
+        home: str,
     ) -> None:
         self._feed = feed
         self._requests = requests
@@ -75,8 +76,8 @@ class McpDoor:
         self._throttle = Throttle(feed, EDGE)
         self._incoming = Shares()
         self._unread = Shares()
-        self._handshake_wording = Wording(version, is_modern=False)
-        self._modern_wording = Wording(version, is_modern=True)
+        self._handshake_wording = Wording(version, is_modern=False, home=home)
+        self._modern_wording = Wording(version, is_modern=True, home=home)
         self.door = Door((PATH,), self, own_gate=True, edge=EDGE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -235,6 +236,8 @@ class McpDoor:
         with self._requests.waiting() as listener, when_closed(request.scope, listener.leave):
             if changed:
                 self.changes.listen(listener, client.principal.identity, changed)
+            if client.session_id:
+                self._calls.completions.listen(listener, client.principal.identity, client.session_id)
             try:
                 await request.out.start()
                 await (request.out.tell(first) if first else request.out.live())
@@ -249,6 +252,7 @@ class McpDoor:
                     await (request.out.tell(item) if isinstance(item, bytes) else request.out.live())
             finally:
                 self.changes.leave(listener)
+                self._calls.completions.leave(listener)
 
     async def _end_session(self, request: _HttpRequest) -> None:
         """``DELETE``."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from trunkline import hints
 from trunkline.edges.mcp.catalogue import MOUNT_PREFIX, Listed
 from trunkline.edges.mcp.messages import SERVER_INFO_KEY, encode
 from trunkline.effects import Answer, Progress, Wait
@@ -65,14 +66,20 @@ def outcome_of(told: Answer | CallView) -> Outcome:
 class Wording:
     """How results of one era look: 2026-07-28 (``is_modern``) says in each what kind it is, and who says it."""
 
-    def __init__(self, version: str, *, is_modern: bool) -> None:
+    def __init__(self, version: str, *, is_modern: bool, home: str = "") -> None:
+        """``home`` is what commands have to name that a text tells its reader to type."""
         self.is_modern = is_modern
+        self._home = home
         self._server = {"name": "trunkline", "title": "Trunkline", "version": version}
 
     @property
     def server_info(self) -> dict[str, str]:
         """Who we are."""
         return self._server
+
+    def hinted(self, text: str) -> str:
+        """A text whose commands can be typed as they stand."""
+        return hints.completed(text, self._home)
 
     def result(self, shape: dict[str, Any], *, kind: str = "complete") -> bytes:
         """A result of any method."""
@@ -129,7 +136,7 @@ class Wording:
     def _failed(self, found: Outcome, meta: dict[str, Any]) -> bytes:
         why = found.fault or fault("tool.failed")
         meta = {**meta, FAULT: why}
-        text = f"{why.code}: {why.message}"
+        text = self.hinted(f"{why.code}: {why.message}")
         if found.status is not Status.FAILED:
             text = f"{found.status.value}: {text}"
         return self.result({"content": [{"type": "text", "text": text}], "isError": True, "_meta": meta})
@@ -150,11 +157,12 @@ class Wording:
             f"{asked.approval_id}`, or at {url}. Then make the same call again: it gets the outcome of this one."
         )
         meta = {CALL_ID: asked.call_id, APPROVAL_ID: asked.approval_id}
-        return self.result({"content": [{"type": "text", "text": text}], "isError": True, "_meta": meta})
+        content = [{"type": "text", "text": self.hinted(text)}]
+        return self.result({"content": content, "isError": True, "_meta": meta})
 
     def input_required(self, asked: Asked, url: str) -> bytes:
         """2026-07-28: the client opens the address for its person, and asks again with the state."""
-        params = {"mode": "url", "message": _asking(asked), "url": url}
+        params = {"mode": "url", "message": self._asking(asked), "url": url}
         shape = {
             "inputRequests": {APPROVAL: {"method": "elicitation/create", "params": params}},
             "requestState": asked.call_id,
@@ -162,15 +170,13 @@ class Wording:
         }
         return self.result(shape, kind="input_required")
 
+    def elicitations(self, asked: Asked, url: str) -> dict[str, object]:
+        """2025-11-25: what stands in the error that asks for it."""
+        one = {"mode": "url", "elicitationId": asked.approval_id, "url": url, "message": self._asking(asked)}
+        return {"elicitations": [one]}
 
-def elicitations(asked: Asked, url: str) -> dict[str, object]:
-    """2025-11-25: what stands in the error that asks for it."""
-    one = {"mode": "url", "elicitationId": asked.approval_id, "url": url, "message": _asking(asked)}
-    return {"elicitations": [one]}
-
-
-def _asking(asked: Asked) -> str:
-    return f"A person has to approve this call (`trunkline approve {asked.approval_id}`)."
+    def _asking(self, asked: Asked) -> str:
+        return self.hinted(f"A person has to approve this call (`trunkline approve {asked.approval_id}`).")
 
 
 def asked_of(told: Wait | CallView) -> Asked | None:

@@ -27,7 +27,8 @@ MAX_HEAD_BYTES: Final = 65_536
 READ_BYTES: Final = 65_536
 # uvicorn closes after 5 s, others later.
 MAX_REST_S: Final = 2.0
-MAX_RESTING: Final = 8
+# As many as calls are usually under way at once: one that is closed is a handshake for a later call.
+MAX_RESTING: Final = 32
 
 
 class NotConnected(Unreachable):
@@ -139,8 +140,10 @@ class _Resting(Struct):
 class Connections:
     """All connections to one server."""
 
-    def __init__(self, place: Endpoint, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, place: Endpoint, tls: ssl.SSLContext | None, address: str = "") -> None:
+        """``address`` is where the host was found, if that was looked at before; its name is what counts for TLS."""
         self._place = place
+        self._address = address or place.host
         self._tls = tls if place.is_tls else None
         self._resting: list[_Resting] = []
 
@@ -173,8 +176,9 @@ class Connections:
         host = self._place.host
         try:
             async with asyncio.timeout(CONNECT_S):
+                name = host if self._tls is not None else None
                 return await asyncio.open_connection(
-                    host, self._place.port, ssl=self._tls, server_hostname=host if self._tls is not None else None
+                    self._address, self._place.port, ssl=self._tls, server_hostname=name
                 )
         except (OSError, TimeoutError, ssl.SSLError, ssl.CertificateError) as error:
             raise NotConnected(f"{type(error).__name__} at {host}:{self._place.port}") from None

@@ -22,7 +22,7 @@ from msgspec import Raw, Struct
 from trunkline.config import McpServer
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import BaseSink, Timer
-from trunkline.edges.mounts import translate
+from trunkline.edges.mounts import header_arguments, translate
 from trunkline.edges.mounts.session import (
     Answered,
     Broken,
@@ -236,6 +236,7 @@ class Mount(BaseSink):
             tools,
             has_resources=self._ready.has_resources,
             has_prompts=self._ready.has_prompts,
+            has_headers=self.server.url is not None and self.session is not None and self.session.is_stateless,
             too_often=too_often,
         )
 
@@ -338,9 +339,14 @@ class Mount(BaseSink):
         if bound is None or self.session is None:
             self._finish(call.call_id, Status.FAILED, problem=fault("tool.unavailable"))
             return
+        repeated = header_arguments.headers(bound.places, call.input)
+        if repeated is None:
+            longest = f"an argument that goes into a header has more than {header_arguments.MAX_VALUE_BYTES} bytes"
+            self._finish(call.call_id, Status.FAILED, problem=fault("tool.invalid_input", longest))
+            return
         self._calls[call.call_id] = _Call(bound)
         params, name = translate.parameters(bound, call.input)
-        self.session.request(call.call_id, bound.method, params, name=name)
+        self.session.request(call.call_id, bound.method, params, name=name, headers=repeated)
 
     def _cancel(self, effect: Cancel) -> None:
         call = self._calls.get(effect.call_id)

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 from trunkline.config import McpServer
 from trunkline.edges.background import Background
 from trunkline.edges.edge import Surroundings
+from trunkline.edges.exchange import SignInAddress
 from trunkline.edges.mounts.mount import Mount
 from trunkline.edges.mounts.piped import PipedServer, program
 from trunkline.edges.mounts.translate import EDGE, TABLE
 from trunkline.edges.offers import JudgingBudget
+from trunkline.errors import SignInRefused
 from trunkline.model import AgentView
 
 if TYPE_CHECKING:
     from trunkline.edges.exchange import AgentAction
     from trunkline.edges.mounts.remote import RemoteServer
+    from trunkline.edges.mounts.signing_in import SigningIn
 
 
 class Mounted:
@@ -32,15 +35,20 @@ class Mounted:
         self._mounts: dict[str, Mount] = {}
         self._remote: dict[str, RemoteServer] = {}
 
-    def set(self, servers: Sequence[McpServer]) -> None:
-        """Have these, and no others."""
+    def set(self, servers: Sequence[McpServer]) -> Mapping[str, Sequence[str]]:
+        """Have these, and no others; which agents were started, restarted and stopped."""
         wanted = {server.agent_id: server for server in servers}
-        for agent_id, mount in list(self._mounts.items()):
-            if wanted.get(agent_id) != mount.server:
-                self._let_go(agent_id)
-        for agent_id, server in wanted.items():
-            if agent_id not in self._mounts:
-                self._add(server)
+        gone = [agent_id for agent_id, mount in self._mounts.items() if wanted.get(agent_id) != mount.server]
+        for agent_id in gone:
+            self._let_go(agent_id)
+        added = [agent_id for agent_id in wanted if agent_id not in self._mounts]
+        for agent_id in added:
+            self._add(wanted[agent_id])
+        return {
+            "started": [agent_id for agent_id in added if agent_id not in gone],
+            "restarted": [agent_id for agent_id in added if agent_id in gone],
+            "stopped": [agent_id for agent_id in gone if agent_id not in added],
+        }
 
     def _add(self, server: McpServer) -> None:
         mount = self._mounts[server.agent_id] = Mount(self._given, server, self._judging)
@@ -79,7 +87,44 @@ class Mounted:
             remote.steer(action)
         return remote is not None
 
+    async def sign_in(self, agent_id: str, base: str) -> SignInAddress | None:
+        """Where a person signs in at this one."""
+        signing_in = self._signing_in(agent_id)
+        return None if signing_in is None else await signing_in.begin(base)
+
+    def sign_in_state(self, agent_id: str) -> str | None:
+        """``waiting``, ``done``, why it came to nothing, or empty: what came of the last attempt."""
+        signing_in = self._signing_in(agent_id)
+        return None if signing_in is None else "waiting" if signing_in.is_pending else signing_in.last
+
+    async def sign_out(self, agent_id: str) -> bool:
+        """Forget the tokens of this one."""
+        if self._signing_in(agent_id) is None:
+            return False
+        await self._remote[agent_id].sign_out()
+        return True
+
+    async def came_back(self, state: str, code: str, issuer: str | None, error: str) -> str | None:
+        """A browser is back from an authorization server (``callback.Finish``)."""
+        for remote in self._remote.values():
+            if remote.signing_in is not None and remote.signing_in.is_state(state):
+                problem = await remote.signing_in.finish(code=code, issuer=issuer, error=error)
+                if not problem:
+                    remote.start_anew()
+                return problem
+        return None
+
+    def _signing_in(self, agent_id: str) -> SigningIn | None:
+        remote = self._remote.get(agent_id)
+        if remote is not None and remote.signing_in is None:
+            raise SignInRefused("its token is set in `headers`: nobody signs in")
+        return None if remote is None else remote.signing_in
+
     def status(self) -> Mapping[str, object]:
         """How many there are, and how many of them can be used."""
         ready = sum(mount.is_ready for mount in self._mounts.values())
-        return {"servers": len(self._mounts), "ready": ready}
+        found: dict[str, object] = {"servers": len(self._mounts), "ready": ready}
+        if out := [agent_id for agent_id, remote in self._remote.items() if remote.is_signed_out]:
+            found["signed_out"] = len(out)
+            found["note"] = f"{', '.join(out[:3])}{', …' if len(out) > 3 else ''} wait for you to sign in"
+        return found

@@ -1,8 +1,8 @@
 """A server that is reached at a URL: streamable HTTP, in both eras of the protocol.
 
 Owns the requests that are under way, the session that a server gave us, and connecting again after it was lost: after
-waits that double, for as long as it is configured. Does not own what is said (``session``), nor connections
-(``http_streams``).
+waits that double, for as long as it is configured; after a person signed in where it wants that. Does not own what is
+said (``session``), connections (``http_streams``), nor tokens (``signing_in``).
 
 Each message of ours is a POST. Its answer, and what the server says before it, come back as the body: one message, or
 a stream of them. A server of the older era may have more to say on a stream of its own (GET). Without a handshake the
@@ -28,9 +28,12 @@ from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import AgentAction
 from trunkline.edges.framing.lines import MAX_LINE_BYTES
 from trunkline.edges.mounts import messages
+from trunkline.edges.mounts.header_arguments import header_value
 from trunkline.edges.mounts.http_streams import Answer, Connections, EventReader, NotConnected
 from trunkline.edges.mounts.mount import Mount
+from trunkline.edges.mounts.notices import Notices
 from trunkline.edges.mounts.session import Outgoing
+from trunkline.edges.mounts.signing_in import SigningIn
 from trunkline.edges.mounts.translate import EDGE
 from trunkline.errors import SecretMissing
 from trunkline.model import AgentView
@@ -53,6 +56,9 @@ RESUME_WAIT_S: Final = 1.0
 
 SESSION_HEADER: Final = "mcp-session-id"
 _STREAMS: Final = "text/event-stream"
+_CHALLENGE: Final = "www-authenticate"
+# The state of a server that waits until a person has signed in.
+SIGNED_OUT: Final = "signed-out"
 
 
 class RemoteServer:
@@ -65,6 +71,9 @@ class RemoteServer:
         assert mount.server.url is not None
         self._place = endpoint_of(mount.server.url)
         self._headers: dict[str, str] = {}
+        # None where the operator set the header that tokens stand in.
+        has_own = any(name.lower() == "authorization" for name in mount.server.headers)
+        self.signing_in = None if has_own else SigningIn(given, mount.server)
         self._state, self._note = "stopped", ""
         self._restarts = 0
         self._keeping: asyncio.Task[None] | None = None
@@ -72,8 +81,11 @@ class RemoteServer:
         # that its handshake is done, and why it is over.
         self._connections: Connections | None = None
         self._session_id = ""
+        # What is said of it while it is ready.
+        self._wants_more = ""
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._notices = Notices(background, self._post)
         self._greeting: asyncio.Task[None] | None = None
         self._over: asyncio.Future[str] | None = None
 
@@ -120,6 +132,10 @@ class RemoteServer:
             began = time.monotonic()
             reason = await self._converse()
             self._note = reason
+            if self.signing_in is not None and self.signing_in.is_wanted:
+                await self._signed_in(self.signing_in)
+                waits = 0
+                continue
             self._state = "backoff"
             waits = 0 if time.monotonic() - began >= STEADY_S else waits
             wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**waits)
@@ -129,6 +145,31 @@ class RemoteServer:
             await asyncio.sleep(wait_s)
             self._restarts += 1
             self._state = "starting"
+
+    async def _signed_in(self, signing_in: SigningIn) -> None:
+        """Wait for a person. Nothing is asked of the server meanwhile: it has said what it wants."""
+        self._state = SIGNED_OUT
+        name = self._mount.server.id
+        self._note = f"it wants you to sign in: `trunkline mcp login {name}`, or the console"
+        log.warning("%s: %s", self._mount.agent_id, self._note)
+        signing_in.done.clear()
+        await signing_in.done.wait()
+        self._state, self._note = "starting", ""
+
+    @property
+    def is_signed_out(self) -> bool:
+        """Whether it waits for a person."""
+        return self._state == SIGNED_OUT
+
+    def start_anew(self) -> None:
+        """There are other tokens: speak with it under those."""
+        self.give_up("you signed in")
+
+    async def sign_out(self) -> None:
+        """Forget what a person signed in for."""
+        if self.signing_in is not None:
+            await self.signing_in.forget()
+            self.give_up("you signed out")
 
     async def _look_up(self) -> None:
         """The headers, with the secrets that they refer to; a keyring may take its time."""
@@ -144,7 +185,7 @@ class RemoteServer:
         over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._over = over
         self._connections = Connections(self._place, tls.client_context() if self._place.is_tls else None)
-        self._session_id, self._greeting = "", None
+        self._session_id, self._greeting, self._wants_more = "", None, ""
         self._mount.connected(self, None)
         began = time.monotonic()
         silent_since: float | None = None
@@ -153,12 +194,13 @@ class RemoteServer:
                 await asyncio.wait([over], timeout=LOOK_S)
                 now = time.monotonic()
                 if self._mount.is_ready:
-                    self._state, self._note = "ready", ""
+                    self._state, self._note = "ready", self._wants_more
                 elif now - began > READY_S:
                     self.give_up(f"it was not ready within {READY_S:g} s")
                 silent_since = None if not self._mount.is_silent else silent_since or now
                 if silent_since is not None and now - silent_since > HUNG_S:
                     self.give_up(f"it was silent for {HUNG_S:g} s")
+                self._drop_unwanted()
             await self._say_goodbye()
             return over.result()
         finally:
@@ -169,7 +211,7 @@ class RemoteServer:
             with contextlib.suppress(Unreachable, TimeoutError):
                 async with (
                     asyncio.timeout(GOODBYE_S),
-                    self._connections.request("DELETE", {**self._own_headers(self._version)}),
+                    self._connections.request("DELETE", await self._own_headers(self._version)),
                 ):
                     pass
 
@@ -184,6 +226,7 @@ class RemoteServer:
             task.cancel()
         self._requests.clear()
         self._tasks.clear()
+        self._notices.clear()
         if self._connections is not None:
             self._connections.close()
             self._connections = None
@@ -198,14 +241,20 @@ class RemoteServer:
                 if one.number is not None and (task := self._requests.pop(one.number, None)) is not None:
                     task.cancel()
                 continue
-            task = self._background.spawn(self._post(one))
-            if one.number is not None and one.method != messages.CANCELLED:
-                self._requests[one.number] = task
-            else:
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
             if one.method == messages.INITIALIZED:
-                self._greeting = task
+                # Once in a conversation, and everything else waits for it.
+                self._greeting = self._background.spawn(self._post(one))
+                self._tasks.add(self._greeting)
+                self._greeting.add_done_callback(self._tasks.discard)
+            elif one.number is not None and one.method != messages.CANCELLED:
+                self._requests[one.number] = self._background.spawn(self._post(one))
+            elif not self._notices.try_put(one):
+                self.give_up("it asks for more than it takes answers to")
+
+    def _drop_unwanted(self) -> None:
+        """Let go of the connections of requests that nobody waits for any more: canceled, and not answered since."""
+        for number in [number for number in self._requests if not self._is_owed(number)]:
+            self._requests.pop(number).cancel()
 
     def give_up(self, reason: str) -> None:
         """End this conversation."""
@@ -216,8 +265,16 @@ class RemoteServer:
     def _version(self) -> str:
         return "" if self._mount.session is None else self._mount.session.version
 
-    def _own_headers(self, version: str) -> dict[str, str]:
+    async def _own_headers(self, version: str) -> dict[str, str]:
+        """``NotConnected`` if a token that is over cannot be renewed now."""
         found = {**self._headers, "accept": f"application/json, {_STREAMS}"}
+        if self.signing_in is not None:
+            try:
+                authorization = await self.signing_in.authorization()
+            except Unreachable as problem:
+                raise NotConnected(f"its token cannot be renewed: {problem}") from None
+            if authorization:
+                found["authorization"] = authorization
         if version:
             found["mcp-protocol-version"] = version
         if self._session_id:
@@ -233,17 +290,9 @@ class RemoteServer:
             await asyncio.wait([self._greeting])
         if (connections := self._connections) is None:
             return
-        headers = {**self._own_headers(one.version), "content-type": "application/json"}
-        if one.version == messages.STATELESS:
-            headers["mcp-method"] = one.method
-            if one.name:
-                headers["mcp-name"] = header_value(one.name)
         last_id = ""
         try:
-            async with connections.request("POST", headers, one.body) as answer:
-                if one.method == messages.INITIALIZE:
-                    self._session_id = _session_of(answer.headers)
-                last_id = await self._read(answer, number)
+            last_id = await self._exchange(connections, one, number)
         except NotConnected as problem:
             if number is not None:
                 self._mount.not_sent(number)
@@ -261,6 +310,32 @@ class RemoteServer:
             self._listen()
         if number is not None:
             self._requests.pop(number, None)
+
+    async def _exchange(self, connections: Connections, one: Outgoing, number: int | None) -> str:
+        """Send it and read what comes back; once more with another token, if the server did not take the first."""
+        for is_last in (False, True):
+            headers = {**await self._own_headers(one.version), "content-type": "application/json"}
+            if one.version == messages.STATELESS:
+                headers["mcp-method"] = one.method
+                if one.name:
+                    headers["mcp-name"] = header_value(one.name)
+                headers.update(one.headers)
+            async with connections.request("POST", headers, one.body) as answer:
+                if answer.status == 401 and not is_last and await self._has_another_token(headers, answer):
+                    continue
+                if one.method == messages.INITIALIZE:
+                    self._session_id = _session_of(answer.headers)
+                return await self._read(answer, number)
+        return ""
+
+    async def _has_another_token(self, sent: Mapping[str, str], answer: Answer) -> bool:
+        if self.signing_in is None:
+            return False
+        try:
+            return await self.signing_in.refused(sent.get("authorization", ""), answer.headers.get(_CHALLENGE, ""))
+        except Unreachable as problem:
+            # The request itself was refused: nothing was done.
+            raise NotConnected(f"its token cannot be renewed: {problem}") from None
 
     def _is_owed(self, number: int) -> bool:
         """Whether this request has no answer yet."""
@@ -296,8 +371,15 @@ class RemoteServer:
     async def _refused(self, answer: Answer, number: int | None) -> None:
         status = answer.status
         if status == 401:
-            self.give_up("it wants a token (HTTP 401): set one in `headers`; signing in with OAuth is not there yet")
+            if number is not None:
+                self._mount.not_sent(number)
+            if self.signing_in is not None:
+                self.signing_in.is_wanted = True
+            self.give_up("it did not take the token of `headers` (HTTP 401)" if self.signing_in is None else "HTTP 401")
             return
+        asked = answer.headers.get(_CHALLENGE, "")
+        if status == 403 and self.signing_in is not None and self.signing_in.wants_more(asked):
+            self._wants_more = f"a call needs another permission there: `trunkline mcp login {self._mount.server.id}`"
         if status == 404 and self._session_id:
             self.give_up("its session is over (HTTP 404)")
             return
@@ -319,7 +401,8 @@ class RemoteServer:
             with contextlib.suppress(Unreachable):
                 if self._connections is None:
                     return
-                headers = {**self._own_headers(self._version), "accept": _STREAMS, "last-event-id": last_id}
+                headers = await self._own_headers(self._version)
+                headers |= {"accept": _STREAMS, "last-event-id": last_id}
                 async with self._connections.request("GET", headers) as answer:
                     if answer.status == 200 and answer.kind == _STREAMS:
                         last_id = await self._read_events(answer, number) or last_id
@@ -340,7 +423,7 @@ class RemoteServer:
         waits = 0
         while self._connections is not None:
             with contextlib.suppress(Unreachable):
-                headers = {**self._own_headers(self._version), "accept": _STREAMS}
+                headers = {**await self._own_headers(self._version), "accept": _STREAMS}
                 async with self._connections.request("GET", headers) as answer:
                     if answer.status != 200 or answer.kind != _STREAMS:
                         return
@@ -353,11 +436,3 @@ def _session_of(headers: Mapping[str, str]) -> str:
     """The session that a server gave us; one that cannot be a header is none."""
     found = headers.get(SESSION_HEADER, "")
     return found if len(found) <= 1024 and found.isascii() and found.isprintable() else ""
-
-
-def header_value(text: str) -> str:
-    """A name as a header says it: as it is if that can be, else in base64 (2026-07-28)."""
-    import base64
-
-    is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith("=?base64?")
-    return text if is_plain else f"=?base64?{base64.b64encode(text.encode(errors='surrogatepass')).decode()}?="

@@ -14,6 +14,7 @@ among those that ``end`` returns. What a server can make grow is bounded: pages,
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import Raw, Struct
@@ -42,6 +43,8 @@ class Outgoing(Struct, frozen=True):
     number: int | None = None
     name: str = ""
     version: str = ""
+    # Arguments that headers repeat, where messages travel with headers.
+    headers: Mapping[str, str] = {}
 
 
 class Ready(Struct, frozen=True):
@@ -142,13 +145,17 @@ class Session:
         meta = self._stateless_meta()
         self._send(messages.DISCOVER, encode({"_meta": meta}), version=messages.STATELESS)
 
-    def request(self, ref: str, method: str, params: bytes, *, name: str = "") -> None:
+    def request(
+        self, ref: str, method: str, params: bytes, *, name: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         """Ask for something; ``Answered`` with this ``ref`` follows. ``params`` is the inside of an object."""
         number = next(self._ids)
         token = b'"progressToken":%d' % number
         meta = b'"_meta":{%b}' % (self._meta + b"," + token if self._meta else token)
         body = b"{%b}" % (params + b"," + meta if params else meta)
-        self._put(number, _Open(method, ref), messages.request(number, method, body), name)
+        self._open[number] = _Open(method, ref)
+        made = messages.request(number, method, body)
+        self._output.append(Outgoing(made, method, number, name, self.version, headers or {}))
 
     def cancel(self, ref: str, reason: str) -> int | None:
         """Say that nobody waits for this any more; its number, if it is open. It may be answered all the same."""

@@ -18,7 +18,8 @@ from msgspec import Raw, Struct
 from trunkline import schemas, strictjson
 from trunkline.config import McpServer
 from trunkline.edges import tool_results
-from trunkline.edges.mounts import messages
+from trunkline.edges.mounts import header_arguments, messages
+from trunkline.edges.mounts.header_arguments import Places
 from trunkline.edges.mounts.messages import encode
 from trunkline.model import TOOL_NAME, Fault, Status, ToolDefinition, fault
 
@@ -53,6 +54,8 @@ class Bound(Struct, frozen=True):
     # The server's own name of the tool; empty: the input is the request's parameters.
     name: str = ""
     side_effects: bool = True
+    # Arguments that headers repeat.
+    places: Places = ()
 
 
 class Offer(Struct, frozen=True):
@@ -108,9 +111,13 @@ def offer(
     *,
     has_resources: bool,
     has_prompts: bool,
+    has_headers: bool,
     too_often: Callable[[int], Fault | None],
 ) -> Offer:
-    """What is offered of a server. ``too_often`` counts a tool by its size before it is looked at."""
+    """What is offered of a server. ``too_often`` counts a tool by its size before it is looked at.
+
+    ``has_headers``: requests to it travel with headers that may repeat arguments.
+    """
     definitions: list[ToolDefinition] = []
     rejected: list[tuple[str, Fault]] = []
     bound: dict[str, Bound] = {}
@@ -124,11 +131,16 @@ def offer(
         read = too_often(len(raw)) or _definition(server, tool, tool_id)
         if name in bound:
             read = fault("tool.name_conflict")
+        places: Places | None = ()
+        if has_headers and not isinstance(read, Fault):
+            places = header_arguments.places(bytes(tool.input_schema))
+            if places is None:
+                read = fault("tool.schema_invalid", "inputSchema: x-mcp-header stands where no client can follow it")
         if isinstance(read, Fault):
             rejected.append((tool_id[:_LONGEST_SHOWN_NAME], read))
             continue
         definitions.append(read)
-        bound[name] = Bound(messages.CALL_TOOL, tool.name, read.side_effects)
+        bound[name] = Bound(messages.CALL_TOOL, tool.name, read.side_effects, places or ())
     has = {"resources": has_resources, "prompts": has_prompts}
     for name, (kind, method, text, schema) in _LISTS.items():
         if has[kind]:

@@ -33,7 +33,7 @@ from trunkline.edges.nostr.events import Event, signed
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import BadMessage, JobFeedback, Status
 from trunkline.edges.nostr.order_calls import JUDGE, PAY, BadDemand
-from trunkline.edges.nostr.orders import ASKED, OVER, PROCESS, VERDICT, BadOrder, EndPayment, Order, Request
+from trunkline.edges.nostr.orders import ASKED, OVER, PROCESS, VERDICT, BadOrder, EndPayments, Order, Request
 from trunkline.edges.nostr.results import Finding, Received
 from trunkline.effects import Answer, Cancel, Deliver, Reply
 from trunkline.entries import ProcessStep
@@ -73,7 +73,7 @@ class ListenAgain(Struct, frozen=True):
     """Ask relays for everything about the open requests: what came before may have been dropped."""
 
 
-Output = Happened | Say | ListenAgain | EndPayment
+Output = Happened | Say | ListenAgain | EndPayments
 
 
 class Lookups(Struct, frozen=True):
@@ -154,6 +154,7 @@ class Buyer:
         for call_id in [call_id for call_id in self._expected if not self._lookups.is_open(call_id)]:
             self._take_back(self._expected.pop(call_id), now)
             self._step(call_id, VERDICT, Raw(b'{"state":"lost"}'), done=True)
+            self._out.append(EndPayments(call_id, None))
 
     def forget_all(self) -> list[str]:
         """A defect of ours ended the agent's conversation: every call is delivered again, and taken up anew."""
@@ -543,7 +544,8 @@ class Buyer:
     def _fail(
         self, order: Order, status: CallStatus, problem: Fault, now: Now, verdict: JobVerdict | None = None
     ) -> None:
-        finding = orders.finding_of(order, verdict)
+        # Whatever some of them agree on: without an outcome that counts nobody is paid.
+        finding = msgspec.structs.replace(orders.finding_of(order, verdict), state="failed", to_be_paid=())
         if order.requests:
             details = {**(problem.details or {}), "verification": msgspec.json.decode(msgspec.json.encode(finding))}
             problem = msgspec.structs.replace(problem, details=details)
@@ -558,7 +560,8 @@ class Buyer:
         self._out.append(finished)
         if order.requests:
             self._step(order.call_id, VERDICT, Raw(msgspec.json.encode(finding)), done=True)
-        self._out += orders.payment_ends(order, finding)
+        self._out += order_calls.unpaid_calls_end(self.session, order)
+        self._out.append(orders.payments_end(order, finding))
         self._take_back([r.event.id for r in order.open_requests() if r.state != "recording"], now)
         self._remember(order, finding)
         # Whoever waits for one of these providers can have it.

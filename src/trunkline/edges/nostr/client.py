@@ -83,10 +83,12 @@ class Client:
 
     # -- relays --------------------------------------------------------------------------------------------------------
 
-    def add(self, url: str) -> None:
-        """Keep up a connection to this relay from here on."""
+    def add(self, url: str, reached_at: Callable[[], str] | None = None) -> None:
+        """Keep up a connection to this relay from here on. ``reached_at`` is asked for each connection, where the relay
+        is to be reached at another address than the one it is known by.
+        """
         if url not in self._relays:
-            relay = self._relays[url] = _Relay(self, url, self._sign)
+            relay = self._relays[url] = _Relay(self, url, self._sign, reached_at or (lambda: url))
             for name, subscription in self._subscriptions.items():
                 relay.session.subscribe(name, subscription.filters, self._feed.now())
             relay.task = self._background.spawn(relay.run())
@@ -283,12 +285,13 @@ def _outside(event: Event, now: Now) -> str:
 class _Relay:
     """The connection to one relay, for as long as we want one."""
 
-    def __init__(self, client: Client, url: str, sign: Callable[[Draft], Event]) -> None:
+    def __init__(self, client: Client, url: str, sign: Callable[[Draft], Event], reached_at: Callable[[], str]) -> None:
         self.session = RelaySession(url, sign)
         self.is_up = asyncio.Event()
         self.task: asyncio.Task[None]
         self._client = client
         self._url = url
+        self._reached_at = reached_at
         self._has_output = asyncio.Event()
 
     def flush(self) -> None:
@@ -320,7 +323,7 @@ class _Relay:
 
     async def _talk(self) -> None:
         async with connect(
-            self._url,
+            self._reached_at(),
             max_size=MAX_FRAME_BYTES,
             max_queue=16,
             open_timeout=OPEN_S,

@@ -20,8 +20,8 @@ from trunkline.edges.nostr.keys import own_signer
 from trunkline.edges.nostr.money import Money
 from trunkline.edges.nostr.offer import Offer
 from trunkline.edges.nostr.provider import EDGE, Provider
-from trunkline.edges.nostr.relay import Settings
 from trunkline.edges.nostr.relay_process import RelayProcess
+from trunkline.edges.nostr.relay_settings import Settings
 from trunkline.edges.nostr.session import Filter
 from trunkline.events import Noticed
 from trunkline.model import Now
@@ -84,9 +84,9 @@ class NostrEdge(RunningEdge):
         """Start the relay, connect to all, and go on with what is on record."""
         settings = self._settings
         if settings.relay:
-            self._relay = self._embedded()
-            await self._relay.start()
-            self.client.add(self._relay.url)
+            relay = self._relay = self._embedded()
+            await relay.start()
+            self.client.add(relay.url, lambda: relay.inner)
         for url in settings.relays:
             self.client.add(url)
         count_record(self._given.views, self.provider.tally)

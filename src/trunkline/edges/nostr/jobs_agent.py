@@ -11,6 +11,7 @@ other tools, which is an entry, at most once in ``OFFER_S``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Final, Protocol
 
@@ -24,8 +25,9 @@ from trunkline.edges.nostr.discovery import Book, Records
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.messages import BadMessage
-from trunkline.edges.nostr.orders import PROCESS, EndPayment
+from trunkline.edges.nostr.orders import PROCESS, EndPayments
 from trunkline.edges.nostr.session import Filter
+from trunkline.edges.nostr.settling import is_open
 from trunkline.edges.resident import Resident
 from trunkline.effects import Answer, Cancel, Deliver, Reply, ToSession
 from trunkline.entries import ProcessStep
@@ -60,8 +62,8 @@ class Relays(Protocol):
 class Ending(Protocol):
     """Whoever ends payments for jobs that we buy."""
 
-    def end(self, payment: EndPayment) -> None:
-        """The job has its verdict."""
+    def end(self, payments: EndPayments) -> None:
+        """A job has its verdict."""
 
     def paid_before(self, provider: str) -> Paid:
         """What a provider, an npub, was paid before."""
@@ -101,7 +103,7 @@ class RemoteJobs(Resident):
         self.records = Records()
         self.book = Book(settings.kinds, chance, self.records)
         self._settling = settling
-        lookups = Lookups(self._steps, self._is_open, views.denied, settling.paid_before, settling.held_by)
+        lookups = Lookups(self._steps, partial(is_open, views), views.denied, settling.paid_before, settling.held_by)
         self.buyer = Buyer(settings, signer, self.book, self.records, lookups, entropy, chance)
         self._alarm = Alarm(feed, self.buyer.wake_at, self._wake)
         self._offered: tuple[str, ...] = remote_tools.offered(())
@@ -111,10 +113,6 @@ class RemoteJobs(Resident):
 
     def _steps(self, call_id: str) -> Sequence[ProcessStep]:
         return self._views.open_steps(PROCESS).get(call_id, [])
-
-    def _is_open(self, call_id: str) -> bool:
-        view = self._views.call(call_id)
-        return view is not None and not view.status.is_outcome
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 
@@ -191,7 +189,7 @@ class RemoteJobs(Resident):
                 self._say(one.event)
             elif isinstance(one, ListenAgain):
                 self._listen()
-            elif isinstance(one, EndPayment):
+            elif isinstance(one, EndPayments):
                 self._settling.end(one)
         self._alarm.set()
 

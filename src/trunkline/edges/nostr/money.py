@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from trunkline.edges.background import Background
@@ -19,7 +20,7 @@ from trunkline.edges.nostr.keys import Signer, kept_secret
 from trunkline.edges.nostr.nwc import OutsideWallet
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
-from trunkline.edges.nostr.settling import Settling
+from trunkline.edges.nostr.settling import Settling, is_open
 from trunkline.edges.nostr.till import Till
 from trunkline.edges.nostr.wallet_agent import AGENT, WalletAgent
 from trunkline.edges.nostr.wallet_service import WalletService
@@ -59,6 +60,7 @@ class Money:
             settings.wallet,
             self.payments,
             self.till,
+            partial(is_open, given.views),
             signer.public,
             self.outside,
             relay,

@@ -106,6 +106,13 @@ class Offer:
             return next(iter(verification.objective(job_type, filled, result).reasons), "")
         return verification.claim_problem(job_type, filled, result)
 
+    def unpaid(self, schema_id: str, inputs: Raw, made: Made) -> Made | None:
+        """What is told of a job that did not succeed and so is not paid; None: nothing (decision 121)."""
+        if schema_id != SANDBOX:
+            return None
+        told = verification.failure_alone(_object(made.outputs))
+        return self.made(schema_id, inputs, Raw(msgspec.json.encode(told)))
+
     def made(self, schema_id: str, inputs: Raw, output: Raw) -> Made:
         """What a finished call gives as the result of a job."""
         job_type, given = self._type(schema_id), _object(inputs)

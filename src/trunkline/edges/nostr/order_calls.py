@@ -9,7 +9,7 @@ what it is about.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -20,9 +20,9 @@ from trunkline.edges.nostr.keys import npub_of
 from trunkline.edges.nostr.messages import JobFeedback
 from trunkline.edges.nostr.orders import Order, Paying, Request
 from trunkline.edges.nostr.results import Received
-from trunkline.events import CallRequested
+from trunkline.events import CallRequested, CancelRequested
 from trunkline.model import Behalf, Circumstance, Principal
-from trunkline.money import bolt11
+from trunkline.money import bolt11, lightning
 from trunkline.money.wallet import Paid
 
 # What the references of these calls begin with.
@@ -47,7 +47,10 @@ def demanded(order: Order, said: JobFeedback, event: Event) -> Paying:
         raise BadDemand("it asks for another amount than its invoice")
     if bid is not None and msats > bid:
         raise BadDemand(f"it asks for {msats} msats, and {bid} are bid")
-    return Paying(msats, said.invoice, invoice.payment_hash, event)
+    names_job = lightning.names_job(invoice.description, order.job_hash)
+    if names_job is False:
+        raise BadDemand("its invoice is for another job")
+    return Paying(msats, said.invoice, invoice.payment_hash, event, names_job=bool(names_job))
 
 
 def pay_call(session: int, order: Order, request: Request, paying: Paying, before: Paid) -> CallRequested:
@@ -59,10 +62,20 @@ def pay_call(session: int, order: Order, request: Request, paying: Paying, befor
         "job": {**job, "order": order.call_id},
         "paid_before": before,
         "invoice": paying.invoice,
+        "invoice_names_job": paying.names_job,
         "asked": paying.asked,
     }
     key = f"{order.call_id}/pay/{paying.payment_hash}"
     return _call(session, order, f"{PAY}{request.event.id}", PAY_TOOL, wish, key, sensitive=False)
+
+
+def unpaid_calls_end(session: int, order: Order) -> Iterator[CancelRequested]:
+    """The job is over: nobody is asked any more whether to pay for it."""
+    by, reason = Principal(order.call.caller), "the job is over"
+    for request in order.requests.values():
+        if request.paying is not None and request.paying.state == "asked":
+            target = f"{PAY}{request.event.id}"
+            yield CancelRequested(session, f"cancel {target}", by, target=target, reason=reason)
 
 
 def judge_call(session: int, order: Order, given: Sequence[Received], judge: str) -> CallRequested:

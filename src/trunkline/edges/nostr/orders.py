@@ -93,6 +93,8 @@ class Paying(Struct, eq=False):
     payment_hash: str
     # The provider's signed event that asks for it.
     asked: Event
+    # Whether the invoice itself says which job it is for.
+    names_job: bool = False
     # ``asked``: a call pays it, or waits for a person. ``done``: it is held, or paid. ``over``: it will not be.
     state: Literal["asked", "done", "over"] = "asked"
     call_id: str = ""
@@ -100,12 +102,22 @@ class Paying(Struct, eq=False):
     preimage: str = ""
 
 
-class EndPayment(Struct, frozen=True):
-    """A payment for a job that has its verdict: release it if the provider was right, else refund it."""
+class EndPayments(Struct, frozen=True):
+    """An order has its verdict: what is held for it is released to those who are to be paid, the rest is refunded."""
+
+    order: str
+    # npubs; None: the buyer does not know the outcome, which is on record.
+    to_be_paid: tuple[str, ...] | None
+    # By npub: why somebody is not paid.
+    reasons: dict[str, str] = {}
+    # What was paid at once to those who were right: the receipt is left to make.
+    prepaid: tuple[Prepaid, ...] = ()
+
+
+class Prepaid(Struct, frozen=True):
+    """What a wallet elsewhere paid for a job."""
 
     payment_hash: str
-    is_right: bool
-    reason: str
     order: str
     call_id: str
     request_id: str
@@ -116,7 +128,7 @@ class EndPayment(Struct, frozen=True):
     msats: int
     invoice: str
     asked: Raw
-    preimage: str = ""
+    preimage: str
 
 
 class AskedStep(Struct, frozen=True):
@@ -357,17 +369,22 @@ def finding_of(order: Order, verdict: JobVerdict | None) -> Finding:
     )
 
 
-def payment_ends(order: Order, finding: Finding) -> Iterator[EndPayment]:
-    """What becomes of each payment of a job: only who was right is paid (OA-063)."""
+def payments_end(order: Order, finding: Finding) -> EndPayments:
+    """What becomes of the payments of a job: only who was right is paid (OA-063). The wallet knows what is held
+    for it: after a restart no provider need ask again.
+    """
+    otherwise = f"the job ended as {finding.state} without this result"
+    reasons = {npub_of(one.provider): one.reason or otherwise for one in order.requests.values()}
+    return EndPayments(order.call_id, tuple(finding.to_be_paid), reasons, tuple(_prepaid(order, finding)))
+
+
+def _prepaid(order: Order, finding: Finding) -> Iterator[Prepaid]:
     for request in order.requests.values():
         paying, npub = request.paying, npub_of(request.provider)
-        if paying is None:
+        if paying is None or not paying.preimage or npub not in finding.to_be_paid:
             continue
-        is_right = npub in finding.to_be_paid
-        yield EndPayment(
+        yield Prepaid(
             payment_hash=paying.payment_hash,
-            is_right=is_right,
-            reason="" if is_right else request.reason or f"the job ended as {finding.state} without this result",
             order=order.call_id,
             call_id=paying.call_id,
             request_id=request.event.id,

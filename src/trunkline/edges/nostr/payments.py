@@ -24,8 +24,10 @@ from trunkline.model import Now
 from trunkline.money import bolt11, wallet
 from trunkline.money.wallet import Carried, Held, Over, Refunded, Refused, Released, Step, Wallet
 
-# Invoices that nobody has paid yet, of everybody together.
+# Invoices that are known. Half of them are for jobs that are done here (``till`` bounds them by buyer), half for the
+# accounts together; and such of one account that nobody has paid yet.
 MAX_INVOICES: Final = 4096
+MAX_OPEN_OF_ACCOUNT: Final = 64
 
 Told = Callable[[Over], None]
 
@@ -116,15 +118,39 @@ class Payments:
     # -- invoices ------------------------------------------------------------------------------------------------------
 
     def invoice(self, payee: str, msats: int, quote_id: str, description: str, now: Now, expiry_s: int) -> Invoiced:
-        """A signed invoice in favour of an account."""
+        """A signed invoice in favour of an account; ``Refused`` if that has its share of such that nobody has paid."""
         created_s = int(now.wall)
         payment_hash = hashlib.sha256(self.preimage(quote_id)).hexdigest()
+        if payment_hash not in self._invoices:
+            self._need_room(payee, now)
         text = bolt11.written(self._secret, msats, payment_hash, description, created_s, expiry_s)
         made = Invoiced(text, payment_hash, msats, payee, quote_id, created_s, created_s + expiry_s, description)
         self._invoices[payment_hash] = made
-        if len(self._invoices) > MAX_INVOICES:
-            del self._invoices[next(iter(self._invoices))]
         return made
+
+    def _need_room(self, payee: str, now: Now) -> None:
+        """See that one more invoice can be kept. What can still be paid is never forgotten for another's sake."""
+        is_own = payee == wallet.OWN
+        beside = [one for one in self._invoices.values() if (one.payee == wallet.OWN) == is_own]
+        still_open = [one for one in beside if self._is_open(one, now)]
+        if not is_own and sum(one.payee == payee for one in still_open) >= MAX_OPEN_OF_ACCOUNT:
+            raise Refused("QUOTA_EXCEEDED", f"{MAX_OPEN_OF_ACCOUNT} invoices of yours wait to be paid")
+        if len(beside) < MAX_INVOICES // 2:
+            return
+        gone = next((one for one in beside if not self._is_open(one, now)), None)
+        if gone is None:
+            raise Refused("QUOTA_EXCEEDED", "too many invoices wait to be paid; try again later")
+        del self._invoices[gone.payment_hash]
+
+    def _is_open(self, one: Invoiced, now: Now) -> bool:
+        """Whether an invoice can still be paid, or is being paid."""
+        return one.payment_hash in self.wallet.held or (
+            now.wall < one.expires_s and one.payment_hash not in self.wallet.over
+        )
+
+    def withdraw(self, payment_hash: str) -> None:
+        """Nobody can pay this invoice any more."""
+        self._invoices.pop(payment_hash, None)
 
     def preimage(self, quote_id: str) -> bytes:
         """What proves that an invoice was paid; nobody can say it who does not have the wallet's key."""

@@ -8,7 +8,7 @@ Theory of operation, of one job::
 A job that is taken on is a step on record with its request, so that it is gone on with after a restart: the call has
 the request's id as its key, and is the same call then. Its last event, the result or the feedback that says why there
 is none, is signed and on record before any relay hears of it, so that a repeat of it is the same event. A request that
-was taken on before is known by its key. Does not own relays (``client``) or what is offered (``offer``).
+was taken on before is known by its steps. Does not own relays (``client``) or what is offered (``offer``).
 
 Invariant: for each request there is one call at most, and for each job that was taken on one last event. What is kept
 of strangers is bounded, however many they are.
@@ -37,7 +37,7 @@ from trunkline.entries import ProcessStep
 from trunkline.events import CallRequested, CancelRequested, Noticed, ProcessStepped
 from trunkline.model import Now, Principal
 from trunkline.model import Status as CallStatus
-from trunkline.money.quotes import KeyTaken
+from trunkline.money.quotes import KeyTaken, NoRoom
 
 log = logging.getLogger("trunkline")
 
@@ -48,8 +48,10 @@ TAKEN: Final = "taken"
 ANSWERED: Final = "answered"
 # What the embedded relay carries, and most public ones: a whole event. A result that is larger is not sent.
 MAX_SENT_BYTES: Final = 65_536
-# Jobs that wait for a place; more are told to come back.
+# Jobs that wait for a place, and such that wait to be paid; more are told to come back. One buyer has a quarter of the
+# latter: to ask costs nothing, and what is asked for stands there for as long as a quote holds.
 MAX_WAITING: Final = 64
+MAX_UNPAID_OF_BUYER: Final = 16
 # Requests that their buyers took back (relays keep no order: they may come after that), and such that we refused.
 MAX_REMEMBERED: Final = 4096
 # A feedback for what a tool shows: so many of one job, and one in so many seconds.
@@ -57,6 +59,7 @@ MAX_PARTIAL: Final = 20
 PARTIAL_S: Final = 1.0
 CANCELED: Final = "canceled"
 NOT_RIGHT: Final = "the run did not succeed; the result says how"
+NOT_CHARGED: Final = "the run did not succeed and costs nothing; the result says how, and nothing that it made"
 # What an amount, an invoice and a receipt add to a result.
 RECEIPT_BYTES: Final = 4096
 
@@ -170,6 +173,8 @@ class Provider:
         self._last: dict[str, _Answered] = {}
         self._deleted: dict[tuple[str, str], None] = {}
         self._refused: dict[str, None] = {}
+        # Jobs that ended: their last step may be on its way to disk.
+        self._over: dict[str, None] = {}
         # Of all strangers together: requests that may still be looked at.
         self._room = float(settings.requests_per_minute)
         self._room_at = float("-inf")
@@ -213,7 +218,8 @@ class Provider:
     def _take(self, job: Job, now: Now) -> None:
         name = job.event.id
         is_known = name in self._jobs or name in self._unpaid or any(one.event.id == name for one in self._waiting)
-        if is_known or self._views.keyed(job.principal.identity, name) is not None:
+        # A job whose call was refused has used no key: its steps say that it was here.
+        if is_known or name in self._over or self._views.steps(PROCESS, name):
             self._note("nostr.repeated", "a request that was taken on before")
             return
         if (job.event.pubkey, name) in self._deleted:
@@ -223,10 +229,10 @@ class Provider:
         try:
             self._offer.check(schema_id, inputs, job.request.job_hash)
             priced = self._offer.priced(schema_id, inputs, self._till.prices)
-            if priced.msats and len(self._unpaid) < MAX_WAITING:
+            if priced.msats and self._has_place(job):
                 self._ask_to_pay(job, priced, now)
                 return
-        except (NotServed, KeyTaken) as error:
+        except (NotServed, KeyTaken, NoRoom) as error:
             self._refuse(job.event, str(error), now)
             return
         if not priced.msats and len(self._jobs) < self._settings.max_jobs:
@@ -235,6 +241,11 @@ class Provider:
             self._waiting.append(job)
         else:
             self._refuse(job.event, "at capacity; try again later", now)
+
+    def _has_place(self, job: Job) -> bool:
+        """Whether one more job of this buyer may wait to be paid."""
+        own = sum(one.event.pubkey == job.event.pubkey for one in self._unpaid.values())
+        return own < MAX_UNPAID_OF_BUYER and len(self._unpaid) < MAX_WAITING
 
     # -- a job that is to be paid --------------------------------------------------------------------------------------
 
@@ -279,6 +290,7 @@ class Provider:
                     self._feed.feed([CancelRequested(job.number, "cancel", by, target=CALL, reason=reason)])
                 else:
                     self._drop(job)
+                    self._till.withdraw(name)
                     self._till.settle(name, "the buyer took the request back", now, _nothing)
                     self._refuse(job.event, CANCELED, now)
 
@@ -371,7 +383,9 @@ class Provider:
         if job.is_canceled or job.partial >= MAX_PARTIAL or now.mono - job.partial_at < PARTIAL_S:
             return
         job.partial, job.partial_at = job.partial + 1, now.mono
-        self._tell(job, Status.PARTIAL, "", now, content=_shown(progress.data))
+        # What a job makes is told when it is paid; until then only that it goes on.
+        content = "" if self._is_priced(job) else _shown(progress.data)
+        self._tell(job, Status.PARTIAL, "", now, content=content)
 
     def ended(self, job: Job, answer: Answer, now: Now) -> None:
         """It has its outcome: what is held for it is released or refunded, then its last event is put on record."""
@@ -382,7 +396,9 @@ class Provider:
             self.tally.add(found.is_success, took_ms)
         if is_held:
             problem = "" if found.is_success else found.problem
-            self._till.settle(job.event.id, problem, now, lambda paid: self._conclude(job, answer, found, paid))
+            self._till.settle(
+                job.event.id, problem, now, lambda paid: self._conclude(job, answer, found, paid), answer.call_id
+            )
         else:
             self._conclude(job, answer, found, self._paid_before(job) if found.is_success else None)
 
@@ -420,6 +436,14 @@ class Provider:
         try:
             made = self._offer.made(schema_id, inputs, answer.output)
             problem = self._offer.problem(schema_id, inputs, made, self._signer.npub)
+            is_success = made.is_success and not problem
+            text = "" if is_success else NOT_RIGHT
+            if not is_success and self._is_priced(job):
+                # Its money goes back: who fails on purpose must not have the work for nothing.
+                unpaid, text = self._offer.unpaid(schema_id, inputs, made), NOT_CHARGED
+                if unpaid is None:
+                    return self._without_result(job, problem or NOT_RIGHT, at)
+                made = unpaid
             provenance = Provenance(made.model, self._signer.npub, made.token_counts)
             draft = messages.result_draft(
                 self._settings.kinds, job.event, made.outputs, provenance, made.output_hash, created_at=at,
@@ -431,8 +455,16 @@ class Provider:
         except (messages.TooLarge, keys.CannotEncrypt, NotServed) as error:
             why = str(error) if isinstance(error, NotServed) else "the result is larger than a relay carries"
             return self._without_result(job, why, at)
-        is_success = made.is_success and not problem
-        return Outcome(draft, is_success, "" if is_success else problem, "" if is_success else NOT_RIGHT)
+        return Outcome(draft, is_success, "" if is_success else problem, text)
+
+    def _is_priced(self, job: Job) -> bool:
+        """Whether a job is one that is paid for, also if its money went back before a restart."""
+        if self._till.held_for(job.event.id) is not None:
+            return True
+        try:
+            return bool(self._offer.priced(job.request.schema_id, job.request.inputs, self._till.prices).msats)
+        except NotServed:  # its tool left
+            return False
 
     def _without_result(self, job: Job, why: str, at: int) -> Outcome:
         return Outcome(self._feedback(job, Status.ERROR, why, at), False, why)
@@ -456,6 +488,7 @@ class Provider:
         """It is over here."""
         self._last.pop(job.event.id, None)
         if self._jobs.pop(job.event.id, None) is not None:
+            _remember(self._over, job.event.id)
             self._feed.close_session(job.number)
         self._fill()
 

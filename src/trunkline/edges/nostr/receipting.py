@@ -20,12 +20,14 @@ from trunkline.edges.nostr.payments import Payments
 from trunkline.events import ProcessStepped
 from trunkline.model import stamp
 from trunkline.money import lightning, receipts
+from trunkline.money.budget import UNTIED_RULE
 from trunkline.money.rail import PaymentProof
 from trunkline.money.receipts import Issued, Receipt
 from trunkline.money.wallet import Held, Receipted
 from trunkline.trajectory import check
 
-# A session is closed when all its calls have ended. Those that a job left behind are waited for so often, so long.
+# A session is closed when its call has ended on record, which may be a moment after its money was released: that is
+# looked for so often, so long. Nobody waits for anything else that has the same correlation (decision 121).
 LOOKS: Final = 30
 LOOK_S: Final = 1.0
 Done = Callable[[Issued], None]
@@ -47,6 +49,7 @@ class _Wish(Struct, frozen=True):
     held: Held
     preimage: str
     session_id: str
+    call_id: str
     done: Done
     rule_of: str
     prepaid: bool
@@ -67,17 +70,20 @@ class Receipting:
         self._payments = payments
 
     def issue(
-        self, held: Held, preimage: str, session_id: str, done: Done, rule_of: str = "", *, prepaid: bool = False
-    ) -> None:
+        self, held: Held, preimage: str, session_id: str, done: Done, rule_of: str = "", *,
+        call_id: str = "", prepaid: bool = False,
+    ) -> None:  # fmt: skip
         """Make the receipt of a payment that was released, and say so when it is on disk.
 
-        ``rule_of`` is the call whose rule approved the payment; the session's own first call if it is empty.
+        ``call_id`` is the call that was paid for; it is the session's name if it is empty. ``rule_of`` is the call
+        whose rule approved the payment; the one that was paid for if it is empty.
         """
-        self._look(_Wish(held, preimage, session_id, done, rule_of, prepaid), LOOKS)
+        call_id = call_id or session_id
+        self._look(_Wish(held, preimage, session_id, call_id, done, rule_of or call_id, prepaid), LOOKS)
 
     def _look(self, wish: _Wish, left: int) -> None:
         held, session_id = wish.held, wish.session_id
-        session = self._session(session_id, wish.rule_of)
+        session = self._session(wish)
         if not session.is_closed and left:
             self._feed.call_later(LOOK_S, lambda: self._look(wish, left - 1))
             return
@@ -95,7 +101,7 @@ class Receipting:
             approval_rule_id=session.rule,
             timestamp=stamp(self._feed.now().ms),
         )
-        issued = receipts.issued(receipt, held.invoice, held.asked, prepaid=wish.prepaid)
+        issued = receipts.issued(receipt, held.invoice, held.asked, prepaid=wish.prepaid, call_id=wish.call_id)
         self.put(issued)
         self._payments.take(Receipted(held.payment_hash, receipt.receipt_id), lambda: wish.done(issued))
 
@@ -112,22 +118,22 @@ class Receipting:
                 return receipts.issued_of(step.data)
         return None
 
-    def _session(self, session_id: str, rule_of: str) -> Session:
-        lines = list(self._views.trajectory(session_id))
-        rule = self._rule(rule_of or session_id)
+    def _session(self, wish: _Wish) -> Session:
+        lines = list(self._views.trajectory(wish.session_id, call_id=wish.call_id))
+        rule = self._rule(wish.rule_of)
         try:
             found = check.check(iter(lines))
             return Session(found.trajectory_hash, found.policy_bundle_id, True, rule)
         except check.NotATrajectory:
             from trunkline.trajectory.build import trajectory_hash
 
-            return Session(trajectory_hash(session_id, lines), "unknown", False, rule)
+            return Session(trajectory_hash(wish.session_id, lines), "unknown", False, rule)
 
-    def _rule(self, name: str) -> str | None:
-        """The rule by which the first call of a correlation, or a call, was let through."""
-        for found in (self._views.entries(correlation_id=name), self._views.entries(call_id=name)):
-            for line in found:
-                entry = msgspec.json.decode(line, type=_Accepted)
-                if entry.kind == "call.accepted":
-                    return entry.rule or None
+    def _rule(self, call_id: str) -> str | None:
+        """The rule by which a call was let through."""
+        for line in self._views.entries(call_id=call_id):
+            entry = msgspec.json.decode(line, type=_Accepted)
+            if entry.kind == "call.accepted":
+                # The wallet's own judgement is no rule of the bundle that the receipt names.
+                return None if entry.rule in {"", UNTIED_RULE} else entry.rule
         return None

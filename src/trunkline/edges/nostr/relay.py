@@ -21,15 +21,17 @@ from typing import Any, Final
 
 import msgspec
 import nostr_sdk  # type: ignore[import-untyped]
-from msgspec import Struct
 
 from trunkline.addresses import host_and_port
 from trunkline.edges.nostr.front import Front
+from trunkline.edges.nostr.relay_settings import Settings
 
 # Events a minute that one connection may send; a buyer's whole traffic is a few, ours has three for each job.
 EVENTS_PER_MINUTE: Final = 3000
 SUBSCRIPTIONS: Final = 64
 CONNECTIONS: Final = 256
+# Of them, such that the exchange itself always finds: it goes straight to the relay, past ``front`` and its clients.
+RESERVED: Final = 8
 FILTER_LIMIT: Final = 500
 MAX_FILTER_LIMIT: Final = 5000
 MAX_TAGS: Final = 256
@@ -43,23 +45,6 @@ MAX_KEPT: Final = 100_000
 LASTING_S: Final = 2_592_000
 MAX_LASTING: Final = 10_000
 LOOK_S: Final = 600.0
-
-
-class Settings(Struct, frozen=True):
-    """What the exchange says to this process."""
-
-    host: str
-    # 0 takes a free one.
-    port: int
-    folder: str
-    kinds: tuple[int, ...]
-    # Kinds that are replaced by their author, and kept longer.
-    lasting: tuple[int, ...]
-    max_content_bytes: int
-    # Who reads or writes has to say who he is (NIP-42).
-    auth: bool = False
-    # Of pages in a browser that may connect; programs have none.
-    allowed_origins: tuple[str, ...] = ()
 
 
 class Policy(nostr_sdk.WritePolicy):  # type: ignore[misc]
@@ -107,16 +92,16 @@ async def serve(settings: Settings) -> None:
         builder = builder.nip42(nostr_sdk.LocalRelayBuilderNip42(mode=mode))
     relay = builder.build()
     await relay.run()
-    url = str(await relay.url()).rstrip("/")
+    inner = url = str(await relay.url()).rstrip("/")
     if not settings.auth:
-        front = Front(host_and_port(url.partition("//")[2]), settings.allowed_origins, CONNECTIONS)
+        front = Front(host_and_port(url.partition("//")[2]), settings.allowed_origins, CONNECTIONS - RESERVED)
         try:
             port = await front.start(settings.host, settings.port)
         except OSError as error:
             _report({"failed": str(error.strerror)})
             return
         url = f"ws://{f'[{settings.host}]' if ':' in settings.host else settings.host}:{port}"
-    _report({"url": url})
+    _report({"url": url, "inner": inner})
     passing = [kind for kind in settings.kinds if kind not in settings.lasting]
     while True:
         await prune(database, passing, int(time.time()), KEPT_S, MAX_KEPT)

@@ -25,7 +25,7 @@ from trunkline import children
 from trunkline.addresses import host_and_port
 from trunkline.edges.background import Background
 from trunkline.edges.listener import Address
-from trunkline.edges.nostr.relay import Settings
+from trunkline.edges.nostr.relay_settings import Settings
 
 log = logging.getLogger("trunkline")
 
@@ -51,6 +51,8 @@ class RelayProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
         self.url = ""
+        # Where the exchange itself reaches it: another one after each start, and told to nobody else.
+        self.inner = ""
         self.restarts = 0
         Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -95,6 +97,7 @@ class RelayProcess:
         if "url" not in told:
             await self._end()
             raise RelayFailed(told["failed"])
+        self.inner = told["inner"]
         return told["url"]
 
     async def _watch(self) -> None:

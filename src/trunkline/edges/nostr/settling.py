@@ -9,12 +9,13 @@ are paid.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from trunkline.edges.exchange import Feed, Views
-from trunkline.edges.nostr.orders import EndPayment
+from trunkline.edges.nostr.orders import EndPayments, Prepaid
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.model import Now, Status
@@ -22,6 +23,12 @@ from trunkline.money.receipts import Issued
 from trunkline.money.wallet import Held, Paid
 
 NOT_RIGHT: Final = "the result was not found right"
+
+
+def is_open(views: Views, call_id: str) -> bool:
+    """Whether a call has no outcome yet."""
+    call = views.call(call_id)
+    return call is not None and not call.status.is_outcome
 
 
 class Settling:
@@ -34,25 +41,29 @@ class Settling:
         self._receipting = receipting
         self.receipts = 0
 
-    def end(self, payment: EndPayment) -> None:
-        """Release or refund what is held; of what was paid at once only the receipt is left to make."""
+    def end(self, payments: EndPayments) -> None:
+        """Release or refund all that is held for an order; of what was paid at once only receipts are left to make."""
         now = self._feed.now()
-        held = self._payments.wallet.held.get(payment.payment_hash)
-        if payment.preimage and payment.is_right:
-            self._feed.when_stored(lambda: self._receipt_prepaid(payment, now))
-        elif held is None:
-            return
-        elif payment.is_right:
-            # What the receipt points to has to be on disk before it.
-            self._feed.when_stored(lambda: self._release(held))
-        else:
-            self._payments.refund(payment.payment_hash, payment.reason or NOT_RIGHT, now)
+        for payment in payments.prepaid:
+            self._feed.when_stored(partial(self._receipt_prepaid, payment, now))
+        for held in self._held_for(payments.order):
+            if payments.to_be_paid is None:
+                self._end_by_record(held, now)
+            elif held.provider in payments.to_be_paid:
+                # What the receipt points to has to be on disk before it.
+                self._feed.when_stored(partial(self._release, held))
+            else:
+                self._payments.refund(held.payment_hash, payments.reasons.get(held.provider, NOT_RIGHT), now)
+
+    def _held_for(self, order: str) -> list[Held]:
+        wallet = self._payments.wallet
+        return [held for held in wallet.held.values() if held.judge == "buyer" and held.order == order]
 
     def _release(self, held: Held) -> None:
         preimage = self._payments.release(held.payment_hash, self._feed.now())
         self._receipting.issue(held, preimage, held.order, self._issued, rule_of=held.call_id)
 
-    def _receipt_prepaid(self, payment: EndPayment, now: Now) -> None:
+    def _receipt_prepaid(self, payment: Prepaid, now: Now) -> None:
         held = Held(
             payment_hash=payment.payment_hash,
             payer="outside",
@@ -87,20 +98,23 @@ class Settling:
     def take_up(self, now: Now) -> None:
         """After a restart: end what is held for jobs that have an outcome, and make receipts that are missing."""
         for held in list(self._payments.wallet.held.values()):
-            if held.judge != "buyer":
-                continue
-            call = self._views.call(held.order) if held.order else None
-            if call is not None and not call.status.is_outcome:
-                continue  # it is delivered again, and goes on
-            if call is not None and call.status is Status.SUCCEEDED and held.provider in _to_be_paid(call.output):
-                self._release(held)
-            else:
-                self._payments.refund(held.payment_hash, "the job has no result that counts", now)
+            if held.judge == "buyer":
+                self._end_by_record(held, now)
         for held in list(self._payments.wallet.unreceipted.values()):
             if held.judge == "buyer":
                 over = self._payments.wallet.over.get(held.payment_hash)
                 preimage = self._payments.preimage(held.quote_id).hex() if over is None else over.preimage
                 self._receipting.issue(held, preimage, held.order, self._issued, rule_of=held.call_id)
+
+    def _end_by_record(self, held: Held, now: Now) -> None:
+        """What the outcome on record says. A job without one is delivered again, and goes on."""
+        call = self._views.call(held.order) if held.order else None
+        if call is not None and not call.status.is_outcome:
+            return
+        if call is not None and call.status is Status.SUCCEEDED and held.provider in _to_be_paid(call.output):
+            self._release(held)
+        else:
+            self._payments.refund(held.payment_hash, "the job has no result that counts", now)
 
 
 def _to_be_paid(output: msgspec.Raw | None) -> list[str]:

@@ -3,13 +3,13 @@
 Theory of operation, of one priced job::
 
     request ──> quote, invoice ──paid by a wallet──> held ──> the job is called ──> verified: released, receipt, result
-                     └── time over: expired                         └── failed, canceled, lost: refunded
+                     └── time over, taken back: expired             └── failed, canceled, lost: refunded
 
 Owns which job has which quote and which payment. The states are ``trunkline.money.quotes``'s, the money is moved by
 ``payments``, the job is done by ``provider``. Does not own how somebody pays (``wallet_service``, ``wallet_agent``).
 
 Invariant: a priced job is called only while its money is held, and what is held for it is released only if its result
-was verified; else it is refunded.
+was verified; else it is refunded. However a quote ends, the requests that waited for it are told, and wait no longer.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from trunkline.edges.nostr.receipting import Receipting
 from trunkline.model import Now
 from trunkline.money import quotes
 from trunkline.money.lightning import ASSET
-from trunkline.money.quotes import Prices, Quoted, Quotes, QuoteState
+from trunkline.money.quotes import NoRoom, Prices, Quoted, Quotes, QuoteState
 from trunkline.money.rail import Due, Quote
 from trunkline.money.receipts import Issued
-from trunkline.money.wallet import OWN, Held
+from trunkline.money.wallet import OWN, Held, Over, Refused
 
 # How often it is looked whether a quote's time is over.
 LOOK_S: Final = 5.0
@@ -80,10 +80,12 @@ class Till:
     def quote(self, request: JobRequest, priced: Priced, now: Now) -> Invoiced | None:
         """What a job costs, as an invoice; None: nothing. The same key gives the same one while it is open.
 
-        ``KeyTaken`` if the key of the request was used for another job, or for this one and it was paid.
+        ``KeyTaken`` if the key of the request was used for another job, or for this one and it was paid; ``NoRoom`` if
+        too many quotes are open.
         """
         if not priced.msats:
             return None
+        self._end_expired()
         key = request.key or priced.job_hash
         found = self.quotes.known(request.buyer, key, priced.job_hash, now.ms)
         if found is not None:
@@ -94,7 +96,11 @@ class Till:
         expiry_s = self._settings.wallet.quote_s
         quote_id = quotes.quote_id_of(request.buyer, key, f"{request.id} {now.ms}")
         description = f"{priced.schema_id} {priced.job_hash}"
-        invoiced = self._payments.invoice(OWN, priced.msats, quote_id, description, now, expiry_s)
+        self.quotes.need_room(request.buyer)
+        try:
+            invoiced = self._payments.invoice(OWN, priced.msats, quote_id, description, now, expiry_s)
+        except Refused as error:
+            raise NoRoom(str(error)) from None
         due = Due(priced.msats, self._npub, ASSET, invoiced.text, priced.job_hash)
         quote = Quote(quote_id, key, priced.job_hash, "lightning", due, now.ms, now.ms + expiry_s * 1000)
         quoted = self.quotes.add(request.buyer, request.id, quote)
@@ -115,14 +121,33 @@ class Till:
         offer = self._offers.get(payment_hash)
         return "" if offer is None else offer.quoted.request_id
 
+    def withdraw(self, request_id: str) -> None:
+        """A request that waits for its payment was taken back: others with the same key still wait for the quote, and
+        without any nobody can pay it any more.
+        """
+        found = next((one for one in self._offers.values() if request_id in one.quoted.requests), None)
+        if found is None or not found.quoted.can_be_paid:
+            return
+        left = [one for one in found.quoted.requests if one != request_id]
+        if left:
+            found.quoted.request_id, found.quoted.repeats = left[0], left[1:]
+            return
+        found.quoted.become(QuoteState.EXPIRED)
+        self._payments.withdraw(found.invoiced.payment_hash)
+        del self._offers[found.invoiced.payment_hash]
+
     def _expire(self) -> None:
         self._timer = None
-        for quoted in self.quotes.expire(self._feed.now().ms):
-            for request_id in (quoted.request_id, *quoted.repeats):
-                self.on_unpaid(request_id, "it was not paid in time")
-        self._offers = {name: one for name, one in self._offers.items() if one.quoted.state in quotes.OPEN}
+        self._end_expired()
         if self._offers:
             self._timer = self._feed.call_later(LOOK_S, self._expire)
+
+    def _end_expired(self) -> None:
+        expired = self.quotes.expire(self._feed.now().ms)
+        self._offers = {name: one for name, one in self._offers.items() if one.quoted.state in quotes.OPEN}
+        for quoted in expired:
+            for request_id in quoted.requests:
+                self.on_unpaid(request_id, "it was not paid in time")
 
     def stop(self) -> None:
         """Look at nothing more."""
@@ -173,6 +198,14 @@ class Till:
 
         self._payments.hold(held, stored)
         quoted.become(QuoteState.PENDING)
+        # Whoever ends the payment: this exchange itself may be the buyer.
+        self._payments.when_over(payment_hash, self._over)
+
+    def _over(self, over: Over) -> None:
+        """A payment has ended: its quote has, too."""
+        offer = self._offers.pop(over.payment_hash, None)
+        if offer is not None and offer.quoted.state is QuoteState.PENDING:
+            offer.quoted.become(QuoteState.PAID if over.preimage else QuoteState.FAILED)
 
     # -- the end of a job ----------------------------------------------------------------------------------------------
 
@@ -188,28 +221,31 @@ class Till:
             None,
         )
 
-    def settle(self, request_id: str, problem: str, now: Now, done: Callable[[Paid | None], None]) -> None:
-        """A job has ended: release what is held for it if there is no problem, else refund it."""
+    def settle(
+        self, request_id: str, problem: str, now: Now, done: Callable[[Paid | None], None], call_id: str = ""
+    ) -> None:
+        """A job has ended: release what is held for it if there is no problem, else refund it. ``call_id`` is its call,
+        which the receipt is about; a job that was never called has a problem.
+        """
         held = self.held_for(request_id)
         if held is None:
             done(None)
             return
-        offer = self._offers.get(held.payment_hash)
-        if offer is not None and offer.quoted.state is QuoteState.PENDING:
-            offer.quoted.become(QuoteState.FAILED if problem else QuoteState.PAID)
         if problem:
             self._payments.refund(held.payment_hash, problem, now, lambda: done(None))
         elif held.judge != "provider":
             done(None)  # the buyer is this exchange: it looks at the result itself
         else:
             # What the receipt points to has to be on disk before it.
-            self._feed.when_stored(lambda: self._release(held, done))
+            self._feed.when_stored(lambda: self._release(held, call_id, done))
 
-    def _release(self, held: Held, done: Callable[[Paid | None], None]) -> None:
+    def _release(self, held: Held, call_id: str, done: Callable[[Paid | None], None]) -> None:
         preimage = self._payments.release(held.payment_hash, self._feed.now())
-        self._receipting.issue(
-            held, preimage, held.request_id, lambda issued: done(Paid(held.msats, held.invoice, issued))
-        )
+
+        def issued(receipt: Issued) -> None:
+            done(Paid(held.msats, held.invoice, receipt))
+
+        self._receipting.issue(held, preimage, held.request_id, issued, call_id=call_id)
 
     def paid_before(self, request_id: str, job_hash: str) -> Paid | None:
         """A job whose payment and receipt are on record: a crash came before its result was told."""

@@ -1,12 +1,13 @@
 """The agent ``nostr.wallet``: paying for a job is a call like any other, so it is asked about, recorded and ends once.
 
 Owns the tools ``pay`` (hold money of the exchange in the embedded wallet, or have a wallet elsewhere pay at once),
-``new`` and ``fund`` (accounts, regtest money), and the guard: budgets, which nobody can approve away. What is held is
-released or refunded when the job has its verdict (``settling``). Does not own the fold (``payments``).
+``new`` and ``fund`` (accounts, regtest money), and the guard: budgets, which nobody can approve away, and invoices that
+name no job, which a person is always asked about. What is held is released or refunded when the job has its verdict
+(``settling``). Does not own the fold (``payments``).
 
-Invariant: an invoice is paid by one call at most. What is judged to be within the budgets counts as spent in the same
-step, so calls that are made together stay within them, too. A payment whose end nobody knows is *unknown*, and is not
-tried again.
+Invariant: an invoice is paid by one call at most, a provider once for a job, and nothing is held for a job that is
+over. What is judged to be within the budgets counts as spent in the same step, so calls that are made together stay
+within them, too. A payment whose end nobody knows is *unknown*, and is not tried again.
 """
 
 from __future__ import annotations
@@ -28,15 +29,14 @@ from trunkline.edges.resident import Resident
 from trunkline.effects import Cancel, Deliver
 from trunkline.events import CancelAcknowledged
 from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, ToolDefinition, Verdict, fault
-from trunkline.money import bolt11, budget, signed_events, wallet
-from trunkline.money.budget import Budget
+from trunkline.money import bolt11, budget, lightning, signed_events, wallet
+from trunkline.money.budget import BUDGET_RULE, UNTIED_RULE, Budget
 from trunkline.money.rail import MAX_MSATS, Msats, RailFailed
 from trunkline.money.wallet import OWN, Held, Paid, Refused
 
 EDGE: Final = "nostr"
 AGENT: Final = "nostr.wallet"
 PAY, NEW, FUND = f"{AGENT}/pay", f"{AGENT}/new", f"{AGENT}/fund"
-BUDGET_RULE: Final = "wallet-budget"
 NOBODY_KNOWS: Final = "nobody can say whether the wallet elsewhere paid"
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
@@ -61,6 +61,8 @@ class Payment(Struct, frozen=True, forbid_unknown_fields=True):
     # The signed event in which the payee asks for it.
     asked: Raw
     paid_before: Paid = Paid()
+    # Whether the invoice itself says that it is for this job; else only the payee's word does.
+    invoice_names_job: bool | None = None
 
 
 class _New(Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +121,10 @@ DEFINITIONS: Final = (
                     "description": "A signed invoice (BOLT 11) over the amount.",
                     "maxLength": 8192,
                 },
+                "invoice_names_job": {
+                    "type": "boolean",
+                    "description": "Whether the invoice says that it is for this job; else only the payee's word does.",
+                },
                 "asked": {"type": "object", "description": "The payee's signed event that names the invoice."},
             },
             ("amount_msats", "payee", "job", "invoice", "asked"),
@@ -147,7 +153,9 @@ DEFINITIONS: Final = (
 
 
 class WalletAgent(Resident):
-    """The agent. ``relay`` says where the embedded relay is, for connections; ``outside`` is the wallet elsewhere."""
+    """The agent. ``is_open`` says whether a call has no outcome yet, ``relay`` where the embedded relay is, for
+    connections; ``outside`` is the wallet elsewhere.
+    """
 
     def __init__(
         self,
@@ -155,6 +163,7 @@ class WalletAgent(Resident):
         settings: NostrWallet,
         payments: Payments,
         till: Till,
+        is_open: Callable[[str], bool],
         public: str,
         outside: OutsideWallet | None,
         relay: Callable[[], str],
@@ -168,6 +177,7 @@ class WalletAgent(Resident):
         self._prepay = settings.prepay
         self._payments = payments
         self._till = till
+        self._is_open = is_open
         self._public = public
         self._outside = outside
         self._relay = relay
@@ -188,7 +198,7 @@ class WalletAgent(Resident):
         except msgspec.DecodeError:
             return _denied("input", fault("tool.invalid_input"))
         problem = self._beyond_budget(payment, self._feed.now())
-        return None if problem is None else _denied(BUDGET_RULE, problem)
+        return _untied(payment) if problem is None else _denied(BUDGET_RULE, problem)
 
     def _beyond_budget(self, payment: Payment, now: Now) -> Fault | None:
         own = self._payments.wallet
@@ -238,6 +248,7 @@ class WalletAgent(Resident):
         if invoice.amount_msats != payment.amount_msats:
             raise Refused("OTHER", f"amount_msats: the invoice is over {invoice.amount_msats}")
         _need_asked(payment)
+        self._need_first(payment, invoice.payment_hash)
         # Once more, and in one step with what counts as spent from here on: others were judged and sent meanwhile.
         problem = self._beyond_budget(payment, now)
         if problem is not None:
@@ -251,6 +262,17 @@ class WalletAgent(Resident):
                 "PAYMENT_FAILED",
                 "the embedded wallet reaches nobody elsewhere; [nostr.wallet] connection and prepay = true do",
             )
+
+    def _need_first(self, payment: Payment, payment_hash: str) -> None:
+        """The job goes on, and this provider was not paid for it by another invoice."""
+        order = payment.job.order
+        if not order:
+            return
+        if not self._is_open(order):
+            raise Refused("PAYMENT_FAILED", "the job is over")
+        for spent in self._payments.wallet.spent.values():
+            if (spent.order, spent.provider) == (order, payment.payee) and spent.payment_hash != payment_hash:
+                raise Refused("PAYMENT_FAILED", "this provider was paid for this job by another invoice")
 
     def _hold(self, effect: Deliver, payment: Payment, invoiced: Invoiced, now: Now) -> None:
         payment_hash, order = invoiced.payment_hash, payment.job.order
@@ -334,6 +356,21 @@ class WalletAgent(Resident):
 
 def _denied(rule: str, problem: Fault) -> Verdict:
     return Verdict(Decision.DENY, rule, problem.message, AGENT, problem)
+
+
+def _untied(payment: Payment) -> Verdict | None:
+    """Nobody but a person lets an invoice through that does not say which job it is for."""
+    try:
+        invoice = bolt11.read(payment.invoice)
+    except bolt11.NotAnInvoice:
+        return None  # it is refused when it is to be paid, with the reason
+    names_job = lightning.names_job(invoice.description, payment.job.job_hash)
+    if names_job is False:
+        return _denied("input", fault("tool.invalid_input", "invoice: is for another job"))
+    if payment.invoice_names_job not in {None, bool(names_job)}:
+        return _denied("input", fault("tool.invalid_input", "invoice_names_job: is not what the invoice says"))
+    reason = "the invoice does not say which job it is for: only the payee's word ties it to this one"
+    return None if names_job else Verdict(Decision.ASK, UNTIED_RULE, reason, AGENT)
 
 
 def _need_asked(payment: Payment) -> None:

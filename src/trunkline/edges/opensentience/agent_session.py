@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -38,6 +38,7 @@ from trunkline.edges.opensentience.agent_events import (
     ToolsWithdrawn,
     Welcomed,
 )
+from trunkline.edges.opensentience.agent_translate import echo, fault_of, rejections, wire_tool
 from trunkline.edges.opensentience.messages import Envelope, ErrorObject
 from trunkline.errors import LocalProtocolError, RemoteProtocolError
 from trunkline.model import Channel, Fault, Now, Status, ToolDefinition, fault, stamp
@@ -77,17 +78,6 @@ class Offer(Struct, frozen=True):
 
     definition: ToolDefinition
     read: Callable[[Raw], dict[str, Any] | Fault]
-
-
-class _Ids(Protocol):
-    """What every message about a request echoes."""
-
-    @property
-    def request_id(self) -> str | None: ...
-    @property
-    def correlation_id(self) -> str | None: ...
-    @property
-    def causation_id(self) -> str | None: ...
 
 
 class _Open(Struct):
@@ -388,11 +378,11 @@ class AgentSession:
 
     def _read_registered(self, message: Envelope, _now: Now, events: list[AgentEvent]) -> None:
         confirmed = messages.payload(messages.ToolsRegistered, message)
-        events.append(ToolsConfirmed(confirmed.registered, _rejections(confirmed.rejected)))
+        events.append(ToolsConfirmed(confirmed.registered, rejections(confirmed.rejected)))
 
     def _read_unregistered(self, message: Envelope, _now: Now, events: list[AgentEvent]) -> None:
         gone = messages.payload(messages.ToolsUnregistered, message)
-        events.append(ToolsWithdrawn(gone.unregistered, _rejections(gone.rejected)))
+        events.append(ToolsWithdrawn(gone.unregistered, rejections(gone.rejected)))
 
     def _read_call(self, message: Envelope, now: Now, events: list[AgentEvent]) -> None:
         asked = messages.payload(messages.ToolCall, message)
@@ -434,10 +424,10 @@ class AgentSession:
         call = self._open.get(asked.call_id)
         if call is None:
             ack = messages.CancelAck(asked.call_id, accepted=False, note="there is no such call, or it has ended")
-            self._put(now, "agent.tool.cancel_ack", ack, in_reply_to=message.id, **_echo(message))
+            self._put(now, "agent.tool.cancel_ack", ack, in_reply_to=message.id, **echo(message))
         else:
             ack = messages.CancelAck(asked.call_id, accepted=True)
-            self._put(now, "agent.tool.cancel_ack", ack, in_reply_to=message.id, **_echo(call))  # OS-127
+            self._put(now, "agent.tool.cancel_ack", ack, in_reply_to=message.id, **echo(call))  # OS-127
             events.append(CancelAsked(asked.call_id, asked.reason, asked.deadline_ms))
 
     def _read_result(self, message: Envelope, _now: Now, events: list[AgentEvent]) -> None:
@@ -445,7 +435,7 @@ class AgentSession:
         if self._asked.pop(result.call_id, None) is None:
             return
         # In the payload or at top level; the payload's is meant if there are two.
-        error = _fault(result.error or message.error)
+        error = fault_of(result.error or message.error)
         status = Status(result.status)
         if error is not None and error.details and error.details.get("outcome") == Status.UNKNOWN:
             status = Status.UNKNOWN  # this wire has no such word (decision 1)
@@ -462,22 +452,22 @@ class AgentSession:
         if made.directive_id is None and message.error is None and made.status != "refused":
             return
         if self._asked.pop(ref, None) is not None:
-            events.append(DirectiveAnswered(ref, made.directive_id, _fault(message.error)))
+            events.append(DirectiveAnswered(ref, made.directive_id, fault_of(message.error)))
 
     def _read_error(self, message: Envelope, _now: Now, events: list[AgentEvent]) -> None:
         error = message.error or ErrorObject("protocol.error", "Core gave no reason")
         for ref in (message.request_id or "", message.in_reply_to or ""):
             kind = self._asked.pop(ref, None)
             if kind is Answered:
-                events.append(Answered(ref, Status.FAILED, fault=_fault(error)))
+                events.append(Answered(ref, Status.FAILED, fault=fault_of(error)))
                 return
             if kind is DirectiveAnswered:
-                events.append(DirectiveAnswered(ref, fault=_fault(error)))
+                events.append(DirectiveAnswered(ref, fault=fault_of(error)))
                 return
         events.append(Complained(error.code, error.message))
 
     def _read_ping(self, message: Envelope, now: Now, _events: list[AgentEvent]) -> None:
-        self._put(now, "agent.pong", messages.EMPTY, in_reply_to=message.id, **_echo(message))  # OS-134
+        self._put(now, "agent.pong", messages.EMPTY, in_reply_to=message.id, **echo(message))  # OS-134
 
     def _read_goodbye(self, message: Envelope, now: Now, events: list[AgentEvent]) -> None:
         goodbye = messages.payload(messages.Goodbye, message)
@@ -517,7 +507,7 @@ class AgentSession:
         call.streamed += len(body)
         call.stream_ended = done
         chunk = messages.ToolStream(call_id, call.seq, channel, Raw(body), done or None)
-        self._put(now, "agent.tool.stream", chunk, **_echo(call))  # OS-040, OS-041, OS-042
+        self._put(now, "agent.tool.stream", chunk, **echo(call))  # OS-040, OS-041, OS-042
 
     def _result(
         self, call_id: str, call: _Open, status: Status, output: bytes | None, error: Fault | None, now: Now
@@ -535,7 +525,7 @@ class AgentSession:
         )
 
     def _put_registration(self, offers: Iterable[Offer], now: Now, *, replace: bool | None = None) -> None:
-        tools = tuple(Raw(msgspec.json.encode(_wire_tool(offer.definition))) for offer in offers)
+        tools = tuple(Raw(msgspec.json.encode(wire_tool(offer.definition))) for offer in offers)
         self._put(now, "agent.tools.register", messages.RegisterTools(tools, replace))
 
     def _heartbeat(self, now: Now) -> None:
@@ -546,7 +536,7 @@ class AgentSession:
 
     def _complain(self, message: Envelope, code: str, text: str, now: Now) -> None:
         error = ErrorObject(code, text, retryable=False, where=WHERE)
-        self._put(now, "agent.error", messages.EMPTY, in_reply_to=message.id, error=error, **_echo(message))
+        self._put(now, "agent.error", messages.EMPTY, in_reply_to=message.id, error=error, **echo(message))
 
     def _break(self, code: str, text: str, now: Now, events: list[AgentEvent]) -> None:
         if self.state is not State.GREETING:
@@ -569,33 +559,3 @@ class AgentSession:
             raise LocalProtocolError(f"not possible while {self.state.value}")
         if capability and capability not in self.core_capabilities:
             raise LocalProtocolError(f"this Core does not offer the capability `{capability}`")
-
-
-def _echo(ids: _Ids) -> dict[str, Any]:
-    return {"request_id": ids.request_id, "correlation_id": ids.correlation_id, "causation_id": ids.causation_id}
-
-
-def _wire_tool(tool: ToolDefinition) -> messages.Tool:
-    return messages.Tool(
-        tool.tool_id,
-        tool.name,
-        tool.description,
-        tool.input_schema,
-        UNSET if tool.output_schema is None else tool.output_schema,
-        tool.capabilities or None,
-        tool.side_effects,
-        tool.requires_directive or None,
-        tool.tags or None,
-        tool.required_permissions or None,
-        tool.timeout_ms,
-    )
-
-
-def _fault(error: ErrorObject | None) -> Fault | None:
-    return None if error is None else Fault(error.code, error.message, bool(error.retryable), error.details)
-
-
-def _rejections(rejected: tuple[messages.Rejection, ...] | None) -> tuple[tuple[str, Fault], ...]:
-    return tuple(
-        (one.tool_id, Fault(one.error.code, one.error.message, bool(one.error.retryable))) for one in rejected or ()
-    )

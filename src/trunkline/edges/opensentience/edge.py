@@ -10,7 +10,7 @@ from trunkline.addresses import host_and_port, shown
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings, TokenKind
 from trunkline.edges.opensentience.launching import AgentLauncher
 from trunkline.edges.opensentience.serve import OpenSentienceListener
-from trunkline.edges.opensentience.session import Settings
+from trunkline.edges.opensentience.settings import Settings
 from trunkline.edges.opensentience.translate import EDGE
 
 

@@ -23,7 +23,8 @@ from trunkline.edges.listener import Address
 from trunkline.edges.offers import JudgingBudget
 from trunkline.edges.opensentience import socket_file
 from trunkline.edges.opensentience.messages import ID_SEED_BYTES
-from trunkline.edges.opensentience.session import CoreSession, Settings
+from trunkline.edges.opensentience.session import CoreSession
+from trunkline.edges.opensentience.settings import Settings
 from trunkline.edges.opensentience.translate import EDGE
 from trunkline.errors import ConfigError
 from trunkline.events import Noticed

@@ -24,12 +24,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from msgspec import Struct
-
 from trunkline import strictjson
 from trunkline.edges.framing.length_prefix import FrameDecoder, FrameTooLarge
 from trunkline.edges.offers import JudgingBudget
-from trunkline.edges.opensentience import translate
+from trunkline.edges.opensentience import greetings, translate
 from trunkline.edges.opensentience.calls import GivenCalls, MadeCalls
 from trunkline.edges.opensentience.heartbeats import Heartbeats, Step
 from trunkline.edges.opensentience.inbox import Unread, read_agents
@@ -51,8 +49,6 @@ from trunkline.edges.opensentience.messages import (
     Message,
     PayloadError,
     RequestDirective,
-    Server,
-    Welcome,
     expects_reply,
     invalid,
     object_body,
@@ -60,6 +56,7 @@ from trunkline.edges.opensentience.messages import (
     without_junk,
 )
 from trunkline.edges.opensentience.outbox import Outbox
+from trunkline.edges.opensentience.settings import Settings
 from trunkline.edges.opensentience.told import ToldEvents
 from trunkline.edges.opensentience.tools import OfferedTools
 from trunkline.effects import (
@@ -80,7 +77,6 @@ from trunkline.effects import (
 )
 from trunkline.errors import LocalProtocolError, RemoteProtocolError
 from trunkline.events import (
-    AgentArrived,
     AgentLeft,
     CancelAcknowledged,
     DirectiveRequested,
@@ -100,9 +96,6 @@ FRAME_WITHIN_S: Final = 30.0
 FRAMES_A_TURN: Final = 64
 # One peer cannot fill the ledger with notes about itself.
 MAX_NOTES: Final = 1_000
-MAX_CAPABILITIES: Final = 64
-# What this Core has beyond tools: told in core.welcome, used when the agent lists it too.
-CAPABILITIES: Final = ("tools", "streaming", "cancellation", "calls", "directives")
 
 _AT_ONCE: Final = 0.0
 
@@ -115,22 +108,6 @@ class State(enum.Enum):
     READY = "ready"
     CLOSING = "closing"
     CLOSED = "closed"
-
-
-class Settings(Struct, frozen=True):
-    """What the operator chose, and who this exchange is."""
-
-    core_version: str
-    instance_id: str
-    heartbeat_interval_ms: int = 10_000
-    max_frame_bytes: int = 4_194_304
-    max_inflight: int = 256
-    # Of a call whose caller and tool say nothing (decision 4).
-    timeout_s: float = 30.0
-    max_tool_input_bytes: int = 1_048_576
-    max_tool_output_bytes: int = 67_108_864
-    strict_types: bool = False
-    debug_errors: bool = False
 
 
 # Local names: in Python 3.11 a look into the enum takes 70 ns, and each frame looks five times.
@@ -437,7 +414,7 @@ class CoreSession:
             return
         self.agent_id = hello.agent_id
         self._principal = Principal(f"{translate.EDGE}:{hello.agent_id}")
-        known = tuple(name for name in hello.protocol.capabilities if len(name) <= 64)[:MAX_CAPABILITIES]
+        known = greetings.capabilities_of(hello)
         self._given.all_cancelable = "cancellation" in known
         self._made.caller = self._principal
         self._tools.agent_id = self._told.agent_id = hello.agent_id
@@ -448,21 +425,7 @@ class CoreSession:
             self._handlers["agent.directive.request"] = self._take_directive
         self._is_known = True
         self.state = AUTHENTICATING
-        self._events.append(
-            AgentArrived(
-                self._session,
-                message.id,
-                translate.EDGE,
-                hello.agent_id,
-                hello.agent_version,
-                translate.hello_token_sha256(hello),
-                self._peer,
-                known,
-                translate.manifest_sha256(hello),
-                self._settings.max_inflight,
-                self._settings.timeout_s,
-            )
-        )
+        self._events.append(greetings.arrival(self._session, message, self._peer, self._settings))
 
     def _take_heartbeat(self, message: Message[Heartbeat], _value: Any, now: Now) -> HealthReported | None:
         beat = message.payload
@@ -526,15 +489,7 @@ class CoreSession:
         self._decoder.limit = settings.max_frame_bytes
         self._heartbeats.heard(now.mono)
         self._frames_wait = self._decoder.held > 0
-        welcome = Welcome(
-            VERSION,
-            self._session_id,
-            settings.heartbeat_interval_ms,
-            settings.max_frame_bytes,
-            Server(settings.core_version, settings.instance_id),
-            CAPABILITIES,
-        )
-        self._outbox.put(now, "core.welcome", welcome, effect.ref)
+        self._outbox.put(now, "core.welcome", greetings.welcome(self._session_id, settings), effect.ref)
 
     def _say_answer(self, effect: Answer, now: Now) -> None:
         if effect.ref in self._told.open:

@@ -13,17 +13,15 @@ Invariant: each ticket that was taken in is answered once, unless its message is
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
-from trunkline import strictjson
-from trunkline.canonical import canonical
 from trunkline.edges.ossa import messages, translate
+from trunkline.edges.ossa.asked import Command, OssaAsking, offered_tools, outline_of, published_input, recipient_of
 from trunkline.edges.ossa.messages import (
     ACK,
     BAD_REQUEST,
@@ -78,52 +76,6 @@ NOTHING_MORE: Final = b'{"json":{}}'
 # What an OSSA reply can carry besides its payload.
 REPLY_ROOM: Final = 8192
 OTHER_CONTENT: Final = "this messageId was used before with other content; a new message needs a new one"
-
-
-class OssaAsking(Struct, eq=False):
-    """One message to one recipient, on its way to an outcome."""
-
-    ref: str
-    message: Message
-    recipient: Identity
-    tool_id: str
-    is_sealed: bool
-    arrived_ms: int
-    tickets: list[int] = []
-    runs: int = 1
-    call_id: str = ""
-    # What is shown of it is a stream, and another after each that ended: how many there were, whether one is open, and
-    # how many pieces that has.
-    streams: int = 0
-    is_streaming: bool = False
-    shown: int = 0
-
-    @property
-    def size(self) -> int:
-        """What it holds."""
-        return len(self.message.payload)
-
-    @property
-    def digest(self) -> bytes:
-        """Equal for messages that ask for the same, however they are spelled."""
-        names = (self.message.type, self.tool_id, str(self.message.topic))
-        return hashlib.sha256("\n".join(names).encode() + canonical(self.message.payload)).digest()
-
-    def is_same(self, other: OssaAsking) -> bool:
-        """Whether the other one is a repeat of this one, as one with the same id has to be."""
-        ours, theirs = self.message, other.message
-        if (ours.type, self.tool_id, ours.topic) != (theirs.type, other.tool_id, theirs.topic):
-            return False
-        # To spell a megabyte of numbers anew takes a tenth of a second, and a repeat has mostly the same bytes.
-        return bytes(ours.payload) == bytes(theirs.payload) or canonical(ours.payload) == canonical(theirs.payload)
-
-
-class Command(Struct, frozen=True):
-    """What is on record of a command whose result is owed."""
-
-    message: Raw
-    call_id: str
-    is_sealed: bool = False
 
 
 Registering = Callable[[str, tuple[ToolDefinition, ...], bool, Now], list[Event]]
@@ -258,7 +210,7 @@ class Asker:
             asking.ref,
             self.principal,
             asking.tool_id,
-            _published(message) if is_event else translate.input_of(message.payload),
+            published_input(message) if is_event else translate.input_of(message.payload),
             key=asking.ref if asking.runs == 1 else f"{asking.ref}#{asking.runs}",
             correlation_id=message.correlation,
             context=context_of(message, self.principal.type, is_sealed=asking.is_sealed),
@@ -277,7 +229,7 @@ class Asker:
 
     def _offer(self, asking: OssaAsking, now: Now) -> list[Event]:
         try:
-            tools, replace = _offered(self.agent_id, asking.message.payload)
+            tools, replace = offered_tools(self.agent_id, asking.message.payload)
             return self._register(asking.ref, tools, replace, now)
         except Refused as refused:
             details = Raw(msgspec.json.encode(refused.details)) if refused.details else msgspec.UNSET
@@ -327,7 +279,7 @@ class Asker:
         if asking is None or asking.message.type != COMMAND or asking.call_id:
             return []
         asking.call_id = effect.call_id
-        command = Command(Raw(messages.encode(_outline(asking.message))), effect.call_id, asking.is_sealed)
+        command = Command(Raw(messages.encode(outline_of(asking.message))), effect.call_id, asking.is_sealed)
         return [self._command_step(asking.ref, "taken", Raw(msgspec.json.encode(command)), f"taken {asking.ref}")]
 
     def _command_step(self, ref: str, step: str, data: Raw, reply_ref: str = "", *, done: bool = False) -> Event:
@@ -514,7 +466,7 @@ class Asker:
     def take_up(self, ref: str, command: Command, now: Now) -> None:
         """After a restart: a command whose result is owed."""
         message = messages.read_own(bytes(command.message))
-        asking = self._asking(message, _recipient_of(message, ref), command.is_sealed, now)
+        asking = self._asking(message, recipient_of(message, ref), command.is_sealed, now)
         asking.call_id = command.call_id
         self._resumed[ref] = asking
 
@@ -565,40 +517,3 @@ class Asker:
 
     def _failure(self, asking: OssaAsking, info: ErrorInfo) -> Message:
         return translate.failed(asking.message, info, self._id(asking, messages.ERROR), asking.recipient)
-
-
-def _published(message: Message) -> Raw:
-    """The input of ``trunkline/publish`` for an event."""
-    given = {"topic": message.topic, "payload": message.payload, "qos": message.level}
-    if message.expires_ms is not None:
-        given["expires_ms"] = message.expires_ms
-    return Raw(msgspec.json.encode(given))
-
-
-def _outline(message: Message) -> Message:
-    """What has to be known of a command to tell its result after a restart.
-
-    Not its payload, nor fields that mean nothing here; of one that came encrypted those of its identities, too.
-    """
-    sender, recipients = message.sender, message.recipients
-    if message.sensitive:
-        sender = msgspec.structs.replace(sender, others={})
-        recipients = tuple(msgspec.structs.replace(one, others={}) for one in recipients)
-    return msgspec.structs.replace(
-        message, sender=sender, recipients=recipients, payload=EMPTY_OBJECT, error=None, signature=None,
-        others={}, body_others={}, message_others={},
-    )  # fmt: skip
-
-
-def _recipient_of(message: Message, ref: str) -> Identity:
-    name = ref.partition("@")[2]
-    return next((one for one in message.recipients if one.agent_id == name), message.recipients[0])
-
-
-def _offered(agent_id: str, payload: Raw) -> tuple[tuple[ToolDefinition, ...], bool]:
-    given = strictjson.load(bytes(payload), messages.MAX_DEPTH)
-    actions = given.get("actions") if isinstance(given, dict) else None
-    if not isinstance(actions, list) or not isinstance(given.get("replace", False), bool):
-        raise Refused(BAD_REQUEST, 'payload: expected {"actions": […], "replace"?}')
-    tools = tuple(translate.definition_of(agent_id, one, f"actions.{at}") for at, one in enumerate(actions))
-    return tools, given.get("replace", False)

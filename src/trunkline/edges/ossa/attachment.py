@@ -54,6 +54,7 @@ class Attachment(BaseSink):
             origin,
             on_registered=peer.on_registered,
             is_open=self._peers.is_open,
+            may_answer=self._peers.may_answer,
             used=peer.used,
             late=peer.late,
             now=self._feed.now(),

@@ -24,8 +24,10 @@ from trunkline.config import Ossa
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.offers import LEAST_TOOL_BYTES, JudgingBudget
 from trunkline.edges.ossa import messages, sealing, signing, translate
-from trunkline.edges.ossa.asking import COMMANDS, Command
+from trunkline.edges.ossa.asked import Command
+from trunkline.edges.ossa.asking import COMMANDS
 from trunkline.edges.ossa.attachment import Way
+from trunkline.edges.ossa.earlier import EarlierCalls
 from trunkline.edges.ossa.identity import Identities, Known
 from trunkline.edges.ossa.keys import AgentKeys, OwnKeys
 from trunkline.edges.ossa.messages import (
@@ -38,6 +40,7 @@ from trunkline.edges.ossa.messages import (
     Message,
     Refused,
 )
+from trunkline.edges.ossa.openings import Openings
 from trunkline.edges.ossa.peer import DISCONNECTED, OFFERS, STREAMS, Offers, OssaPeer
 from trunkline.edges.ossa.refusals import Refusals
 from trunkline.edges.ossa.replies import Saying
@@ -107,6 +110,8 @@ class OssaPeers:
         self._judging = JudgingBudget(EDGE, feed.offer_refused)
         self._ways = ways
         self.refusals = Refusals(feed)
+        self.openings = Openings()
+        self._earlier: EarlierCalls | None = None
         self.is_over = False
 
     def new_id(self) -> str:
@@ -118,6 +123,7 @@ class OssaPeers:
     def take_up(self) -> None:
         """Go on with what is on record: results of commands that are owed, and agents that are reached by a URL."""
         now = self.feed.now()
+        self._earlier = EarlierCalls(self.views, now)
         for subject, steps in self.views.open_steps(COMMANDS).items():
             agent_id, _, ref = subject.partition("/")
             peer = self._peer_of(agent_id)
@@ -184,6 +190,10 @@ class OssaPeers:
         """Whether a call has no outcome yet."""
         view = self.views.call(call_id)
         return view is not None and not view.status.is_outcome
+
+    def may_answer(self, agent_id: str, call_id: str, correlation: str, now: Now) -> bool:
+        """Whether an answer of before a restart may be taken for that of this call."""
+        return self._earlier is not None and self._earlier.may_answer(agent_id, call_id, correlation, now)
 
     def check_offer(self, agent_id: str, tools: tuple[ToolDefinition, ...], now: Now) -> None:
         """``Refused`` with 429 unless the exchange would look at these tools, and may so soon."""

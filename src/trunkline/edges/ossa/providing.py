@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.edges.ossa import messages, translate
+from trunkline.edges.ossa.earlier import EarlyAnswers
 from trunkline.edges.ossa.messages import (
     COMMAND_RESULT,
     ERROR,
@@ -79,11 +80,8 @@ SILENT_S: Final = 90.0
 FIRST_DELAY_S: Final = 1.0
 MAX_DELAY_S: Final = 30.0
 EVENT_LIVES_MS: Final = 86_400_000
-# Answers to what we have not sent yet: after a restart of ours an agent may answer before it is asked again.
-MAX_EARLY: Final = 256
 # The field of an event's header that names the subscription which it is for.
 SUBSCRIPTION: Final = "subscription"
-MAX_EARLY_BYTES: Final = 4_194_304
 # Answers that ended a call are known again by their ids: a repeat must not answer the next call of its correlation.
 MAX_USED: Final = 4096
 # Calls without an answer whose late ones are still told apart from those of others.
@@ -110,6 +108,8 @@ class Sending(Struct, eq=False):
     correlation: str = ""
     # A result of a command: told again like an event, until it is acknowledged.
     is_owed: bool = False
+    # A call whose correlation may be that of an answer to another one: it has its own.
+    is_apart: bool = False
 
 
 class Provider:
@@ -117,7 +117,8 @@ class Provider:
 
     ``is_open`` says whether a call has no outcome yet; ``used`` are ids of answers that ended one, also by earlier
     attachments of the agent. ``late`` are correlations of requests that it was sent and has not answered, each with its
-    call: it may still be at them.
+    call: it may still be at them. ``may_answer`` says of an agent, a call and its correlation whether it may be at one
+    of before a restart.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Provider:
         *,
         on_registered: Callable[[ConfirmTools | str, Now], list[Event]],
         is_open: Callable[[str], bool],
+        may_answer: Callable[[str, str, str, Now], bool],
         used: dict[str, None],
         late: dict[str, str],
         now: Now,
@@ -142,6 +144,7 @@ class Provider:
         self._origin = origin
         self._told_registered = on_registered
         self._is_open = is_open
+        self._may_answer = may_answer
         self._used = used
         # Two, so that an agent that waits for a result or an event inside its work gets it however much it works on.
         self._calls_waiting: SendQueue[Sending] = SendQueue()
@@ -157,8 +160,7 @@ class Provider:
         self._by_correlation: dict[str, Sending] = {}
         self._by_call: dict[str, Sending] = {}
         self._late = late
-        self._early: dict[str, Message] = {}
-        self._early_bytes = 0
+        self._early = EarlyAnswers()
         # When the time of a call is over, in order.
         self._ends: list[tuple[float, int, Sending]] = []
         self._again: list[tuple[float, int, str]] = []
@@ -256,7 +258,9 @@ class Provider:
         # itself: such a call has a correlation of its own.
         is_circle = self.principal.identity in effect.chain or effect.caller == self.principal.identity
         correlation = effect.call_id if is_circle else effect.correlation_id
-        early = self._pop_early(effect.call_id if self._is_apart(correlation, effect.call_id) else correlation)
+        is_apart = self._may_answer(self.agent_id, effect.call_id, correlation, now)
+        is_early_apart = is_apart or self._is_late(correlation, effect.call_id)
+        early = self._early.pop(effect.call_id if is_early_apart else correlation)
         if early is not None and effect.attempt > 1 and self._is_new(early):
             return [self._ended(effect.call_id, early)]
         if effect.call_id in self._by_call:
@@ -283,6 +287,7 @@ class Provider:
             correlation=correlation,
             is_sealed=extras.is_sealed or effect.sensitive,
             expires_ms=extras.expires_ms,
+            is_apart=is_apart,
         )
         self._by_call[effect.call_id] = sending
         self._calls_waiting.put(sending, correlation, extras.priority, now.mono)
@@ -290,7 +295,7 @@ class Provider:
             self._look_at(sending, now.mono + effect.timeout_ms / 1000)
         return []
 
-    def _is_apart(self, correlation: str, call_id: str) -> bool:
+    def _is_late(self, correlation: str, call_id: str) -> bool:
         """Whether a call comes after another of its correlation that was not answered in time: the late answer would be
         taken for this one's, so it is asked under a correlation of its own.
         """
@@ -381,7 +386,7 @@ class Provider:
         if sending is None:
             return None
         if sending.call_id:
-            if self._is_apart(sending.correlation, sending.call_id):
+            if sending.is_apart or self._is_late(sending.correlation, sending.call_id):
                 sending.message = msgspec.structs.replace(sending.message, correlation_id=sending.call_id)
             self._requests[sending.message.message_id] = sending
             self._by_correlation[str(sending.message.correlation_id)] = sending
@@ -478,25 +483,12 @@ class Provider:
             sending = named  # sent under this correlation before a restart of ours
         if sending is None:
             if correlation and not any(one.correlation == correlation for one in self._by_call.values()):
-                self._keep_early(correlation, message)
+                self._early.keep(correlation, message)
             return []
         return self._end(sending, message)
 
     def _is_new(self, message: Message) -> bool:
         return message.message_id not in self._used
-
-    def _keep_early(self, correlation: str, message: Message) -> None:
-        self._pop_early(correlation)
-        self._early[correlation] = message
-        self._early_bytes += len(message.payload)
-        while len(self._early) > MAX_EARLY or self._early_bytes > MAX_EARLY_BYTES:
-            self._pop_early(next(iter(self._early)))
-
-    def _pop_early(self, correlation: str) -> Message | None:
-        found = self._early.pop(correlation, None)
-        if found is not None:
-            self._early_bytes -= len(found.payload)
-        return found
 
     def _end(self, sending: Sending, message: Message) -> list[Event]:
         self._requests.pop(sending.message.message_id, None)

@@ -3,7 +3,8 @@
 Owns status codes, frames, and how many requests of one agent wait for a reply. There is no token: every message is
 signed, and ``peers`` judges it. Every answer but the keys is an OSSA message, also one to strangers.
 
-Invariant: a request that was read is answered once; a socket speaks for the agent of its first valid message only.
+Invariant: a request that was read is answered once; a socket speaks for the agent of its first valid message only, and
+is used for it once that agent said something new there (``openings``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from websockets.frames import CloseCode
 from trunkline.edges.background import Background
 from trunkline.edges.bearer import Throttle
 from trunkline.edges.bodies import BadRequest, read_body
-from trunkline.edges.listener import when_closed
 from trunkline.edges.ossa.identity import Known
 from trunkline.edges.ossa.messages import (
     ACK,
@@ -46,6 +46,7 @@ from trunkline.edges.ossa.peer import DISCONNECTED, OssaPeer
 from trunkline.edges.ossa.peers import OssaPeers
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.ossa.translate import EDGE
+from trunkline.edges.request_scope import when_closed
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.edges.websocket import GOODBYE_S, close_quietly
 
@@ -64,6 +65,9 @@ MAX_UNKNOWN: Final = 128
 KNOWN_WITHIN_S: Final = 10.0
 # How long a socket whose agent sends too much is not read at a time.
 MAX_PAUSE_S: Final = 5.0
+
+NOTHING_GOOD: Final = "no message of a known agent came in time"
+NOTHING_NEW: Final = "nothing new came in time: what was said here came before, or is older than five minutes"
 
 Replies = list[tuple[Message, bytes]]
 
@@ -109,6 +113,7 @@ class OssaServer:
             if refused.error_code == UNAUTHORIZED:
                 await self._throttle.refused(_address(request))
             raise
+        self._peers.openings.is_new(known.message, self._peers.feed.now())  # it opens no socket any more
         agent_id = known.message.sender.agent_id
         if self._posts.get(agent_id, 0) >= MAX_POSTS:
             raise _about(known, Refused(INSUFFICIENT, f"{MAX_POSTS} requests of yours wait for replies"))
@@ -166,8 +171,8 @@ class OssaServer:
     async def connection(self, socket: WebSocket) -> None:
         """``/ossa/v1/ws``: one message in each text frame, both ways."""
         socket.scope[SHARE] = Share(self._incoming, _address(socket))
-        if sum(way.peer is None for way in self._sockets) >= MAX_UNKNOWN:
-            oldest = min((way for way in self._sockets if way.peer is None), key=lambda one: one.number)
+        if sum(not way.is_proven for way in self._sockets) >= MAX_UNKNOWN:
+            oldest = min((way for way in self._sockets if not way.is_proven), key=lambda one: one.number)
             self._background.spawn(oldest.finish(CloseCode.TRY_AGAIN_LATER))
         await socket.accept()
         known_by = asyncio.get_running_loop().time() + KNOWN_WITHIN_S
@@ -195,14 +200,14 @@ class OssaServer:
                 way.peer.detach(way, DISCONNECTED)
 
     async def _text(self, way: SocketWay) -> bytes | None:
-        """The next message; whoever says nothing good for so long has no place to keep."""
-        if way.peer is not None:
+        """The next message; whoever says nothing good and new for so long has no place to keep."""
+        if way.is_proven:
             return await _text(way)
         try:
             async with asyncio.timeout_at(way.known_by):
                 return await _text(way)
         except TimeoutError:
-            await way.finish(CloseCode.POLICY_VIOLATION, "no message of a known agent came in time")
+            await way.finish(CloseCode.POLICY_VIOLATION, NOTHING_GOOD if way.peer is None else NOTHING_NEW)
             return None
 
     async def _slow_down(self, way: SocketWay, size: int) -> None:
@@ -216,7 +221,7 @@ class OssaServer:
 
     def _close_oldest(self, peer: OssaPeer) -> None:
         """An agent has a few sockets: the newest is used, and one that it lost may not be known to be."""
-        own = [way for way in self._sockets if way.peer is peer]
+        own = [way for way in self._sockets if way.peer is peer and way.is_proven]
         for way in sorted(own, key=lambda one: one.number)[:-MAX_SOCKETS]:
             self._background.spawn(way.finish(CloseCode.POLICY_VIOLATION, "replaced by newer connections"))
 
@@ -225,15 +230,14 @@ class OssaServer:
         try:
             known = await self._peers.identities.read(data)
             peer = self._peers.peer(known)
-            if way.peer is None:
-                way.peer = peer
+            if way.peer is not None and way.agent_id != known.message.sender.agent_id:
+                raise _about(known, Refused(UNAUTHORIZED, f"this connection belongs to {way.agent_id}"))
+            is_new = self._peers.openings.is_new(known.message, self._peers.feed.now())
+            was_attached = way.is_proven and way.peer is peer
+            way.peer, way.is_proven = peer, way.is_proven or is_new
+            if way.is_proven and not was_attached:
                 peer.attach(way, way.origin)
                 self._close_oldest(peer)
-            elif way.peer is not peer:
-                if way.agent_id != known.message.sender.agent_id:
-                    raise _about(known, Refused(UNAUTHORIZED, f"this connection belongs to {way.agent_id}"))
-                way.peer = peer
-                peer.attach(way, way.origin)
         except Refused as refused:
             self._refuse(way, refused)
             return False
@@ -273,6 +277,8 @@ class SocketWay:
         # Until when it may be nobody's, by the loop's clock.
         self.known_by = known_by
         self.peer: OssaPeer | None = None
+        # Whether its agent said something new on it: only then is it sent what is for the agent.
+        self.is_proven = False
         self.is_open = True
         # Whether the agent sent a frame that is not text.
         self.sent_bytes = False

@@ -36,7 +36,8 @@ MAX_HEADER_CHARS: Final = 1024
 READ_HEADERS: Final = 1024
 _SIGNATURE: Final = re.compile(r"([A-Za-z0-9_-]+)\.\.([A-Za-z0-9_-]{86})")
 # Integers that RFC 8785 may not be able to hold have so many digits.
-_LONG_NUMBER: Final = re.compile(rb"[0-9]{16}")
+_LONG_NUMBER: Final = b"0" * 16
+_DIGITS: Final = bytes.maketrans(b"123456789", b"0" * 9)
 _parts: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -97,7 +98,8 @@ def _header(kid: str) -> str:
 
 def signed_form(data: bytes) -> bytes:
     """What is signed of a message: its canonical form without its signature. ``Refused`` if there is none."""
-    if _LONG_NUMBER.search(data) is not None:
+    # A search for a run of digits takes five times as long.
+    if _LONG_NUMBER in data.translate(_DIGITS):
         _check_numbers(json.loads(data))
     parts = _parts.decode(data)
     parts.pop("signature", None)

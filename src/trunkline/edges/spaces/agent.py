@@ -34,6 +34,7 @@ from trunkline.model import Decision, Now, ProcessIdentity, Status, ToolDefiniti
 from trunkline.workspace import files, policy
 from trunkline.workspace.edits import Edit
 from trunkline.workspace.output import Output
+from trunkline.workspace.placing import sweep
 from trunkline.workspace.sandbox import Sandbox
 from trunkline.workspace.snapshots import Skipped, Snapshots
 
@@ -137,7 +138,11 @@ class SpaceAgent(Resident):
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """After a start: finish what was being brought back. If that cannot be, the space is used as it is."""
+        """After a start: finish what was being done. If that cannot be, the space is used as it is."""
+        try:
+            await asyncio.to_thread(sweep, self.space.workspace)
+        except WorkspaceError as error:
+            log.warning("%s: a file that was on its way cannot be removed: %s", self.agent_id, error.message)
         try:
             await asyncio.to_thread(self.snapshots.recover)
         except WorkspaceError as error:

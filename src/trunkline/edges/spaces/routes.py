@@ -23,7 +23,7 @@ from starlette.websockets import WebSocket
 from trunkline.edges.answers import Handler, Refused, application, json_answer, principal_of
 from trunkline.edges.bodies import BadRequest, decode, number_of, read_body
 from trunkline.edges.exchange import Feed, Views
-from trunkline.edges.listener import when_lost
+from trunkline.edges.request_scope import when_lost
 from trunkline.edges.spaces import browsing, translate, undo
 from trunkline.edges.spaces.agent import SpaceAgent
 from trunkline.edges.spaces.messages import MAX_MESSAGE_BYTES, NewSpace, Resume, Undo

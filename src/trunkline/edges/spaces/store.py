@@ -1,5 +1,6 @@
 """Spaces on disk: ``<home>/spaces/<name>/`` with ``space.toml`` (preset, overrides) and ``files/`` (the root), unless
-the file names a folder of the operator's (``at``) that is the root instead.
+the file names a folder of the operator's (``at``) that is the root instead; ``placing/`` has the notes of files on
+their way.
 
 Owns these folders: reading them at the start, making one, removing one. Does not own what spaces do
 (``agent``). The files belong to a user of the space's own if the exchange runs as root (``workspace.folder``).
@@ -22,7 +23,7 @@ from msgspec import Struct, structs
 
 from trunkline.errors import ConfigError, WorkspaceError
 from trunkline.tomlfile import TomlFile
-from trunkline.workspace.folder import FILES, SETTINGS, Workspace, erase
+from trunkline.workspace.folder import FILES, NOTES, SETTINGS, Workspace, erase
 from trunkline.workspace.policy import Policy, make_policy
 
 # A space's name is a folder's name and part of an agent's id; lower case, so that no two differ by case only.
@@ -67,7 +68,7 @@ class SpacesFolder:
             raise ConfigError(f"a space's name is {NAME_IN_WORDS}", str(folder))
         settings, policy = _settings(folder)
         try:
-            workspace = Workspace.open(Path(settings.at) if settings.at else folder / FILES)
+            workspace = Workspace.open(Path(settings.at) if settings.at else folder / FILES, folder / NOTES)
         except WorkspaceError as error:
             raise ConfigError(str(error), str(folder / SETTINGS)) from None
         return Space(folder.name, settings.preset, _possible(policy, workspace, folder), workspace, folder)
@@ -97,7 +98,8 @@ class SpacesFolder:
                 erase(folder)
             folder.mkdir(mode=0o700)
             others = {files.lstat().st_uid for files in self._path.glob(f"*/{FILES}")}
-            workspace = Workspace.open(Path(at)) if at else Workspace.create(folder / FILES, others)
+            notes = folder / NOTES
+            workspace = Workspace.open(Path(at), notes) if at else Workspace.create(folder / FILES, others, notes)
             _write(folder / SETTINGS, _as_toml(preset, overrides, at))
         except OSError as error:
             raise ConfigError(f"cannot be made: {error.strerror}", str(folder)) from None

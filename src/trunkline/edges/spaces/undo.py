@@ -24,7 +24,8 @@ from trunkline.entries import ProcessStep
 from trunkline.errors import WorkspaceError
 from trunkline.events import ProcessStepped
 from trunkline.model import fault, stamp
-from trunkline.workspace.snapshots import About, Change, Skipped
+from trunkline.workspace.restoring import Change
+from trunkline.workspace.snapshots import About, Skipped
 
 PROCESS: Final = "spaces.undo"
 

@@ -22,7 +22,7 @@ from trunkline import strictjson
 from trunkline.edges.answers import Refused, application, encode, json_answer, principal_of, refusal
 from trunkline.edges.bodies import BadRequest, known_parameters, number_of, read_body
 from trunkline.edges.exchange import Feed
-from trunkline.edges.listener import when_lost
+from trunkline.edges.request_scope import when_lost
 from trunkline.edges.server_events import PING_S, aside, event, finish_stream, start_stream, write
 from trunkline.edges.topics.messages import PUBLISH, SUBSCRIBE
 from trunkline.edges.topics.streams import IdentityReaders, Reader, Readers

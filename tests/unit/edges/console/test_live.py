@@ -23,6 +23,15 @@ async def batches(client: Pusher, upto: int) -> list[dict[str, Any]]:
     return found
 
 
+async def output(client: Pusher) -> list[dict[str, Any]]:
+    """The pieces of output of the next batch that has some."""
+    while True:
+        batch = await client.next("feed.batch")
+        if batch["output"]:
+            found: list[dict[str, Any]] = batch["output"]
+            return found
+
+
 def echo(kit: Console) -> None:
     kit.exchange.attach("com.example.echo", "echo", deliver=lambda agent, effect: agent.finish(effect.input))
 
@@ -230,6 +239,53 @@ async def test_a_subscription_needs_the_pages_key(tmp_path: Path) -> None:
                 assert (await line.next("pusher:subscription_error"))["status"] == 401
             await line.send("pusher:subscribe", {"channel": "feed"})
             assert (await line.next("pusher:error"))["code"] == 4300
+
+
+async def test_a_piece_of_output_is_told_once_however_many_wait_for_its_call(tmp_path: Path) -> None:
+    async with console(tmp_path) as kit:
+        exchange = kit.exchange
+        agent = exchange.attach("com.example.slow", "run")
+        browser = await kit.signed_in()
+        async with browser.line(FEED) as line:
+            await follow(line)
+            # Nobody: who asked was told the id and left, as with `wait: false` or after a question.
+            asked = await browser.ask(
+                "POST", "/v1/calls", {"tool_id": "com.example.slow/run", "input": {}, "wait": False}
+            )
+            assert asked.status_code == 202
+            agent.show("stdout", {"text": "nobody waits"})
+            told = await output(line)
+            assert [(piece["call_id"], piece["data"]) for piece in told] == [
+                (asked.json()["call_id"], {"text": "nobody waits"})
+            ]
+            # Two: the second asked with the key of the first.
+            first, second = (exchange.call("com.example.slow/run", key="k") for _ in range(2))
+            assert first.call_id == second.call_id
+            agent.show("stdout", {"text": "two wait"})
+            assert [piece["data"] for piece in await output(line)] == [{"text": "two wait"}]
+            assert len(first.progress) == len(second.progress) == 1
+
+
+async def test_output_that_comes_while_a_page_still_reads_the_record_is_told_with_its_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trunkline.edges.console.feed.MAX_READ", 1)
+    async with console(tmp_path) as kit:
+        agent = kit.exchange.attach("com.example.slow", "run")
+        browser = await kit.signed_in()
+        async with browser.line(FEED) as line:
+            await follow(line, after=0)
+            called = kit.exchange.call("com.example.slow/run")
+            begun = kit.exchange.views.last_entry()
+            agent.show("stdout", {"text": "while it reads"})
+            at = 0
+            while not (batch := await line.next("feed.batch"))["output"]:
+                assert batch["after"] == at
+                at = batch["upto"]
+            assert at < begun <= batch["upto"] or begun <= at, "with its call, or after it"
+            assert [(piece["call_id"], piece["data"]) for piece in batch["output"]] == [
+                (called.call_id, {"text": "while it reads"})
+            ]
 
 
 async def test_signing_out_ends_the_lines_of_that_sign_in_only(tmp_path: Path) -> None:

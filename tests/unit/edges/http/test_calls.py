@@ -17,7 +17,7 @@ from trunkline import entries
 from trunkline.edges.http import gate, translate
 from trunkline.edges.http.calls import NewCall, Unattended
 from trunkline.edges.http.messages import MAX_BODY_BYTES
-from trunkline.edges.listener import LOST
+from trunkline.edges.request_scope import LOST
 from trunkline.edges.waiting import Requests
 from trunkline.effects import Deliver
 from trunkline.events import CallerLeft, CallRequested

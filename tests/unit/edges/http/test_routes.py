@@ -65,6 +65,8 @@ WAYS = [
     Way("GET", "/v1/subscriptions", None, 200, "operator"),
     Way("DELETE", "/v1/subscriptions/{subscription_id}", None, 200, "operator"),
     Way("GET", "/v1/receipts", None, 200, "operator"),
+    # Nothing was paid here.
+    Way("GET", "/v1/receipts/{call_id}", None, 404, "operator"),
     Way("GET", "/v1/policy", None, 200, "operator"),
     Way("POST", "/v1/policy/check", {"caller": "http:x", "tool_id": "com.example.echo/say"}, 200, "operator"),
     Way("POST", "/v1/reload", None, 200, "operator"),
@@ -76,8 +78,13 @@ WAYS = [
     Way("POST", "/v1/approvals/{approval_id}/rule", {"rule": "x"}, 409, "operator"),
     # Nothing was launched here, so nothing has a log.
     Way("GET", "/v1/agents/{agent_id}/logs", None, 404, "operator"),
+    # Nor does anybody sign in for one.
+    Way("POST", "/v1/agents/{agent_id}/sign-in", None, 404, "operator"),
+    Way("GET", "/v1/agents/{agent_id}/sign-in", None, 404, "operator"),
+    Way("DELETE", "/v1/agents/{agent_id}/sign-in", None, 404, "operator"),
     Way("GET", "/v1/status", None, 200, "operator"),
     Way("GET", "/v1/ledger?call_id={call_id}", None, 200, "operator"),
+    Way("POST", "/v1/ledger/verify", None, 202, "operator"),
     Way("GET", "/v1/ledger/{correlation_id}/replay.jsonl", None, 200, "operator"),
 ]
 # Streams, so it is used in test_stream.

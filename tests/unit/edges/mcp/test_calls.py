@@ -21,8 +21,10 @@ from tests.unit.edges.mcp.conftest import (
     messages_of,
     wait_until,
 )
+from trunkline.config import Config
+from trunkline.edges.mcp.awaiting import Awaiting
 from trunkline.entries import CallAccepted
-from trunkline.model import Status, ToolDefinition, fault
+from trunkline.model import Fault, Limits, Status, ToolDefinition, fault
 from trunkline.testing.memory import ANY_OBJECT
 
 
@@ -131,7 +133,7 @@ async def test_a_client_that_cannot_open_addresses_is_told_what_waits_and_where(
     result = await client.call(SHELL_NAME, {"command": "ls"})
     asked = approval_id(served)
     assert result["isError"] is True
-    assert f"`trunkline approve {asked}`" in result["content"][0]["text"]
+    assert f"`trunkline approve {asked} --home /nowhere`" in result["content"][0]["text"]
     assert f"{served.url}/#/approvals/{asked}" in result["content"][0]["text"]
     assert not served.shell.delivered
 
@@ -246,9 +248,12 @@ async def test_a_key_makes_a_repeat_the_same_call_whatever_happened(served: Serv
     assert len(served.echo.delivered) == 1
 
 
+# The first is the usual one; the second takes the call, and no step of it.
+@pytest.mark.parametrize("limit", [17_179_869_184, 600])
 @pytest.mark.parametrize("is_answered", [False, True])
-async def test_what_waited_is_known_after_a_crash(is_answered: bool) -> None:
-    async with Served(memory_exchange()) as before:
+async def test_what_waited_is_known_after_a_crash(is_answered: bool, limit: int) -> None:
+    config = Config(limits=Limits(ledger_bytes_per_hour=limit))
+    async with Served(memory_exchange(config=config)) as before:
         client = before.client()
         await client.call(SHELL_NAME, {"command": "ls"})
         if is_answered:
@@ -261,6 +266,29 @@ async def test_what_waited_is_known_after_a_crash(is_answered: bool) -> None:
         result = await (repeat if is_answered else _asked_and_answered(after, repeat))
         assert result["structuredContent"] == {"files": 3}
         assert len(after.exchange.recorded(CallAccepted)) == 1
+
+
+async def test_what_was_asked_in_the_moment_of_a_crash_is_known_after_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Served(memory_exchange()) as first:
+        with monkeypatch.context() as patched:
+
+            async def crash(*_: object, **__: object) -> Fault:
+                return fault("hub.unavailable")
+
+            patched.setattr(Awaiting, "_step", crash)
+            answer = await first.client().ask("tools/call", {"name": SHELL_NAME, "arguments": {"command": "ls"}})
+        assert "hub.unavailable" in answer["error"]["message"], "nobody is told to repeat what would not be known"
+        second_run = first.exchange.restarted()
+    async with Served(second_run) as second:
+        second.exchange.answer(approval_id(second))
+        second.shell.finish({"files": 3})
+        third_run = second.exchange.restarted()
+    async with Served(third_run) as third:
+        result = await third.client().call(SHELL_NAME, {"command": "ls"})
+        assert result["structuredContent"] == {"files": 3}
+        assert len(third.exchange.recorded(CallAccepted)) == 1
 
 
 async def _asked_and_answered(served: Served, repeat: Any) -> Any:

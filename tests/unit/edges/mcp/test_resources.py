@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.unit.edges.mcp.conftest import ECHO, ECHO_NAME, Client, Served
+from trunkline.edges.mcp import resources
 from trunkline.model import Principal, ToolDefinition
 from trunkline.testing.memory import ANY_OBJECT
 
@@ -32,9 +35,30 @@ async def test_a_trajectory_is_for_the_one_whose_calls_it_has(served: Served, cl
     other = await served.client("other", era=client.era).begin()
     absent = -32602 if client.era == "2026-07-28" else -32002
     assert await refused(other, uri) == absent
-    # A call of somebody else's in it may have what this one may not see.
-    served.exchange.call(ECHO, {"text": "secret"}, by=Principal("http:x"), correlation_id="chat 1")
-    assert await refused(client, uri) == absent
+
+
+async def test_of_a_trajectory_that_others_called_in_everybody_reads_his_own_part(
+    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "MAX_CALLS", 3)
+    other = Principal("http:x")
+    uri = "trunkline://trajectories/chat%201"
+    served.exchange.call(ECHO, {"text": "earlier"}, by=other, correlation_id="chat 1")
+    await client.call(ECHO_NAME, {"text": "mine"}, _meta={"trunkline/correlation_id": "chat 1"})
+    before = await read(client, uri)
+    for number in range(5):
+        served.exchange.call(ECHO, {"text": f"secret {number}"}, by=other, correlation_id="chat 1")
+    assert await read(client, uri) == before
+    lines = [json.loads(line) for line in before.splitlines()]
+    assert [line["params"] for line in lines if line["event"] == "ToolCall"] == [{"text": "mine"}]
+    assert lines[-1]["event"] == "SessionEnd"
+    # What somebody may not see at all is not there, and neither is what was refused to others.
+    served.exchange.call("com.example.absent/secret", {}, by=other, correlation_id="chat 2")
+    absent = -32602 if client.era == "2026-07-28" else -32002
+    assert await refused(client, "trunkline://trajectories/chat%202") == absent
+    for _ in range(4):
+        await client.call(ECHO_NAME, {"text": "mine"}, _meta={"trunkline/correlation_id": "chat 1"})
+    assert await refused(client, uri) == absent  # one of more calls of his own is for the operator
 
 
 async def test_addresses_that_lead_nowhere_are_refused(client: Client) -> None:

@@ -11,7 +11,7 @@ from mcp_types import methods
 from msgspec import Raw
 
 from trunkline.edges.mcp.catalogue import Listed
-from trunkline.edges.mcp.translate import Asked, Outcome, Wording, elicitations, progress_params
+from trunkline.edges.mcp.translate import Asked, Outcome, Wording, progress_params
 from trunkline.effects import Progress
 from trunkline.model import LargeOutput, Status, fault
 
@@ -96,8 +96,18 @@ def test_questions_have_the_protocols_form(era: str) -> None:
     required = json.loads(ERAS["2026-07-28"].input_required(asked, "http://127.0.0.1:1/"))
     read = types.InputRequiredResult.model_validate(required)
     assert read.input_requests is not None
-    (elicitation,) = elicitations(asked, "http://127.0.0.1:1/")["elicitations"]  # type: ignore[misc]
+    (elicitation,) = ERAS[era].elicitations(asked, "http://127.0.0.1:1/")["elicitations"]  # type: ignore[misc]
     types.ElicitRequestURLParams.model_validate(elicitation)
+
+
+def test_a_command_in_an_answer_names_the_home_where_it_is_not_the_usual_one() -> None:
+    asked = Asked("c1", "ap-1")
+    wording = Wording("1.0", is_modern=True, home="/srv/a home")
+    failed = Outcome("c1", Status.FAILED, fault=fault("policy.denied", "no; `trunkline policy` says why"))
+    for said in (wording.told_to_wait(asked, "u"), wording.input_required(asked, "u"), wording.outcome(failed, PLAIN)):
+        assert b" --home '/srv/a home'`" in said
+    assert " --home '/srv/a home'`" in str(wording.elicitations(asked, "u"))
+    assert b"--home" not in Wording("1.0", is_modern=True).told_to_wait(asked, "u")
 
 
 def test_progress_only_grows() -> None:

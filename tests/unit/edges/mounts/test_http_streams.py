@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.edges.client import Endpoint, Unreachable
+from trunkline.edges.mounts.header_arguments import header_value
 from trunkline.edges.mounts.http_streams import Connections, EventReader, NotConnected, SentEvent
-from trunkline.edges.mounts.remote import header_value
 
 
 class Server:

@@ -94,6 +94,53 @@ async def test_a_changed_definition_is_held_back_also_while_it_runs() -> None:
     assert question.subject == "definition"
 
 
+async def test_a_server_answers_no_call_of_another() -> None:
+    servers = [McpServer(id=name, command=(name,)) for name in ("x", "y")]
+    exchange, x = await mounted(*servers)
+    y = Server(exchange, x._programs, "y")
+    x.comes_in(ECHO)
+    y.comes_in(ECHO)
+    for server in (x, y):
+        server.read()
+    exchange.call("mcp.x/echo", Raw(b"{}"))
+    asked = x.one()
+    for message in ({"result": {"content": []}}, {"error": {"code": 1, "message": "no"}}):
+        y.says({"jsonrpc": "2.0", "id": asked["id"], **message})
+    y.says({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": asked["id"]}})
+    assert exchange.recorded(CallSettled) == []
+    x.answers(asked, {"content": []})
+    assert exchange.recorded(CallSettled)[-1].status is Status.SUCCEEDED
+
+
+CHANGES: dict[str, object] = {
+    "description": "Echo, and more.",
+    "title": "Other",
+    "inputSchema": {"type": "object", "properties": {"a": {"description": "other"}}},
+    "outputSchema": {"type": "object", "description": "other"},
+    "annotations": {"readOnlyHint": True},
+    "annotations ": {"title": "Other", "unheardOf": True},
+    "_meta": {"note": "other"},
+    "icons": [{"src": "https://other.example/"}],
+    "execution": {"taskSupport": "required"},
+    "title ": "T" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_what_is_shown_of_a_tool_is_what_its_fingerprint_covers(name: str) -> None:
+    exchange, server = await mounted(McpServer(id="x", command=("x",), pin_definitions=False))
+    server.comes_in(ECHO)
+    before = exchange.views.tool("mcp.x/echo")
+    server.says({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+    exchange.advance(2)
+    server.answers(server.one(), {"tools": [{**ECHO, name.strip(): CHANGES[name]}]})
+    after = exchange.views.tool("mcp.x/echo")
+    assert before is not None
+    assert after is not None
+    is_same = structs.replace(before, fingerprint="") == structs.replace(after, fingerprint="")
+    assert is_same is (before.fingerprint == after.fingerprint), "nothing that is shown can change unseen"
+
+
 async def test_a_server_that_says_all_the_time_that_its_tools_changed_is_asked_once_a_second() -> None:
     exchange, server = await mounted()
     server.comes_in(ECHO)
@@ -206,13 +253,17 @@ async def test_another_configuration_adds_changes_and_lets_go_of_servers() -> No
     first = programs.kept["mcp.x"]
     config = exchange.config
 
-    def configure(*servers: McpServer) -> None:
+    def configure(*servers: McpServer) -> dict[str, list[str]]:
         exchange.edges.reload(structs.replace(config, mcp_servers=servers), "")
-        exchange.edges.configured()
+        done: dict[str, list[str]] = {"started": ["com.a"]}
+        exchange.edges.configured(done)
+        return done
 
-    configure(*config.mcp_servers, McpServer(id="y", command=("y",)))
+    done = configure(*config.mcp_servers, McpServer(id="y", command=("y",)))
+    assert done == {"started": ["com.a", "mcp.y"], "restarted": [], "stopped": []}
     assert programs.kept["mcp.x"] is first, "one that stays goes on"
-    configure(McpServer(id="x", command=("x", "-v")))
+    done = configure(McpServer(id="x", command=("x", "-v")))
+    assert done == {"started": ["com.a"], "restarted": ["mcp.x"], "stopped": ["mcp.y"]}
     assert set(programs.kept) == {"mcp.x"}
     assert programs.kept["mcp.x"][0].command == ("x", "-v")
     configure()

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from tests.unit.edges.mounts.kit import ECHO
 from trunkline.config import Config, McpServer
+from trunkline.edges.mounts import mount, notices
 from trunkline.edges.mounts import remote as module
 from trunkline.edges.mounts.edge import MOUNTS
 from trunkline.entries import CallSettled
@@ -37,6 +38,8 @@ class HttpServer:
     def __init__(self) -> None:
         self.on: dict[str, Callable[[Request], bytes]] = {}
         self.got: list[Request] = []
+        # How many connections there were, and how many there are.
+        self.connections = self.open = 0
         self._talks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server
         self.url = ""
@@ -55,6 +58,8 @@ class HttpServer:
         task = asyncio.current_task()
         assert task is not None
         self._talks.add(task)
+        self.connections += 1
+        self.open += 1
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -68,6 +73,7 @@ class HttpServer:
                     break
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
+        self.open -= 1
         writer.transport.abort()
 
     def methods(self) -> list[str]:
@@ -157,6 +163,36 @@ async def test_requests_without_a_handshake_say_version_method_and_name_in_heade
     assert "mcp-session-id" not in call
 
 
+@pytest.mark.parametrize("era", ["2026-07-28", "2025-11-25"])
+async def test_arguments_that_a_schema_wants_in_headers_are_there_in_the_era_that_has_them(
+    server: HttpServer, era: str
+) -> None:
+    region = {"type": "string", "x-mcp-header": "Region"}
+    wrong = {"type": "object", "properties": {"a": {"type": "array", "items": region}}}
+    tools = [
+        {**ECHO, "inputSchema": {"type": "object", "properties": {"region": region}}},
+        {**ECHO, "name": "wrong", "inputSchema": wrong},
+    ]
+    if era == "2025-11-25":
+        with_handshake(server)
+    server.on["tools/list"] = answer({"tools": tools})
+    server.on["tools/call"] = answer({"content": []})
+    async with Mounting(server.url) as mounting:
+        await mounting.ready()
+        is_modern = era == "2026-07-28"
+        assert (mounting.exchange.views.tool("mcp.x/wrong") is None) is is_modern
+        made = mounting.exchange.call("mcp.x/echo", Raw('{"region":"Zürich"}'.encode()))
+        await mounting.until(lambda: made.answer is not None)
+        assert made.outcome.status is Status.SUCCEEDED
+        call = next(request.headers for request in server.got if request.message.get("method") == "tools/call")
+        assert call.get("mcp-param-region") == ("=?base64?WsO8cmljaA==?=" if is_modern else None)
+        count = len(server.got)
+        made = mounting.exchange.call("mcp.x/echo", Raw(b'{"region":"%b"}' % (b"x" * 5000)))
+        await mounting.until(lambda: made.answer is not None)
+        assert made.code == ("tool.invalid_input" if is_modern else None)
+        assert (len(server.got) == count) is is_modern, "nothing was sent"
+
+
 async def test_a_session_is_named_in_each_request_heard_by_itself_and_ended(server: HttpServer) -> None:
     with_handshake(server)
     changed = 'data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
@@ -172,6 +208,17 @@ async def test_a_session_is_named_in_each_request_heard_by_itself_and_ended(serv
     }
     first = server.methods().index("tools/list")
     assert server.methods().index("notifications/initialized") < first, "nothing before the handshake is done"
+
+
+async def test_a_proxy_of_the_environment_is_not_followed_and_that_is_said(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    async with Mounting(server.url) as mounting:
+        await mounting.ready()
+        [warning] = mounting.exchange.edges.warnings()
+        assert warning.startswith("HTTPS_PROXY is not followed: mcp.x")
 
 
 async def test_a_session_that_the_server_forgot_is_begun_anew(server: HttpServer) -> None:
@@ -247,10 +294,11 @@ async def test_a_server_that_went_away_fails_what_was_not_sent_and_is_connected_
         assert "cannot be reached" in mounting.view.note
 
 
-async def test_a_server_that_wants_a_token_says_so(server: HttpServer) -> None:
+async def test_a_server_that_wants_another_token_than_the_configured_one_says_so(server: HttpServer) -> None:
     server.on["server/discover"] = lambda _: status(401)
-    async with Mounting(server.url) as mounting:
+    async with Mounting(server.url, headers={"authorization": "Bearer wrong"}) as mounting:
         await mounting.until(lambda: "HTTP 401" in mounting.view.note)
+        assert mounting.view.state != "signed-out", "nobody can sign in there"
 
 
 async def test_a_secret_is_in_the_header_and_a_missing_one_keeps_it_off(
@@ -284,3 +332,52 @@ async def test_a_canceled_request_is_closed_without_a_handshake_and_told_of_with
             count = 1 if era == "2025-11-25" else 2
             await mounting.until(lambda pinged=pinged, count=count: server.methods().count(pinged) >= count)
         assert ("notifications/cancelled" in server.methods()) is (era == "2025-11-25")
+
+
+SAMPLING = 'data: {"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}'
+TELLS_CHANGES = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}}}
+
+
+def asks_for_samples(server: HttpServer, count: int) -> None:
+    """It asks so often, and takes no refusal."""
+    server.on["server/discover"] = answer(TELLS_CHANGES)
+    server.on["subscriptions/listen"] = lambda _: stream(*[SAMPLING] * count, is_open=True)
+    server.on["POST"] = lambda _: b""
+
+
+async def test_a_server_that_asks_without_end_opens_few_connections_and_is_dropped(server: HttpServer) -> None:
+    asks_for_samples(server, 2 * notices.MAX_WAITING)
+    async with Mounting(server.url) as mounting:
+        await mounting.until(lambda: mounting.view.state == "backoff")
+        assert mounting.view.note == "it asks for more than it takes answers to"
+        # Those of the refusals, of its two answers, and of the stream.
+        assert server.connections <= notices.AT_ONCE + 3
+
+
+async def test_refusals_that_a_server_does_not_take_are_given_up_one_after_the_other(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "DEADLINE_S", 0.05)
+    asks_for_samples(server, 3 * notices.AT_ONCE)
+    async with Mounting(server.url) as mounting:
+        await mounting.until(lambda: server.methods().count("POST") == 3 * notices.AT_ONCE)
+        await mounting.ready()
+        assert mounting.view.restarts == 0
+
+
+async def test_a_request_that_nobody_waits_for_keeps_no_connection(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mount, "LATE_ANSWER_S", 0.05)
+    with_handshake(server)
+    server.on["ping"] = answer({})
+    server.on["notifications/cancelled"] = lambda _: status(202)
+    server.on["tools/call"] = lambda _: b""
+    async with Mounting(server.url, timeout_s=0.2) as mounting:
+        await mounting.ready()
+        for _ in range(20):
+            mounting.exchange.call("mcp.x/echo", Raw(b"{}"))
+        await mounting.until(lambda: server.methods().count("tools/call") == 20)
+        assert server.open >= 20
+        await mounting.until(lambda: server.open <= notices.AT_ONCE + 2)
+        assert mounting.view.restarts == 0, "it was not dropped"

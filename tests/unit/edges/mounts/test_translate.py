@@ -22,7 +22,7 @@ ASKS = {"resultType": "input_required", "inputRequests": {"a": {"method": "elici
 
 
 def offered(*tools: object, server: McpServer = SERVER, **has: bool) -> Offer:
-    parts = {"has_resources": False, "has_prompts": False, **has}
+    parts = {"has_resources": False, "has_prompts": False, "has_headers": False, **has}
     return translate.offer(server, [Raw(line(tool)) for tool in tools], too_often=lambda _: None, **parts)
 
 
@@ -102,7 +102,7 @@ def test_a_tool_that_cannot_be_taken_is_rejected_and_hides_no_other(tool: object
 
 def test_tools_are_counted_before_they_are_looked_at() -> None:
     refused = Fault("limit.rate", "too many")
-    parts = {"has_resources": False, "has_prompts": False}
+    parts = {"has_resources": False, "has_prompts": False, "has_headers": False}
     found = translate.offer(SERVER, [Raw(line(ECHO))], too_often=lambda _: refused, **parts)
     assert found.rejected == (("mcp.x/echo", refused),)
 

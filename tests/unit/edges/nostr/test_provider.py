@@ -17,8 +17,8 @@ from trunkline.edges.nostr import events
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.provider import MAX_SENT_BYTES, MAX_WAITING, PROCESS
 from trunkline.entries import CallAccepted, CallRefused, CallSettled, ProcessStep
-from trunkline.events import DrainStarted
-from trunkline.model import Status, fault
+from trunkline.events import DrainStarted, SettingsChanged
+from trunkline.model import HubSettings, Policy, Status, fault
 from trunkline.money import wallet
 
 
@@ -100,6 +100,21 @@ def test_a_request_that_comes_again_makes_no_second_call() -> None:
     bench.provider.requested(request, bench.exchange.now())
     assert len(calls(bench)) == len(bench.results()) == 1
     assert bench.exchange.notices() == ["nostr.repeated"]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_job_whose_call_was_refused_is_not_taken_on_again_when_its_relay_repeats_it(is_killed: bool) -> None:
+    bench = Bench()
+    allowed, denies_all = bench.exchange.config.policy(), Policy((), "none")
+    bench.exchange.feed.feed([SettingsChanged(HubSettings(denies_all))])
+    request = bench.ask()
+    assert bench.statuses() == ["error"]
+    bench.exchange.feed.feed([SettingsChanged(HubSettings(allowed))])
+    told = list(bench.said)
+    bench = bench.restarted() if is_killed else bench
+    bench.provider.requested(request, bench.exchange.now())
+    assert (bench.said if is_killed else bench.said[len(told) :]) == []
+    assert bench.agent.delivered == []
 
 
 def test_a_job_that_fails_is_an_error_without_a_result() -> None:

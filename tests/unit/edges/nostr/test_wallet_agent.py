@@ -5,30 +5,36 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
 from tests.requirement import requirement
-from tests.unit.edges.nostr.market import EMBED, EMBEDDING, PROVIDERS, Market
+from tests.unit.edges.nostr.market import EMBED, EMBEDDING, PROVIDERS, RANK, RERANK, Market, ranked
 from trunkline.config import Config, NostrWallet
 from trunkline.edges.background import Background
 from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.messages import Status
 from trunkline.edges.nostr.payments import Invoiced
 from trunkline.edges.nostr.receipting import Receipting
+from trunkline.edges.nostr.settling import is_open
 from trunkline.edges.nostr.till import Till
 from trunkline.edges.nostr.wallet_agent import AGENT, PAY, WalletAgent
 from trunkline.events import CancelRequested
 from trunkline.jobs import embedding
+from trunkline.jobs.schemas import job_types
+from trunkline.ledger import receipts as on_record
+from trunkline.model import Principal, ToolDefinition
 from trunkline.model import Status as CallStatus
-from trunkline.money import bolt11, wallet
+from trunkline.money import bolt11, proving, wallet
 from trunkline.money.rail import RailFailed
-from trunkline.testing.memory import BOSS, MadeCall, MemoryExchange
+from trunkline.testing.memory import ANY_OBJECT, BOSS, MadeCall, MemoryExchange
 
 FUNDED = 10_000
 ANNA = PROVIDERS[0]
+JOB_HASH = job_types()[EMBEDDING].job_hash(EMBED)
 GOOD = embedding.embed(EMBED["texts"], embedding.HASHING, dimensions=8)
 
 
@@ -45,8 +51,8 @@ class Shop:
         receipting = Receipting(given.feed, given.views, self.payments)
         self.till = Till(given.feed, self.market.settings, ANNA.public, self.payments, receipting)
         self.agent = WalletAgent(
-            given.feed, NostrWallet(**settings), self.payments, self.till, "", outside, lambda: "ws://relay",
-            Background(given.feed), given.process, "0", given.entropy,
+            given.feed, NostrWallet(**settings), self.payments, self.till, partial(is_open, given.views), "", outside,
+            lambda: "ws://relay", Background(given.feed), given.process, "0", given.entropy,
         )  # fmt: skip
         given.feed.guard(AGENT, self.agent.guard)
         self.agent.arrive()
@@ -58,10 +64,10 @@ class Shop:
     def restarted(self) -> Shop:
         return Shop(self.market.restarted())
 
-    def asked_to_pay(self, msats: int = 500, text: str = "") -> Invoiced:
+    def asked_to_pay(self, msats: int = 500, text: str = "", about: str = JOB_HASH) -> Invoiced:
         """The provider that was asked wants money first."""
         now = self.market.exchange.now()
-        made = self.payments.invoice("seller", msats, f"q{msats}", "", now, 600)
+        made = self.payments.invoice("seller", msats, f"q{msats}", about, now, 600)
         self.market.feedback(ANNA, Status.PAYMENT_REQUIRED, amount_msats=msats, invoice=text or made.text)
         return made
 
@@ -98,6 +104,33 @@ def test_a_payment_is_approved_held_and_released_when_the_result_was_found_right
     assert receipt["approval_rule_id"] == "builtin-untrusted"
 
 
+@pytest.mark.parametrize("correlation", [None, "chat 1"])
+def test_a_strangers_call_that_names_a_bought_job_or_its_payment_is_no_part_of_the_receipt(
+    correlation: str | None,
+) -> None:
+    shop = Shop()
+    exchange = shop.market.exchange
+    mallory = Principal("http:mallory")
+    slow = ToolDefinition("com.example.slow/wait", "slow", ANY_OBJECT, side_effects=False)
+    exchange.attach("com.example.slow", slow)
+    call = shop.market.call(EMBEDDING, correlation_id=correlation)
+    exchange.call(slow.tool_id, {}, by=mallory, correlation_id=call.call_id, causation_id=call.call_id)
+    shop.asked_to_pay()
+    [question] = exchange.views.questions()
+    assert question.call_id is not None
+    exchange.call(slow.tool_id, {}, by=mallory, correlation_id=question.call_id)
+    shop.answer_question()
+    shop.market.answer(ANNA, GOOD)
+    [receipt] = shop.receipts()
+    assert receipt["approval_rule_id"] == "builtin-untrusted"
+    exchange.store()
+    [one] = on_record.listed(exchange.ledger.reader)
+    lines = [json.loads(line) for line in on_record.evidence(exchange.ledger.reader, one).trajectory]
+    called = [line["tool"] for line in lines if line["event"] == "ToolCall"]
+    assert called == [f"nostr.jobs/{EMBEDDING}", PAY]
+    assert lines[-1]["event"] == "SessionEnd"
+
+
 @pytest.mark.parametrize("end", ["denied", "lied", "failed", "canceled"])
 def test_money_comes_back_from_whoever_did_not_do_it(end: str) -> None:
     shop = Shop()
@@ -124,7 +157,7 @@ def _cancel(call: MadeCall) -> CancelRequested:
 
 
 def _asked_other(shop: Shop) -> None:
-    made = shop.payments.invoice("seller", 500, "q", "", shop.market.exchange.now(), 600)
+    made = shop.payments.invoice("seller", 500, "q", JOB_HASH, shop.market.exchange.now(), 600)
     shop.market.feedback(ANNA, Status.PAYMENT_REQUIRED, amount_msats=499, invoice=made.text)
 
 
@@ -133,6 +166,7 @@ def _asked_other(shop: Shop) -> None:
     [
         (lambda shop: shop.asked_to_pay(text="lnbcrt1"), "no invoice"),
         (_asked_other, "another amount"),
+        (lambda shop: shop.asked_to_pay(about="sha256:" + "0" * 64), "for another job"),
     ],
 )
 def test_what_is_no_honest_invoice_is_not_even_asked_about(made: Callable[[Shop], object], why: str) -> None:
@@ -174,6 +208,79 @@ def test_a_job_goes_on_after_a_crash_and_is_paid_once() -> None:
     assert len(after.receipts()) == 1
 
 
+@pytest.mark.parametrize("is_right", [True, False])
+def test_what_was_held_before_a_crash_ends_with_the_job_though_nobody_asks_for_it_again(is_right: bool) -> None:
+    shop = Shop()
+    shop.market.call(EMBEDDING)
+    shop.asked_to_pay()
+    shop.answer_question()
+    request = shop.market.request_to(ANNA)
+    after = shop.restarted()
+    after.market.exchange.advance(2)  # the call is delivered again; the relay has forgotten what the provider asked
+    after.market.answer(ANNA, GOOD, request=request, output_hash="" if is_right else "sha256:" + "0" * 64)
+    after.market.exchange.advance(6)
+    assert after.balances() == ((FUNDED - 500, 500) if is_right else (FUNDED, 0))
+    assert len(after.receipts()) == is_right
+
+
+def test_nobody_is_asked_to_pay_for_a_job_that_is_over() -> None:
+    shop = Shop()
+    call = shop.market.call(EMBEDDING)
+    shop.asked_to_pay()
+    shop.market.exchange.feed.feed([_cancel(call)])
+    assert shop.market.exchange.views.questions() == []
+
+
+def test_nothing_is_held_for_a_job_that_is_over_and_a_provider_is_paid_once_for_a_job() -> None:
+    shop = Shop()
+    call = shop.market.call(EMBEDDING)
+    job = {"schema_id": EMBEDDING, "job_hash": JOB_HASH, "request_id": "ab" * 32, "order": call.call_id}
+    assert paid(shop, job=job).output["state"] == "held"
+    assert "by another invoice" in str(paid(shop, job=job, quote="another").outcome.fault)
+    shop.market.exchange.feed.feed([_cancel(call)])
+    assert shop.balances() == (FUNDED, 0)
+    assert "the job is over" in str(paid(shop, job=job, quote="third").outcome.fault)
+    assert shop.payments.wallet.held == {}
+
+
+def test_an_agreement_below_the_quorum_that_time_ends_pays_nobody() -> None:
+    shop = Shop()
+    shop.market.announce(*PROVIDERS[1:3])
+    call = shop.market.call(RERANK, providers=3)
+    about = job_types()[RERANK].job_hash(RANK)
+    made = shop.payments.invoice("seller", 500, "q", about, shop.market.exchange.now(), 600)
+    shop.market.feedback(ANNA, Status.PAYMENT_REQUIRED, amount_msats=500, invoice=made.text)
+    shop.answer_question()
+    shop.market.answer(ANNA, ranked("cat", "dog", "cow"))
+    assert shop.balances() == (FUNDED - 500, 0)
+    shop.market.exchange.advance(700)
+    assert call.outcome.status is not CallStatus.SUCCEEDED
+    assert shop.balances() == (FUNDED, 0)
+    assert shop.receipts() == []
+
+
+def test_an_invoice_that_names_no_job_is_asked_about_whatever_the_rules_allow() -> None:
+    shop = Shop()
+    made = paid(shop, about="lunch")  # the operator's own call, which every rule allows
+    assert made.answer is None
+    [question] = shop.market.exchange.views.questions()
+    assert "does not say which job it is for" in question.reason
+    shop.market.exchange.answer(question.approval_id)
+    assert made.output["state"] == "held"
+
+
+def test_the_question_says_whether_the_invoice_names_the_job_and_the_receipt_what_is_only_a_word() -> None:
+    for about, names_job in ((JOB_HASH, True), ("lunch", False)):
+        shop = Shop()
+        shop.market.call(EMBEDDING)
+        shop.asked_to_pay(about=about)
+        assert shop.answer_question()["invoice_names_job"] is names_job
+        shop.market.answer(ANNA, GOOD)
+        reader = shop.market.exchange.ledger.reader
+        [found] = [proving.prove(on_record.evidence(reader, one)) for one in on_record.listed(reader)]
+        assert [text.partition(":")[0] for text in found.untied] == ([] if names_job else ["invoice"])
+
+
 def test_a_crash_between_verdict_and_release_ends_in_the_release_and_its_receipt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -196,11 +303,12 @@ def test_a_crash_between_verdict_and_release_ends_in_the_release_and_its_receipt
 def wish(shop: Shop, **changes: Any) -> dict[str, Any]:
     """A payment as the buyer asks for it; the seller signed what asks for it."""
     now = shop.market.exchange.now()
-    made = shop.payments.invoice("seller", 500, "q", "", now, 600)
+    quote, about = changes.pop("quote", "q"), changes.pop("about", JOB_HASH)
+    made = shop.payments.invoice("seller", 500, quote, about, now, 600)
     request_id = "ab" * 32
     tags = (("e", request_id), ("amount", "500", changes.pop("signed_invoice", made.text)))
     asked = events.signed(events.Draft(7000, "", tags, int(now.wall)), changes.pop("signer", ANNA))
-    job = {"schema_id": EMBEDDING, "job_hash": "sha256:" + "0" * 64, "request_id": request_id}
+    job = {"schema_id": EMBEDDING, "job_hash": JOB_HASH, "request_id": request_id}
     body = {"amount_msats": 500, "payee": ANNA.npub, "job": job, "invoice": made.text}
     return {**body, "asked": json.loads(events.encoded(asked)), **changes}
 
@@ -225,7 +333,10 @@ def test_an_honest_wish_is_held() -> None:
         ({"signed_invoice": "lnbcrt1"}, "another invoice"),
         ({"invoice": "lnbcrt1"}, "invoice:"),
         ({"asked": {"id": "x"}}, "asked:"),
-        ({"job": {"schema_id": "x", "job_hash": "sha256:" + "0" * 64, "request_id": "cd" * 32}}, "another job"),
+        ({"job": {"schema_id": "x", "job_hash": JOB_HASH, "request_id": "cd" * 32}}, "another job"),
+        ({"about": "sha256:" + "0" * 64}, "for another job"),
+        ({"invoice_names_job": False}, "not what the invoice says"),
+        ({"about": "lunch", "invoice_names_job": True}, "not what the invoice says"),
         ({"paid_before": {"count": 1, "msats": 500}}, "and no more"),
         ({"amount_msats": 10**9}, "max_msats_per_job"),
         ({"amount_msats": "500"}, "amount_msats"),
@@ -248,7 +359,7 @@ def test_an_invoice_of_somebody_elses_wallet_needs_one_that_may_prepay() -> None
 
 
 def foreign(shop: Shop) -> str:
-    return bolt11.written(b"\x02" * 32, 500, "cd" * 32, "", int(shop.market.exchange.now().wall), 600)
+    return bolt11.written(b"\x02" * 32, 500, "cd" * 32, JOB_HASH, int(shop.market.exchange.now().wall), 600)
 
 
 class Silent:

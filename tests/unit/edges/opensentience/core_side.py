@@ -11,7 +11,8 @@ from typing import Any
 from msgspec import Raw
 
 from trunkline.edges.offers import JudgingBudget
-from trunkline.edges.opensentience.session import CoreSession, Settings
+from trunkline.edges.opensentience.session import CoreSession
+from trunkline.edges.opensentience.settings import Settings
 from trunkline.effects import Admit, ConfirmTools, Deliver, ToSession
 from trunkline.events import AgentArrived, Event, Noticed
 from trunkline.model import Now, Peer

@@ -22,7 +22,8 @@ from trunkline.edges.opensentience.agent_events import (
 )
 from trunkline.edges.opensentience.agent_session import AgentSession, Offer
 from trunkline.edges.opensentience.agent_session import State as AgentState
-from trunkline.edges.opensentience.session import CoreSession, Settings
+from trunkline.edges.opensentience.session import CoreSession
+from trunkline.edges.opensentience.settings import Settings
 from trunkline.effects import ToSession
 from trunkline.events import Event
 from trunkline.model import Fault, Health, Peer, Status, fault

@@ -24,7 +24,8 @@ from trunkline.edges import driver
 from trunkline.edges.exchange import Sink
 from trunkline.edges.opensentience import serve
 from trunkline.edges.opensentience.serve import OpenSentienceListener
-from trunkline.edges.opensentience.session import FRAMES_A_TURN, Settings
+from trunkline.edges.opensentience.session import FRAMES_A_TURN
+from trunkline.edges.opensentience.settings import Settings
 from trunkline.edges.opensentience.translate import EDGE
 from trunkline.entries import Noticed as NoticedEntry
 from trunkline.errors import ConfigError

@@ -225,8 +225,9 @@ def test_early_answers_are_kept_within_bounds(kit: Kit) -> None:
         alice.ask("response", payload={"x": "y" * 15_000}, correlationId=f"x-{n}")
     attachment = alice.peer().attachment
     assert attachment is not None
-    assert attachment.provider._early_bytes <= 4_194_304
-    assert attachment.provider._early_bytes == sum(len(one.payload) for one in attachment.provider._early.values())
+    early = attachment.provider._early
+    assert early._bytes <= 4_194_304
+    assert early._bytes == sum(len(one.payload) for one in early._found.values())
 
 
 def code(reply: dict[str, Any]) -> int | None:

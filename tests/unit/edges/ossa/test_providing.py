@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.edges.ossa.kit import Kit, refusal
+from tests.unit.edges.ossa.kit import Agent, Kit, Line, refusal
+from trunkline.edges.ossa.earlier import LATE_S
 from trunkline.edges.ossa.providing import MAX_EVENTS, MAX_PLAIN, MAX_REQUESTS
 from trunkline.effects import Cancel
 from trunkline.events import CancelRequested
@@ -97,6 +98,89 @@ def test_an_agent_that_comes_back_may_answer_before_it_is_asked_again(kit: Kit) 
     line.answer(request, {"n": 1})
     kit.advance(5)
     assert called.output == {"n": 1}
+
+
+def back(bob: Agent, kit: Kit) -> tuple[Kit, Line]:
+    """The exchange was killed; another process has its record, and the agent is connected again."""
+    later = kit.restarted()
+    return later, bob.moved(later).connect("echo")
+
+
+def test_the_late_answer_of_before_a_kill_ends_no_later_call_of_its_correlation(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    line = bob.connect("echo")
+    kit.call("bob/echo", {"n": 1}, correlation_id="c", timeout_ms=1000)
+    kit.advance(10)
+    [first] = line.of("request")
+    kit, line = back(bob, kit)
+    later = kit.call("bob/echo", {"n": 2}, correlation_id="c")
+    [second] = line.of("request")
+    line.answer(first, {"n": 1})
+    assert later.answer is None
+    line.answer(second, {"n": 2})
+    assert later.output == {"n": 2}
+
+
+def test_an_answer_that_is_repeated_after_a_kill_ends_no_later_call_of_its_correlation(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    line = bob.connect("echo")
+    kit.call("bob/echo", {"n": 1}, correlation_id="c")
+    answer = line.answer(line.got[-1], {"n": 1})
+    kit, line = back(bob, kit)
+    later = kit.call("bob/echo", {"n": 2}, correlation_id="c")
+    bob.send(answer)
+    assert later.answer is None
+    line.answer(line.of("request")[-1], {"n": 2})
+    assert later.output == {"n": 2}
+
+
+def test_a_call_that_is_sent_again_after_a_kill_is_answered_under_the_correlation_it_had(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    line = bob.connect("echo")
+    kit.call("bob/echo", {"n": 1}, correlation_id="c")
+    line.answer(line.got[-1], {"n": 1})
+    kit.call("bob/echo", {"n": 2}, correlation_id="c", key="again")
+    before = line.got[-1]
+    kit, line = back(bob, kit)
+    kit.advance(5)
+    [again] = line.of("request")
+    assert again["header"]["correlationId"] == before["header"]["correlationId"] == "c"
+    line.answer(before, {"n": 2})
+    assert kit.call("bob/echo", {"n": 2}, correlation_id="c", key="again").output == {"n": 2}
+
+
+def test_one_that_was_sent_apart_is_sent_apart_again_after_a_kill(kit: Kit) -> None:
+    bob = kit.agent("bob")
+    line = bob.connect("echo")
+    kit.call("bob/echo", {"n": 1}, correlation_id="c", timeout_ms=1000)
+    kit.advance(10)
+    apart = kit.call("bob/echo", {"n": 2}, correlation_id="c", key="apart", timeout_ms=60_000)
+    late, before = line.of("request")
+    assert before["header"]["correlationId"] == apart.call_id
+    kit, line = back(bob, kit)
+    kit.advance(5)
+    [again] = line.of("request")
+    assert again["header"] | {"timestamp": ""} == before["header"] | {"timestamp": ""}
+    line.answer(late, {"n": 1})
+    line.answer(before, {"n": 2})
+    assert kit.call("bob/echo", {"n": 2}, correlation_id="c", key="apart", timeout_ms=60_000).output == {"n": 2}
+
+
+def test_a_correlation_is_told_as_it_is_to_who_had_no_call_of_it_and_an_hour_after_a_kill_to_everybody(
+    kit: Kit,
+) -> None:
+    bob, carol = kit.agent("bob"), kit.agent("carol")
+    line = bob.connect("echo")
+    kit.call("bob/echo", correlation_id="c")
+    line.answer(line.got[-1], {})
+    kit, line = back(bob, kit)
+    other = carol.moved(kit).connect("echo")
+    kit.call("carol/echo", correlation_id="c")
+    assert other.got[-1]["header"]["correlationId"] == "c"
+    kit.advance(LATE_S + 1)
+    bob.ask("heartbeat")
+    kit.call("bob/echo", correlation_id="c")
+    assert line.got[-1]["header"]["correlationId"] == "c"
 
 
 def test_what_another_agent_answers_ends_nothing(kit: Kit) -> None:

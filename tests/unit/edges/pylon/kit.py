@@ -138,7 +138,9 @@ class Kit:
 
     async def question(self, tool_id: str) -> Question:
         """The question about such a call, once it is asked."""
-        return (await self.until(lambda: [q for q in self.exchange.views.questions() if q.tool_id == tool_id]))[0]
+        asked = await self.until(lambda: [q for q in self.exchange.views.questions() if q.tool_id == tool_id])
+        found: Question = asked[0]
+        return found
 
     async def until(self, condition: Callable[[], Any]) -> Any:
         async with asyncio.timeout(WAIT_S):

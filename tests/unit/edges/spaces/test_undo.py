@@ -235,7 +235,7 @@ async def test_an_undo_that_was_interrupted_is_finished_at_the_next_start(
         if step == "put":
             raise Killed
 
-    monkeypatch.setattr(agent.snapshots, "_step", kill)
+    monkeypatch.setattr(agent.snapshots._restoring, "_step", kill)
     with pytest.raises(Killed):
         await case.spaces.undo("demo", "operator", "", dry_run=False)
     assert [step for step, _ in steps_of(case)] == ["started"]

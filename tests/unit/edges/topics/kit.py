@@ -1,4 +1,4 @@
-"""Somebody of no particular protocol who is told of events, and keeps what he is told."""
+"""An exchange with topics, and somebody of no particular protocol who is told of events and keeps what he is told."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from typing import Any
 
 from trunkline import events
 from trunkline.edges.exchange import BaseSink
+from trunkline.edges.topics.edge import TOPICS
 from trunkline.effects import Notify, ToSession
-from trunkline.model import Now, Principal
-from trunkline.testing.memory import MemoryExchange
+from trunkline.model import Now, Policy, Principal
+from trunkline.testing.memory import ALLOW_ALL, MemoryExchange
+
+
+async def running(policy: Policy = ALLOW_ALL) -> MemoryExchange:
+    """An exchange in memory with topics and nothing else."""
+    exchange = MemoryExchange(policy, edges=(TOPICS,))
+    await exchange.edges.start()
+    return exchange
 
 
 class Listening(BaseSink):

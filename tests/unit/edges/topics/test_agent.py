@@ -10,24 +10,17 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from tests.unit.edges.topics.kit import Listening
+from tests.unit.edges.topics.kit import Listening, running
 from trunkline.config import BUILTIN_RULES
 from trunkline.edges.topics.agent import KEPT_S
-from trunkline.edges.topics.edge import TOPICS
 from trunkline.edges.topics.messages import PIECE_BYTES
 from trunkline.effects import Answer, Deliver, Reply
 from trunkline.entries import EventPublished, TopicSubscribed
 from trunkline.model import Decision, Policy, Principal, Rule, Status
-from trunkline.testing.memory import ALLOW_ALL, MemoryExchange
+from trunkline.testing.memory import MemoryExchange
 
 ALICE, BOB = Principal("ossa:alice"), Principal("http:bob")
 BUILTIN = Policy(BUILTIN_RULES, "builtin")
-
-
-async def running(policy: Policy = ALLOW_ALL) -> MemoryExchange:
-    exchange = MemoryExchange(policy, edges=(TOPICS,))
-    await exchange.edges.start()
-    return exchange
 
 
 @pytest.fixture

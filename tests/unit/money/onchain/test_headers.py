@@ -105,12 +105,12 @@ def test_each_transaction_of_a_block_of_any_size_is_found_in_its_place(place: tu
     check_in_block(txids[position], position, [bytes.fromhex(one) for one in siblings], header)
 
 
-@pytest.mark.parametrize("at", range(80))
-def test_a_header_with_any_byte_changed_has_no_work(at: int) -> None:
-    changed = HEADER_170[:at] + bytes([HEADER_170[at] ^ 1]) + HEADER_170[at + 1 :]
-    with pytest.raises(ProofRefused) as refused:
-        read_header(changed)
-    assert refused.value.reason == "not_enough_work"
+def test_a_header_with_any_byte_changed_has_no_work() -> None:
+    for at in range(80):
+        changed = HEADER_170[:at] + bytes([HEADER_170[at] ^ 1]) + HEADER_170[at + 1 :]
+        with pytest.raises(ProofRefused) as refused:
+            read_header(changed)
+        assert refused.value.reason == "not_enough_work"
 
 
 @pytest.mark.parametrize("size", [0, 79, 81])

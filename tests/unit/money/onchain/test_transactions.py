@@ -57,10 +57,10 @@ def test_what_goes_to_one_script_is_added_up() -> None:
     assert (found.paid_to(SCRIPT), found.paid_to(OTHER_SCRIPT), found.paid_to(b"")) == (3, 5, 0)
 
 
-@pytest.mark.parametrize("cut", range(len(GOOD)))
-def test_a_transaction_that_ends_too_early_is_refused_wherever_it_ends(cut: int) -> None:
-    with pytest.raises(ProofRefused):
-        read_transaction(GOOD[:cut])
+def test_a_transaction_that_ends_too_early_is_refused_wherever_it_ends() -> None:
+    for cut in range(len(GOOD)):
+        with pytest.raises(ProofRefused):
+            read_transaction(GOOD[:cut])
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,14 @@ export function h(tag, props, ...children) {
   return node;
 }
 
+/** A link that leaves the exchange, in a page of its own; only for an address that a person asked the exchange for. */
+export function linkOut(address, ...children) {
+  if (!["https:", "http:"].includes(new URL(address).protocol)) throw new Error("This is no address that can be opened.");
+  const node = h("a", { target: "_blank", rel: "noopener noreferrer" }, ...children);
+  node.setAttribute("href", address);
+  return node;
+}
+
 /** Append children: nodes, texts, numbers, lists of them; nothing for null and false. */
 export function add(node, ...children) {
   for (const child of children.flat(Infinity)) {

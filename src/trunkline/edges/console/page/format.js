@@ -131,7 +131,7 @@ const STATES = {
   refused: "bad", running: "busy", queued: "busy", waiting_approval: "wait", waiting: "wait", ready: "good", ok: "good",
   available: "good", unavailable: "bad", suspended: "wait", quarantined: "bad", unhealthy: "bad", degraded: "wait",
   starting: "busy", stopped: "idle", failed_to_start: "bad", allow: "good", deny: "bad", ask: "wait", completed: "good",
-  awaiting_approval: "wait", error: "bad", on: "good", off: "idle",
+  awaiting_approval: "wait", error: "bad", on: "good", off: "idle", whole: "good", broken: "bad",
 };
 
 /** Which of the five colours a state has: good, bad, wait, busy, idle. */

@@ -18,11 +18,15 @@ const MAX_SETTLED = 4000;
 // A burst of changes asks the exchange once.
 const REFETCH_MS = 250;
 // What is on record as a notice and is nobody's fault.
-const ORDINARY = new Set(["console.signed_in", "console.signed_out"]);
+const ORDINARY = new Set(["console.signed_in", "console.signed_out", "mounts.signed_in", "mounts.signed_out"]);
 const OPEN = ["running", "queued", "waiting_approval"];
 
 // Calls that ended a moment ago: a list that was asked for before may still show them as open.
 const settled = new Set();
+
+// What calls showed that are not known here yet: the list that has them is on its way.
+const early = new Map();
+const MAX_EARLY = 64;
 
 const listeners = new Map();
 
@@ -133,6 +137,8 @@ function openCall(call) {
 
 function addOpen(call_id, call) {
   state.open.set(call_id, call);
+  for (const piece of early.get(call_id) ?? []) takeProgress(piece);
+  early.delete(call_id);
   if (call.number) state.byNumber.set(call.number, call_id);
   if (state.open.size > MAX_OPEN) removeOpen(state.open.keys().next().value);
 }
@@ -270,10 +276,21 @@ export function takeFigures(figures) {
 
 function takeProgress(piece) {
   const call = state.open.get(piece.call_id);
-  if (!call) return;
+  if (!call) {
+    takeEarly(piece);
+    return;
+  }
   const text = progressText(piece.data);
   if (typeof piece.data?.percent === "number") call.percent = piece.data.percent;
   const is_text = piece.channel === "stdout" || piece.channel === "stderr" || piece.channel === "tokens";
   call.output = (call.output + (is_text || !call.output ? text : `\n${text}`)).slice(-MAX_OUTPUT_CHARS);
   changed(`progress:${piece.call_id}`);
+}
+
+function takeEarly(piece) {
+  if (settled.has(piece.call_id)) return;
+  const pieces = early.get(piece.call_id) ?? [];
+  if (pieces.length < MAX_EARLY) pieces.push(piece);
+  early.set(piece.call_id, pieces);
+  if (early.size > MAX_EARLY) early.delete(early.keys().next().value);
 }

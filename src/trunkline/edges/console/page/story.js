@@ -41,15 +41,44 @@ const TELLS = {
   }),
 };
 
+const named = (tool_ids) => (Array.isArray(tool_ids) ? tool_ids.map((one) => one.slice(one.indexOf("/") + 1)).join(", ") : "");
+const some = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+
+// Entries that are of no call.
+const OTHERS = {
+  "exchange.started": (entry) => ({ text: `The exchange started, version ${entry.version}` }),
+  "exchange.stopped": (entry) => ({ text: "The exchange stopped", detail: [entry.open_calls ? `${some(entry.open_calls, "call")} left open` : ""] }),
+  "policy.changed": (entry) => ({ text: "Other rules are in force", detail: [Array.isArray(entry.rules) ? some(entry.rules.length, "rule") : "", `version ${entry.version}`] }),
+  "agent.launched": (entry) => ({ text: `${entry.agent_id} was started`, detail: [`process ${entry.pid}`] }),
+  "agent.exited": (entry) => ({ text: `${entry.agent_id} ended with ${entry.exit_code}`, tone: entry.exit_code ? "bad" : "idle", detail: [entry.note, typeof entry.restart_in_s === "number" ? `starts again in ${entry.restart_in_s} s` : ""] }),
+  "agent.admitted": (entry) => ({ text: `${entry.agent_id} is here`, tone: "good", detail: [`over ${entry.edge}`, `version ${entry.version}`] }),
+  "agent.refused": (entry) => ({ text: `Somebody who says to be ${entry.claimed} was refused`, tone: "bad", detail: [`over ${entry.edge}`, entry.reason] }),
+  "agent.left": (entry) => ({ text: `${entry.agent_id} left`, detail: [entry.reason] }),
+  "agent.health": (entry) => ({ text: `${entry.agent_id} is ${String(entry.health).replaceAll("_", " ")}` }),
+  "agent.permissions": (entry) => ({ text: `${entry.agent_id} holds permissions`, detail: [(entry.permissions ?? []).join(", ")] }),
+  "tools.offered": (entry) => ({ text: `${entry.agent_id} offers ${named(entry.tool_ids) || "tools"}`, detail: [Object.keys(entry.rejected ?? {}).length ? `not taken: ${Object.keys(entry.rejected).join(", ")}` : ""] }),
+  "tools.withdrawn": (entry) => ({ text: `${entry.agent_id} does not offer ${named(entry.tool_ids) || "tools"} any more` }),
+  "tool.pinned": (entry) => ({ text: `The definition of ${entry.definition?.tool_id ?? /"tool_id":"([^"]*)"/.exec(entry.definition?.$cut ?? "")?.[1] ?? "a tool"} is in force`, detail: [entry.approval_id ? `approved as ${entry.approval_id}` : "", entry.definition?.description ?? ""] }),
+  "directive.stated": (entry) => ({ text: `${entry.by} stated an intent for ${entry.tool_id}`, detail: [entry.reason] }),
+  "token.issued": (entry) => ({ text: `A token for ${entry.edge}:${entry.agent} was made`, detail: [entry.token_id] }),
+  "token.revoked": (entry) => ({ text: `The token ${entry.token_id} was taken back` }),
+  notice: (entry) => ({ text: String(entry.code), detail: [entry.who, entry.place, entry.detail] }),
+  "process.step": (entry) => ({ text: `${entry.process} ${entry.subject}: ${entry.step}` }),
+  "topic.subscribed": (entry) => ({ text: `${entry.subscriber} is told of ${entry.pattern}` }),
+  "event.published": (entry) => ({ text: `${entry.publisher} published on ${entry.topic}` }),
+  "ledger.snapshot": (entry) => ({ text: `A snapshot was taken, up to entry ${entry.through}` }),
+  "ledger.part_closed": (entry) => ({ text: `Entries ${entry.first} to ${entry.last} were removed; their hash stays` }),
+};
+
 /** One entry in words: `{n, at, text, tone, detail, kind}`. */
 export function told(entry) {
-  const tell = TELLS[entry.kind];
+  const tell = TELLS[entry.kind] ?? OTHERS[entry.kind];
   const { n, at, kind } = entry;
   if (!tell) {
     const { kind: _kind, n: _n, at: _at, ...rest } = entry;
     return { n, at, kind, text: kind, tone: "idle", detail: Object.keys(rest).length ? [brief(rest, 200)] : [] };
   }
-  const { text, tone, detail } = tell(entry);
+  const { text, tone = "idle", detail = [] } = tell(entry);
   return { n, at, kind, text, tone, detail: detail.filter(Boolean) };
 }
 

@@ -2,10 +2,11 @@
 
 import { get, part, post, query } from "../api.js";
 import { visible } from "../danger.js";
-import { fill, h, say, sayToTheEnd, throttled } from "../dom.js";
+import { fill, h, keyed, say, sayToTheEnd, throttled } from "../dom.js";
 import { count, plural, words } from "../format.js";
 import { doing, empty, facts, heading, labelled, notify, stateTag, table, toolName, trouble } from "../parts.js";
 import { on, state } from "../store.js";
+import { signedOut, signInCard } from "./sign_in.js";
 
 const PAGE = 100;
 const LOG_LINES = 300;
@@ -72,6 +73,7 @@ export function show(root, given, parameters, signal) {
 
 function showAgent(root, agent_id, signal) {
   const place = h("div");
+  const signIn = h("div");
   const log = h("pre", { class: "code", tabindex: "0", role: "log", aria: { label: "Log" } });
   const tools = h("div", { class: "sheet" });
   const readLog = () => get(query(`/v1/agents/${part(agent_id)}/logs`, { lines: LOG_LINES }), { signal }).then(
@@ -79,7 +81,7 @@ function showAgent(root, agent_id, signal) {
       sayToTheEnd(log, lines.length ? visible(lines.join("\n")) : "It has printed nothing.");
     },
     (error) => error.name !== "AbortError" && fill(log, h("span", { class: "muted" }, error.message)));
-  fill(root, place,
+  fill(root, place, signIn,
     h("section", null, h("div", { class: "head", style: { "margin-bottom": "8px" } }, h("h2", { style: { margin: "0" } }, "Log"),
       h("span", { class: "muted small" }, `the last ${LOG_LINES} lines, as they come`)), log),
     h("section", null, h("h2", null, "Tools"), tools));
@@ -87,6 +89,7 @@ function showAgent(root, agent_id, signal) {
     const agent = state.agents.get(agent_id);
     if (!agent) fill(place, heading(agent_id), h("div", { class: "sheet" }, empty("No agent of this name is here.", h("a", { href: "#/agents" }, "All agents"))));
     else fill(place, agentHead(agent), h("section", { class: "sheet pad" }, agentFacts(agent)));
+    keyed(signIn, signedOut().filter((one) => one.agent_id === agent_id), (one) => one.agent_id, (one) => signInCard(one.agent_id), () => {});
   };
   const soon = throttled(draw, 300);
   const end = on("agents", soon);

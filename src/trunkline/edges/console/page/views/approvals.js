@@ -11,6 +11,7 @@ import { chainOf, diffBlock, doing, empty, heading, marked, notify, toolName } f
 import { on, refetch, state } from "../store.js";
 import { rulePanel } from "./allow.js";
 import { lastTime } from "./last_time.js";
+import { signedOut, signInCard } from "./sign_in.js";
 
 const SUBJECTS = { manifest: "permissions for an agent", definition: "a changed definition", directive: "a stated intent" };
 
@@ -19,7 +20,8 @@ export function show(root, words, _parameters, signal) {
   const list = h("div", { class: "stack" });
   const bulk = h("div", { class: "sheet bulk", hidden: true, role: "group", aria: { label: "Selected questions" } });
   const title = heading("Approvals", h("span", { class: "muted", id: "approvals-count" }), h("span", { class: "push" }, notifyButton()));
-  fill(root, title, h("div", { id: "one" }), list, bulk,
+  const signIns = h("div", { class: "stack" });
+  fill(root, title, h("div", { id: "one" }), h("div", { id: "told", class: "stack", aria: { live: "polite" } }), signIns, list, bulk,
     h("p", { class: "muted small keys", style: { "margin-top": "14px" } }, h("kbd", null, "j"), " ", h("kbd", null, "k"), " move, ", h("kbd", null, "a"), " approve, ",
       h("kbd", null, "d"), " deny with a reason, ", h("kbd", null, "x"), " select"));
 
@@ -52,7 +54,7 @@ export function show(root, words, _parameters, signal) {
     if (!sorted.length) {
       fill(list, h("div", { class: "sheet" }, empty("Nobody waits for you.",
         "When an agent wants to do something that a rule asks about, it waits here until you answer.",
-        h("a", { href: "#/policy" }, "Which rules ask"))));
+        h("a", { href: "#/policy" }, "Which rules ask"), h("a", { href: "#/spaces" }, "See it happen: run a command in a space"))));
     } else {
       if (list.firstElementChild && !list.firstElementChild.dataset.key) fill(list);
       keyed(list, sorted, (one) => one.approval_id, (one) => card(one, choose), (node, one) => {
@@ -65,16 +67,19 @@ export function show(root, words, _parameters, signal) {
     }
     drawBulk();
   };
+  const drawSignIns = () => keyed(signIns, signedOut(), (one) => one.agent_id, (one) => signInCard(one.agent_id), () => {});
   const keys = (event) => onKey(event, list);
-  root.addEventListener("keydown", keys);
-  const end = on("questions", draw);
+  // On all of the page: who arrives by a link has the focus elsewhere, and j brings it to a question.
+  document.addEventListener("keydown", keys);
+  const ends = [on("questions", draw), on("agents", drawSignIns)];
   const tick = setInterval(draw, 5000);
   signal.addEventListener("abort", () => {
-    end();
+    for (const end of ends) end();
     clearInterval(tick);
-    root.removeEventListener("keydown", keys);
+    document.removeEventListener("keydown", keys);
   });
   draw();
+  drawSignIns();
   if (words[0]) showNamed(document.getElementById("one"), words[0], signal);
 }
 
@@ -166,12 +171,22 @@ async function answer(button, question, decision, reason) {
   const went_well = await doing(button, () => post(`/v1/approvals/${part(question.approval_id)}`, { decision, ...(reason && { reason }) }));
   if (went_well) {
     const story = question.call_id ? h("a", { href: `#/calls/${part(question.call_id)}` }, decision === "approved" ? "Watch it run" : "Its story") : null;
-    notify([`${question.approval_id} ${decision}`, story ? ". " : "", story]);
+    told(question, decision, story);
     const next = button.closest(".question")?.nextElementSibling;
     state.questions.delete(question.approval_id);
     if (next?.classList.contains("question")) next.focus();
   }
   await refetch.questions.now();
+}
+
+// So many of the latest answers stay in sight, each with its way to the call.
+const MOST_TOLD = 3;
+
+function told(question, decision, story) {
+  const place = document.getElementById("told");
+  const what = question.tool_id ? toolName(question.tool_id) : titleOf(question);
+  place?.prepend(h("p", { class: "note row" }, h("span", { class: `state ${decision === "approved" ? "good" : "bad"}` }, decision), h("span", null, what), story));
+  while (place?.children.length > MOST_TOLD) place.lastElementChild.remove();
 }
 
 async function answerAll(ids, decision, reason) {
@@ -200,7 +215,7 @@ function toggleRule(button, place, question) {
 function onKey(event, list) {
   if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
   const cards = [...list.querySelectorAll(".question")];
-  const here = event.target.closest(".question");
+  const here = event.target.closest?.(".question");
   const at = cards.indexOf(here);
   if (event.key === "j" || event.key === "k") {
     cards[Math.max(0, Math.min(cards.length - 1, event.key === "j" ? at + 1 : at - 1))]?.focus();

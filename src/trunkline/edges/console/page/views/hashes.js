@@ -1,12 +1,12 @@
 // Hashes with their check. Of one call: what the record says of its input and output, computed again here from what is
 // shown. Of the whole record: up to which entry it is verified, signed and anchored.
 
-import { getText, part } from "../api.js";
+import { getText, part, post } from "../api.js";
 import { canonical, hashOf } from "../canonical.js";
-import { fill, h } from "../dom.js";
-import { count } from "../format.js";
-import { facts, trouble } from "../parts.js";
-import { on, state } from "../store.js";
+import { fill, h, say } from "../dom.js";
+import { clock, count } from "../format.js";
+import { doing, facts, trouble } from "../parts.js";
+import { on, refetch, state } from "../store.js";
 
 /** What stands behind one call, and whether its hashes are right. */
 export function checkedEntries(call_id, entries, correlation_id, signal) {
@@ -50,18 +50,35 @@ async function compared(name, recorded, value, is_other) {
   return h("div", { data: { check: name.toLowerCase() } }, h("span", { class: "row" }, h("b", null, name), verdict), h("span", { class: "hash" }, recorded));
 }
 
-/** The record as a whole. */
+/** The record as a whole: what was proved, signed and published of it, and a button that has it proved now. */
 export function verification(signal) {
-  const place = h("div", { class: "sheet pad" });
+  const facts_place = h("div");
+  const verify = h("button", { type: "button", on: { click: () => doing(verify, async () => {
+    await post("/v1/ledger/verify");
+    refetch.status();
+  }) } }, "Verify now");
+  let was_verifying = false;
   const draw = () => {
-    const { entries_signed: signed, entries_anchored: anchored, entries } = { ...state.status, ...state.counts };
-    fill(place, facts([
-      ["Signed", signed ? `up to entry ${count(signed)}${signed >= entries ? ", all there is" : ` of ${count(entries)}`}` : "nothing yet"],
-      ["Anchored", anchored ? `up to entry ${count(anchored)}` : "nothing: no head was published elsewhere"],
-      ["Verify all of it", h("code", null, "trunkline ledger verify")],
+    const known = { ...state.status, ...state.counts };
+    const { entries_verified: verified, entries_signed: signed, entries_anchored: anchored, entries, verifying } = known;
+    // When it was, and the anchored hash, are told by the status only.
+    if (was_verifying && !verifying) refetch.status();
+    was_verifying = Boolean(verifying);
+    verify.disabled = was_verifying;
+    say(verify, verifying ? "Verifying …" : "Verify now");
+    fill(facts_place, facts([
+      ["Verified", verified ? `up to entry ${count(verified)}${upTo(verified, entries)}${when(state.status)}` : "nothing yet in this run"],
+      ["Signed", signed ? `up to entry ${count(signed)}${upTo(signed, entries)}` : "nothing yet"],
+      ["Anchored head", anchored ? [`entry ${count(anchored)}`, state.status?.anchored_head ? h("span", { class: "hash below" }, state.status.anchored_head) : null] : "none: no head was published elsewhere"],
     ]));
   };
-  signal.addEventListener("abort", on("counts", draw));
+  const ends = [on("counts", draw), on("status", draw)];
+  signal.addEventListener("abort", () => ends.forEach((end) => end()));
   draw();
-  return place;
+  return h("div", { class: "sheet pad stack" }, facts_place, h("div", { class: "row" }, verify,
+    h("span", { class: "muted small" }, "Every entry and hash is read again beside the work. If one was changed, the exchange stops and says which.")));
 }
+
+const upTo = (number, all) => (number >= all ? ", all there is" : ` of ${count(all)}`);
+
+const when = (status) => (status?.verified_at ? `, at ${clock(status.verified_at)}` : "");

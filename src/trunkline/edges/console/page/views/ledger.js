@@ -15,13 +15,14 @@ export function show(root, _words, _parameters, signal) {
   const about = h("div", { class: "sheet pad" });
   const rows = h("div", { class: "sheet" });
   const drawFigures = () => {
-    const counts = state.counts ?? state.status ?? {};
+    const counts = { ...state.status, ...state.counts };
     const { seen } = state;
     fill(figures, [
       ["entries", count(counts.entries)],
       ["on disk", count(counts.entries_on_disk)],
+      ["verified up to", counts.entries_verified ? count(counts.entries_verified) : "–"],
       ["signed up to", counts.entries_signed ? count(counts.entries_signed) : "–"],
-      ["anchored up to", counts.entries_anchored ? count(counts.entries_anchored) : "none"],
+      ["anchored head", counts.entries_anchored ? count(counts.entries_anchored) : "none"],
       ["size", bytes(state.status?.ledger_bytes)],
     ].map(([name, value]) => h("div", { class: "figure" }, h("b", null, value), h("span", null, name))));
     const gaps = seen.gaps ? `${count(seen.gaps)} missing` : "none missing";

@@ -43,7 +43,7 @@ export function show(root, _words, _parameters, signal) {
     const running = [...all.filter((one) => one.status !== "waiting_approval"), ...all.filter((one) => one.status === "waiting_approval")];
     say(openTitle, running.length ? `Calls in flight (${count(running.length)})` : "Calls in flight");
     if (!running.length) {
-      fill(open, empty("No call is running.", h("a", { href: "#/tools" }, "Try a tool"), "or let an agent work: what it calls shows up here."));
+      fill(open, empty("No call is running.", h("a", { href: "#/tools" }, "Try a tool"), h("a", { href: "#/spaces" }, "Run a command in a space"), "or let an agent work: what it calls shows up here."));
       return;
     }
     if (open.firstElementChild && !open.firstElementChild.dataset.key) fill(open);

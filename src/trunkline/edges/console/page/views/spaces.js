@@ -2,10 +2,11 @@
 
 import { get, part, post, query } from "../api.js";
 import { visible } from "../danger.js";
-import { fill, h, throttled } from "../dom.js";
+import { fill, h, sayToTheEnd, throttled } from "../dom.js";
 import { bytes, clock, count, plural } from "../format.js";
 import { diffBlock, doing, empty, facts, heading, notify, stateTag, table, trouble, valueBlock } from "../parts.js";
 import { on, state } from "../store.js";
+import { commandForm } from "./command.js";
 
 const RECENT_CALLS = 200;
 
@@ -26,7 +27,7 @@ function showAll(root, signal) {
         { name: "Runs", cell: (one) => (one.awaiting_approval ? h("span", { class: "state wait" }, `${one.awaiting_approval} waiting for a person`) : one.open_runs ? h("span", { class: "state busy" }, `${one.open_runs} open`) : h("span", { class: "muted" }, "none open")) },
         { name: "Commands", class: "small", cell: (one) => (one.shell ? (one.network ? "sandbox with network" : "sandbox, no network") : h("span", { class: "state bad" }, "no sandbox here")) },
         { name: "Folder", class: "mono small muted wide", cell: (one) => visible(one.folder ?? one.note ?? "") },
-      ], spaces) : empty("There is no space yet.", "A space is a folder with a policy, and a sandbox for commands. Make one:", h("code", null, "trunkline space new demo"), newSpace(read)));
+      ], spaces) : empty("There is no space yet.", "A space is a folder with a policy, and a sandbox for commands. Make one here, or in a terminal with ", h("code", null, "trunkline space new demo"), newSpace()));
     } catch (error) {
       if (error.name !== "AbortError") fill(rows, h("div", { class: "pad" }, trouble(error)));
     }
@@ -38,10 +39,14 @@ function showAll(root, signal) {
   read();
 }
 
-function newSpace(read) {
+function newSpace() {
   const name = h("input", { type: "text", value: "demo", pattern: "[a-z0-9][a-z0-9_-]*", maxlength: "63", aria: { label: "Name of the space" } });
   const make = h("button", { type: "submit" }, "Make a space");
-  return h("form", { class: "row", on: { submit: (event) => { event.preventDefault(); doing(make, async () => { await post("/v1/spaces", { name: name.value.trim() }); await read(); }); } } }, name, make);
+  return h("form", { class: "row", on: { submit: (event) => { event.preventDefault(); doing(make, async () => {
+    const wanted = name.value.trim();
+    await post("/v1/spaces", { name: wanted });
+    location.hash = `#/spaces/${part(wanted)}`;
+  }); } } }, name, make);
 }
 
 // -- one space ---------------------------------------------------------------------------------------------------------
@@ -52,20 +57,25 @@ function showSpace(root, name, signal) {
   const kept = h("div", { class: "sheet" });
   const files = h("div", { class: "sheet" });
   const content = h("div");
-  fill(root, heading(name), h("section", null, about),
+  const command = h("section");
+  fill(root, heading(name, h("span", { class: "muted" }, "a space")), command, h("section", null, about),
     h("div", { class: "columns wide-left" },
       h("section", null, h("h2", null, "Runs"), runs),
       h("section", null, h("h2", null, "Bring it back"), kept)),
     h("section", null, h("h2", null, "Files"), h("div", { class: "columns" }, files, content)));
   const fails = (place) => (error) => error.name !== "AbortError" && fill(place, h("div", { class: "pad" }, trouble(error)));
 
-  const readAbout = () => get(`/v1/spaces/${part(name)}`, { signal }).then((space) => fill(about, facts([
+  const readAbout = () => get(`/v1/spaces/${part(name)}`, { signal }).then((space) => {
+    // What somebody types there stays.
+    if (space.shell && !command.firstElementChild) fill(command, h("div", { class: "sheet pad" }, commandForm(space)));
+    fill(about, facts([
     ["Preset", space.preset], ["Folder", h("span", { class: "mono" }, visible(space.folder ?? ""))],
     ["Commands", space.shell ? (space.network ? "in a sandbox with network" : "in a sandbox without network") : visible(space.note ?? "not offered")],
     ["Tools", h("a", { href: `#/agents/${part(space.agent_id)}` }, space.agent_id)],
     ["Open runs", space.open_runs ? `${space.open_runs}, ${space.awaiting_approval} waiting for a person` : "none"],
     ["Policy", h("details", null, h("summary", null, "all of it"), valueBlock(space.policy))],
-  ])), fails(about));
+    ]));
+  }, fails(about));
   const readRuns = () => get(query("/v1/calls", { tool: `space.${name}/`, limit: RECENT_CALLS }), { signal })
     .then(({ calls }) => fill(runs, runTable(name, calls)), fails(runs));
   const readKept = () => get(`/v1/spaces/${part(name)}/snapshots`, { signal })
@@ -92,7 +102,7 @@ function runTable(name, calls) {
     if (!byRun.has(id)) byRun.set(id, []);
     byRun.get(id).push(call);
   }
-  if (!byRun.size) return empty("Nothing was run here yet.", h("code", null, `trunkline space run ${name} < operations.json`));
+  if (!byRun.size) return empty("Nothing was run here yet.", "Run a command above, or several operations in a terminal:", h("code", null, `trunkline space run ${name} < operations.json`));
   return table("Runs", [
     { name: "Run", class: "wide", cell: ([id, own]) => h("a", { class: "tool", href: `#/spaces/${part(name)}/runs/${part(id)}` }, id.startsWith("run_") ? id.slice(0, 16) : id.slice(0, 24), h("span", { class: "sr" }, ` of ${own.length} operations`)) },
     { name: "State", cell: ([, own]) => stateTag(worst(own)) },
@@ -120,10 +130,10 @@ function snapshots(name, found, again) {
     button.closest("tr").after(place);
   };
   return [table("Snapshots", [
-    { name: "Before run", class: "wide mono small", cell: (one) => (one.run ? one.run.slice(0, 16) : `number ${one.number}`) },
-    { name: "Taken", class: "muted", cell: (one) => clock(one.taken_at) },
-    { name: "Holds", class: "small side", cell: (one) => plural(one.files, "file") },
-    { name: "", class: "side", cell: (one) => { const button = h("button", { type: "button", class: "quiet", on: { click: () => undo(button, one) } }, "Undo …"); return button; } },
+    { name: "Before run", class: "mono small", cell: (one) => (one.run ? one.run.slice(0, 16) : `number ${one.number}`) },
+    { name: "Taken", class: "muted nowrap", cell: (one) => clock(one.taken_at) },
+    { name: "Holds", class: "small side nowrap", cell: (one) => plural(one.files, "file") },
+    { name: "", class: "side nowrap", cell: (one) => { const button = h("button", { type: "button", class: "quiet", on: { click: () => undo(button, one) } }, "Undo …"); return button; } },
   ], found.snapshots), h("p", { class: "pad small muted" }, `All of them take ${bytes(found.bytes)}.`)];
 }
 
@@ -168,12 +178,20 @@ async function showRun(root, name, run_id, signal) {
       const asked = /^run_/.test(run_id) ? { correlation_id: run_id } : { call_id: run_id };
       const { entries } = await get(query("/v1/ledger", asked), { signal });
       fill(place, operations(entries, name));
+      drawOutput();
     } catch (error) {
       if (error.name !== "AbortError") fill(place, trouble(error));
     }
   };
+  const drawOutput = () => {
+    for (const output of place.querySelectorAll("[data-call] > .output")) {
+      const shown = state.open.get(output.parentElement.dataset.call)?.output;
+      output.hidden = !shown;
+      if (shown) sayToTheEnd(output, visible(shown));
+    }
+  };
   const soon = throttled(read, 500);
-  const ends = [on("entries:call", soon), on("entries:question", soon)];
+  const ends = [on("entries:call", soon), on("entries:question", soon), on("open", drawOutput)];
   signal.addEventListener("abort", () => { for (const end of ends) end(); soon.stop(); });
   read();
 }
@@ -188,12 +206,14 @@ function operations(entries, name) {
     const end = settled.get(entry.call_id);
     const question = asked.get(entry.n);
     const status = end?.status ?? (entry.decision === "ask" && !sent.has(entry.n) ? "waiting_approval" : "running");
-    return h("article", { class: "sheet pad stack" },
+    return h("article", { class: "sheet pad stack", data: { call: entry.call_id } },
       h("div", { class: "row" }, h("h2", { style: { margin: "0" } }, entry.tool_id.split("/")[1].replaceAll("_", " ")), stateTag(status),
         h("a", { class: "small", href: `#/calls/${entry.call_id}` }, "Its story"),
         !end && question ? h("a", { class: "button", href: `#/approvals/${question.approval_id}` }, "Answer its question") : null,
         h("span", { class: "muted small", style: { "margin-left": "auto" } }, clock(entry.at))),
-      operationBody(entry, end));
+      status === "waiting_approval" ? h("p", { class: "note" }, "It has not begun: a person has to approve it first.") : null,
+      operationBody(entry, end),
+      end ? null : h("pre", { class: "output", hidden: true, tabindex: "0", role: "log", aria: { label: "What it shows" } }));
   });
 }
 

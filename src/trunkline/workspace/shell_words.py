@@ -1,0 +1,50 @@
+"""What a line of shell consists of once it was read: words, commands, assignments. ``shell_grammar`` reads it.
+
+Invariant: a word says no more than is certain of it before a shell expands it.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from msgspec import Struct
+
+
+class NotUnderstood(Exception):
+    """The text is not, or not certainly, what this grammar covers. Always caught: it becomes a question."""
+
+
+class Kind(enum.Enum):
+    """How much is known of a word before a shell expands it."""
+
+    LITERAL = "literal"
+    OPERAND = "operand"  # its beginning is known and is no dash: it cannot become an option
+    UNKNOWN = "unknown"  # may expand to anything, also to several words
+
+
+class Word(Struct, frozen=True):
+    """One word after its quotes are taken off. ``text`` is all of a literal, and the known beginning of an operand."""
+
+    text: str
+    kind: Kind = Kind.LITERAL
+
+
+class Command(Struct, frozen=True):
+    """One simple command as it is written."""
+
+    words: tuple[Word, ...]
+
+
+class Assignment(Struct, frozen=True):
+    """A variable that a text gives a value: before a command, alone, in a loop, or while it is expanded."""
+
+    name: str
+    value: Word
+
+
+class Script(Struct, frozen=True):
+    """The simple commands of a text. ``plain``: in lists and pipelines, with nothing expanded but file names."""
+
+    commands: tuple[Command, ...]
+    plain: bool
+    assignments: tuple[Assignment, ...] = ()
