@@ -16,12 +16,14 @@ from msgspec import Struct
 from starlette.types import Scope
 
 from trunkline.edges.exchange import Feed, Timer, Views
+from trunkline.edges.framing import json_rpc
+from trunkline.edges.framing.json_rpc import INTERNAL_ERROR, INVALID_PARAMS, Id
 from trunkline.edges.mcp import messages, translate
 from trunkline.edges.mcp.answering import Answering
 from trunkline.edges.mcp.awaiting import Awaiting
 from trunkline.edges.mcp.catalogue import Listed
 from trunkline.edges.mcp.completions import Completions
-from trunkline.edges.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, BadMessage, Id
+from trunkline.edges.mcp.messages import BadMessage
 from trunkline.edges.mcp.session import CallTool, Client
 from trunkline.edges.mcp.translate import Asked, Outcome, outcome_of
 from trunkline.edges.request_scope import when_closed, when_lost
@@ -96,7 +98,7 @@ class Calls:
         step, client = request.step, request.client
         name = (client.session_id, request.request_id)
         if client.session_id and name in self._open:
-            raise BadMessage(messages.INVALID_REQUEST, "a request with this id is being answered")
+            raise BadMessage(json_rpc.INVALID_REQUEST, "a request with this id is being answered")
         wants_progress = step.progress_token is not None and request.out.takes_stream
         waits = self._requests.waiting(wants_progress=wants_progress, wants_large=request.tool.has_output_schema)
         # A client of 2026-07-28 cancels by leaving; of one before it this says nothing.
@@ -152,7 +154,7 @@ class Calls:
         token = request.step.progress_token
         assert token is not None
         params = translate.progress_params(effect, token, last)
-        await request.out.tell(messages.notification_line("notifications/progress", params))
+        await request.out.tell(json_rpc.notification("notifications/progress", params))
         return float(str(params["progress"]))
 
     def _left(self, request: Request, waiting: Waiting) -> None:
@@ -210,7 +212,7 @@ class Calls:
             return
         wording, shown = request.client.wording, request.shown
         result = wording.outcome(found, request.tool) if shown is None else shown(found)
-        await request.out.say(messages.result_line(request.request_id, result))
+        await request.out.say(json_rpc.result(request.request_id, result))
         caller, tool_id = request.client.principal.identity, request.tool.tool_id
         await self._awaiting.told(caller, tool_id, request.step.arguments, found.call_id)
 
@@ -225,17 +227,17 @@ class Calls:
                 return
         url = request.url(asked)
         if client.opens_urls and client.is_modern:
-            line = messages.result_line(request.request_id, client.wording.input_required(asked, url))
+            line = json_rpc.result(request.request_id, client.wording.input_required(asked, url))
         elif client.opens_urls:
             code, text = messages.URL_ELICITATION_REQUIRED, "a person has to approve this call first"
-            line = messages.error_line(request.request_id, code, text, client.wording.elicitations(asked, url))
+            line = json_rpc.error(request.request_id, code, text, client.wording.elicitations(asked, url))
             if client.session_id:
                 self.completions.asked(client.principal.identity, client.session_id, asked.approval_id)
         elif request.shown is None:
-            line = messages.result_line(request.request_id, client.wording.told_to_wait(asked, url))
+            line = json_rpc.result(request.request_id, client.wording.told_to_wait(asked, url))
         else:
             text = f"a person has to approve this first: `trunkline approve {asked.approval_id}`, or {url}"
-            line = messages.error_line(request.request_id, INTERNAL_ERROR, client.wording.hinted(text))
+            line = json_rpc.error(request.request_id, INTERNAL_ERROR, client.wording.hinted(text))
         await request.out.say(line)
 
     async def _say_gone(self, request: Request, view: CallView | None) -> None:
@@ -249,7 +251,7 @@ class Calls:
 
     async def _refuse(self, request: Request, code: int, text: str) -> None:
         status = messages.HTTP_STATUS.get(code, 200) if request.client.is_modern else 200
-        await request.out.say(messages.error_line(request.request_id, code, text), status)
+        await request.out.say(json_rpc.error(request.request_id, code, text), status)
 
 
 def _ended(call_id: str, view: CallView | None) -> Outcome:

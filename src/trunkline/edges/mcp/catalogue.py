@@ -23,7 +23,8 @@ from msgspec import Raw, Struct
 from trunkline.config import Profile
 from trunkline.edges import tool_results
 from trunkline.edges.exchange import Views
-from trunkline.edges.mcp.messages import INVALID_PARAMS, BadMessage, encode
+from trunkline.edges.framing.json_rpc import INVALID_PARAMS
+from trunkline.edges.mcp.messages import BadMessage, encode
 from trunkline.edges.mcp.names import shown_name
 from trunkline.model import ToolView
 

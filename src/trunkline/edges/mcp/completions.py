@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from trunkline.edges.exchange import Feed, Timer, Views
-from trunkline.edges.mcp import messages
+from trunkline.edges.framing import json_rpc
 from trunkline.edges.waiting import Waiting
 
 LOOK_S: Final = 1.0
@@ -59,7 +59,7 @@ class Completions:
             for approval_id in [one for one, session in of_caller.items() if session == session_id]:
                 if self._views.question(approval_id) is None:
                     del of_caller[approval_id]
-                    line = messages.notification_line(METHOD, {"elicitationId": approval_id})
+                    line = json_rpc.notification(METHOD, {"elicitationId": approval_id})
                     listener.put(line, len(line))
             if not of_caller:
                 self._asked.pop(caller, None)

@@ -17,11 +17,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import strictjson
+from trunkline.edges.framing.json_rpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Id
+from trunkline.edges.mcp_words import HANDSHAKE_VERSIONS, MODERN_VERSION, UNSUPPORTED_VERSION
 from trunkline.model import EMPTY_OBJECT, MAX_INPUT_BYTES
 
-# The newest first: what is answered to a client that asks for one we do not know.
-HANDSHAKE_VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-MODERN_VERSION: Final = "2026-07-28"
 VERSIONS: Final = (MODERN_VERSION, *HANDSHAKE_VERSIONS)
 # The first version in which a client can be asked to open an address.
 URL_VERSION: Final = "2025-11-25"
@@ -34,15 +33,9 @@ MAX_KEY_CHARS: Final = 128
 # As over HTTP: 30 days.
 MAX_TIMEOUT_MS: Final = 2_592_000_000
 
-PARSE_ERROR: Final = -32700
-INVALID_REQUEST: Final = -32600
-METHOD_NOT_FOUND: Final = -32601
-INVALID_PARAMS: Final = -32602
-INTERNAL_ERROR: Final = -32603
 REQUEST_CANCELLED: Final = -32800
 RESOURCE_NOT_FOUND: Final = -32002
 HEADER_MISMATCH: Final = -32020
-UNSUPPORTED_VERSION: Final = -32022
 URL_ELICITATION_REQUIRED: Final = -32042
 
 # What 2026-07-28 wants an error's HTTP status to be; others are 200.
@@ -55,20 +48,11 @@ HTTP_STATUS: Final = {
     METHOD_NOT_FOUND: 404,
 }
 
-_PREFIX: Final = "io.modelcontextprotocol/"
-VERSION_KEY: Final = f"{_PREFIX}protocolVersion"
-CLIENT_CAPABILITIES_KEY: Final = f"{_PREFIX}clientCapabilities"
-SERVER_INFO_KEY: Final = f"{_PREFIX}serverInfo"
-SUBSCRIPTION_KEY: Final = f"{_PREFIX}subscriptionId"
 IDEMPOTENCY_KEY: Final = "trunkline/idempotency_key"
 TIMEOUT_KEY: Final = "trunkline/timeout_ms"
 CORRELATION_KEY: Final = "trunkline/correlation_id"
 
-# Which parameter of a method stands in the header `Mcp-Name`, too.
-NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-
 encode: Final = msgspec.json.Encoder().encode
-Id = int | str | None
 Fields = dict[str, Any]
 
 
@@ -209,27 +193,3 @@ def opens_urls(capabilities: Mapping[str, Any]) -> bool:
     """Whether a client can be asked to open an address."""
     elicitation = capabilities.get("elicitation")
     return isinstance(elicitation, dict) and isinstance(elicitation.get("url"), dict)
-
-
-# --- what is said -----------------------------------------------------------------------------------------------------
-
-
-def result_line(request_id: Id, result: bytes) -> bytes:
-    """An answer. ``result`` is an encoded object."""
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (encode(request_id), result)
-
-
-def error_line(request_id: Id, code: int, text: str, data: object = None) -> bytes:
-    """A refusal."""
-    error: Fields = {"code": code, "message": text}
-    if data is not None:
-        error["data"] = data
-    return encode({"jsonrpc": "2.0", "id": request_id, "error": error})
-
-
-def notification_line(method: str, params: Mapping[str, object] | None = None) -> bytes:
-    """Something a client is told without having asked."""
-    said: Fields = {"jsonrpc": "2.0", "method": method}
-    if params:
-        said["params"] = params
-    return encode(said)

@@ -13,33 +13,25 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
+from trunkline.edges import mcp_words
 from trunkline.edges.answers import error_body
 from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
 from trunkline.edges.bodies import BadRequest, read_body
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed, Views
+from trunkline.edges.framing import json_rpc
+from trunkline.edges.framing.json_rpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, Id
 from trunkline.edges.mcp import messages, session
 from trunkline.edges.mcp.answering import Answering, Header
 from trunkline.edges.mcp.calls import Calls, Request
 from trunkline.edges.mcp.catalogue import Catalogue
 from trunkline.edges.mcp.changes import Changes
-from trunkline.edges.mcp.messages import (
-    HANDSHAKE_VERSIONS,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    MAX_MESSAGE_BYTES,
-    MODERN_VERSION,
-    PARSE_ERROR,
-    RESOURCE_NOT_FOUND,
-    BadMessage,
-    Id,
-    Message,
-)
+from trunkline.edges.mcp.messages import MAX_MESSAGE_BYTES, RESOURCE_NOT_FOUND, BadMessage, Message
 from trunkline.edges.mcp.resources import FileCall, Resources
 from trunkline.edges.mcp.session import CallTool, Client
 from trunkline.edges.mcp.session_ids import SessionIds
 from trunkline.edges.mcp.translate import EDGE, Wording
+from trunkline.edges.mcp_words import HANDSHAKE_VERSIONS, MODERN_VERSION
 from trunkline.edges.request_scope import when_closed
 from trunkline.edges.server_events import PING_S
 from trunkline.edges.shares import SHARE, Share, Shares
@@ -164,7 +156,7 @@ class McpDoor:
         problem = session.envelope_problem(message, request.headers)
         if problem is not None:
             raise problem
-        opens_urls = messages.opens_urls(message.meta[messages.CLIENT_CAPABILITIES_KEY])
+        opens_urls = messages.opens_urls(message.meta[mcp_words.CLIENT_CAPABILITIES_KEY])
         return Client(request.principal, MODERN_VERSION, self._modern_wording, opens_urls)
 
     def _in_session(self, request: _HttpRequest, message: Message) -> Client:
@@ -213,21 +205,21 @@ class McpDoor:
 
     async def _listen(self, request: _HttpRequest, client: Client, step: session.Listen) -> None:
         """``subscriptions/listen`` of 2026-07-28: its answer is a stream, and its result the end of it."""
-        meta = {messages.SUBSCRIPTION_KEY: request.request_id}
+        meta = {mcp_words.SUBSCRIPTION_KEY: request.request_id}
         honored = {"toolsListChanged": True} if step.tools else {}
-        first = messages.notification_line(
+        first = json_rpc.notification(
             "notifications/subscriptions/acknowledged", {"notifications": honored, "_meta": meta}
         )
-        changed = messages.notification_line("notifications/tools/list_changed", {"_meta": meta}) if step.tools else b""
+        changed = json_rpc.notification("notifications/tools/list_changed", {"_meta": meta}) if step.tools else b""
         if await self._tell_changes(request, client, changed, first):
-            await request.out.say(messages.result_line(request.request_id, client.wording.result({"_meta": meta})))
+            await request.out.say(json_rpc.result(request.request_id, client.wording.result({"_meta": meta})))
 
     async def _listen_in_session(self, request: _HttpRequest) -> None:
         """``GET``: the stream of a session, for what belongs to no request."""
         if not request.out.takes_stream:
             raise _Refused(406, INVALID_REQUEST, "Accept has to name text/event-stream")
         client = self._session(request)
-        changed = messages.notification_line("notifications/tools/list_changed")
+        changed = json_rpc.notification("notifications/tools/list_changed")
         if await self._tell_changes(request, client, changed, b""):
             await request.out.finish()
 
@@ -262,7 +254,7 @@ class McpDoor:
     # -- what is said --------------------------------------------------------------------------------------------------
 
     async def _say(self, request: _HttpRequest, result: bytes, *headers: Header) -> None:
-        await request.out.say(messages.result_line(request.request_id, result), 200, *headers)
+        await request.out.say(json_rpc.result(request.request_id, result), 200, *headers)
 
     async def _refuse(self, request: _HttpRequest, bad: BadMessage) -> None:
         request_id = request.request_id if bad.request_id is None else bad.request_id
@@ -275,7 +267,7 @@ class McpDoor:
             status = messages.HTTP_STATUS.get(code, 200)
         elif request.request_id is None:
             status = 400
-        await request.out.say(messages.error_line(request_id, code, bad.text, bad.data), status)
+        await request.out.say(json_rpc.error(request_id, code, bad.text, bad.data), status)
 
 
 class _Refused(BadMessage):

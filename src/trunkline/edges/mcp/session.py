@@ -12,17 +12,12 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct
 
+from trunkline.edges import mcp_words
+from trunkline.edges.framing.json_rpc import INVALID_PARAMS, METHOD_NOT_FOUND
 from trunkline.edges.mcp import messages
-from trunkline.edges.mcp.messages import (
-    HANDSHAKE_VERSIONS,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    URL_VERSION,
-    VERSIONS,
-    BadMessage,
-    Message,
-)
+from trunkline.edges.mcp.messages import URL_VERSION, VERSIONS, BadMessage, Message
 from trunkline.edges.mcp.translate import Wording
+from trunkline.edges.mcp_words import HANDSHAKE_VERSIONS
 from trunkline.model import Principal
 
 # The longest address of ours is that of a file in a space; a cursor is a name in base64.
@@ -257,43 +252,29 @@ def envelope_problem(message: Message, headers: dict[bytes, list[bytes]] | None)
     ``headers`` are those of its HTTP request: they repeat some of it, for whoever routes by them.
     """
     meta = message.params.get("_meta")
-    keys = (messages.VERSION_KEY, messages.CLIENT_CAPABILITIES_KEY)
+    keys = (mcp_words.VERSION_KEY, mcp_words.CLIENT_CAPABILITIES_KEY)
     if not isinstance(meta, dict) or any(meta.get(key) is None for key in keys):
         return BadMessage(INVALID_PARAMS, f"params._meta: expected an object with {' and '.join(keys)}")
-    version = meta[messages.VERSION_KEY]
+    version = meta[mcp_words.VERSION_KEY]
     if headers is not None and (problem := _header_problem(message, version, headers)):
         return BadMessage(messages.HEADER_MISMATCH, problem)
     if not isinstance(version, str):
-        return BadMessage(INVALID_PARAMS, f"_meta.{messages.VERSION_KEY}: expected a text")
-    if version != messages.MODERN_VERSION:
+        return BadMessage(INVALID_PARAMS, f"_meta.{mcp_words.VERSION_KEY}: expected a text")
+    if version != mcp_words.MODERN_VERSION:
         data = {"supported": list(VERSIONS), "requested": version[:64]}
-        return BadMessage(messages.UNSUPPORTED_VERSION, "unsupported protocol version", data)
-    if not isinstance(meta[messages.CLIENT_CAPABILITIES_KEY], dict):
-        return BadMessage(INVALID_PARAMS, f"_meta.{messages.CLIENT_CAPABILITIES_KEY}: expected an object")
+        return BadMessage(mcp_words.UNSUPPORTED_VERSION, "unsupported protocol version", data)
+    if not isinstance(meta[mcp_words.CLIENT_CAPABILITIES_KEY], dict):
+        return BadMessage(INVALID_PARAMS, f"_meta.{mcp_words.CLIENT_CAPABILITIES_KEY}: expected an object")
     return None
 
 
 def _header_problem(message: Message, version: object, headers: dict[bytes, list[bytes]]) -> str:
     wanted: list[tuple[bytes, object]] = [(b"mcp-protocol-version", version), (b"mcp-method", message.method)]
-    name = message.params.get(messages.NAMED_BY.get(message.method, ""))
+    name = message.params.get(mcp_words.NAMED_BY.get(message.method, ""))
     if name is not None:
         wanted.append((b"mcp-name", name))
     for header, value in wanted:
         said = headers.get(header, [])
-        if len(said) != 1 or _header_text(said[0]) != value:
+        if len(said) != 1 or mcp_words.header_text(said[0]) != value:
             return f"the header {header.decode()} has to be there once and say what the body says"
     return ""
-
-
-def _header_text(value: bytes) -> str | None:
-    """What a header says; a text that no header can hold is in base64, between marks."""
-    import base64
-    import binascii
-
-    value = value.strip(b" \t")
-    if not (value.startswith(b"=?base64?") and value.endswith(b"?=")):
-        return value.decode("latin-1")
-    try:
-        return base64.b64decode(value[9:-2], validate=True).decode()
-    except (binascii.Error, ValueError):
-        return None

@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.edges.mcp.messages import HANDSHAKE_VERSIONS
+from trunkline.edges.mcp_words import HANDSHAKE_VERSIONS
 
 NONCE_BYTES: Final = 12
 CODE_BYTES: Final = 16

@@ -13,7 +13,8 @@ from msgspec import Raw, Struct
 
 from trunkline import hints
 from trunkline.edges.mcp.catalogue import MOUNT_PREFIX, Listed
-from trunkline.edges.mcp.messages import SERVER_INFO_KEY, encode
+from trunkline.edges.mcp.messages import encode
+from trunkline.edges.mcp_words import SERVER_INFO_KEY
 from trunkline.effects import Answer, Progress, Wait
 from trunkline.model import CallView, Fault, LargeOutput, Status, fault
 

@@ -7,13 +7,14 @@ used, as the protocol wants of clients: its server would refuse what it gets.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
+
+from trunkline.edges import mcp_words
 
 KEYWORD: Final = "x-mcp-header"
 PREFIX: Final = "mcp-param-"
@@ -75,7 +76,7 @@ def headers(wanted: Places, body: Raw) -> dict[str, str] | None:
         text = _text(value)
         if text is None:
             continue
-        found[name] = header_value(text)
+        found[name] = mcp_words.header_value(text)
         if len(found[name]) > MAX_VALUE_BYTES:
             return None
     return found
@@ -85,9 +86,3 @@ def _text(value: object) -> str | None:
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode() if isinstance(value, bool | int | float) else None
-
-
-def header_value(text: str) -> str:
-    """A text as a header says it: as it is if that can be, else in base64 (2026-07-28)."""
-    is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith("=?base64?")
-    return text if is_plain else f"=?base64?{base64.b64encode(text.encode(errors='surrogatepass')).decode()}?="

@@ -16,15 +16,6 @@ from msgspec import Raw, Struct
 
 from trunkline import strictjson
 
-# The version that is asked for first, and those that a handshake may agree on, newest first.
-STATELESS: Final = "2026-07-28"
-WITH_HANDSHAKE: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-
-VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
-CLIENT_KEY: Final = "io.modelcontextprotocol/clientInfo"
-CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
-SERVER_KEY: Final = "io.modelcontextprotocol/serverInfo"
-
 DISCOVER: Final = "server/discover"
 INITIALIZE: Final = "initialize"
 INITIALIZED: Final = "notifications/initialized"
@@ -35,12 +26,6 @@ PING: Final = "ping"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 TOOLS_CHANGED: Final = "notifications/tools/list_changed"
-
-METHOD_NOT_FOUND: Final = -32601
-UNSUPPORTED_VERSION: Final = -32022
-
-# Requests of a client whose header repeats a parameter (2026-07-28, streamable HTTP), and which one.
-NAMED: Final = {CALL_TOOL: "name", "prompts/get": "name", "resources/read": "uri"}
 
 encode: Final = msgspec.json.encode
 
@@ -137,24 +122,3 @@ def part(kind: type[Any], raw: Raw) -> Any:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError:
         return None
-
-
-def request(number: int, method: str, params: Raw | bytes) -> bytes:
-    """A request of ours. ``params`` are JSON already: an input is not read to be sent on."""
-    return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (number, encode(method), params)
-
-
-def notification(method: str, params: object | None = None) -> bytes:
-    """Something that is not answered."""
-    said: dict[str, object] = {"jsonrpc": "2.0", "method": method}
-    return encode(said if params is None else {**said, "params": params})
-
-
-def answer(request_id: str | int, result: object) -> bytes:
-    """What a server asked."""
-    return encode({"jsonrpc": "2.0", "id": request_id, "result": result})
-
-
-def refusal(request_id: str | int, code: int, text: str) -> bytes:
-    """What a server asked, and does not get."""
-    return encode({"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": text}})

@@ -21,14 +21,13 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from trunkline.edges import tls
+from trunkline.edges import mcp_words, tls
 from trunkline.edges.background import Background
 from trunkline.edges.client import Unreachable, endpoint_of
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import AgentAction
 from trunkline.edges.framing.lines import MAX_LINE_BYTES
 from trunkline.edges.mounts import messages
-from trunkline.edges.mounts.header_arguments import header_value
 from trunkline.edges.mounts.http_streams import Answer, Connections, EventReader, NotConnected
 from trunkline.edges.mounts.mount import Mount
 from trunkline.edges.mounts.notices import Notices
@@ -237,7 +236,7 @@ class RemoteServer:
     def send(self, messages_: list[Outgoing]) -> None:
         """Send each as a request of its own."""
         for one in messages_:
-            if one.method == messages.CANCELLED and one.version == messages.STATELESS:
+            if one.method == messages.CANCELLED and one.version == mcp_words.MODERN_VERSION:
                 if one.number is not None and (task := self._requests.pop(one.number, None)) is not None:
                     task.cancel()
                 continue
@@ -315,10 +314,10 @@ class RemoteServer:
         """Send it and read what comes back; once more with another token, if the server did not take the first."""
         for is_last in (False, True):
             headers = {**await self._own_headers(one.version), "content-type": "application/json"}
-            if one.version == messages.STATELESS:
+            if one.version == mcp_words.MODERN_VERSION:
                 headers["mcp-method"] = one.method
                 if one.name:
-                    headers["mcp-name"] = header_value(one.name)
+                    headers["mcp-name"] = mcp_words.header_value(one.name)
                 headers.update(one.headers)
             async with connections.request("POST", headers, one.body) as answer:
                 if answer.status == 401 and not is_last and await self._has_another_token(headers, answer):

@@ -19,6 +19,8 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct
 
+from trunkline.edges import mcp_words
+from trunkline.edges.framing import json_rpc
 from trunkline.edges.mounts import messages
 from trunkline.edges.mounts.messages import Message, encode
 
@@ -130,7 +132,7 @@ class Session:
     @property
     def is_stateless(self) -> bool:
         """Whether it is spoken with without a handshake."""
-        return self.version == messages.STATELESS
+        return self.version == mcp_words.MODERN_VERSION
 
     @property
     def tells_changes(self) -> bool:
@@ -143,7 +145,7 @@ class Session:
     def begin(self) -> None:
         """Ask which era it speaks."""
         meta = self._stateless_meta()
-        self._send(messages.DISCOVER, encode({"_meta": meta}), version=messages.STATELESS)
+        self._send(messages.DISCOVER, encode({"_meta": meta}), version=mcp_words.MODERN_VERSION)
 
     def request(
         self, ref: str, method: str, params: bytes, *, name: str = "", headers: Mapping[str, str] | None = None
@@ -154,7 +156,7 @@ class Session:
         meta = b'"_meta":{%b}' % (self._meta + b"," + token if self._meta else token)
         body = b"{%b}" % (params + b"," + meta if params else meta)
         self._open[number] = _Open(method, ref)
-        made = messages.request(number, method, body)
+        made = json_rpc.request(number, method, body)
         self._output.append(Outgoing(made, method, number, name, self.version, headers or {}))
 
     def cancel(self, ref: str, reason: str) -> int | None:
@@ -164,7 +166,7 @@ class Session:
             params = {"requestId": number, "reason": reason}
             self._output.append(
                 Outgoing(
-                    messages.notification(messages.CANCELLED, params), messages.CANCELLED, number, "", self.version
+                    json_rpc.notification(messages.CANCELLED, params), messages.CANCELLED, number, "", self.version
                 )
             )
         return number
@@ -213,9 +215,9 @@ class Session:
 
     def _stateless_meta(self) -> dict[str, object]:
         return {
-            messages.VERSION_KEY: messages.STATELESS,
-            messages.CLIENT_KEY: self._client,
-            messages.CAPABILITIES_KEY: {},
+            mcp_words.VERSION_KEY: mcp_words.MODERN_VERSION,
+            mcp_words.CLIENT_INFO_KEY: self._client,
+            mcp_words.CLIENT_CAPABILITIES_KEY: {},
         }
 
     def _own_params(self, inside: bytes = b"") -> bytes:
@@ -224,7 +226,7 @@ class Session:
 
     def _send(self, method: str, params: bytes, *, own: str = "", version: str = "") -> None:
         number = next(self._ids)
-        self._put(number, _Open(own or method), messages.request(number, method, params), "", method, version)
+        self._put(number, _Open(own or method), json_rpc.request(number, method, params), "", method, version)
 
     def _put(self, number: int, one: _Open, body: bytes, name: str = "", method: str = "", version: str = "") -> None:
         self._open[number] = one
@@ -252,10 +254,10 @@ class Session:
 
     def _asked(self, request_id: str | int, method: str) -> None:
         if method == messages.PING:
-            self._say(messages.answer(request_id, {}), "")
+            self._say(json_rpc.result(request_id, b"{}"), "")
             return
         text = REFUSED.get(method, "Trunkline does not know this method")
-        self._say(messages.refusal(request_id, messages.METHOD_NOT_FOUND, text), "")
+        self._say(json_rpc.error(request_id, json_rpc.METHOD_NOT_FOUND, text), "")
 
     def _told(self, method: str, params: Raw) -> list[Said]:
         if method == messages.TOOLS_CHANGED:
@@ -300,22 +302,22 @@ class Session:
     # -- which era -----------------------------------------------------------------------------------------------------
 
     def _discovered(self, message: Message, error: messages.Error | None) -> list[Said]:
-        if error is not None and error.code == messages.UNSUPPORTED_VERSION:
+        if error is not None and error.code == mcp_words.UNSUPPORTED_VERSION:
             known = error.data.get("supported") if isinstance(error.data, dict) else None
-            if isinstance(known, list) and not any(version in messages.WITH_HANDSHAKE for version in known):
+            if isinstance(known, list) and not any(version in mcp_words.HANDSHAKE_VERSIONS for version in known):
                 return [self._break(f"it speaks {', '.join(map(str, known))[:200]}, and no version that we know")]
         found = None if error is not None else messages.part(messages.Discovered, message.result)
-        if found is None or messages.STATELESS not in found.supported_versions:
+        if found is None or mcp_words.MODERN_VERSION not in found.supported_versions:
             params = {
-                "protocolVersion": messages.WITH_HANDSHAKE[0],
+                "protocolVersion": mcp_words.HANDSHAKE_VERSIONS[0],
                 "capabilities": {},
                 "clientInfo": self._client,
             }
             self._send(messages.INITIALIZE, encode(params))
             return []
-        self.version = messages.STATELESS
+        self.version = mcp_words.MODERN_VERSION
         self._meta = encode(self._stateless_meta())[1:-1]
-        self._agreed(found.capabilities, found.meta.get(messages.SERVER_KEY))
+        self._agreed(found.capabilities, found.meta.get(mcp_words.SERVER_INFO_KEY))
         return self._list_first()
 
     def _initialized(self, message: Message, error: messages.Error | None) -> list[Said]:
@@ -324,11 +326,11 @@ class Session:
         found = messages.part(messages.Initialized, message.result)
         if found is None:
             return [self._break("its answer to initialize cannot be read")]
-        if found.protocol_version not in messages.WITH_HANDSHAKE:
+        if found.protocol_version not in mcp_words.HANDSHAKE_VERSIONS:
             return [self._break(f"it speaks {found.protocol_version[:40]}, which we do not")]
         self.version = found.protocol_version
         self._agreed(found.capabilities, found.server_info)
-        self._say(messages.notification(messages.INITIALIZED), messages.INITIALIZED)
+        self._say(json_rpc.notification(messages.INITIALIZED), messages.INITIALIZED)
         return self._list_first()
 
     def _agreed(self, capabilities: dict[str, Any], server: object) -> None:

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from trunkline import schemas, strictjson
 from trunkline.config import McpServer
-from trunkline.edges import tool_results
+from trunkline.edges import mcp_words, tool_results
 from trunkline.edges.mounts import header_arguments, messages
 from trunkline.edges.mounts.header_arguments import Places
 from trunkline.edges.mounts.messages import encode
@@ -204,7 +204,7 @@ def parameters(bound: Bound, body: Raw) -> tuple[bytes, str]:
         return b'"name":%b,"arguments":%b' % (encode(bound.name), body), bound.name
     said = messages.part(dict[str, Raw], body) or {}
     said.pop("_meta", None)
-    repeated = messages.part(str, said[key]) if (key := messages.NAMED.get(bound.method)) in said else ""
+    repeated = messages.part(str, said[key]) if (key := mcp_words.NAMED_BY.get(bound.method)) in said else ""
     return encode(said)[1:-1], repeated or ""
 
 

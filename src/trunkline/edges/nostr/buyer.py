@@ -544,8 +544,7 @@ class Buyer:
     def _fail(
         self, order: Order, status: CallStatus, problem: Fault, now: Now, verdict: JobVerdict | None = None
     ) -> None:
-        # Whatever some of them agree on: without an outcome that counts nobody is paid.
-        finding = msgspec.structs.replace(orders.finding_of(order, verdict), state="failed", to_be_paid=())
+        finding = orders.failed(orders.finding_of(order, verdict))
         if order.requests:
             details = {**(problem.details or {}), "verification": msgspec.json.decode(msgspec.json.encode(finding))}
             problem = msgspec.structs.replace(problem, details=details)
@@ -560,8 +559,7 @@ class Buyer:
         self._out.append(finished)
         if order.requests:
             self._step(order.call_id, VERDICT, Raw(msgspec.json.encode(finding)), done=True)
-        self._out += order_calls.unpaid_calls_end(self.session, order)
-        self._out.append(orders.payments_end(order, finding))
+        self._out += [*order_calls.unpaid_calls_end(self.session, order), orders.payments_end(order, finding)]
         self._take_back([r.event.id for r in order.open_requests() if r.state != "recording"], now)
         self._remember(order, finding)
         # Whoever waits for one of these providers can have it.

@@ -369,6 +369,11 @@ def finding_of(order: Order, verdict: JobVerdict | None) -> Finding:
     )
 
 
+def failed(finding: Finding) -> Finding:
+    """Of a call that has no result: whatever some of them agree on, nobody is paid."""
+    return msgspec.structs.replace(finding, state="failed", to_be_paid=())
+
+
 def payments_end(order: Order, finding: Finding) -> EndPayments:
     """What becomes of the payments of a job: only who was right is paid (OA-063). The wallet knows what is held
     for it: after a restart no provider need ask again.

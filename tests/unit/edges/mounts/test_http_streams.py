@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.edges.client import Endpoint, Unreachable
-from trunkline.edges.mounts.header_arguments import header_value
+from trunkline.edges.mcp_words import header_text, header_value
 from trunkline.edges.mounts.http_streams import Connections, EventReader, NotConnected, SentEvent
 
 
@@ -153,3 +153,4 @@ def test_an_event_without_an_end_is_not_kept() -> None:
 )
 def test_a_name_becomes_a_header(text: str, value: str) -> None:
     assert header_value(text) == value
+    assert header_text(value.encode()) == text
