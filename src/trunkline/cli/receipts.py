@@ -18,7 +18,7 @@ from msgspec import Raw
 from trunkline.cli.client import decode, encode
 from trunkline.cli.ledger import reading
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import CommandFailed, heading, printable, say, table, typed
+from trunkline.cli.terminal import CommandFailed, clock, heading, printable, say, seconds_of, table, typed
 
 if TYPE_CHECKING:
     from trunkline.ledger.reader import Reader
@@ -66,7 +66,8 @@ def receipts(context: click.Context, settings: CommandSettings, limit: int) -> N
     rows = []
     for raw in found:
         one: dict[str, Any] = decode(bytes(raw))
-        rows.append([one["timestamp"], one["receipt_id"], f"{one['amount_msats']:,}", one["rail"], one["provider_id"]])
+        at = clock(seconds_of(one["timestamp"]))
+        rows.append([at, one["receipt_id"], f"{one['amount_msats']:,}", one["rail"], one["provider_id"]])
     table(["AT", "RECEIPT", "MSATS", "RAIL", "PROVIDER"], [[printable(str(cell)) for cell in row] for row in rows])
 
 

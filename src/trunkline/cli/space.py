@@ -199,7 +199,10 @@ def _changes(change: dict[str, Any]) -> list[str]:
 @click.option("--no-wait", is_flag=True, help="Do not wait for a person who is asked; exit with 3.")
 @shared
 def run(settings: CommandSettings, name: str, no_wait: bool) -> None:
-    """Run operations in the space NAME: messages on stdin, each on a line or on several, events messages on stdout."""
+    """Run operations in the space NAME: messages on stdin, each on a line or on several, events messages on stdout.
+
+    Exits with 1 if an operation did not succeed, a command with an exit code other than 0 included.
+    """
     exchange = settings.connect()
     worst = -1
     for message in messages_in(sys.stdin.buffer):
@@ -304,16 +307,17 @@ def _run_one(exchange: ExchangeClient, name: str, line: bytes, *, wait: bool) ->
 
 def _follow(exchange: ExchangeClient, message: dict[str, Any], *, wait: bool) -> int:
     """Show a run from this message on, to its end: the exit code."""
-    seen = 0
+    seen, has_failed = 0, False
     while True:
         seen += len(message["events"])
+        has_failed |= any(event.get("success") is False for event in message["events"])
         paused = message["status"] == "awaiting_approval"
         if message["events"] or not message.get("more"):
             _say(message)
         if message["status"] == "error":
             return 1
         if not paused and not message.get("more"):
-            return 0
+            return int(has_failed)
         if paused:
             _tell_of_question(message)
             if not wait:

@@ -178,14 +178,17 @@ def table(
     below: int = 0,
     keep: Collection[int] = (),
     spare: Collection[int] = (),
+    foreign: Collection[int] = (),
 ) -> None:
     """Aligned columns, ``status`` being the one with colours.
 
     Elsewhere than on a terminal nothing is cut. On one, where a row does not fit: the last ``below`` columns, which are
     to be read or copied as they are, go below their row; then ``spare`` columns are left out, the last ones first; then
-    cells are cut, those of the last column first and then of the widest, but never in the columns to ``keep``.
+    cells are cut, those of the last column first and then of the widest, but never in the columns to ``keep``. What
+    looks like a hint in a ``foreign`` column, whose words are others', stays as it is.
     """
-    lines = [list(headers), *([hinted(printable(cell)) for cell in row] for row in rows)]
+    shown = ([(printable(one), place) for place, one in enumerate(row)] for row in rows)
+    lines = [list(headers), *([one if place in foreign else hinted(one) for one, place in row] for row in shown)]
     columns = list(range(len(headers)))
     widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
     under: list[int] = []

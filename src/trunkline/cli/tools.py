@@ -38,7 +38,7 @@ def tools(settings: CommandSettings, tool: str | None) -> None:
             _describe(one)
     else:
         rows = [[one["tool_id"], one["status"], _nature(one), one["description"]] for one in found]
-        table(["TOOL", "STATUS", "KIND", "DESCRIPTION"], rows, status=1, keep=(0,))
+        table(["TOOL", "STATUS", "KIND", "DESCRIPTION"], rows, status=1, keep=(0,), foreign=(3,))
 
 
 def _named(tool: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import click
 from trunkline.cli.client import ExchangeClient, at, end_with
 from trunkline.cli.ledger import reading
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import CommandFailed, note, printable, say, table
+from trunkline.cli.terminal import CommandFailed, clock, note, printable, say, seconds_of, table
 from trunkline.cli.tools import all_tools
 
 AGENT: Final = "nostr.wallet"
@@ -104,7 +104,7 @@ def history(settings: CommandSettings, name: str | None, limit: int) -> None:
         return
     rows = [
         [
-            str(one["at"]),
+            clock(seconds_of(one["at"])),
             str(one["step"]),
             str(one.get("account", "")),
             str(one.get("to", "")),

@@ -39,7 +39,7 @@ CRASH_LOOP_RUNS: Final = 5
 CRASH_LOOP_S: Final = 60.0
 
 START_AGAIN: Final = "`trunkline reload` starts it again"
-STOPPED_BY_HAND: Final = "stopped by the operator; `trunkline start` starts it again"
+STOPPED_BY_HAND: Final = "stopped by the operator"
 
 
 class State(enum.StrEnum):

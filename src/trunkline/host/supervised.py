@@ -99,7 +99,7 @@ class Agent:
     @property
     def is_stopped_by_hand(self) -> bool:
         """Whether a person stopped it, and nobody has started it since."""
-        return self.life.note == STOPPED_BY_HAND
+        return self.life.note.startswith(STOPPED_BY_HAND)
 
 
 def environment(

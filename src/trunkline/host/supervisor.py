@@ -193,7 +193,7 @@ class Supervisor:
         life = agent.life
         if action == "stop":
             self._perform(agent, life.stop())
-            life.note = STOPPED_BY_HAND
+            life.note = f"{STOPPED_BY_HAND}; `trunkline start {agent_id}` starts it again"
         elif action == "restart" or life.state not in {State.STARTING, State.RUNNING}:
             self._perform(agent, life.start(self._clock()))
         return True

@@ -107,7 +107,7 @@ class RemoteServer:
     def steer(self, action: AgentAction) -> None:
         """What a person wants done."""
         if action != "start":
-            self.stop("stopped by the operator; `trunkline start` starts it again")
+            self.stop(f"stopped by the operator; `trunkline start {self._mount.agent_id}` starts it again")
         if action != "stop":
             self._restarts = 0
             self.start()

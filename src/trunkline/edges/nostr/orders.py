@@ -430,6 +430,8 @@ def nobody_left(order: Order, verdict: JobVerdict | None, can_be_asked: int, *, 
     name = order.job.schema_id
     if order.requests:
         text = f"{len(order.requests)} providers were asked for {name}, and none gave a result that counts"
+        if any(one.paying is not None and one.paying.state == "over" for one in order.requests.values()):
+            text += "; what was asked for it was not paid (denied, or beyond the budget)"
         return fault("tool.failed", text, retryable=True)
     if can_be_asked:
         text = f"{order.quorum} providers of {name} have to agree, and {can_be_asked} can be asked"

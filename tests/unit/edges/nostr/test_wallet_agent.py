@@ -150,6 +150,8 @@ def test_money_comes_back_from_whoever_did_not_do_it(end: str) -> None:
     assert call.outcome.status in {CallStatus.FAILED, CallStatus.CANCELED}
     assert shop.balances() == (FUNDED, 0)
     assert shop.receipts() == []
+    why = call.outcome.fault
+    assert (why is not None and "was not paid (denied" in why.message) is (end == "denied")
 
 
 def _cancel(call: MadeCall) -> CancelRequested:
