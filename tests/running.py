@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,18 @@ WAIT_S = 20.0
 READY_S = 60.0
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
+
+
+def contents(*places: Path) -> dict[Path, bytes]:
+    """What is in these files and in those below these folders. The exchange may run: what it took away meanwhile is
+    left out. Nor is what it sets aside for a full disk, 16 MiB of zeros.
+    """
+    found: dict[Path, bytes] = {}
+    for path in (one for place in places for one in (place, *place.rglob("*"))):
+        with suppress(FileNotFoundError):
+            if path.is_file() and path.name != "ledger.reserve":
+                found[path] = path.read_bytes()
+    return found
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.attack.secrets import forms
-from tests.running import Running, running
+from tests.running import Running, contents, running
 
 # An edge whose credentials are pairs of keys, for as long as none of those that are known has the name.
 _WITH_KEYS = """
@@ -38,9 +38,9 @@ def private_parts(made: dict[str, Any]) -> list[bytes]:
 
 def files_with(exchange: Running, wanted: list[bytes]) -> list[str]:
     """Files of an exchange in which one of these stands."""
-    files = [path for path in [*exchange.home.rglob("*"), exchange.output] if path.is_file()]
-    assert len(files) >= 4
-    return [path.name for path in files if any(form in path.read_bytes() for form in wanted)]
+    held = contents(exchange.home, exchange.output)
+    assert len(held) >= 4
+    return [path.name for path, data in held.items() if any(form in data for form in wanted)]
 
 
 def test_private_keys_are_in_no_file_and_the_public_ones_are_good_after_a_kill(short_path: Path) -> None:

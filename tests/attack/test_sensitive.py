@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.attack.secrets import forms
-from tests.running import RawAgent, Running, calling, running, wait_until
+from tests.running import RawAgent, Running, calling, contents, running, wait_until
 
 RULE = """
 [[policy.rule]]
@@ -28,10 +28,8 @@ CANARIES = [form for word in WORDS.values() for form in [word.encode(), *forms(w
 
 def found(exchange: Running) -> list[str]:
     """Where something of what was said stands."""
-    files = [path for path in [*exchange.home.rglob("*"), exchange.output] if path.is_file()]
-    assert len(files) >= 4
-    # Not what is set aside for a full disk: 16 MiB of zeros.
-    read = {path.name: path.read_bytes() for path in files if path.name != "ledger.reserve"}
+    read = {path.name: data for path, data in contents(exchange.home, exchange.output).items()}
+    assert len(read) >= 4
     return [f"{name}: {form!r}" for name, data in read.items() for form in CANARIES if form in data]
 
 

@@ -14,7 +14,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.attack.secrets import forms
 from tests.ossa import EXCHANGE, JSON, Keyed, sealed_for
-from tests.running import RawAgent, Running, running, wait_until
+from tests.running import RawAgent, Running, contents, running, wait_until
 from trunkline.edges import tls
 
 CONFIG = '[ossa]\nlisten = "127.0.0.1:0"\n'
@@ -26,9 +26,7 @@ WAIT_S = 20.0
 
 def found(exchange: Running) -> list[str]:
     """Where something of what was said stands."""
-    files = [path for path in [*exchange.home.rglob("*"), exchange.output] if path.is_file()]
-    # Not what is set aside for a full disk: 16 MiB of zeros.
-    read = {path.name: path.read_bytes() for path in files if path.name != "ledger.reserve"}
+    read = {path.name: data for path, data in contents(exchange.home, exchange.output).items()}
     return [f"{name}: {form!r}" for name, data in read.items() for form in CANARIES if form in data]
 
 

@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,12 +64,16 @@ def fill_record(home: Path, calls: int) -> None:
             made.add(*entries)
 
 
-def attach(exchange: Running, agents: int) -> None:
-    """So many agents with a tool each; they stay until the exchange ends."""
-    for number in range(agents):
-        agent = RawAgent(exchange, f"com.example.a{number:03}")
-        agent.hello("tools")
-        agent.register({"name": "work", "side_effects": False, "description": f"Works for whoever asks {number}."})
+@contextmanager
+def attached_agents(exchange: Running, agents: int) -> Iterator[None]:
+    """So many agents with a tool each."""
+    with ExitStack() as connections:
+        for number in range(agents):
+            agent = RawAgent(exchange, f"com.example.a{number:03}")
+            connections.callback(agent.close)
+            agent.hello("tools")
+            agent.register({"name": "work", "side_effects": False, "description": f"Works for whoever asks {number}."})
+        yield
 
 
 @contextmanager
@@ -101,8 +105,7 @@ def telephone(exchange: Running, browser: Browser) -> Iterator[Page]:
 def look(home: Path, browser: Browser, *, agents: int, calls: int) -> Looked:
     """Fill, attach, and go through the views."""
     fill_record(home, calls)
-    with running(home) as exchange:
-        attach(exchange, agents)
+    with running(home) as exchange, attached_agents(exchange, agents):
         # The first search has the record indexed, which the page is not made to wait for here.
         rare = -(-calls // RARE_EVERY)
         wait_until(lambda: _found(exchange, RARE) == rare, "the index of calls", READY_S)

@@ -8,7 +8,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from tests.running import WAIT_S, Running, running, wait_until
+from tests.running import WAIT_S, Running, contents, running, wait_until
 from tests.unit.edges.mounts.oauth_kit import sites
 
 
@@ -46,7 +46,7 @@ def test_a_person_signs_in_from_a_terminal_and_everything_says_so(short_path: Pa
         secrets = [*server.signs_in.issued, *server.signs_in.codes]
         assert len(secrets) == 3
         record = trunkline(exchange, "ledger", "show", "--last", "200")
-        files = [file.read_bytes() for file in exchange.home.rglob("*") if file.is_file()]
+        files = contents(exchange.home).values()
         for secret in secrets:
             assert secret not in record
             assert secret not in exchange.said()

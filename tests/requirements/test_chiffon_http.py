@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.requirement import requirement
-from tests.running import Running, calling, running, wait_until
+from tests.running import Running, calling, contents, running, wait_until
 from tests.unit.edges.chiffon.kit import envelope, reply_to, request, valid
 from trunkline.edges.chiffon.messages import MAX_MESSAGE_BYTES
 
@@ -340,10 +340,8 @@ def test_tokens_are_32_random_characters_and_nowhere_to_be_found(exchange: Runni
     listed = json.dumps(exchange.request("GET", "/v1/tokens")[1])
     assert all(token not in listed for token in tokens)
     wait_until(lambda: exchange.entries(kind="agent.admitted", agent_id=agents[2].agent_id), "the record")
-    for path in exchange.home.rglob("*"):
-        if path.is_file():
-            data = path.read_bytes()
-            assert not any(token.encode() in data for token in tokens), path
+    for path, data in contents(exchange.home).items():
+        assert not any(token.encode() in data for token in tokens), path
     assert not any(token in exchange.said() for token in tokens)
     assert stat.S_IMODE((exchange.home / "ledger.sqlite").stat().st_mode) == 0o600
 

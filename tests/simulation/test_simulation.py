@@ -148,8 +148,11 @@ def lines_without_crashes(seed: int) -> list[StoryLine]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_the_wall_clock_says_the_same_happens_at_the_same_time(seed: int, monkeypatch: Patch) -> None:
-    """P-B8: deadlines use monotonic time. OSSA's messages carry the time of day, which is judged: it is left out."""
+    """P-B8: deadlines use monotonic time. Messages of OSSA and Nostr carry the time of day, which is judged: they are
+    left out.
+    """
     monkeypatch.setattr("trunkline.testing.world.OSSA_SHARE", 0.0)
+    monkeypatch.setattr("trunkline.testing.world.NOSTR_SHARE", 0.0)
     jumping = lines_without_crashes(seed)
     monkeypatch.setattr(World, "jump", lambda *_: None)
     assert lines_without_crashes(seed) == jumping

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import NO_DEFAULT_PORTS, Running, running
+from tests.running import NO_DEFAULT_PORTS, Running, contents, running
 from tests.unit.cli.conftest import trunkline
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:([0-9]+)(/\?code=([A-Za-z0-9_-]{43}))")
@@ -97,8 +97,7 @@ def test_in_the_background_the_code_is_said_to_who_started_it_and_kept_in_no_fil
     try:
         found = ADDRESS.search(started.stdout)
         assert found is not None, started.stdout
-        kept = [path for path in short_path.rglob("*") if path.is_file() and found[3].encode() in path.read_bytes()]
-        assert kept == []
+        assert [path for path, data in contents(short_path).items() if found[3].encode() in data] == []
         assert "trunkline console" in (short_path / "exchange.log").read_text()
         assert ADDRESS.search((short_path / "exchange.log").read_text()) is None
         assert opened(started.stdout) == 303
