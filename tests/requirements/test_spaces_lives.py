@@ -409,6 +409,8 @@ def test_a_space_is_made_listed_used_and_removed(exchange: Running) -> None:
     ran = trunkline(exchange, "space", "run", name, text=f"{message}\n\n{message}\n")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert [json.loads(line)["events"][0]["stdout"] for line in ran.stdout.splitlines()] == ["hi\n", "hi\n"]
+    failing = json.dumps({"protocolVersion": "1.0", "operations": [{"type": "shell", "command": "exit 7"}]})
+    assert trunkline(exchange, "space", "run", name, text=f"{failing}\n{message}\n").returncode == 1
     bad = trunkline(exchange, "space", "run", name, text='{"operations": 1}\n')
     assert (bad.returncode, json.loads(bad.stdout)["status"]) == (1, "error")
     assert (folder / "a").exists()
