@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.descriptors import open_descriptors
 from trunkline.config import AgentProcess
 from trunkline.edges.opensentience.launching import AgentLauncher
 from trunkline.edges.piped import KeptRun, NoPrograms
@@ -84,10 +84,10 @@ class Keeping:
 @pytest.fixture
 async def keeping(tmp_path: Path) -> AsyncIterator[Keeping]:
     found = Keeping(tmp_path)
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_descriptors()
     yield found
     await found.supervisor.stop_all()
-    assert len(os.listdir("/proc/self/fd")) <= before + 1, "a descriptor was left open"  # noqa: PTH208
+    assert open_descriptors() <= before + 1, "a descriptor was left open"
 
 
 async def test_what_is_kept_before_the_start_runs_after_it_and_the_hub_knows_first(keeping: Keeping) -> None:

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import uvloop
 
+from tests.descriptors import open_descriptors
 from tests.requirement import requirement
 from tests.unit.host.conftest import Host, Runaway, command_line, content, escaping, is_running, sleeping
 from trunkline.edges.opensentience.launching import AgentLauncher
@@ -662,10 +663,10 @@ async def test_the_keeper_does_not_hear_the_signals_of_a_terminal(host: Host, tm
 
 
 async def test_fifty_agents_leave_no_process_descriptor_or_zombie(host: Host, tmp_path: Path) -> None:
-    def descriptors(pid: int | str) -> int:
-        if pid != "self" and os.geteuid() != 0:
+    def keepers_descriptors() -> int:
+        if os.geteuid() != 0:
             return 0  # the keeper shows them to nobody but root
-        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        return len(list(Path(f"/proc/{host.keeper_pid}/fd").iterdir()))
 
     await host.start()
     await host.until(lambda: processes.descendants(processes.table(), [os.getpid()]), "the keeper")
@@ -673,7 +674,7 @@ async def test_fifty_agents_leave_no_process_descriptor_or_zombie(host: Host, tm
     await host.pid("first")
     host.supervisor.reload([])
     await host.until(lambda: not host.supervisor.views(), "its end")
-    ours, keepers = descriptors("self"), descriptors(host.keeper_pid)
+    ours, keepers = open_descriptors(), keepers_descriptors()
 
     host.supervisor.reload([shell(f"a{n}", tmp_path, "sleep 600 & sleep 600") for n in range(50)])
     pids = [await host.pid(f"a{n}") for n in range(50)]
@@ -681,13 +682,13 @@ async def test_fifty_agents_leave_no_process_descriptor_or_zombie(host: Host, tm
     await host.until(lambda: not host.supervisor.views(), "the end of all")
     assert processes.descendants(processes.table(), [host.keeper_pid]) == set()
     assert not any(is_running(pid) for pid in pids)
-    assert (descriptors("self"), descriptors(host.keeper_pid)) == (ours, keepers)
+    assert (open_descriptors(), keepers_descriptors()) == (ours, keepers)
     assert len(host.exited("a0")) == 1
 
     keeper = host.keeper_pid
     await host.supervisor.stop_all()
     assert processes.read(keeper) is None
-    assert descriptors("self") == ours - 1
+    assert open_descriptors() == ours - 1
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------
