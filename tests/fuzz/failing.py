@@ -277,9 +277,9 @@ class World:
             return answer.text if "event-stream" in answer.headers["content-type"] else answer.json()
         return None
 
-    async def agent(self, agent_id: str, *tools: dict[str, Any]) -> Peer:
+    async def agent(self, agent_id: str, *tools: dict[str, Any], patience_s: float = PATIENCE_S) -> Peer:
         """An agent on the OpenSentience edge."""
-        peer = Peer(self, agent_id, *await asyncio.open_unix_connection(str(self.socket)))
+        peer = Peer(self, agent_id, *await asyncio.open_unix_connection(str(self.socket)), patience_s=patience_s)
         token = self.exchange.token("opensentience", agent_id)
         capabilities = ["tools", "streaming", "cancellation", "calls", "directives"]
         protocol = {"supported_versions": [1], "capabilities": capabilities}
@@ -297,8 +297,9 @@ class World:
             if self.plan.edge == "opensentience":
                 self._stands = self.exchange.attach("com.by.stander", "change", deliver=_echoes)
                 return
-            self._provider = await self.agent("com.by.stander", _tool("com.by.stander/change"))
-            self._caller = await self.agent("com.by.caller")
+            # Nothing keeps their messages from them, however long that takes on a busy machine.
+            self._provider = await self.agent("com.by.stander", _tool("com.by.stander/change"), patience_s=BOUND_S)
+            self._caller = await self.agent("com.by.caller", patience_s=BOUND_S)
 
     async def bystander_calls(self) -> None:
         """One call of the bystander, which ends well whatever else happens."""
@@ -401,8 +402,17 @@ def judge_end(world: World) -> None:
 class Peer:
     """An agent's end of the OpenSentience socket; hears what comes, or that nothing does."""
 
-    def __init__(self, world: World, agent_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        world: World,
+        agent_id: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self.agent_id = agent_id
+        self._patience_s = patience_s
         self._reader = reader
         self._writer = writer
         world.peers.append(self)
@@ -415,7 +425,7 @@ class Peer:
     async def hear(self, type_: str) -> dict[str, Any] | None:
         """The next message of a type; None if the connection ended, or nothing comes."""
         with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(self._patience_s):
                 while True:
                     size = int.from_bytes(await self._reader.readexactly(4), "big")
                     message: dict[str, Any] = json.loads(await self._reader.readexactly(size))
