@@ -11,26 +11,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from trunkline.edges.exchange import Feed, Timer, Views
+from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.framing import json_rpc
+from trunkline.edges.mcp.listening import Listening
 from trunkline.edges.waiting import Waiting
 
-LOOK_S: Final = 1.0
 METHOD: Final = "notifications/elicitation/complete"
 # Of one caller; the oldest makes room. A client that never listens is told of none.
 MAX_ASKED: Final = 256
 
 
-class Completions:
-    """Who waits for which answers."""
+class Completions(Listening[tuple[str, str]]):
+    """Who waits for which answers: each listener with his caller and session."""
 
     def __init__(self, feed: Feed, views: Views) -> None:
-        self._feed = feed
+        super().__init__(feed)
         self._views = views
         # By caller: the session of each question, the oldest first.
         self._asked: dict[str, dict[str, str]] = {}
-        self._listeners: dict[Waiting, tuple[str, str]] = {}
-        self._timer: Timer | None = None
 
     def asked(self, caller: str, session_id: str, approval_id: str) -> None:
         """A client was sent to this question in this session."""
@@ -41,25 +39,15 @@ class Completions:
 
     def listen(self, listener: Waiting, caller: str, session_id: str) -> None:
         """Tell this one of the answers to questions of its session."""
-        self._listeners[listener] = (caller, session_id)
-        if self._timer is None:
-            self._timer = self._feed.call_later(LOOK_S, self._look)
+        self._add(listener, (caller, session_id))
 
-    def leave(self, listener: Waiting) -> None:
-        """It listens no more."""
-        self._listeners.pop(listener, None)
-        if not self._listeners and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _look(self) -> None:
-        self._timer = self._feed.call_later(LOOK_S, self._look)
-        for listener, (caller, session_id) in list(self._listeners.items()):
-            of_caller = self._asked.get(caller, {})
-            for approval_id in [one for one, session in of_caller.items() if session == session_id]:
-                if self._views.question(approval_id) is None:
-                    del of_caller[approval_id]
-                    line = json_rpc.notification(METHOD, {"elicitationId": approval_id})
-                    listener.put(line, len(line))
-            if not of_caller:
-                self._asked.pop(caller, None)
+    def _look_for(self, listener: Waiting, kept: tuple[str, str]) -> None:
+        caller, session_id = kept
+        of_caller = self._asked.get(caller, {})
+        for approval_id in [one for one, session in of_caller.items() if session == session_id]:
+            if self._views.question(approval_id) is None:
+                del of_caller[approval_id]
+                line = json_rpc.notification(METHOD, {"elicitationId": approval_id})
+                listener.put(line, len(line))
+        if not of_caller:
+            self._asked.pop(caller, None)

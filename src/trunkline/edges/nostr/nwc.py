@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from trunkline.edges.background import Background
@@ -118,11 +119,10 @@ class OutsideWallet:
 def _proved(response: WalletResponse, payment_hash: str) -> str:
     """The preimage in an answer. ``RailFailed`` if there is none: for certain only where the wallet says so."""
     preimage = str(response.result.get("preimage", ""))
-    try:
+    # What is no preimage at all is no hexadecimal text.
+    with suppress(ValueError):
         if lightning.payment_hash_of(preimage) == payment_hash:
             return preimage
-    except ValueError:
-        pass  # no preimage at all
     if response.error is None:
         raise RailFailed("what the wallet elsewhere gave is no preimage of the invoice", is_unknown=True)
     if response.error.code in NOT_PAID:

@@ -13,6 +13,7 @@ import pytest
 from tests.requirement import requirement
 from tests.unit.edges.mcp.conftest import HANDSHAKE, SHELL_NAME, Client, Served, wait_until
 from trunkline.edges.mcp import completions
+from trunkline.edges.mcp import listening as looking
 from trunkline.edges.mcp.completions import METHOD, Completions
 from trunkline.edges.waiting import Requests
 
@@ -49,7 +50,7 @@ async def asked(client: Client, command: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completions, "LOOK_S", 0.02)
+    monkeypatch.setattr(looking, "LOOK_S", 0.02)
 
 
 @requirement("MCP-032")
