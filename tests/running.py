@@ -115,6 +115,11 @@ class Running:
         # Raw agents' sockets; closed when the block ends.
         self.peers: list[socket.socket] = []
 
+    def __del__(self) -> None:
+        """Where no block ends: a socket that is left open would fail whichever test runs when it is found."""
+        for peer in getattr(self, "peers", ()):
+            peer.close()
+
     def start(self) -> Running:
         """Up and ready."""
         words = ["up", "--home", str(self.home), *self.flags]
