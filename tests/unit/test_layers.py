@@ -33,3 +33,19 @@ def test_the_hub_and_the_host_name_no_protocol() -> None:
         if names.search(line)
     ]
     assert found == []
+
+
+def test_the_hub_and_the_edges_are_told_the_time() -> None:
+    """By the loop, or by what they are given: in a simulation both are of its own clock, and a seed is the same story
+    on a slow machine. Who makes a certificate needs the date; the relay is a process of its own.
+    """
+    reads = re.compile(r"\b(time|monotonic|perf_counter|process_time)(_ns)?\(\)")
+    of_the_loop = re.compile(r"(loop|get_running_loop\(\)|clock|_?stopwatch)\.time\(\)|time=")
+    found = {
+        str(path.relative_to(ROOT / "src" / "trunkline"))
+        for room in ("hub", "edges", "money")
+        for path in sorted((ROOT / "src" / "trunkline" / room).rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if reads.search(of_the_loop.sub("", line))
+    }
+    assert found == {"edges/nostr/relay.py", "edges/ossa/edge.py", "edges/pylon/edge.py"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -129,6 +130,8 @@ class Surroundings(Struct, frozen=True):
     operator_key: bytes
     # So many random bytes: the source of all ids and secrets that an edge makes.
     entropy: Callable[[int], bytes] = secrets.token_bytes
+    # How long work takes. Not the loop's clock: uvloop's stands still within a turn.
+    stopwatch: Callable[[], float] = time.perf_counter
     # Has a program started whose stdin and stdout are pipes to the edge.
     start_piped: StartPiped = start_nothing
     # Keeps programs running that an edge makes agents of.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
 # What is shorter is no reason to pause longer than for one turn of the loop.
@@ -20,28 +20,30 @@ SHORT_S: Final = 0.002
 class Slices:
     """The slices of one piece of work; ``pause`` follows each."""
 
-    def __init__(self) -> None:
-        self._took_s = 0.0
+    def __init__(self, stopwatch: Callable[[], float]) -> None:
+        self._stopwatch = stopwatch
+        # How long the last one took.
+        self.took_s = 0.0
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
         """Do a slice inside."""
-        # Not the loop's clock: uvloop's stands still within a turn.
-        began = time.perf_counter()
+        began = self._stopwatch()
         try:
             yield
         finally:
-            self._took_s = time.perf_counter() - began
+            self.took_s = self._stopwatch() - began
 
     async def pause(self) -> None:
         """Let others have as long as the last slice took."""
-        await asyncio.sleep(self._took_s if self._took_s > SHORT_S else 0)
+        await asyncio.sleep(self.took_s if self.took_s > SHORT_S else 0)
 
 
 class Turns:
-    """Whose turn it is, for each identity by itself."""
+    """Whose turn it is, for each identity by itself; ``stopwatch`` goes on also within a turn of the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, stopwatch: Callable[[], float] = time.perf_counter) -> None:
+        self._stopwatch = stopwatch
         self._locks: dict[str, asyncio.Lock] = {}
         self._waiting: dict[str, int] = {}
 
@@ -52,7 +54,7 @@ class Turns:
         self._waiting[who] = self._waiting.get(who, 0) + 1
         try:
             async with lock:
-                yield Slices()
+                yield Slices(self._stopwatch)
         finally:
             self._waiting[who] -= 1
             if not self._waiting[who]:

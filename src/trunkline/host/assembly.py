@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -55,6 +56,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     # Texts that are masked wherever they appear, each with the name that is shown instead.
     masked: Sequence[tuple[str, str]] = ()
     entropy: Callable[[int], bytes] = secrets.token_bytes
+    stopwatch: Callable[[], float] = time.perf_counter
     # What the operator may have done to the exchange.
     reload: Callable[[], dict[str, list[str]]] = dict
     steer: Callable[[str, AgentAction], bool] = lambda _agent_id, _action: False
@@ -139,6 +141,7 @@ def assemble(
         key=derived(ledger.mac_key, b"trunkline edges 1"),
         operator_key=derived(ledger.mac_key, b"trunkline operator " + plan.operator_sha256.encode()),
         entropy=plan.entropy,
+        stopwatch=plan.stopwatch,
         start_piped=plan.start_piped,
         programs=plan.programs,
         know_secret=know_secret,

@@ -233,6 +233,7 @@ class SimulatedExchange:
             new_id=setup.new_id,
             masked=setup.secrets,
             entropy=setup.rng.randbytes,
+            stopwatch=setup.loop.time,
         )
         try:
             parts = assemble(self.ledger, self._edges, setup.processes, plan, self._make_runner)

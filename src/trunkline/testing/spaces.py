@@ -133,7 +133,7 @@ class SimulatedSpacesEdge(RunningEdge):
         store = SpacesInMemory(workspaces)
         self.spaces = SimulatedSpaces(given.feed, given.views, store, given.process, given.version, given.entropy)
         self.spaces.machine = (workspaces, rng, witness)
-        self._door = Door(PREFIXES, SpacesApi(given.feed, given.views, self.spaces).app())
+        self._door = Door(PREFIXES, SpacesApi(given.feed, given.views, self.spaces, given.stopwatch).app())
 
     def prepare(self) -> None:
         """Set the guards of the spaces."""

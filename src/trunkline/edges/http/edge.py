@@ -26,8 +26,8 @@ class HttpEdge(RunningEdge):
         given = self._given
         host, port = host_and_port(given.config.http.listen)
         is_traced = bool(given.config.otel.endpoint)
-        api = Api(given.feed, given.views, given.operator, self._requests, given.doors(), is_traced=is_traced)
-        app = api.app()
+        parts = (given.feed, given.views, given.operator, self._requests, given.doors())
+        app = Api(*parts, is_traced=is_traced, stopwatch=given.stopwatch).app()
         # Without it nobody could ask the exchange anything.
         address = Address(host, port, EDGE, is_given=given.config.is_given(EDGE, "listen"), is_needed=True)
         self._listener = WebListener(app, address)

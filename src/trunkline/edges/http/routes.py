@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar, get_args
 
 import msgspec
@@ -98,6 +99,7 @@ class Api:
         doors: Sequence[Door] = (),
         *,
         is_traced: bool = False,
+        stopwatch: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._is_traced = is_traced
         self._feed = feed
@@ -105,7 +107,7 @@ class Api:
         self._operator = operator
         self._requests = requests
         self._doors = doors
-        self._turns = Turns()
+        self._turns = Turns(stopwatch)
 
     def app(self) -> ASGIApp:
         """The application, gate included."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
@@ -162,14 +161,14 @@ class Connections:
             yield answer
         finally:
             if answer.is_reusable and len(self._resting) < MAX_RESTING:
-                self._resting.append(_Resting(reader, writer, time.monotonic()))
+                self._resting.append(_Resting(reader, writer, asyncio.get_running_loop().time()))
             else:
                 writer.transport.abort()
 
     async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         while self._resting:
             found = self._resting.pop()
-            is_fresh = time.monotonic() - found.since < MAX_REST_S
+            is_fresh = asyncio.get_running_loop().time() - found.since < MAX_REST_S
             if is_fresh and not found.reader.at_eof() and not found.writer.is_closing():
                 return found.reader, found.writer
             found.writer.transport.abort()

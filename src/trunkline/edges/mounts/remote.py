@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -128,7 +127,7 @@ class RemoteServer:
                 log.warning("%s stays off: %s", self._mount.agent_id, self._note)
                 self._keeping = None
                 return
-            began = time.monotonic()
+            began = asyncio.get_running_loop().time()
             reason = await self._converse()
             self._note = reason
             if self.signing_in is not None and self.signing_in.is_wanted:
@@ -136,7 +135,7 @@ class RemoteServer:
                 waits = 0
                 continue
             self._state = "backoff"
-            waits = 0 if time.monotonic() - began >= STEADY_S else waits
+            waits = 0 if asyncio.get_running_loop().time() - began >= STEADY_S else waits
             wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**waits)
             if not waits:
                 log.warning("%s is not connected: %s", self._mount.agent_id, reason)
@@ -186,12 +185,12 @@ class RemoteServer:
         self._connections = Connections(self._place, tls.client_context() if self._place.is_tls else None)
         self._session_id, self._greeting, self._wants_more = "", None, ""
         self._mount.connected(self, None)
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         silent_since: float | None = None
         try:
             while not over.done():
                 await asyncio.wait([over], timeout=LOOK_S)
-                now = time.monotonic()
+                now = asyncio.get_running_loop().time()
                 if self._mount.is_ready:
                     self._state, self._note = "ready", self._wants_more
                 elif now - began > READY_S:

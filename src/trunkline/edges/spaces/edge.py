@@ -19,7 +19,7 @@ class SpacesEdge(RunningEdge):
     def __init__(self, given: Surroundings) -> None:
         store = SpacesFolder(given.home / "spaces")
         self.spaces = Spaces(given.feed, given.views, store, given.process, given.version, given.entropy)
-        self._door = Door(PREFIXES, SpacesApi(given.feed, given.views, self.spaces).app())
+        self._door = Door(PREFIXES, SpacesApi(given.feed, given.views, self.spaces, given.stopwatch).app())
 
     def prepare(self) -> None:
         """Read the spaces and set their guards; ``ConfigError`` names the file of one that cannot be used."""

@@ -31,7 +31,7 @@ from trunkline.edges.spaces.process import Run
 from trunkline.edges.spaces.serve import NEWS, NotTaken, Spaces
 from trunkline.edges.spaces.sockets import SpaceSocket
 from trunkline.edges.spaces.store import NAME, NAME_IN_WORDS
-from trunkline.edges.turns import Turns
+from trunkline.edges.turns import Slices, Turns
 from trunkline.edges.waiting import ask, stored
 from trunkline.errors import ConfigError
 from trunkline.events import ApprovalAnswered
@@ -39,9 +39,7 @@ from trunkline.model import Decision, Principal, fault
 
 # Two for each operation, and one more for a run that could not go on; a question may be asked anew when rules change.
 MAX_EVENTS: Final = 100_000
-# What judging may take before others have as much time, and what all operations of one message may take together: the
-# longest command takes a quarter of a second.
-JUDGING_TURN_S: Final = 0.01
+# What judging all operations of one message may take: the longest command takes a quarter of a second.
 MAX_JUDGING_S: Final = 5.0
 # How long a look at a run that goes on may wait for its end, at most.
 MAX_WAIT_S: Final = 600
@@ -52,14 +50,16 @@ PREFIXES: Final = ("/v1/spaces", "/v1/runs")
 class SpacesApi:
     """The routes, over one exchange and its spaces."""
 
-    def __init__(self, feed: Feed, views: Views, spaces: Spaces) -> None:
+    def __init__(
+        self, feed: Feed, views: Views, spaces: Spaces, stopwatch: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._feed = feed
         self._views = views
         self._spaces = spaces
         # Messages are judged one operation at a time, whoever asks: at least half of the time is everybody else's.
-        self._judging = asyncio.Lock()
+        self._judging, self._slices = asyncio.Lock(), Slices(stopwatch)
         # A run's events take up to a tenth of a second to write down.
-        self._looking = Turns()
+        self._looking = Turns(stopwatch)
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -250,23 +250,13 @@ class SpacesApi:
                 async with self._judging:
                     if gone.is_set():
                         break
-                    took_s, shape = await self._judged_in_turn(space, caller, index, operation)
-                judged.append(shape)
-                spent_s += took_s
+                    with self._slices.one():
+                        judged.append(self._judged(self._spaces.agent(space), caller, index, operation))
+                    spent_s += self._slices.took_s
+                    await self._slices.pause()
                 if spent_s > MAX_JUDGING_S:
                     raise BadRequest(413, f"these take more than {MAX_JUDGING_S:g} s to judge; check fewer at a time")
         return json_answer({"operations": judged})
-
-    async def _judged_in_turn(
-        self, space: str, caller: str, index: int, operation: dict[str, Any]
-    ) -> tuple[float, dict[str, Any]]:
-        """Judge one operation, then let others have as long as that took; how long, and what is decided."""
-        # Not the loop's clock: uvloop's stands still within a turn.
-        began = time.perf_counter()
-        shape = self._judged(self._spaces.agent(space), caller, index, operation)
-        took_s = time.perf_counter() - began
-        await asyncio.sleep(took_s if took_s > JUDGING_TURN_S else 0)
-        return took_s, shape
 
     def _judged(self, agent: SpaceAgent, caller: str, index: int, operation: dict[str, Any]) -> dict[str, Any]:
         tool_id, body = translate.tool_id(agent.space.name, operation["type"]), translate.tool_input(operation)

@@ -16,6 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from tests.unit.edges.spaces.conftest import Case, Commands
 from trunkline.config import Config, Http
+from trunkline.edges import turns
 from trunkline.edges.http.edge import HTTP
 from trunkline.edges.spaces import routes, translate
 from trunkline.edges.spaces.process import Run
@@ -279,7 +280,7 @@ async def test_a_check_whose_sender_left_is_not_gone_on_with(served: Served, mon
 
     monkeypatch.setattr(SpacesApi, "_judged", noted)
     # Every operation takes long: the time of others after it is real.
-    monkeypatch.setattr(routes, "JUDGING_TURN_S", 0.0)
+    monkeypatch.setattr(turns, "SHORT_S", 0.0)
     body = operations(*[{**RM, "id": str(n)} for n in range(1000)]).encode()
     host, _, port = served.url.removeprefix("http://").partition(":")
     _, writer = await asyncio.open_connection(host, int(port))
