@@ -173,7 +173,7 @@ def _from_cbor(data: bytes) -> Token:
         for part in field(group.get("p"), list, "p")
     ]
     memo = value.get("d")
-    return _token(
+    return token(
         field(value.get("m"), str, "m"),
         field(value.get("u"), str, "u"),
         proofs,
@@ -239,7 +239,15 @@ def _from_json(data: bytes) -> Token:
         raise malformed("a token of several mints")
     proofs = [_proof_of_json(proof) for part in read.token for proof in part.proofs]
     # Without a unit it is the first one that there was.
-    return _token(mints.pop(), read.unit or "sat", proofs, read.memo or "")
+    return token(mints.pop(), read.unit or "sat", proofs, read.memo or "")
+
+
+def proof_of_json(data: bytes) -> Proof:
+    """A proof in the form that mints and V3 tokens have."""
+    try:
+        return _proof_of_json(msgspec.json.decode(data, type=_ProofV3))
+    except msgspec.MsgspecError:
+        raise malformed("a proof that cannot be read") from None
 
 
 def _proof_of_json(read: _ProofV3) -> Proof:
@@ -250,17 +258,18 @@ def _proof_of_json(read: _ProofV3) -> Proof:
 # --- both -------------------------------------------------------------------------------------------------------------
 
 
-def _token(mint: str, unit: str, proofs: list[Proof], memo: str) -> Token:
+def token(mint: str, unit: str, proofs: list[Proof], memo: str) -> Token:
+    """Proofs of one mint as a token, refused unless each part has its form."""
     if not 0 < len(proofs) <= MAX_PROOFS:
         raise malformed(f"a token has 1 to {MAX_PROOFS} proofs")
     if _UNIT.fullmatch(unit) is None:
         raise malformed("the unit has no form of one")
     # Those of one keyset side by side, as V4 has them: so that both forms read as the same token.
     order = {proof.keyset_id: at for at, proof in reversed([*enumerate(proofs)])}
-    token = Token(mint_url(mint), unit, tuple(sorted(proofs, key=lambda proof: order[proof.keyset_id])), memo)
-    if token.amount > MAX_AMOUNT:
+    made = Token(mint_url(mint), unit, tuple(sorted(proofs, key=lambda proof: order[proof.keyset_id])), memo)
+    if made.amount > MAX_AMOUNT:
         raise malformed("more than a mint can count")
-    return token
+    return made
 
 
 def _proof(keyset_id: str, amount: int, secret: str, signature: bytes, dleq: Dleq | None, witness: str) -> Proof:

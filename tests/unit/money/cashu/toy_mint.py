@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from coincurve import PublicKey
 
-from trunkline.money.cashu.curve import ORDER, challenge, public_key
+from trunkline.money.cashu.curve import ORDER, challenge, hash_to_curve, public_key
 from trunkline.money.cashu.keysets import Keyset, second_version_id
 from trunkline.money.cashu.locks import JOB_TAG, lock_secret, signed_witness
 from trunkline.money.cashu.swaps import Output, Promise, outputs_of, proofs_of
@@ -53,6 +53,10 @@ class ToyMint:
     def promise(self, keyset_id: str, amount: int, blinded: bytes) -> Promise:
         signature = PublicKey(blinded).multiply(self._secrets[amount]).format()
         return Promise(keyset_id, amount, signature, *proved(self._secrets[amount], blinded, signature))
+
+    def signature_of(self, amount: int, secret: str) -> bytes:
+        """What this mint would have signed, unblinded."""
+        return PublicKey(hash_to_curve(secret.encode())).multiply(self._secrets[amount]).format()
 
     def signed(self, outputs: Sequence[Output]) -> tuple[Proof, ...]:
         promises = [self.promise(output.keyset_id, output.amount, output.blinded) for output in outputs]
