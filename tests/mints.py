@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +31,9 @@ class MintServer:
         self.url = ""
         self.asked: list[str] = []
         self.instead: dict[str, tuple[int, bytes] | None] = {}
+        # Told of each request, before and after it is carried out.
+        self.before: Callable[[str, Any], None] = _nothing
+        self.after: Callable[[str, Any], None] = _nothing
         # Whether an answer is lost on its way, after what was asked for was done.
         self.is_deaf: set[str] = set()
         self.wall = time.time
@@ -48,8 +52,13 @@ class MintServer:
         body = json.loads(await reader.readexactly(size) or b"{}")
         self.asked.append(path)
         answer = self.instead.get(path, (0, b""))
+        try:
+            self.before(path, body)
+        except ConnectionError:
+            answer = None
         if answer is not None:
             status, data = answer if answer[0] else self._answer(path, body)
+            self.after(path, body)
             if path not in self.is_deaf:
                 writer.write(b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n" % (status, len(data)) + data)
         writer.close()
@@ -77,7 +86,7 @@ class MintServer:
                 known = [one for one in body["outputs"] if one["B_"] in self._signed]
                 return {"outputs": known, "signatures": [self._signed[one["B_"]] for one in known]}
             case ["mint", "quote", "bolt11"]:
-                name = f"quote-{len(self.quotes)}"
+                name = secrets.token_hex(16)
                 self.quotes[name] = (body["amount"], "PAID" if self.is_generous else "UNPAID")
                 return self._quote(name)
             case ["mint", "quote", "bolt11", name]:
@@ -88,7 +97,7 @@ class MintServer:
 
     def _quote(self, name: str) -> dict[str, Any]:
         amount, state = self.quotes[name]
-        invoice = bolt11.written(b"\x05" * 32, amount * 1000, "ab" * 32, name, 1_700_000_000, 600)
+        invoice = bolt11.written(b"\x05" * 32, amount * 1000, "ab" * 32, "", 1_700_000_000, 600)
         return {"quote": name, "request": invoice, "state": state, "expiry": int(self.wall()) + 600}
 
     def pay_all(self) -> None:
@@ -141,6 +150,10 @@ class MintServer:
         answer = {"id": made.keyset_id, "amount": made.amount, "C_": made.signature.hex(), "dleq": dleq}
         self._signed[output["B_"]] = answer
         return answer
+
+
+def _nothing(_path: str, _body: Any) -> None:
+    """Nobody listens."""
 
 
 @contextmanager

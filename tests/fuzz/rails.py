@@ -20,7 +20,7 @@ from tests.fuzz.mutations import Mutator
 from tests.unit.money.cashu.toy_mint import PAYEE, URL, ToyMint, released
 from tests.unit.money.onchain.chain import SCRIPT, Chain, transaction
 from trunkline.money import cbor
-from trunkline.money.cashu import mint, requests, tokens
+from trunkline.money.cashu import mint, requests, spent, tokens
 from trunkline.money.cashu.checking import Asked, check_payment
 from trunkline.money.cashu.locks import lock_secret, read_lock, read_witness
 from trunkline.money.evidence import read_evidence
@@ -48,12 +48,14 @@ class Scene:
             (tokens.write_token(self.token).encode(), self._token),
             (tokens.write_token_v3(self.token).encode(), self._token),
             (requests.write_request(request).encode(), self._request),
+            (spent.write_spent(self.token).encode(), self._spent),
         ]
         self.json: list[tuple[bytes, Reader]] = [
             (base64.urlsafe_b64decode(tokens.write_token_v3(self.token)[6:] + "=="), self._v3),
             (locked.encode(), lambda data: read_lock(data.decode("utf-8", "replace"))),
             (self.token.proofs[0].witness.encode(), lambda data: read_witness(data.decode("utf-8", "replace"))),
             (payments.write_evidence(self.chain.evidence).encode(), self._evidence),
+            (json.dumps({"quote": "q-1", "request": "lnbc1", "state": "PAID", "expiry": 7}).encode(), self._quote),
             (json.dumps(states).encode(), lambda data: mint.read_states(data, self.token.proofs)),
             (json.dumps({"keysets": [{"id": self.mint.keyset.id, "unit": "sat", "keys": keys}]}).encode(), self._keys),
         ]
@@ -83,6 +85,17 @@ class Scene:
 
     def _v4(self, data: bytes) -> bool:
         return self._token(b"cashuB" + base64.urlsafe_b64encode(data))
+
+    def _spent(self, data: bytes) -> bool:
+        found = spent.read_spent(data.decode("utf-8", "replace"))
+        assert spent.read_spent(spent.write_spent(found)) == found
+        assert all(read_lock(one.secret) is not None and one.witness for one in found.proofs)
+        return True
+
+    def _quote(self, data: bytes) -> bool:
+        found = mint.read_quote(data)
+        assert "/" not in found.quote
+        return True
 
     def _request(self, data: bytes) -> bool:
         found = requests.read_request(data.decode("utf-8", "replace"))

@@ -59,7 +59,8 @@ class CashuRail:
         self._mint = mint
         self.url = mint.url
         self._private_key = private_key
-        self.key = public_key(private_key)
+        # Signatures have no sign of their key: whichever it has, locks name it with 02 (NIP-61).
+        self.key = b"\x02" + public_key(private_key)[1:]
         self.purse = purse
         self._keep = keep
         self._wall = wall

@@ -16,6 +16,8 @@ was verified; else it is refunded. However a quote ends, the requests that waite
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -44,6 +46,8 @@ from trunkline.money.receipts import Issued
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import OWN, Held, Over, Refused
 
+log = logging.getLogger("trunkline")
+
 # How often it is looked whether a quote's time is over.
 LOOK_S: Final = 5.0
 # What an amount, what it was paid by and a receipt add to a result; and each proof of ecash in it.
@@ -57,6 +61,10 @@ RESTARTED: Final = "the exchange was started anew before the job began"
 # Nutzaps of all strangers together that are looked at in a minute: a new key costs nothing, and each good one is a
 # question to its mint.
 NUTZAPS_PER_MINUTE: Final = 60
+# A mint that does not say whether a nutzap is unspent is asked again after so long, while its quote holds.
+CHECK_AGAIN_S: Final = 5.0
+# By what somebody finds the nutzap that a refusal is about.
+SHOWN_ID_CHARS: Final = 8
 NOT_HAD: Final = "the ecash for it could not be redeemed"
 
 
@@ -301,17 +309,21 @@ class Till:
 
     async def _take(self, ecash: Ecash, offer: _Offer, due: Due, zap: Nutzap) -> None:
         try:
-            await ecash.check(zap.token, due.request)
-        except (ProofRefused, RailFailed) as error:
-            self._note(str(error))
+            await self._check(ecash, offer, due, zap)
+        except ProofRefused as refused:
+            self._note(str(refused))
             if offer.quoted.state is QuoteState.UNPAID:
-                self.on_refused(zap.request_id, str(error))
+                self.on_refused(zap.request_id, f"nutzap {zap.id[:SHOWN_ID_CHARS]}: {refused}")
             return
         finally:
             offer.is_taking = False
-        if offer.quoted.state is not QuoteState.UNPAID or offer.asked is None:
+        is_awaited = offer.quoted.state is QuoteState.UNPAID and zap.request_id in offer.quoted.requests
+        if not is_awaited or offer.asked is None:
             return  # taken back, expired, or paid otherwise meanwhile: its payer has it back when its lock ends
         payment_hash = payment_hash_of(due.request)
+        # A nutzap says which of the requests with this key it pays for: that one is done.
+        others = [one for one in offer.quoted.requests if one != zap.request_id]
+        offer.quoted.request_id, offer.quoted.repeats = zap.request_id, others
         held = self._held(offer, offer.asked, self._feed.now())
         ecash.take(
             msgspec.structs.replace(
@@ -324,6 +336,19 @@ class Till:
         self._offers[payment_hash] = self._offers.pop(offer.invoiced.payment_hash)
         offer.quoted.become(QuoteState.PENDING)
         self._begin(offer.quoted)
+
+    async def _check(self, ecash: Ecash, offer: _Offer, due: Due, zap: Nutzap) -> None:
+        """Until it is known that a nutzap is good, or nobody waits for it any more; its mint may take its time.
+        ``ProofRefused`` if it is not good.
+        """
+        while offer.quoted.state is QuoteState.UNPAID:
+            try:
+                await ecash.check(zap.token, due.request)
+            except RailFailed as failed:
+                log.info("nostr: a nutzap waits for its mint: %s", failed.why)
+                await asyncio.sleep(CHECK_AGAIN_S)
+            else:
+                return
 
     def _note(self, why: str) -> None:
         self._feed.feed([Noticed("nostr.nutzap", "nostr", "", why)])
