@@ -27,7 +27,7 @@ import pytest
 from msgspec import Raw
 
 from tests.running import leash, started, wait_until
-from tests.unit.money.cashu.toy_mint import PAYEE, PAYEE_SECRET, PAYER, PAYER_SECRET, ToyMint
+from tests.unit.money.cashu.toy_mint import PAYEE, PAYEE_SECRET, PAYER, PAYER_SECRET, ToyMint, write_token_v3
 from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
 from trunkline.edges.nostr.cashu_rail import CashuRail
 from trunkline.edges.nostr.mint_client import MintClient
@@ -39,7 +39,7 @@ from trunkline.money.cashu.mint import check_unspent
 from trunkline.money.cashu.purse import Purse
 from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.cashu.swaps import outputs_of
-from trunkline.money.cashu.tokens import Proof, Token, read_token, write_token, write_token_v3
+from trunkline.money.cashu.tokens import Proof, Token, read_token, write_token
 from trunkline.money.rail import Due
 from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import Held

@@ -15,7 +15,7 @@ import pytest
 from tests.mints import MintServer, running_mint
 from tests.nostr import CONFIG, Buyer
 from tests.requirement import requirement
-from tests.requirements.test_openagents_money import EMBED, EMBEDDING, PRICED, printed, trunkline
+from tests.requirements.test_openagents_money import EMBED, EMBEDDING, PRICED, SANDBOX, printed, trunkline
 from tests.requirements.test_openagents_paying import BUYING, PAYING, known, questions
 from tests.running import Running, calling, running, wait_until
 from tests.unit.money.cashu.toy_mint import PAYER
@@ -222,3 +222,27 @@ async def test_a_payment_whose_mint_does_not_answer_is_unknown_and_nothing_is_lo
             mint.instead.clear()
             await asyncio.to_thread(wait_until, lambda: ecash(buyer, mint) == (100_000, 0), "the ecash to be back")
             assert printed(buyer.home, "receipts")["receipts"] == []
+
+
+@requirement("OA-058")
+async def test_for_a_job_that_fails_nothing_is_redeemed_and_nothing_that_it_made_is_given(
+    short_path: Path, mint: MintServer
+) -> None:
+    with running(short_path / "seller", seller_config(mint)) as seller:
+        asks_in_ecash(seller)
+        async with Buyer(seller.ready["relay"]) as buyer:
+            provider = await buyer.provider()
+            request = await buyer.ask(SANDBOX, {"commands": [{"cmd": "echo made; exit 3"}]})
+            [asked] = await buyer.until(lambda: buyer.about(request, 7000), "what it costs")
+            wanted = read_request(next(tag[2] for tag in asked.tags_named("amount") if tag[2].startswith("creqA")))
+            later, key = int(time.time()) + 4 * 3600, bytes.fromhex(wanted.key)
+            token = mint.mint.locked(wanted.amount, key=key, locktime=later, job_hash=wanted.job_hash)
+            token = msgspec.structs.replace(token, mint=mint.url)
+            zap = nutzaps.nutzap_draft(token, provider, request.id, 5050, created_at=int(time.time()))
+            await buyer.publish(zap)
+            found = await buyer.result(request)
+            assert found.amount_msats is None
+            assert "stdout_preview" not in bytes(found.outputs).decode()
+        assert "/v1/swap" not in mint.asked
+        assert printed(seller.home, "receipts")["receipts"] == []
+        assert ecash(seller, mint) == (0, 0)

@@ -31,7 +31,7 @@ from trunkline.config import NostrKinds
 from trunkline.edges.background import Background
 from trunkline.edges.exchange import Feed, Timer, Views
 from trunkline.edges.nostr import nutzaps
-from trunkline.edges.nostr.cashu_rail import LOCK_S, UNIT, CashuRail
+from trunkline.edges.nostr.cashu_rail import UNIT, CashuRail
 from trunkline.edges.nostr.events import Event, Tag, signed
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.mint_client import MintClient
@@ -238,10 +238,6 @@ class Ecash:
             rail.need_ready(wish)
         except RailFailed as failed:
             raise Refused("PAYMENT_FAILED", failed.why) from None
-
-    def lasts_ms(self) -> int:
-        """How long after it was made a payment may still be open."""
-        return LOCK_S * 1000
 
     async def pay(self, wish: Held) -> str:
         """Lock the money to its payee, and tell him. Empty: what proves it is known when he has redeemed it."""

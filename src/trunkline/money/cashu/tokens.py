@@ -1,7 +1,7 @@
 """A Cashu token: proofs of one mint, as the text that one hands to another (NUT-00), read and written.
 
-Owns both forms: V3 (``cashuA``, JSON) and V4 (``cashuB``, CBOR). Does not own what a proof is worth: a token that was
-read is well formed and nothing more; whether the mint signed it is ``checking``.
+Owns both forms: V3 (``cashuA``, JSON), which is only read, and V4 (``cashuB``, CBOR). Does not own what a proof is
+worth: a token that was read is well formed and nothing more; whether the mint signed it is ``checking``.
 
 Invariant: a ``Token`` that ``read_token`` gave is written by ``write_token`` to a text that reads as the same token.
 Whatever the text is, ``read_token`` gives a token or raises ``ProofRefused``.
@@ -98,17 +98,6 @@ def write_token(token: Token) -> str:
         value["d"] = token.memo
     value |= {"m": token.mint, "u": token.unit}
     return _V4 + base64.urlsafe_b64encode(cbor.encode(value)).decode().rstrip("=")
-
-
-def write_token_v3(token: Token) -> str:
-    """The token as text, V3: for those who cannot read V4."""
-    value: dict[str, object] = {
-        "token": [{"mint": token.mint, "proofs": [proof_as_json(proof) for proof in token.proofs]}],
-        "unit": token.unit,
-    }
-    if token.memo:
-        value["memo"] = token.memo
-    return _V3 + base64.urlsafe_b64encode(msgspec.json.encode(value)).decode().rstrip("=")
 
 
 def proof_as_json(proof: Proof, *, with_dleq: bool = True) -> dict[str, object]:
