@@ -25,7 +25,7 @@ from trunkline.money.cashu.keysets import Keyset, fee, find_keyset, second_versi
 from trunkline.money.cashu.locks import check_released, lock_secret, read_lock, read_witness, signed_witness
 from trunkline.money.cashu.mint import ProofState, check_unspent
 from trunkline.money.cashu.purse import MAX_LOCKED, Begun, Funding, Locked, Purse, Taken
-from trunkline.money.cashu.requests import read_request
+from trunkline.money.cashu.requests import PaymentRequest, read_request
 from trunkline.money.cashu.spent import write_spent
 from trunkline.money.cashu.swaps import Output, outputs_of, split
 from trunkline.money.cashu.tokens import Proof, Token
@@ -41,6 +41,10 @@ LEAST_LOCK_S: Final = 3600
 # Before a lock ends nothing is begun with it any more: clocks differ, and a swap takes its time.
 SPARE_S: Final = 60
 UNIT: Final = "sat"
+# A secret with a lock: mints sign what they do not see, and some spend none that is longer. Ours have 400.
+MAX_LOCK_CHARS: Final = 512
+# In the place of one that is drawn, to see what a lock will be.
+NONCE: Final = "00" * 32
 _NO_LOCKS: Final = "the mint does not enforce locks: whoever sees a token could spend it"
 
 
@@ -127,7 +131,12 @@ class CashuRail:
                 check_unspent(states)
                 if _earliest_end(opened) and self._wall() > _earliest_end(opened) - SPARE_S:
                     raise ProofRefused("lock_too_short", "it ended before the token was redeemed")
-                await self._swap(opened, keysets)
+                try:
+                    await self._swap(opened, keysets)
+                except ProofRefused:
+                    # A swap from before a crash may have come there first: then it was us.
+                    if not _is_opened_by(self.key, opened, await self._mint.states(opened)):
+                        raise
         return self._proven(opened, keysets, taken.held)
 
     # -- the payer -----------------------------------------------------------------------------------------------------
@@ -137,6 +146,7 @@ class CashuRail:
         request = read_request(wish.invoice)
         if self.url not in request.mints or request.unit != UNIT:
             raise RailFailed("the payee wants ecash of another mint, or in another unit")
+        _need_lockable(self._lock_secret(request, NONCE, 1), request)
         if len(self.purse.locked) >= MAX_LOCKED:
             raise RailFailed(f"{MAX_LOCKED} payments in ecash wait to be redeemed or to end")
         self.purse.enough(request.amount, 0 if self.terms is None else self.terms.input_fee_ppk)
@@ -152,16 +162,19 @@ class CashuRail:
             if not named(self.keyset_tag()):
                 raise RailFailed("the payee does not name the keys that the mint signs with: no receipt would verify")
             locktime = int(self._wall()) + LOCK_S
-            key = bytes.fromhex(request.key)
 
             def locked(nonce: str) -> str:
-                return lock_secret(nonce, key, locktime=locktime, refund_key=self.key, tags=request.tags)
+                return self._lock_secret(request, nonce, locktime)
 
             inputs = self.purse.enough(request.amount, self.terms.input_fee_ppk)
             keysets = await self._mint.keysets_of(inputs)
             outputs = outputs_of(request.amount, self.terms, locked, self._random_bytes)
             await self._swap(inputs, keysets, outputs, wish, locktime)
         return next(one for one in self.purse.locked if one.held.payment_hash == wish.payment_hash)
+
+    def _lock_secret(self, request: PaymentRequest, nonce: str, locktime: int) -> str:
+        key = bytes.fromhex(request.key)
+        return lock_secret(nonce, key, locktime=locktime, refund_key=self.key, tags=request.tags)
 
     def told(self, locked: Locked, nutzap: str) -> Locked:
         """The payee is about to be told, by this event."""
@@ -368,6 +381,16 @@ def _is_opened_by(key: bytes, opened: Sequence[Proof], states: Sequence[ProofSta
         except ProofRefused:
             return False
     return True
+
+
+def _need_lockable(secret: str, request: PaymentRequest) -> None:
+    """``RailFailed`` for a lock that its mint might never open again, with what the payee wants to stand in it."""
+    try:
+        lock = read_lock(secret)
+    except ProofRefused:
+        lock = None
+    if lock is None or len(secret) > MAX_LOCK_CHARS or lock.job_hash != request.job_hash:
+        raise RailFailed("the payee wants a lock that its mint might never open")
 
 
 def _earliest_end(opened: Sequence[Proof]) -> int:

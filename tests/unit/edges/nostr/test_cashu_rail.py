@@ -16,7 +16,7 @@ from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, PAYER_SECRET, ToyMint
 from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
 from trunkline.edges.nostr.cashu_rail import LOCK_S, CashuRail
 from trunkline.edges.nostr.mint_client import MintClient
-from trunkline.money.cashu import proof
+from trunkline.money.cashu import mint, proof
 from trunkline.money.cashu.locks import JOB_TAG
 from trunkline.money.cashu.purse import Locked, Purse
 from trunkline.money.cashu.requests import PaymentRequest, write_request
@@ -339,3 +339,41 @@ async def test_what_a_mint_was_paid_for_is_had_once_and_what_nobody_paid_is_forg
     server.wall = lambda: float(expires_s + 4000)
     await side.started(side.disk[-1]).collect()
     assert side.disk[-1].funding == ()
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        ((JOB_TAG, JOB_HASH), (JOB_TAG, JOB_HASH)),
+        ((JOB_TAG, JOB_HASH), ("note", "x" * 300)),
+        ((JOB_TAG, JOB_HASH, "x"),),
+    ],
+)
+async def test_nothing_is_locked_in_a_way_that_a_mint_might_never_open(server: MintServer, tags: Any) -> None:
+    payer, payee = Side(server, PAYER_SECRET, 100), Side(server, PAYEE_SECRET)
+    payer.rail.need_ready(await wanted(payee))
+    with pytest.raises(RailFailed, match="never open"):
+        payer.rail.need_ready(await wanted(payee, tags=tags))
+
+
+async def test_what_a_swap_from_before_a_crash_redeemed_meanwhile_is_ours(server: MintServer) -> None:
+    server.mint = ToyMint()
+    payer, payee = Side(server, PAYER_SECRET, 100), Side(server, PAYEE_SECRET)
+    wish = await wanted(payee)
+    payee.rail.take(wish, token_of(await locked(payer, wish), server))
+    server.instead["/v1/swap"] = (500, b"")
+    with pytest.raises(RailFailed):
+        await payee.rail.redeem(payee.rail.purse.taken[0])
+    [begun] = payee.rail.purse.begun
+    server.instead.clear()
+    again = payee.started(payee.disk[-1])
+
+    def arrives(path: str, _body: Any) -> None:
+        if path == "/v1/swap":
+            server.before = lambda _path, _body: None
+            server._value("/v1/swap", msgspec.json.decode(mint.swap_body(begun.inputs, begun.outputs)))
+
+    server.before = arrives
+    verify(await again.redeem(again.purse.taken[0]), wish)
+    assert await again.finish_begun() == []
+    assert (again.purse.amount, again.purse.begun) == (13, ())
