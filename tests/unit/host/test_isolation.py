@@ -17,6 +17,8 @@ from trunkline.host.isolation import Isolation, Sandbox, choose
 from trunkline.host.launch import LaunchError
 from trunkline.host.supervisor import AgentSpec
 
+pytestmark = pytest.mark.slow
+
 NOTHING = Sandbox(None, why_not="nothing works here")
 
 # Writes what it is told to end by into its own folder, and takes its time.

@@ -87,6 +87,7 @@ random_rules = st.lists(
 permissions = st.lists(st.sampled_from(["files:read", "files:write", "net:*", "*", "files:*", "files"]), max_size=2)
 
 
+@pytest.mark.slow
 @requirement("OS-103", "OS-104")
 @settings(max_examples=300)
 @given(
