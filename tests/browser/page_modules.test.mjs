@@ -136,7 +136,7 @@ test("how long calls ran is counted without the time in which a person was asked
   const entries = [
     { kind: "call.accepted", n: 1, at: at(0), call_id: call(1), tool_id: "a/outer", caller: "operator", decision: "allow", sent: true },
     // Made for the first, and asked about for 40 s; then it runs for one.
-    { kind: "call.accepted", n: 2, at: at(1), call_id: call(2), tool_id: "a/inner", caller: "agent:a", decision: "ask", causation_id: call(1) },
+    { kind: "call.accepted", n: 2, at: at(1), call_id: call(2), tool_id: "a/inner", caller: "agent:a", decision: "ask", cause: 1 },
     { kind: "question.opened", n: 3, at: at(1), approval_id: "a3", subject: "call", call: 2 },
     { kind: "question.closed", n: 4, at: at(41), approval_id: "a3", how: "approved" },
     { kind: "call.settled", n: 5, at: at(42), call: 2, call_id: call(2), status: "succeeded", started_ms: at(41), finished_ms: at(42) },

@@ -166,7 +166,7 @@ const TAKES = {
       status: entry.decision === "ask" ? "waiting_approval" : entry.sent ? "running" : "queued",
       at: entry.at,
       correlation_id: entry.correlation_id,
-      causation_id: entry.causation_id,
+      cause: entry.cause,
       output: "",
       percent: null,
     });
@@ -180,10 +180,10 @@ const TAKES = {
     const question = asked.get(entry.approval_id);
     asked.delete(entry.approval_id);
     // Those for which the call was made, one after the other; bounded, should a chain lead in a circle.
-    let above = state.open.get(state.open.get(question?.call_id)?.causation_id);
+    let above = causeOf(state.open.get(question?.call_id));
     for (let step = 0; above && step < MAX_CHAIN; step += 1) {
       above.asked_ms = (above.asked_ms ?? 0) + entry.at - question.at;
-      above = state.open.get(above.causation_id);
+      above = causeOf(above);
     }
   },
   "call.sent"(entry) {
@@ -231,6 +231,11 @@ const TAKES = {
     faulty({ at: entry.at, n: entry.n, code: entry.code, text: entry.detail ?? "", where: entry.place, href: "" });
   },
 };
+
+/** The open call for which this one was made. */
+function causeOf(call) {
+  return state.open.get(state.byNumber.get(call?.cause));
+}
 
 function faulty(fault) {
   // The same again is counted where it stands, and comes to the top.
