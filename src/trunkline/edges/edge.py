@@ -162,7 +162,7 @@ class RunningEdge:
     def configured(self, config: Config) -> Mapping[str, Sequence[str]]:  # noqa: ARG002
         """Another configuration is in force. Only edges without a section of their own have something to do here.
 
-        The agents that were ``started``, ``restarted`` and ``stopped`` for it.
+        The agents that were ``started``, ``restarted`` and ``stopped`` for it; those that ``cannot_start``, and why.
         """
         return {}
 
@@ -191,6 +191,13 @@ class RunningEdge:
     def ready(self) -> Mapping[str, str | None]:
         """What this edge adds to ``ready.json`` once it runs: where it can be reached."""
         return {}
+
+    def question_page(self, places: Mapping[str, str | None], approval_id: str) -> str | None:  # noqa: ARG002
+        """The address of a page where a person answers this question, if this edge has one; it opens nothing itself.
+
+        ``places`` is what all edges are ``ready``.
+        """
+        return None
 
     def greeting(self, places: Mapping[str, str | None], *, is_kept: bool) -> Sequence[str]:  # noqa: ARG002
         """Lines for the person who starts the exchange, after all edges run and ``places`` is what they are ``ready``.

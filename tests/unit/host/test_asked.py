@@ -37,7 +37,7 @@ class Exchange:
     def __init__(self, notify: Notify | None = None) -> None:
         self.said: list[str] = []
         self.open: list[Question] = []
-        self.asked = AskedPeople(self.said.append, lambda: notify)
+        self.asked = AskedPeople(self.said.append, lambda: notify, lambda name: f"http://x/#/approvals/{name}")
 
     def look(self) -> None:
         self.asked.look([one.approval_id for one in self.open], lambda: self.open)
@@ -72,6 +72,7 @@ def test_a_command_gets_it_on_stdin_without_the_input(tmp_path: Path) -> None:
     got = (tmp_path / "got").read_text()
     assert json.loads(got)["approval_id"] == "a5"
     assert json.loads(got)["tool_id"] == "com.b/write"
+    assert json.loads(got)["url"] == "http://x/#/approvals/a5"
     assert "hunter2" not in got
 
 

@@ -51,6 +51,10 @@ class ConsoleEdge(RunningEdge):
             return (f"  console {places['http']}/ (`trunkline console` prints an address that signs you in)",)
         return (f"  console {places['http']}/?code={self.sign_ins.new_code(self._given.feed.now())}",)
 
+    def question_page(self, places: Mapping[str, str | None], approval_id: str) -> str | None:
+        """The page, at this question; whoever opens it has to sign in, or to have done so."""
+        return f"{places['http']}/#/approvals/{approval_id}"
+
     def status(self) -> Mapping[str, object]:
         """How many are at it."""
         return {"pages": len(self.live.pages), "sign_ins": self.sign_ins.count}
