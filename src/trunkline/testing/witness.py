@@ -2,6 +2,8 @@
 
 The witness believes nothing that the exchange keeps in memory. It writes down what reached a caller or an agent, so
 that ``promises`` can hold the record against it in the end. It judges nothing itself.
+
+Owns what was seen, by call, agent and run. Does not own who acts.
 """
 
 from __future__ import annotations
