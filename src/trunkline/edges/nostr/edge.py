@@ -1,4 +1,10 @@
-"""OpenAgents over Nostr as an edge: an embedded relay, our client of it and of outside ones, and jobs for strangers."""
+"""OpenAgents over Nostr as an edge: an embedded relay, our client of it and of outside ones, and jobs for strangers.
+
+Owns which parts there are, in which order they start and stop, and which subscriptions we have at relays. Does not own
+jobs of strangers (``provider``), jobs for us (``jobs_agent``), payments (``money``) or connections (``client``).
+
+Invariant: deletions are asked for before requests, so that what was taken back while we were away is not taken on.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +32,6 @@ from trunkline.edges.nostr.session import Filter
 from trunkline.events import Noticed
 from trunkline.model import Now
 
-KEYS: Final = "keys"
 RELAY_FOLDER: Final = "relay"
 REQUESTS: Final = "requests"
 DELETIONS: Final = "deletions"
@@ -47,7 +52,7 @@ class NostrEdge(RunningEdge):
         self._given = given
         self._made_at = given.feed.now().mono
         self._settings = given.config.nostr
-        self.signer = own_signer(given.home / KEYS, given.entropy)
+        self.signer = own_signer(given.keys, given.entropy)
         self._background = Background(given.feed)
         self.client = Client(given.feed, self._background, self.signer)
         self.client.on_bad = self._bad
