@@ -17,12 +17,15 @@ import json
 import re
 import urllib.parse
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import hyperscan
 
-from trunkline.ledger.kept_masking import KeptMasking
 from trunkline.ledger.rules import RULES, TOKEN_PREFIX, Finding, MaskingRule, inside_escape
+
+if TYPE_CHECKING:
+    # The keeper masks, too, and its memory counts.
+    from trunkline.ledger.kept_masking import KeptMasking
 
 __all__ = ["MASKED_WHOLE", "Masker"]
 
