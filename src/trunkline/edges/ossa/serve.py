@@ -46,7 +46,7 @@ from trunkline.edges.ossa.peer import DISCONNECTED, OssaPeer
 from trunkline.edges.ossa.peers import OssaPeers
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.ossa.translate import EDGE
-from trunkline.edges.request_scope import address_of, when_closed
+from trunkline.edges.request_scope import SAY, Say, address_of, when_closed
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.edges.websocket import GOODBYE_S, close_quietly
 
@@ -283,6 +283,8 @@ class SocketWay:
         # Whether the agent sent a frame that is not text.
         self.sent_bytes = False
         self._on_unread = on_unread
+        self._try_say: Say = socket.scope.get("extensions", {}).get(SAY, _says_nothing)
+        # What waits to be said, and the size of that and of what is being said.
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._bell, self._written = asyncio.Event(), asyncio.Event()
@@ -313,7 +315,7 @@ class SocketWay:
 
     def say(self, data: bytes) -> None:
         """Send this. An agent that reads nothing is cut off."""
-        if not self.is_open:
+        if not self.is_open or (not self._bytes and self._try_say(data)):
             return
         self._waiting.append(data)
         self._bytes += len(data)
@@ -353,6 +355,11 @@ class SocketWay:
             async with asyncio.timeout(GOODBYE_S):
                 await self._written.wait()
         await close_quietly(self.socket, code, reason)
+
+
+def _says_nothing(_text: bytes) -> bool:
+    """Of a server that has no such extension."""
+    return False
 
 
 async def _text(way: SocketWay) -> bytes | None:
