@@ -85,6 +85,8 @@ class Gate:
         self._feed = feed
         self._app = app
         self._doors = doors
+        # The first that leads there, for the paths that they name themselves.
+        self._doors_at = {prefix: _door_to(prefix, doors) for door in doors for prefix in door.prefixes}
         self._routes = routes or {}
         # What may be taken without a task: of these, and of doors.
         self._taking = dict(self._routes)
@@ -186,7 +188,7 @@ class Gate:
         app: ASGIApp | None = self._routes.get((scope.get("method", ""), path))
         door = None
         if app is None:
-            door = next((door for door in self._doors if door.leads_to(path)), None)
+            door = self._doors_at.get(path) or _door_to(path, self._doors)
             app = self._app if door is None else door.app
         is_reserved = RESERVED in scope.get("extensions", ())
         who = ""
@@ -271,6 +273,10 @@ class Counted:
                 await self._send({"type": message["type"], "body": piece, "more_body": True})
             message = {"type": message["type"], "body": bytes(whole[last:]), "more_body": more}
         await self._send(message)
+
+
+def _door_to(path: str, doors: Sequence[Door]) -> Door | None:
+    return next((door for door in doors if door.leads_to(path)), None)
 
 
 async def _answer(scope: Scope, send: Send, refusal: Refusal) -> None:

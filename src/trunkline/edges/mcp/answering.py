@@ -24,13 +24,13 @@ Header = tuple[bytes, bytes]
 class Answering:
     """What is said to one request."""
 
-    def __init__(self, scope: Scope, unread: Share, send: Send | None = None) -> None:
+    def __init__(self, scope: Scope, accepted: bytes, unread: Share, send: Send | None = None) -> None:
         """Without ``send`` it has no task yet: until it is ``attended``, others say what is said in one write."""
         self._scope = scope
         self._unread = unread
         self._send: Send = send or _nobody_sends
         self._is_stream = False
-        accepted = b",".join(value for name, value in scope["headers"] if name == b"accept").lower()
+        accepted = accepted.lower()
         self.takes_stream = STREAM in accepted or b"*/*" in accepted
         takes_json = JSON in accepted or b"*/*" in accepted or b"application/*" in accepted
         # As a client has to.

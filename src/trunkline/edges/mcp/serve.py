@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from trunkline.edges import mcp_words
 from trunkline.edges.answers import error_body
 from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
-from trunkline.edges.bodies import BadRequest, read_body, says_json
+from trunkline.edges.bodies import BadRequest, is_json, read_body
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.framing import json_rpc
@@ -79,7 +79,7 @@ class McpDoor:
         if request is None:
             client = scope["client"]
             await self._throttle.refused(client[0] if client else "")
-            out = Answering(scope, Share(self._unread, ""), send)
+            out = Answering(scope, b"", Share(self._unread, ""), send)
             await out.say(UNAUTHORIZED, 401, (b"www-authenticate", b'Bearer realm="trunkline"'))
             return
         request.out.attended(send)
@@ -98,7 +98,7 @@ class McpDoor:
     def try_take(self, scope: Scope, data: bytes, serve: Serve, ended: Callable[[], None]) -> bool:
         """Take a new call without a task. Whatever else a message wants, or is to be refused, is left to one."""
         request = self._known(scope)
-        if request is None or not request.out.takes_both or not says_json(scope, MAX_MESSAGE_BYTES):
+        if request is None or not request.out.takes_both or not is_json(request.headers.get(b"content-type", ())):
             return False
         try:
             client, step = self._understood(request, data)
@@ -121,7 +121,8 @@ class McpDoor:
             return None
         version = headers.get(VERSION_HEADER)
         is_modern = version is not None and version[0].decode("latin-1") not in HANDSHAKE_VERSIONS
-        out = Answering(scope, Share(self._unread, principal.identity))
+        accepted = b",".join(headers.get(b"accept", ()))
+        out = Answering(scope, accepted, Share(self._unread, principal.identity))
         return _HttpRequest(scope, headers, principal, out, is_modern=is_modern)
 
     async def _serve(self, request: _HttpRequest, receive: Receive) -> None:
