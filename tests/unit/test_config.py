@@ -478,6 +478,21 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
                 " a text that begins so is written literal:env:…"
             ),
         ),
+        *(
+            (
+                REMOTE + f'oauth = {{client_document = "{url}"}}',
+                "trunkline.toml:4: mcp[0].oauth.client_document: expected https://HOST[:PORT]/PATH and nothing more",
+            )
+            for url in (
+                *("http://you.example/t.json", "https://you.example", "https://you.example/", "you.example/t.json"),
+                *("https://me@you.example/t.json", "https://you.example/t.json?v=1", "https://you.example/t.json#me"),
+                *("https://you.example/a/../t.json", "https://you.example/t t.json", "https://you.example/é.json"),
+            )
+        ),
+        (
+            REMOTE + 'oauth = {client_id = "me", client_document = "https://you.example/t.json"}',
+            "trunkline.toml:4: mcp[0].oauth.client_document: has no effect beside `client_id`",
+        ),
         (
             '[[mcp]]\nid = "x"\ncommand = ["a"]\nheaders = {A = "b"}',
             "trunkline.toml:4: mcp[0].headers: has no effect without `url`",

@@ -82,6 +82,8 @@ class AuthorizationServer(Site):
         self.resource = ""
         self._numbers = itertools.count(1)
         self.clients: dict[str, list[str]] = {}
+        # What is found at the addresses that clients have for names.
+        self.documents: dict[str, dict[str, Any]] = {}
         # By code: what the address said. A code that was used is None.
         self.codes: dict[str, dict[str, str] | None] = {}
         self.access: set[str] = set()
@@ -118,6 +120,18 @@ class AuthorizationServer(Site):
         self.clients[client_id] = uris
         return 201, {"client_id": client_id, **wanted}, {}
 
+    def known(self, client_id: str) -> list[str]:
+        """Where a client may be sent back to: as it registered, or as the document says that its name leads to."""
+        document = self.documents.get(client_id)
+        if document is None:
+            return self.clients.get(client_id, [])
+        assert self.metadata.get("client_id_metadata_document_supported") is True
+        assert document["client_id"] == client_id
+        assert document["client_name"]
+        assert document["token_endpoint_auth_method"] == "none"
+        redirects: list[str] = document["redirect_uris"]
+        return redirects
+
     def opened(self, url: str) -> dict[str, str]:
         """A person opens the address and says yes: what his browser is sent back with."""
         said = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
@@ -125,7 +139,7 @@ class AuthorizationServer(Site):
         assert said["tenant"] == "t", "a parameter of the endpoint's own stays"
         assert said["response_type"] == "code"
         assert said["code_challenge_method"] == "S256"
-        assert said["redirect_uri"] in self.clients[said["client_id"]]
+        assert said["redirect_uri"] in self.known(said["client_id"])
         assert said["resource"] == self.resource
         code = f"code-of-{next(self._numbers)}-which-nobody-may-see"
         self.codes[code] = said
@@ -142,7 +156,7 @@ class AuthorizationServer(Site):
         client_id = form.get("client_id", "")
         if asked.headers.get("content-type") != "application/x-www-form-urlencoded":
             return self.refuse("invalid_request")
-        if client_id not in self.clients:
+        if not self.known(client_id):
             return self.refuse("invalid_client", 401)
         secret = self.secrets.get(client_id)
         if secret is not None:
