@@ -115,7 +115,6 @@ class Ecash:
         self._again: dict[str, _Again] = {}
         # Payments whose receipt is being made.
         self._issuing: set[str] = set()
-        self.receipts = 0
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 
@@ -297,7 +296,6 @@ class Ecash:
 
             def issued(_issued: Issued) -> None:
                 self._issuing.discard(name)
-                self.receipts += 1
                 self._settled(rail, locked)
 
             self._receipting.issue(held, proven, held.order, issued, rule_of=held.call_id, prepaid=True)

@@ -53,7 +53,6 @@ class Settling:
         self._views = views
         self._payments = payments
         self._receipting = receipting
-        self.receipts = 0
 
     def end(self, payments: EndPayments) -> None:
         """Release or refund all that is held for an order; of what was paid at once only receipts are left to make."""
@@ -82,7 +81,7 @@ class Settling:
 
     def _issue(self, held: Held, preimage: str) -> None:
         proven = lightning.proven(preimage, held.asked)
-        self._receipting.issue(held, proven, held.order, self._issued, rule_of=held.call_id)
+        self._receipting.issue(held, proven, held.order, _issued, rule_of=held.call_id)
 
     def _receipt_prepaid(self, payment: Prepaid, now: Now) -> None:
         held = Held(
@@ -102,10 +101,7 @@ class Settling:
             order=payment.order,
         )
         proven = lightning.proven(payment.preimage, payment.asked)
-        self._receipting.issue(held, proven, payment.order, self._issued, rule_of=payment.call_id, prepaid=True)
-
-    def _issued(self, _issued: Issued) -> None:
-        self.receipts += 1
+        self._receipting.issue(held, proven, payment.order, _issued, rule_of=payment.call_id, prepaid=True)
 
     def paid_before(self, provider: str) -> Paid:
         """What a provider, an npub, was paid by this exchange before."""
@@ -138,6 +134,10 @@ class Settling:
             self._release(held)
         else:
             self._payments.refund(held.payment_hash, "the job has no result that counts", now)
+
+
+def _issued(_issued: Issued) -> None:
+    """It is on record, and nobody is told: a provider has his money."""
 
 
 def to_be_paid(output: msgspec.Raw | None) -> list[str]:
