@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from trunkline.config import AgentProcess
+from trunkline.config import AgentProgram
 from trunkline.edges.edge import Launcher, new_bearer
 from trunkline.edges.exchange import AgentAction
 from trunkline.edges.piped import KeptOwner, PipedSpec
@@ -181,7 +181,7 @@ class Supervisor:
             done.setdefault("cannot_start", []).append(f"{spec.agent_id}: {problem}")
         return bool(problem)
 
-    def keep(self, program: AgentProcess, owner: KeptOwner, *, edge: str, table: str) -> str:
+    def keep(self, program: AgentProgram, owner: KeptOwner, *, edge: str, table: str) -> str:
         """Run a program for an edge: ``edges.piped.Programs``. Before ``start`` it is only noted."""
         spec, known = AgentSpec.of(program), self._agents.get(program.id)
         if known is None:

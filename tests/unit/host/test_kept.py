@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.descriptors import open_descriptors
-from trunkline.config import AgentProcess
+from trunkline.config import AgentProgram
 from trunkline.edges.opensentience.launching import AgentLauncher
 from trunkline.edges.piped import KeptRun, NoPrograms
 from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
@@ -75,7 +75,7 @@ class Keeping:
     def keep(self, script: str, **terms: Any) -> Owner:
         owner = Owner()
         table = {"isolation": "none", "stop_grace_s": 0.5, "restart": "always", **terms}
-        program = AgentProcess(id="mcp.x", command=("sh", "-c", script), cwd=str(self.home), **table)
+        program = AgentProgram(id="mcp.x", command=("sh", "-c", script), cwd=str(self.home), **table)
         self.supervisor.keep(program, owner, edge="mcp", table="[[mcp]]")
         return owner
 
@@ -225,5 +225,5 @@ async def test_a_keyring_is_waited_for_without_holding_up_anybody_and_a_stop_mea
 
 def test_an_exchange_without_processes_keeps_nothing() -> None:
     programs, owner = NoPrograms(), Owner
-    programs.keep(AgentProcess(id="x", command=("x",)), owner, edge="e", table="t")  # type: ignore[arg-type]
+    programs.keep(AgentProgram(id="x", command=("x",)), owner, edge="e", table="t")  # type: ignore[arg-type]
     programs.release("x")
