@@ -319,6 +319,18 @@ def test_a_file_that_is_no_ledger_is_said_to_be_none(signed: Path, tmp_path: Pat
     assert said.err.startswith(f"ledger.unreadable: {file} is {'empty' if what == 'empty' else 'not a ledger'}")
 
 
+def test_a_file_that_is_no_proof_is_said_to_be_none_and_a_backup_goes_to_a_new_file(
+    signed: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "notes"
+    file.write_text("not a proof\n")
+    said = run(signed, "check", str(file))
+    assert (said.code, said.err) == (1, f"ledger.unreadable: {file} is not a proof: it is no zip\n")
+    said = run(signed, "backup", str(file))
+    assert (said.code, said.err) == (2, f"file.unusable: {file}: exists already: choose another name\n")
+    assert file.read_text() == "not a proof\n"
+
+
 def test_a_copy_whose_beginning_is_damaged_is_a_damaged_record(signed: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     assert run(signed, "backup", str(copy)).code == 0
