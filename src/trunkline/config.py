@@ -38,7 +38,6 @@ MAX_FRAME_BYTES: Final = 67_108_864
 
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
 Words = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
@@ -256,6 +255,8 @@ class McpSignIn(Section):
     client_id: str = ""
     # A reference (``secret_references``), or the secret.
     client_secret: str = ""
+    # Where the operator has put a document that says who the exchange is (a client ID metadata document).
+    client_document: str = ""
     # What is asked for, with spaces between; empty: what the server says.
     scope: str = ""
     # The one authorization server that may sign people in; empty: the one that the server names.

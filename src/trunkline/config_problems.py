@@ -343,8 +343,23 @@ def _sign_in_problems(key: KeyPath, oauth: McpSignIn) -> Iterator[tuple[KeyPath,
         yield (*key, "client_secret"), "expected `issuer` beside it: else whoever the server names would be shown it"
     if problem := problem_of(oauth.client_secret):
         yield (*key, "client_secret"), problem
+    if oauth.client_document and oauth.client_id:
+        yield (*key, "client_document"), "has no effect beside `client_id`"
+    elif oauth.client_document and not _is_client_document(oauth.client_document):
+        yield (*key, "client_document"), "expected https://HOST[:PORT]/PATH and nothing more"
     if oauth.issuer and not _is_told_safely(oauth.issuer):
         yield (*key, "issuer"), "expected https://HOST[:PORT][/PATH] without a user, or http:// on this machine"
+
+
+def _is_client_document(url: str) -> bool:
+    """Whether a URL can be the name of a client: what is compared byte by byte has one way to be written."""
+    from urllib.parse import urlsplit
+
+    if not _is_url(url, ("https",), has_path=True):
+        return False
+    parts = urlsplit(url)
+    is_bare = parts.username is None and not {"?", "#"} & set(url)
+    return is_bare and parts.path not in {"", "/"} and not {".", ".."} & set(parts.path.split("/"))
 
 
 def _profile_problems(profiles: tuple[Profile, ...]) -> Iterator[tuple[KeyPath, str]]:

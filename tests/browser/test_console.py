@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.conftest import WAIT_MS, new_address, signed_in, visit
+from tests.browser.conftest import VIEWS, WAIT_MS, new_address, signed_in, visit
 from tests.running import WAIT_S, RawAgent, Running, attached, calling, running, wait_until
 
 pytestmark = pytest.mark.timeout(120)
@@ -125,7 +125,11 @@ def test_signing_out_ends_it_for_every_page_of_the_browser(browser: Browser, exc
 
 
 def test_the_views_are_links_by_their_names(page: Page) -> None:
-    for name in ("Approvals", "Calls", "Agents", "Tools", "Spaces", "Jobs", "Policy", "Ledger", "Now"):
+    first, *others = VIEWS.values()
+    assert len(others) == page.get_by_role("navigation").get_by_role("link").count() - 1, (
+        "each view is found in main.js"
+    )
+    for name in (*others, first):
         page.get_by_role("navigation").get_by_role("link", name=name).click()
         expect(page.get_by_role("heading", name=name, exact=True, level=1)).to_be_visible()
         expect(page).to_have_title(f"{name} · Trunkline")
@@ -652,7 +656,7 @@ def test_no_request_leaves_the_origin(context: BrowserContext, exchange: Running
     asked_for: list[str] = []
     page.on("request", lambda request: asked_for.append(request.url))
     page.on("websocket", lambda socket: asked_for.append(socket.url.replace("ws", "http", 1)))
-    for view in ("now", "approvals", "calls", "agents", "tools", "spaces", "jobs", "policy", "ledger"):
+    for view in VIEWS:
         visit(page, exchange, view)
         expect(page.get_by_role("heading", level=1)).to_be_visible()
     page.close()

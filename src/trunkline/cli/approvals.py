@@ -2,6 +2,8 @@
 
 What an answer would be about is shown whole, never cut: arguments exactly as they would be sent, and of a changed
 definition what changed.
+
+Owns how a question is described and which words answer it. Whether an answer is taken is the exchange's to say.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Calls come from ``GET /v1/calls``. A refusal is no call and is not there: it is looked for in the ledger's file, which
 needs no running exchange.
+
+Owns the table, and the search for refusals. Does not own calls, which the exchange shows.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A protocol is one folder with one value of ``Edge``; ``known.py`` lists them. The host makes a ``RunningEdge`` of each,
 starts and stops it, and asks it what to put into ``ready.json`` and ``status``; it names no protocol anywhere.
 docs/edges.md tells how to write one.
+
+Owns these types and the form of our credentials. Does not own what an edge does, nor the order of all (``host.edges``).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from msgspec import Raw, Struct
 
 from trunkline.config import Config
 from trunkline.edges.piped import NoPrograms, Programs, StartPiped, start_nothing
+from trunkline.key_files import KEYS_FOLDER
 from trunkline.model import AgentView, Manifest, ProcessIdentity
 
 if TYPE_CHECKING:
@@ -138,6 +141,11 @@ class Surroundings(Struct, frozen=True):
     programs: Programs = NoPrograms()
     # Has a secret masked wherever it appears from now on, under a name that is shown instead.
     know_secret: Callable[[str, str], None] = _forget_secret
+
+    @property
+    def keys(self) -> Path:
+        """The folder for files with secrets of the edge's own (``key_files``)."""
+        return self.home / KEYS_FOLDER
 
 
 class RunningEdge:

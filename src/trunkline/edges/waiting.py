@@ -48,14 +48,19 @@ class Closing:
     """The edge is being closed; nothing more will come."""
 
 
+class Quiet:
+    """Nothing was to be told for a while."""
+
+
 class Failed:
     """A defect of ours ended this conversation; nothing more will come."""
 
 
 LEFT: Final = Left()
 CLOSING: Final = Closing()
+QUIET: Final = Quiet()
 FAILED: Final = Failed()
-Item = ToSession | bytes | Dropped | Left | Closing | Failed
+Item = ToSession | bytes | Dropped | Left | Closing | Quiet | Failed
 
 
 class Waiting(BaseSink):

@@ -98,10 +98,6 @@ class AskedPeople:
             log.warning("[approvals] notify: %s", problem)
         self._problem = problem
 
-    def wait_told(self) -> None:
-        """Until what was handed over is told, or was not; for tests."""
-        self._waiting.join()
-
 
 class _NotTold(Exception):
     """A command or a URL did not take a message."""

@@ -50,6 +50,7 @@ from trunkline.host.supervised import AgentSpec
 from trunkline.host.supervisor import Supervisor
 from trunkline.host.verifying import Verifying
 from trunkline.hub.hub import Hub
+from trunkline.ledger.kept_masking import KeptMasking
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.search_process import SearchProcess
@@ -203,6 +204,7 @@ class Exchange:
             call_prefix=_call_prefix(),
             new_id=_new_id,
             masked=known,
+            kept_masking=KeptMasking(self._home.ledger_file, ledger.mac_key),
             reload=self._reload_now,
             steer=self._supervisor.steer,
             start_piped=self._supervisor.piped.start,

@@ -33,6 +33,8 @@ from trunkline.host.supervisor import (
 )
 from trunkline.model import ProcessIdentity
 
+pytestmark = pytest.mark.slow
+
 
 def environ_of(pid: int) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in processes.environment_of(pid).items()}

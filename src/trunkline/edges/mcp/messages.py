@@ -2,7 +2,7 @@
 
 Owns what a message must look like to be understood at all, in both eras of the protocol: 2025-11-25 and before begin
 with ``initialize`` and have sessions; in 2026-07-28 each request says everything in its ``_meta``. Does not own what a
-message leads to (``session``).
+message leads to (``steps``).
 
 Invariant: ``read`` accepts a message or raises ``BadMessage``; a field that is null is the same as one that is not
 there (decision 20).
@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import strictjson
+from trunkline.edges.bodies import clip
 from trunkline.edges.framing.json_rpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Id
 from trunkline.edges.mcp_words import HANDSHAKE_VERSIONS, MODERN_VERSION, UNSUPPORTED_VERSION
 from trunkline.model import EMPTY_OBJECT, MAX_INPUT_BYTES
@@ -91,7 +92,7 @@ def read(data: bytes) -> Message:
     try:
         value = strictjson.load(data)
     except ValueError as error:
-        raise BadMessage(PARSE_ERROR, f"not strict JSON: {error}"[:300]) from None
+        raise BadMessage(PARSE_ERROR, clip(f"not strict JSON: {error}")) from None
     if not isinstance(value, dict):
         raise BadMessage(INVALID_REQUEST, "expected one message, a JSON object")
     request_id = _id_of(value)
