@@ -28,9 +28,7 @@ from trunkline.model import Decision, Fault, Manifest, Now, Status, Verdict, fau
 DIRECTIVE_LIFE_S: Final = 3600.0
 # What the id of a directive begins with; what caused a call may also be another call.
 _DIRECTIVE: Final = "d-"
-_UNKNOWN: Final = (
-    "there is no such directive: it was never stated here, or long ago; `trunkline directive new` states one"
-)
+_UNKNOWN: Final = "there is no such directive: never stated here, or long ago; `trunkline directive new` states one"
 _USED: Final = "the directive was used: each is good for one call; `trunkline directive new` states another"
 # Keys of one agent on one edge that are good at the same time: the one in use, and the one that takes its place.
 MAX_KEYS_EACH: Final = 2

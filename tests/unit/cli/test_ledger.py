@@ -132,7 +132,7 @@ def test_a_copy_is_verified_and_has_its_heads_beside_it(signed: Path, tmp_path: 
     assert verify(copy, public_key=public_key_of(signed / "keys")).signed == 7
     assert {file.name for file in tmp_path.glob("*copy*")} == {"copy.sqlite", "copy.heads"}
     assert copy.stat().st_mode & 0o777 == 0o600
-    assert run(signed, "backup", str(copy)).code == 1, "nothing is written over"
+    assert run(signed, "backup", str(copy)).code == 2, "nothing is written over"
 
 
 def test_a_damaged_record_is_not_copied(signed: Path, tmp_path: Path) -> None:

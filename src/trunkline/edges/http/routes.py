@@ -481,7 +481,7 @@ class Api:
         lines = self._operator.agent_log(request.path_params["agent_id"], count)
         if lines is None:
             return refusal(
-                fault("not_found", "no log of such an agent; those that the exchange launches have one once they ran")
+                fault("not_found", "no log of such an agent; those that are launched here have one once they ran")
             )
         return json_answer({"lines": lines})
 
