@@ -75,7 +75,7 @@ class Agent:
 
     def encoded(self, message: Message) -> str:
         """The message as it leaves."""
-        return messages.encode(signing.sign(message, self.key) if self._signs else message).decode()
+        return (signing.sign(message, self.key) if self._signs else messages.encode(message)).decode()
 
 
 def measure(stage: Stage) -> Ossa | None:

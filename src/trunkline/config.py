@@ -38,7 +38,6 @@ MAX_FRAME_BYTES: Final = 67_108_864
 
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
 Words = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 

@@ -16,6 +16,8 @@ from typing import Final
 
 from trunkline.errors import ConfigError
 
+# Of the home folder.
+KEYS_FOLDER: Final = "keys"
 # A key or a certificate of ours is far smaller; something else may lie there.
 MAX_KEY_FILE_BYTES: Final = 65_536
 

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.conftest import PAGE_FOLDER, WAIT_MS, visit
+from tests.browser.conftest import PAGE_FOLDER, VIEWS, WAIT_MS, visit
 from tests.browser.crowded import look
 from tests.npm import installed, npm_of
 from tests.running import RawAgent, Running, attached
@@ -21,7 +21,6 @@ expect.set_options(timeout=WAIT_MS)
 
 MAX_PAGE_BYTES = 300_000
 NARROW, WIDE = 390, 1280
-VIEWS = ("now", "approvals", "calls", "agents", "tools", "spaces", "jobs", "policy", "ledger")
 
 # Each would do something if it became markup, a link, a script, a template, or a name of the page's own.
 HOSTILE = (

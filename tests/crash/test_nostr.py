@@ -25,11 +25,11 @@ def relays(exchange: Running) -> list[psutil.Process]:
 
 def test_no_relay_outlives_the_exchange_however_it_ends(short_path: Path) -> None:
     with running(short_path / "home", CONFIG) as exchange:
-        assert len(relays(exchange)) == 1
+        wait_until(lambda: len(relays(exchange)) == 1, "the relay to begin")
         exchange.kill()
         wait_until(lambda: not relays(exchange), "the relay to end")
         exchange.start()
-        assert len(relays(exchange)) == 1
+        wait_until(lambda: len(relays(exchange)) == 1, "the relay to begin")
         assert exchange.stop() == 0
         assert relays(exchange) == []
 

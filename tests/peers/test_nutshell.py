@@ -284,7 +284,7 @@ async def test_a_payment_from_quote_to_proof_goes_through_its_mint(nutshell: Nut
     payee, payer = side(PAYEE_SECRET), side(PAYER_SECRET, *nutshell.token("64", "--dleq").proofs)
     due = await payee.quote(12_500, payee.npub, JOB_HASH, 0)
     due = await payee.evidence(due, signed_event(await payee.asking_tags(due)))
-    quote = Quote("q1", "k1", JOB_HASH, "cashu", due, 0, int(time.time() * 1000))
+    quote = Quote("q1", "k1", JOB_HASH, "cashu", due, int(time.time() * 1000))
     hold = await payer.hold(quote, payer.npub)
     with pytest.raises(RailFailed, match="still locked"):
         await payer.refund(hold)

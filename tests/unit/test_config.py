@@ -817,10 +817,6 @@ def test_a_home_that_is_a_file_is_refused_with_its_path(tmp_path: Path) -> None:
         Home(tmp_path / "file").create()
 
 
-def test_a_runs_log_is_named_after_agent_and_run() -> None:
-    assert Home(Path("/h")).log_file("com.example.echo", "r1") == Path("/h/logs/com.example.echo/r1.log")
-
-
 # --- start-up ---------------------------------------------------------------------------------------------------------
 
 

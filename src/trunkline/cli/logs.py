@@ -2,6 +2,8 @@
 
 ``host.runlog`` writes these files, one for each run of an agent, with secrets masked, and removes the oldest. Here they
 are only read, also while the agent still prints.
+
+Owns which lines are shown and how following goes on from one run to the next. Does not own the files.
 """
 
 from __future__ import annotations

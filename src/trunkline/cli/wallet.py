@@ -2,6 +2,8 @@
 
 The secret of a new account is made here, goes to no exchange and is shown this once: the exchange gets its public key.
 ``balance`` and ``history`` are read from the record and need no running exchange.
+
+Owns how accounts are shown, and the making of a secret. Does not own the fold (``money.wallet``).
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ LOST: Final = "trunkline.lost"
 CLOSED: Final = "trunkline.closed"
 ANSWER: Final = "trunkline.answer"
 RESERVED: Final = "trunkline.reserved"
+# Of a WebSocket: how to say a text at once (``Say``).
+SAY: Final = "trunkline.say"
 
 
 # In the scope's state.
@@ -28,6 +30,12 @@ def peer_pin(scope: Scope) -> str:
     """The pin of the key whose certificate this client has shown and had vouched for; empty if it has shown none."""
     found: str = scope["state"].get(PEER_PIN, "")
     return found
+
+
+def address_of(scope: Scope) -> str:
+    """Where a request comes from: the client's host, empty if it has none (a socket with a file)."""
+    client = scope["client"]
+    return client[0] if client else ""
 
 
 class when_lost:  # noqa: N801  (read as `with when_lost(scope, told):`)
@@ -60,3 +68,6 @@ Serve = Callable[[ASGIApp], None]
 # answer it later by ``ANSWER``, or have it served after all. False: nothing has happened, and a task serves it.
 # A task, the coroutines in it and their waking take 10 µs of a call.
 TryTake = Callable[[Scope, bytes, Serve], bool]
+# Says a text on a WebSocket in the same turn; False if it has to wait for its reader, and is to be sent as usual, by a
+# task that is woken for it.
+Say = Callable[[bytes], bool]

@@ -19,8 +19,11 @@ from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
+from websockets.http11 import Request
+from websockets.protocol import State
 
 from trunkline.edges.patience import Patience
+from trunkline.edges.request_scope import SAY
 from trunkline.edges.shares import SHARE, Share
 
 # A message: the largest that a door behind this listener takes (an operations message).
@@ -197,6 +200,21 @@ class Socket(WebSocketsSansIOProtocol):
             self._go_on()
 
     # -- what the application says -------------------------------------------------------------------------------------
+
+    def handle_connect(self, event: Request) -> None:
+        """Somebody wants to speak: an application that is told so may also speak without a task."""
+        super().handle_connect(event)
+        if not self.close_sent:
+            cast("dict[str, Any]", self.scope["extensions"])[SAY] = self.try_say
+
+    def try_say(self, text: bytes) -> bool:
+        """Say a text at once. False: nothing was said, since it has to wait for its reader, or is too late."""
+        is_open = self.handshake_complete and not self.close_sent and self.conn.state is State.OPEN
+        if not is_open or not self.writable.is_set() or self.transport.is_closing():
+            return False
+        self.conn.send_text(text)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        return True
 
     async def receive(self) -> Any:
         """The next that the application is told."""

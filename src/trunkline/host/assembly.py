@@ -28,6 +28,7 @@ from trunkline.host.receipts import judges_of
 from trunkline.host.runner import Processes, Runner
 from trunkline.host.verifying import Verifying
 from trunkline.hub.hub import Hub
+from trunkline.ledger.kept_masking import KeptMasking
 from trunkline.ledger.keys import derived
 from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
@@ -55,6 +56,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     new_id: Callable[[], str]
     # Texts that are masked wherever they appear, each with the name that is shown instead.
     masked: Sequence[tuple[str, str]] = ()
+    # The rules of masking as they were compiled before, where there is a disk.
+    kept_masking: KeptMasking | None = None
     entropy: Callable[[int], bytes] = secrets.token_bytes
     stopwatch: Callable[[], float] = time.perf_counter
     # What the operator may have done to the exchange.
@@ -105,7 +108,7 @@ def assemble(
     )
     hub.fold(ledger.reader.recovery())
     hub.stored(ledger.durable)
-    masker = Masker(plan.masked)
+    masker = Masker(plan.masked, plan.kept_masking)
     runner = make_runner(hub, masker)
     views = Reading(runner, ledger.reader, processes, plan.searcher, edges.agents, judges_of(plan.config))
 

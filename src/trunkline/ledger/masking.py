@@ -17,11 +17,15 @@ import json
 import re
 import urllib.parse
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import hyperscan
 
 from trunkline.ledger.rules import RULES, TOKEN_PREFIX, Finding, MaskingRule, inside_escape
+
+if TYPE_CHECKING:
+    # The keeper masks, too, and its memory counts.
+    from trunkline.ledger.kept_masking import KeptMasking
 
 __all__ = ["MASKED_WHOLE", "Masker"]
 
@@ -71,9 +75,13 @@ def _stop(*_match: object) -> bool:
 
 
 class Masker:
-    """Masks by ``RULES`` and by exact secrets: ``(name, secret)`` pairs, whose mark is ``[masked:name]``."""
+    """Masks by ``RULES`` and by exact secrets: ``(name, secret)`` pairs, whose mark is ``[masked:name]``.
 
-    def __init__(self, secrets: Iterable[tuple[str, str]] = ()) -> None:
+    With ``kept`` the rules need not be compiled at each start, as long as there are no such secrets.
+    """
+
+    def __init__(self, secrets: Iterable[tuple[str, str]] = (), kept: KeptMasking | None = None) -> None:
+        self._kept = kept
         self._known: dict[bytes, str] = {}
         self._rules: list[MaskingRule] = []
         self._database: hyperscan.Database | None = None
@@ -193,8 +201,16 @@ class Masker:
         self._rules = [*RULES, *(rule for secret, name in self._known.items() for rule in _known_rules(name, secret))]
         # The last only makes `mask` look: that there is such an escape, not where.
         self._rules.append(MaskingRule("", _ESCAPED, lambda _data, _start, _end: None))
-        self._database = _database(tuple(rule.seed for rule in self._rules))
+        seeds = tuple(rule.seed for rule in self._rules)
+        if self._kept is None or self._known:
+            self._database = _database(seeds)
+        else:
+            self._database = self._kept.database(seeds, functools.partial(_database, seeds))
         return self._database
+
+    def prepare(self) -> None:
+        """Compile the rules now, and not with the first look."""
+        self._compiled()
 
 
 # 170 ms: a simulation opens a thousand ledgers with the same rules.

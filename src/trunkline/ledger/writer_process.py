@@ -20,6 +20,7 @@ from typing import Final
 
 from trunkline.errors import InvariantBroken, LedgerCorrupt, LedgerError, LedgerFull
 from trunkline.ledger.heads import HeadSigner
+from trunkline.ledger.kept_masking import KeptMasking
 from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.writer import Writer
@@ -57,9 +58,11 @@ def _answer(channel: socket.socket, kind: bytes, number: int, text: str = "") ->
         channel.sendall(ANSWER.pack(kind, number, len(told)) + told)
 
 
-def serve(channel: socket.socket, writer: Writer) -> None:
+def serve(channel: socket.socket, writer: Writer, masker: Masker) -> None:
     """Commit what arrives until the exchange closes its end, however that came about."""
     _answer(channel, DURABLE, writer.last)
+    # Before the first commit needs it, while the exchange goes on with its start.
+    masker.prepare()
     blobs: list[tuple[int, bytes]] = []
     while (header := _received(channel, FRAME.size)) is not None:
         kind, size = FRAME.unpack(header)
@@ -95,7 +98,8 @@ def main() -> None:
         folder = Path(sys.argv[3])
         keys = LedgerKeys.load(folder, create=False)
         signer = HeadSigner(path, keys.head_seed, folder, in_background=True)
-        serve(channel, Writer(path, keys, Masker(), signer=signer))
+        masker = Masker(kept=KeptMasking(path, keys.mac_key))
+        serve(channel, Writer(path, keys, masker, signer=signer), masker)
     except LedgerCorrupt as exc:
         _answer(channel, CORRUPT, exc.number, exc.reason)
         os._exit(70)

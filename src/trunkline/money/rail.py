@@ -76,7 +76,6 @@ class Quote(Struct, frozen=True):
     job_hash: str
     rail: RailName
     due: Due
-    created_ms: int
     expires_ms: int
 
 

@@ -252,7 +252,7 @@ class OssaConnection:
                     raise ConnectionLost
                 payload = sealing.seal(message.payload, message.message_id, [self._keys.seals])
                 message = msgspec.structs.replace(message, payload=payload, sensitive=True)
-            data = messages.encode(signing.sign(message, self.own.signs))
+            data = signing.sign(message, self.own.signs)
         except Refused as refused:
             raise OssaError(refused.error_code, refused.text) from None
         if len(data) > MAX_MESSAGE_BYTES:

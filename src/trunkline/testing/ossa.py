@@ -127,7 +127,7 @@ class User(ABC):
         wire = self.wire
         if wire is not None:
             message = msgspec.structs.replace(message, timestamp=stamp(self.users.wall_ms))
-            data = messages.encode(signing.sign(message, self._key))
+            data = signing.sign(message, self._key)
             self.users.later(self.users.arrive, wire, data)
 
     def connect(self) -> None:

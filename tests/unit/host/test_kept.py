@@ -18,6 +18,8 @@ from trunkline.edges.piped import KeptRun, NoPrograms
 from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
 from trunkline.host.supervisor import Supervisor
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 20.0
 SECRET = "correct-horse-battery"
 

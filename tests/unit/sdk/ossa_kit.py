@@ -169,7 +169,7 @@ class ScriptedExchange:
     # -- saying --------------------------------------------------------------------------------------------------------
 
     def say(self, message: Message, *, key: signing.Key | None = None) -> None:
-        data = messages.encode(signing.sign(message, key or self.own.signs))
+        data = signing.sign(message, key or self.own.signs)
         self.sockets[-1].coming.put_nowait(data.decode())
 
     def send(self, kind: str, action: str, payload: Any = None, **fields: Any) -> Message:

@@ -42,7 +42,7 @@ def test_a_message_that_the_exchange_did_not_sign_or_that_is_for_another_reaches
 
             exchange.say(with_payload('"of another"'), key=keys_of(b"x" * 64).signs)
             coming.put_nowait(messages.encode(with_payload('"not signed"')).decode())
-            signed = messages.encode(signing.sign(with_payload('"signed"'), exchange.own.signs))
+            signed = signing.sign(with_payload('"signed"'), exchange.own.signs)
             coming.put_nowait(signed.replace(b'"signed"', b'"changed"').decode())
             other = messages.Identity("carol", "worker")
             exchange.say(msgspec.structs.replace(with_payload('"carols"'), recipients=(other,)))

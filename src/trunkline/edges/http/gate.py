@@ -27,7 +27,7 @@ from trunkline.edges.doors import Door, Route
 from trunkline.edges.exchange import Feed
 from trunkline.edges.hosts import is_our_host
 from trunkline.edges.listener import MAX_CONNECTIONS
-from trunkline.edges.request_scope import RESERVED, Serve
+from trunkline.edges.request_scope import RESERVED, Serve, address_of
 from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, SHARE, Share, Shares
 from trunkline.model import Principal, fault
 
@@ -105,8 +105,7 @@ class Gate:
         judged = self._judged(scope)
         if isinstance(judged, Refusal):
             if judged is UNAUTHORIZED:
-                client = scope["client"]
-                await self._throttle.refused(client[0] if client else "")
+                await self._throttle.refused(address_of(scope))
             await _answer(scope, send, judged)
             return
         app, who = judged

@@ -297,10 +297,12 @@ class Api:
         if reply.fault is not None:
             return refusal(reply.fault)
         shape: dict[str, object] = {
-            "approval_id": approval_id,
+            "approval_id": question.approval_id,
             "decision": body.decision,
             "subject": question.subject,
         }
+        if question.approval_id != approval_id:
+            shape["earlier_id"] = approval_id
         if question.call_id is not None:
             shape["call_id"] = question.call_id
         if question.waiting > 1:

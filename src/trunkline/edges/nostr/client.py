@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -83,12 +83,17 @@ class Client:
 
     # -- relays --------------------------------------------------------------------------------------------------------
 
-    def add(self, url: str, reached_at: Callable[[], str] | None = None) -> None:
-        """Keep up a connection to this relay from here on. ``reached_at`` is asked for each connection, where the relay
-        is to be reached at another address than the one it is known by.
+    def add(
+        self,
+        url: str,
+        reached: Callable[[], Awaitable[str]] | None = None,
+        on_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Keep up a connection to this relay from here on. ``reached`` is awaited for each connection, where the relay
+        is to be reached at another address than the one it is known by; ``on_up`` hears that it was told what we want.
         """
         if url not in self._relays:
-            relay = self._relays[url] = _Relay(self, url, self._sign, reached_at or (lambda: url))
+            relay = self._relays[url] = _Relay(self, url, self._sign, reached, on_up)
             for name, subscription in self._subscriptions.items():
                 relay.session.subscribe(name, subscription.filters, self._feed.now())
             relay.task = self._background.spawn(relay.run())
@@ -285,13 +290,21 @@ def _outside(event: Event, now: Now) -> str:
 class _Relay:
     """The connection to one relay, for as long as we want one."""
 
-    def __init__(self, client: Client, url: str, sign: Callable[[Draft], Event], reached_at: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        url: str,
+        sign: Callable[[Draft], Event],
+        reached: Callable[[], Awaitable[str]] | None,
+        on_up: Callable[[], None],
+    ) -> None:
         self.session = RelaySession(url, sign)
         self.is_up = asyncio.Event()
         self.task: asyncio.Task[None]
         self._client = client
         self._url = url
-        self._reached_at = reached_at
+        self._reached = reached
+        self._on_up = on_up
         self._has_output = asyncio.Event()
 
     def flush(self) -> None:
@@ -323,7 +336,7 @@ class _Relay:
 
     async def _talk(self) -> None:
         async with connect(
-            self._reached_at(),
+            self._url if self._reached is None else await self._reached(),
             max_size=MAX_FRAME_BYTES,
             max_queue=16,
             open_timeout=OPEN_S,
@@ -334,7 +347,6 @@ class _Relay:
             user_agent_header=None,
         ) as socket:
             self.session.connected(self._client.now())
-            self.is_up.set()
             self.flush()
             sender, listener = asyncio.ensure_future(self._send(socket)), asyncio.ensure_future(self._listen(socket))
             try:
@@ -370,6 +382,9 @@ class _Relay:
             self._client.heard(self._url, self.session.wake(self._client.now()))
             for frame in self.session.take_output():
                 await socket.send(frame, text=True)
+            if not self.is_up.is_set():
+                self.is_up.set()
+                self._on_up()
 
 
 def shown(url: str) -> str:

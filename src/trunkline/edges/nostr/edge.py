@@ -1,4 +1,10 @@
-"""OpenAgents over Nostr as an edge: an embedded relay, our client of it and of outside ones, and jobs for strangers."""
+"""OpenAgents over Nostr as an edge: an embedded relay, our client of it and of outside ones, and jobs for strangers.
+
+Owns which parts there are, in which order they start and stop, and which subscriptions we have at relays. Does not own
+jobs of strangers (``provider``), jobs for us (``jobs_agent``), payments (``money``) or connections (``client``).
+
+Invariant: deletions are asked for before requests, so that what was taken back while we were away is not taken on.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +32,12 @@ from trunkline.edges.nostr.session import Filter
 from trunkline.events import Noticed
 from trunkline.model import Now
 
-KEYS: Final = "keys"
 RELAY_FOLDER: Final = "relay"
 REQUESTS: Final = "requests"
 DELETIONS: Final = "deletions"
 WALLET: Final = "wallet"
 # Kinds of Nostr Wallet Connect (NIP-47), which a buyer's wallet speaks beside his jobs.
 WALLET_KINDS: Final = (nip47.INFO, nip47.REQUEST, nip47.RESPONSE)
-CONNECT_S: Final = 5.0
 # What is still to be told when the exchange stops is told for so long; the rest is on record.
 LAST_WORDS_S: Final = 2.0
 # How long after a start an agent that brings a tool of the offer may take until it is missed.
@@ -47,7 +51,7 @@ class NostrEdge(RunningEdge):
         self._given = given
         self._made_at = given.feed.now().mono
         self._settings = given.config.nostr
-        self.signer = own_signer(given.home / KEYS, given.entropy)
+        self.signer = own_signer(given.keys, given.entropy)
         self._background = Background(given.feed)
         self.client = Client(given.feed, self._background, self.signer)
         self.client.on_bad = self._bad
@@ -81,12 +85,12 @@ class NostrEdge(RunningEdge):
     # -- starting and stopping -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the relay, connect to all, and go on with what is on record."""
+        """Start the relay and go on with what is on record. No relay is waited for: what is said meanwhile is kept."""
         settings = self._settings
         if settings.relay:
             relay = self._relay = self._embedded()
             await relay.start()
-            self.client.add(relay.url, lambda: relay.inner)
+            self.client.add(relay.url, relay.reached, relay.let_in)
         for url in settings.relays:
             self.client.add(url)
         count_record(self._given.views, self.provider.tally)
@@ -97,8 +101,6 @@ class NostrEdge(RunningEdge):
         self.client.subscribe(WALLET, self.money.service.filters, self._wallet_asked)
         # Also that nothing is offered: relays may still have what was said before.
         self._announcer.start()
-        if self._relay is not None:
-            await self.client.wait_connected(self._relay.url, CONNECT_S)
         self.money.service.start(self._given.feed.now())
         await self.money.start()
         await self.jobs.start()
@@ -169,7 +171,8 @@ class NostrEdge(RunningEdge):
 
     def status(self) -> Mapping[str, object]:
         """Relays, jobs, who we are and what we offer."""
-        restarts = {} if self._relay is None else {"relay_restarts": self._relay.restarts}
+        relay = self._relay
+        embedded = {} if relay is None else {"relay": relay.state, "relay_restarts": relay.restarts}
         missing = self.offer.missing()
         offered = [name + (" (not here now)" if tool in missing else "") for name, tool in self.offer.tools.items()]
         return {
@@ -179,14 +182,16 @@ class NostrEdge(RunningEdge):
             **self.provider.status(),
             **self.jobs.status(),
             **self.money.status(),
-            **restarts,
+            **embedded,
         }
 
     def warnings(self) -> Sequence[str]:
-        """Tools of the offer that nobody has here, once those who bring them had the time to come."""
+        """A relay that does not start; tools of the offer that nobody has, once who brings them had time to come."""
+        problem = "" if self._relay is None else self._relay.problem
+        found = [f"[nostr] the embedded relay does not start: {problem}"] if problem else []
         if self._given.feed.now().mono - self._made_at < PATIENCE_S:
-            return []
-        return [f"[nostr] offer: nobody offers {tool_id} here now" for tool_id in self.offer.missing()]
+            return found
+        return [*found, *(f"[nostr] offer: nobody offers {tool_id} here now" for tool_id in self.offer.missing())]
 
 
 class WithoutRelays(RunningEdge):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -86,11 +87,9 @@ class Front:
         """Connections that are open."""
         return len(self._guests)
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; the port."""
-        self._server = await asyncio.start_server(self._connection, host, port, limit=MAX_HEAD_BYTES)
-        found: int = self._server.sockets[0].getsockname()[1]
-        return found
+    async def start(self, listener: socket.socket) -> None:
+        """Let in who connects there."""
+        self._server = await asyncio.start_server(self._connection, sock=listener, limit=MAX_HEAD_BYTES)
 
     def close(self) -> None:
         """Let nobody in any more."""

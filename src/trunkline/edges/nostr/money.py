@@ -27,7 +27,6 @@ from trunkline.edges.nostr.wallet_service import WalletService
 from trunkline.errors import ConfigError, SecretMissing
 from trunkline.secret_references import look_up
 
-KEYS: Final = "keys"
 WALLET_FILE: Final = "wallet.key"
 
 
@@ -43,7 +42,7 @@ class Money:
         relay: Callable[[], str],
     ) -> None:
         settings = given.config.nostr
-        secret = kept_secret(given.home / KEYS / WALLET_FILE, given.entropy)
+        secret = kept_secret(given.keys / WALLET_FILE, given.entropy)
         self._feed = given.feed
         self.payments = Payments(given.feed, given.views, secret)
         self.receipting = Receipting(given.feed, given.views, self.payments)

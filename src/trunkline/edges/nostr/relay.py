@@ -4,8 +4,9 @@ Owns that process: what the relay takes (kinds, sizes, pace), what it keeps and 
 process it crashed at exit, and its threads would share the exchange's memory with what strangers send. The exchange
 holds the other end of standard input, and starts it anew when it dies (``relay_process``).
 
-Its settings come as one JSON object by the command line; where it listens, or why it cannot, is one line of JSON on
-standard output. Invariant: it ends when standard input does, so it never outlives the exchange, however that ends.
+Its settings come as one JSON object by the command line, the socket of its clients as a descriptor; where the exchange
+itself reaches it, or why it cannot run, is one line of JSON on standard output. Clients are let in when a byte comes on
+standard input. Invariant: it ends when standard input does, so it never outlives the exchange, however that ends.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import asyncio
 import json
 import os
 import secrets
+import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -45,6 +48,9 @@ MAX_KEPT: Final = 100_000
 LASTING_S: Final = 2_592_000
 MAX_LASTING: Final = 10_000
 LOOK_S: Final = 600.0
+# How long clients wait for the exchange to listen, which takes a hundredth of that. One that cannot is no reason to
+# keep them out.
+LET_IN_S: Final = 5.0
 
 
 class Policy(nostr_sdk.WritePolicy):  # type: ignore[misc]
@@ -72,6 +78,8 @@ class Policy(nostr_sdk.WritePolicy):  # type: ignore[misc]
 
 async def serve(settings: Settings) -> None:
     """Listen, say where, and look after what is kept until the process ends."""
+    is_awaited = asyncio.Event()
+    threading.Thread(target=_hear, args=(asyncio.get_running_loop(), is_awaited), daemon=True).start()
     nostr_sdk.uniffi_set_event_loop(asyncio.get_running_loop())
     database = await nostr_sdk.NostrLmdb.open(settings.folder)
     policy = Policy(settings)
@@ -92,21 +100,30 @@ async def serve(settings: Settings) -> None:
         builder = builder.nip42(nostr_sdk.LocalRelayBuilderNip42(mode=mode))
     relay = builder.build()
     await relay.run()
-    inner = url = str(await relay.url()).rstrip("/")
+    inner = str(await relay.url()).rstrip("/")
+    _report({"inner": inner})
+    looking = asyncio.create_task(_look_after(database, settings))
     if not settings.auth:
-        front = Front(host_and_port(url.partition("//")[2]), settings.allowed_origins, CONNECTIONS - RESERVED)
-        try:
-            port = await front.start(settings.host, settings.port)
-        except OSError as error:
-            _report({"failed": str(error.strerror)})
-            return
-        url = f"ws://{f'[{settings.host}]' if ':' in settings.host else settings.host}:{port}"
-    _report({"url": url, "inner": inner})
+        await _let_in(inner, settings, is_awaited)
+    await looking
+
+
+async def _look_after(database: Any, settings: Settings) -> None:
+    """Remove what is old, now and then."""
     passing = [kind for kind in settings.kinds if kind not in settings.lasting]
     while True:
         await prune(database, passing, int(time.time()), KEPT_S, MAX_KEPT)
         await prune(database, list(settings.lasting), int(time.time()), LASTING_S, MAX_LASTING)
         await asyncio.sleep(LOOK_S)
+
+
+async def _let_in(inner: str, settings: Settings, is_awaited: asyncio.Event) -> None:
+    """Let clients in once the exchange listens: what nobody keeps (requests to a wallet) would be lost before."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LET_IN_S):
+            await is_awaited.wait()
+    front = Front(host_and_port(inner.partition("//")[2]), settings.allowed_origins, CONNECTIONS - RESERVED)
+    await front.start(socket.socket(fileno=settings.listener))
 
 
 def _hidden_address() -> str:
@@ -132,9 +149,10 @@ def _report(told: dict[str, object]) -> None:
     sys.stdout.flush()
 
 
-def _end_with_the_exchange() -> None:
+def _hear(loop: asyncio.AbstractEventLoop, is_awaited: asyncio.Event) -> None:
+    """Any byte of the exchange says that it listens by now; with the last one this process ends."""
     while os.read(0, 4096):
-        pass
+        loop.call_soon_threadsafe(is_awaited.set)
     # Not sys.exit: threads of the SDK would be torn down under its feet.
     os._exit(0)
 
@@ -142,7 +160,6 @@ def _end_with_the_exchange() -> None:
 def main() -> None:
     """Run until standard input ends."""
     settings = msgspec.json.decode(sys.argv[1], type=Settings)
-    threading.Thread(target=_end_with_the_exchange, daemon=True).start()
     try:
         asyncio.run(serve(settings))
     except nostr_sdk.NostrSdkError as error:

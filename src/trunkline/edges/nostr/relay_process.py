@@ -1,7 +1,9 @@
 """The embedded relay as the exchange sees it: a child process that is started, watched and started anew.
 
-Owns the process and its address, which stays the same when it is started again, because clients know it by it. Does
-not own what the relay does (``relay``), nor what we say to it (``client``).
+Owns the process and the socket that clients connect to. That socket is made here and handed to the process, so the
+address is ours from the start on and stays ours: whoever connects while the relay starts, or is started again, waits
+until it is there, and finds it after the exchange's own client (``let_in``). Does not own what the relay does
+(``relay``), nor what we say to it (``client``).
 
 Invariant: after ``stop``, and after the exchange was killed, no such process is left: it ends with its standard input.
 """
@@ -9,7 +11,6 @@ Invariant: after ``stop``, and after the exchange was killed, no such process is
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import socket
@@ -22,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trunkline import children
-from trunkline.addresses import host_and_port
+from trunkline.addresses import host_and_port, shown
 from trunkline.edges.background import Background
 from trunkline.edges.listener import Address
 from trunkline.edges.nostr.relay_settings import Settings
@@ -35,6 +36,8 @@ FIRST_WAIT_S: Final = 0.2
 MAX_WAIT_S: Final = 30.0
 # One that lived for so long was well: the next wait is short again.
 WELL_S: Final = 60.0
+# Clients that wait while it starts.
+BACKLOG: Final = 128
 
 
 class RelayFailed(Exception):
@@ -48,11 +51,15 @@ class RelayProcess:
         self._settings = settings
         self._address = address
         self._background = background
+        self._listener: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self.url = ""
+        self._keeper: asyncio.Task[None] | None = None
+        self._is_up = asyncio.Event()
         # Where the exchange itself reaches it: another one after each start, and told to nobody else.
-        self.inner = ""
+        self._inner = ""
+        # Why it did not start, the last time that it was tried.
+        self._problem = ""
+        self.url = ""
         self.restarts = 0
         Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -61,30 +68,82 @@ class RelayProcess:
         """The process, while there is one."""
         return None if self._process is None else self._process.pid
 
+    @property
+    def state(self) -> str:
+        """How it is, for ``trunkline status``."""
+        if self._is_up.is_set():
+            return "running"
+        return f"does not start: {self._problem}" if self._problem else "starting"
+
+    @property
+    def problem(self) -> str:
+        """Why it does not start; empty if that is not known to be so."""
+        return self._problem
+
     async def start(self) -> None:
-        """Start it, and wait until it listens. ``ConfigError`` or ``EdgeOff`` if its address is taken."""
-        try:
-            _try_bind(self._settings.host, self._settings.port)
-            self.url = await self._launch()
-        except OSError as error:
-            raise self._address.taken(error) from None
-        except RelayFailed:
-            raise self._address.taken(OSError(errno.EADDRNOTAVAIL, "")) from None
-        _, port = host_and_port(self.url.partition("//")[2])
-        self._settings = replace(self._settings, port=port)
-        self._watcher = self._background.spawn(self._watch())
+        """Take its address and start it, without waiting for it. ``ConfigError`` or ``EdgeOff`` if that is taken."""
+        if not self._settings.auth:
+            try:
+                self._listener = _listening(self._settings.host, self._settings.port)
+            except OSError as error:
+                raise self._address.taken(error) from None
+            self.url = f"ws://{shown(*self._listener.getsockname()[:2])}"
+        self._keeper = self._background.spawn(self._keep())
+        if self._settings.auth:
+            # It takes its address itself.
+            await self.reached()
+
+    async def reached(self) -> str:
+        """Where the exchange itself reaches it, once it is there."""
+        await self._is_up.wait()
+        return self._inner
+
+    def let_in(self) -> None:
+        """The exchange listens to it by now: everybody else may come in, and nothing that they say is missed."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(b"\n")
 
     async def stop(self) -> None:
         """End it."""
-        if self._watcher is not None:
-            self._watcher.cancel()
+        if self._keeper is not None:
+            self._keeper.cancel()
         await self._end()
+        if self._listener is not None:
+            self._listener.close()
 
-    async def _launch(self) -> str:
+    async def _keep(self) -> None:
+        """Start it, and start it again whenever it ends."""
+        wait_s = FIRST_WAIT_S
+        clock = asyncio.get_running_loop().time
+        has_run = False
+        while True:
+            try:
+                process = await self._launch()
+            except (RelayFailed, OSError) as error:
+                self._problem = str(error)
+                log.warning("nostr: the embedded relay did not start: %s", error)
+            else:
+                self._problem = ""
+                self.restarts += has_run
+                has_run = True
+                began = clock()
+                self._is_up.set()
+                code = await process.wait()
+                self._is_up.clear()
+                if clock() - began > WELL_S:
+                    wait_s = FIRST_WAIT_S
+                log.warning("nostr: the embedded relay ended (%s); starting it again", code)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, MAX_WAIT_S)
+
+    async def _launch(self) -> asyncio.subprocess.Process:
+        handed = [] if self._listener is None else [self._listener.fileno()]
+        settings = replace(self._settings, listener=handed[0] if handed else -1)
         process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "trunkline.edges.nostr.relay", msgspec.json.encode(self._settings).decode(),
+            sys.executable, "-P", "-m", "trunkline.edges.nostr.relay", msgspec.json.encode(settings).decode(),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, cwd="/",
             env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "MALLOC_ARENA_MAX": "2"},
+            pass_fds=handed,
             # A Ctrl-C at the terminal is for the exchange, which ends this one when nobody needs it any more.
             start_new_session=True,
         )  # fmt: skip
@@ -94,29 +153,15 @@ class RelayProcess:
             async with asyncio.timeout(START_S):
                 line = await process.stdout.readline()
         told = msgspec.json.decode(line or b'{"failed":"it said nothing"}', type=dict[str, str])
-        if "url" not in told:
+        if "inner" not in told:
             await self._end()
             raise RelayFailed(told["failed"])
-        self.inner = told["inner"]
-        return told["url"]
-
-    async def _watch(self) -> None:
-        wait_s = FIRST_WAIT_S
-        while self._process is not None:
-            began = asyncio.get_running_loop().time()
-            code = await self._process.wait()
-            if asyncio.get_running_loop().time() - began > WELL_S:
-                wait_s = FIRST_WAIT_S
-            log.warning("nostr: the embedded relay ended (%s); starting it again", code)
-            while True:
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, MAX_WAIT_S)
-                try:
-                    await self._launch()
-                    break
-                except (RelayFailed, OSError) as error:
-                    log.warning("nostr: the embedded relay did not start: %s", error)
-            self.restarts += 1
+        self._inner = told["inner"]
+        if settings.auth:
+            # It is to be found there again when it is started anew.
+            self.url = self._inner
+            self._settings = replace(self._settings, port=host_and_port(self.url.partition("//")[2])[1])
+        return process
 
     async def _end(self) -> None:
         process, self._process = self._process, None
@@ -124,9 +169,14 @@ class RelayProcess:
             await children.end(process, STOP_S)
 
 
-def _try_bind(host: str, port: int) -> None:
-    """``OSError`` if somebody else listens there: the relay itself only says that it did not work."""
+def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        trial.bind((host, port))
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.listen(BACKLOG)
+    except OSError:
+        found.close()
+        raise
+    return found

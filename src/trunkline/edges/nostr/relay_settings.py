@@ -24,3 +24,5 @@ class Settings(Struct, frozen=True):
     auth: bool = False
     # Of pages in a browser that may connect; programs have none.
     allowed_origins: tuple[str, ...] = ()
+    # The descriptor of the socket that clients connect to; -1 with ``auth``: it takes ``host`` and ``port`` itself.
+    listener: int = -1

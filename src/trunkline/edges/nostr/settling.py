@@ -39,7 +39,6 @@ class Settling:
         self._views = views
         self._payments = payments
         self._receipting = receipting
-        self.receipts = 0
 
     def end(self, payments: EndPayments) -> None:
         """Release or refund all that is held for an order; of what was paid at once only receipts are left to make."""
@@ -61,7 +60,7 @@ class Settling:
 
     def _release(self, held: Held) -> None:
         preimage = self._payments.release(held.payment_hash, self._feed.now())
-        self._receipting.issue(held, preimage, held.order, self._issued, rule_of=held.call_id)
+        self._receipting.issue(held, preimage, held.order, _issued, rule_of=held.call_id)
 
     def _receipt_prepaid(self, payment: Prepaid, now: Now) -> None:
         held = Held(
@@ -81,10 +80,7 @@ class Settling:
             order=payment.order,
         )
         issue = self._receipting.issue
-        issue(held, payment.preimage, payment.order, self._issued, rule_of=payment.call_id, prepaid=True)
-
-    def _issued(self, _issued: Issued) -> None:
-        self.receipts += 1
+        issue(held, payment.preimage, payment.order, _issued, rule_of=payment.call_id, prepaid=True)
 
     def paid_before(self, provider: str) -> Paid:
         """What a provider, an npub, was paid by this exchange before."""
@@ -104,7 +100,7 @@ class Settling:
             if held.judge == "buyer":
                 over = self._payments.wallet.over.get(held.payment_hash)
                 preimage = self._payments.preimage(held.quote_id).hex() if over is None else over.preimage
-                self._receipting.issue(held, preimage, held.order, self._issued, rule_of=held.call_id)
+                self._receipting.issue(held, preimage, held.order, _issued, rule_of=held.call_id)
 
     def _end_by_record(self, held: Held, now: Now) -> None:
         """What the outcome on record says. A job without one is delivered again, and goes on."""
@@ -115,6 +111,10 @@ class Settling:
             self._release(held)
         else:
             self._payments.refund(held.payment_hash, "the job has no result that counts", now)
+
+
+def _issued(_issued: Issued) -> None:
+    """It is on record, and nobody is told: a provider has his money."""
 
 
 def _to_be_paid(output: msgspec.Raw | None) -> list[str]:

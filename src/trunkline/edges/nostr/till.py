@@ -102,7 +102,7 @@ class Till:
         except Refused as error:
             raise NoRoom(str(error)) from None
         due = Due(priced.msats, self._npub, ASSET, invoiced.text, priced.job_hash)
-        quote = Quote(quote_id, key, priced.job_hash, "lightning", due, now.ms, now.ms + expiry_s * 1000)
+        quote = Quote(quote_id, key, priced.job_hash, "lightning", due, now.ms + expiry_s * 1000)
         quoted = self.quotes.add(request.buyer, request.id, quote)
         self._offers[invoiced.payment_hash] = _Offer(quoted, invoiced, priced.schema_id)
         if self._timer is None:

@@ -348,7 +348,7 @@ class Asker:
             return self._command_ended(asking, effect.call_id, made, now)
         code = None if made is None or made.error is None else made.error.code
         is_remembered = effect.refused and code is not None and code not in translate.RETRYABLE
-        return self._end(asking, made, now, is_remembered=is_remembered)
+        return self._end(asking, made, now, is_remembered=is_remembered, is_stored=effect.after > 0)
 
     def _outcome(
         self,
@@ -394,8 +394,15 @@ class Asker:
         return tool is not None and not tool.side_effects
 
     def _end(
-        self, asking: OssaAsking, message: Message | None, now: Now, *, is_remembered: bool = False
+        self,
+        asking: OssaAsking,
+        message: Message | None,
+        now: Now,
+        *,
+        is_remembered: bool = False,
+        is_stored: bool = False,
     ) -> list[Event]:
+        """``is_stored``: what is told waited for the disk already, and need not wait for what came after it."""
         del self._open[asking.ref]
         self._open_bytes -= asking.size
         if is_remembered and message is not None:
@@ -403,8 +410,8 @@ class Asker:
             if len(self._remembered) > MAX_REMEMBERED:
                 del self._remembered[next(iter(self._remembered))]
         if asking.tickets:
-            is_final = message is not None and asking.message.level > 0
-            self.output.append(Saying(message, tuple(asking.tickets), asking.is_sealed, is_final))
+            after_disk = message is not None and asking.message.level > 0 and not is_stored
+            self.output.append(Saying(message, tuple(asking.tickets), asking.is_sealed, after_disk))
         correlation = asking.message.correlation_id
         waiting = None if correlation is None else self._by_correlation.get(correlation)
         if waiting is None or correlation is None or waiting[0] is not asking:

@@ -14,18 +14,20 @@ import functools
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from joserfc.jwk import OKPKey
 from msgspec import Raw, Struct
 
 from trunkline import key_files
 from trunkline.edges.edge import KeyPair, KeyTerms, TokenKind
 from trunkline.edges.ossa import signing
 from trunkline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from joserfc.jwk import OKPKey
 
 SEED_BYTES: Final = 32
 OWN_FILE: Final = "ossa.key"
@@ -39,6 +41,20 @@ def sealing_jwk(private: X25519PrivateKey) -> dict[str, str]:
     return {**jwk, "kid": signing.thumbprint(jwk)}
 
 
+class SealingKey:
+    """A key to seal or open with. joserfc is imported when somebody does: it takes 70 ms, and few messages need it."""
+
+    def __init__(self, jwk: dict[str, str]) -> None:
+        self._jwk = jwk
+
+    @functools.cached_property
+    def key(self) -> OKPKey:
+        """The key as joserfc has it."""
+        from joserfc.jwk import OKPKey
+
+        return OKPKey.import_key({**self._jwk})
+
+
 # --- keys of agents ---------------------------------------------------------------------------------------------------
 
 
@@ -46,12 +62,17 @@ class AgentKeys(Struct, frozen=True):
     """What we know of an agent's credential, as objects to work with (``TokenView.public``)."""
 
     kid: str
-    # Its signatures are checked with the first, what is for it is sealed with the second.
+    # Its signatures are checked with the first, what is for it is sealed with the second (``seals``).
     checks: Ed25519PublicKey
-    seals: OKPKey
+    sealing: SealingKey
     # Where it takes messages, and whose public key answers there; empty if the operator did not say.
     url: str = ""
     pin: str = ""
+
+    @property
+    def seals(self) -> OKPKey:
+        """What is for the agent is sealed with this."""
+        return self.sealing.key
 
 
 class _Public(Struct, frozen=True, omit_defaults=True):
@@ -75,8 +96,8 @@ def agent_keys(public: Raw) -> AgentKeys:
 @functools.lru_cache(maxsize=READ_KEYS)
 def _agent_keys(public: bytes) -> AgentKeys:
     found = _public.decode(public)
-    seals = OKPKey.import_key({**found.enc_jwk})
-    return AgentKeys(found.kid, signing.read_public(found.jwk), seals, found.url, found.pin)
+    sealing = SealingKey(found.enc_jwk)
+    return AgentKeys(found.kid, signing.read_public(found.jwk), sealing, found.url, found.pin)
 
 
 def new_pair(terms: KeyTerms) -> KeyPair:
@@ -113,9 +134,15 @@ class OwnKeys(Struct, frozen=True):
     """The exchange's two pairs."""
 
     signs: signing.Key
-    opens: OKPKey
+    # What is for us is opened with it (``opens``).
+    opening: SealingKey
     # Both public halves, as ``GET /ossa/v1/keys`` shows them.
     jwks: Raw
+
+    @property
+    def opens(self) -> OKPKey:
+        """What is for us is opened with this."""
+        return self.opening.key
 
 
 def own_keys(folder: Path, entropy: Callable[[int], bytes] = secrets.token_bytes) -> OwnKeys:
@@ -132,7 +159,7 @@ def keys_of(seeds: bytes) -> OwnKeys:
     signs = signing.key_of(seeds[:SEED_BYTES])
     seal_seed = seeds[SEED_BYTES:]
     enc_jwk = sealing_jwk(X25519PrivateKey.from_private_bytes(seal_seed))
-    opens = OKPKey.import_key({**enc_jwk, "d": signing.encoded(seal_seed)})
+    opens = SealingKey({**enc_jwk, "d": signing.encoded(seal_seed)})
     keys = [
         {**signing.public_jwk(signs.public), "kid": signs.kid, "use": "sig", "alg": "EdDSA"},
         {**enc_jwk, "use": "enc"},

@@ -291,7 +291,7 @@ class OssaPeers:
         if seals is not None:
             payload = sealing.seal(message.payload, message.message_id, [seals.seals])
             message = msgspec.structs.replace(message, payload=payload, sensitive=True)
-        data = messages.encode(signing.sign(message, self.own.signs))
+        data = signing.sign(message, self.own.signs)
         if len(data) > MAX_MESSAGE_BYTES:
             raise Refused(INSUFFICIENT, f"larger than {MAX_MESSAGE_BYTES} bytes")
         return data

@@ -11,28 +11,32 @@ nothing of why.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
-from joserfc import jwe
-from joserfc.errors import JoseError
-from joserfc.jwk import OKPKey
 from msgspec import Raw
 
 from trunkline import strictjson
 from trunkline.edges.ossa.messages import BAD_REQUEST, MAX_DEPTH, MAX_RECIPIENTS, Message, Refused
 
 if TYPE_CHECKING:
-    from joserfc.jwe import GeneralJSONSerialization
+    from joserfc.jwe import GeneralJSONSerialization, JWERegistry
+    from joserfc.jwk import OKPKey
 
 MEMBER: Final = "$encrypted"
 WRAPPED: Final = "ECDH-ES+A256KW"
 CONTENT: Final = "A256GCM"
-_registry: Final = jwe.JWERegistry(
-    algorithms=[WRAPPED, CONTENT], strict_check_header=False, verify_all_recipients=False
-)
 _MAYBE_SEALED: Final = b'"$encrypted"'
+
+
+@functools.cache
+def _registry() -> JWERegistry:
+    # joserfc is imported with the first message that is encrypted (``keys.SealingKey``).
+    from joserfc.jwe import JWERegistry
+
+    return JWERegistry(algorithms=[WRAPPED, CONTENT], strict_check_header=False, verify_all_recipients=False)
 
 
 def is_sealed(payload: Raw) -> bool:
@@ -52,13 +56,15 @@ def _sealed(payload: Raw) -> str | dict[str, Any] | None:
 
 def seal(payload: Raw, message_id: str, keys: Sequence[OKPKey]) -> Raw:
     """The payload, to be opened by whoever has one of these X25519 keys."""
+    from joserfc import jwe
+
     if len(keys) == 1:
         protected = {"alg": WRAPPED, "enc": CONTENT, "kid": keys[0].kid, "messageId": message_id}
-        return _member(jwe.encrypt_compact(protected, bytes(payload), keys[0], registry=_registry))
+        return _member(jwe.encrypt_compact(protected, bytes(payload), keys[0], registry=_registry()))
     sealed = jwe.GeneralJSONEncryption({"enc": CONTENT, "messageId": message_id}, bytes(payload))
     for key in keys:
         sealed.add_recipient({"alg": WRAPPED, "kid": key.kid}, key)
-    return _member(jwe.encrypt_json(sealed, None, registry=_registry))
+    return _member(jwe.encrypt_json(sealed, None, registry=_registry()))
 
 
 def _member(sealed: object) -> Raw:
@@ -70,14 +76,17 @@ def open_sealed(message: Message, key: OKPKey) -> Raw:
     sealed = _sealed(message.payload)
     if sealed is None:
         raise Refused(BAD_REQUEST, "body.payload: not encrypted")
+    from joserfc import jwe
+    from joserfc.errors import JoseError
+
     try:
         if isinstance(sealed, str):
-            opened = jwe.decrypt_compact(sealed, key, registry=_registry)
+            opened = jwe.decrypt_compact(sealed, key, registry=_registry())
             header, plain = opened.headers(), opened.plaintext
         else:
             if len(sealed["recipients"]) > MAX_RECIPIENTS:
                 raise ValueError("too many recipients")
-            found = jwe.decrypt_json(cast("GeneralJSONSerialization", sealed), lambda _: key, registry=_registry)
+            found = jwe.decrypt_json(cast("GeneralJSONSerialization", sealed), lambda _: key, registry=_registry())
             header, plain = found.protected, found.plaintext
         if header.get("messageId") != message.message_id or plain is None:
             raise ValueError("of another message")

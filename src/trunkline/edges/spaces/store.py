@@ -1,6 +1,7 @@
-"""Spaces on disk: ``<home>/spaces/<name>/`` with ``space.toml`` (preset, overrides) and ``files/`` (the root), unless
-the file names a folder of the operator's (``at``) that is the root instead; ``placing/`` has the notes of files on
-their way.
+"""Spaces on disk: what ``<home>/spaces/<name>/`` holds, and how one is made and removed.
+
+``space.toml`` has the preset and overrides; ``files/`` is the root, unless that file names a folder of the operator's
+(``at``) that is the root instead; ``placing/`` has the notes of files on their way.
 
 Owns these folders: reading them at the start, making one, removing one. Does not own what spaces do
 (``agent``). The files belong to a user of the space's own if the exchange runs as root (``workspace.folder``).

@@ -94,10 +94,13 @@ class Programs:
 
     def __init__(self) -> None:
         self.kept: dict[str, tuple[AgentProcess, KeptOwner]] = {}
+        # Why one of them cannot start.
+        self.problems: dict[str, str] = {}
 
-    def keep(self, program: AgentProcess, owner: KeptOwner, *, edge: str, table: str) -> None:
+    def keep(self, program: AgentProcess, owner: KeptOwner, *, edge: str, table: str) -> str:
         assert (edge, table) == ("mcp", "[[mcp]]")
         self.kept[program.id] = program, owner
+        return self.problems.get(program.id, "")
 
     def release(self, agent_id: str) -> None:
         del self.kept[agent_id]

@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from msgspec import Raw
 
+from tests.unit.edges.mounts.http_server import HttpServer, answered
 from tests.unit.edges.mounts.kit import ECHO
 from trunkline.config import Config, McpServer, McpSignIn
 from trunkline.edges.client import Answer, request
@@ -48,47 +49,25 @@ class Asked:
 Said = tuple[int, object, dict[str, str]]
 
 
-class Site:
+class Site(HttpServer):
     """Answers by method and path; what is not there is 404."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.on: dict[tuple[str, str], Callable[[Asked], Said]] = {}
         self.got: list[Asked] = []
         self.refusals: list[str] = []
-        self._talks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server
         self.origin = ""
 
     async def start(self, host: str) -> None:
-        self._server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
-        self.origin = f"http://{host}:{self._server.sockets[0].getsockname()[1]}"
+        await self.listen()
+        self.origin = f"http://{host}:{self.port}"
 
-    async def stop(self) -> None:
-        self._server.close()
-        for talk in self._talks:
-            talk.cancel()
-        await asyncio.gather(*self._talks, return_exceptions=True)
-
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._talks.add(task)
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-                headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
-                method, target, _ = head[0].split()
-                asked = Asked(method, target, headers, body)
-                self.got.append(asked)
-                status, shape, more = self.on.get((method, asked.path), lambda _: (404, None, {}))(asked)
-                data = b"" if shape is None else json.dumps(shape).encode()
-                lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(data)}", "Content-Type: application/json"]
-                lines += [f"{name}: {value}" for name, value in more.items()]
-                writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        writer.transport.abort()
+    def respond(self, method: str, target: str, headers: dict[str, str], body: bytes) -> bytes:
+        asked = Asked(method, target, headers, body)
+        self.got.append(asked)
+        status, shape, more = self.on.get((method, asked.path), lambda _: (404, None, {}))(asked)
+        return answered(status, b"" if shape is None else json.dumps(shape).encode(), "application/json", **more)
 
     def refuse(self, why: str, status: int = 400) -> Said:
         self.refusals.append(why)

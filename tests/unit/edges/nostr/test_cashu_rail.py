@@ -56,7 +56,7 @@ async def quoted(payee: Side, msats: int = 12_001) -> Quote:
     due = await payee.rail.quote(msats, payee.rail.npub, JOB_HASH, NOW * 1000)
     event = signed_event(await payee.rail.asking_tags(due))
     due = await payee.rail.evidence(due, event)
-    return Quote("q1", "k1", JOB_HASH, "cashu", due, NOW * 1000, NOW * 1000)
+    return Quote("q1", "k1", JOB_HASH, "cashu", due, NOW * 1000)
 
 
 def refused(error: pytest.ExceptionInfo[ProofRefused]) -> str:

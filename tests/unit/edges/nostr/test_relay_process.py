@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from trunkline.edges.nostr.relay_process import RelayProcess
 from trunkline.edges.nostr.session import Filter
 from trunkline.errors import ConfigError
 from trunkline.model import Now
+
+pytestmark = pytest.mark.slow
 
 SIGNER = Signer(bytes(31) + b"\x01")
 WAIT_S = 20
@@ -51,6 +53,8 @@ async def running(folder: Path, port: int = 0, **changes: Any) -> AsyncIterator[
     relay = RelayProcess(settings, Address("127.0.0.1", port, "nostr", "relay"), background)
     try:
         await relay.start()
+        await asyncio.wait_for(relay.reached(), WAIT_S)
+        relay.let_in()
         yield relay
     finally:
         await relay.stop()
@@ -113,6 +117,51 @@ async def test_it_is_started_again_at_the_same_address_with_what_it_had(tmp_path
             await say(connection, "REQ", "a", {"kinds": [5050]})
             words = json.loads(await asyncio.wait_for(connection.recv(), WAIT_S))
             assert words[2]["content"] == "kept"
+
+
+async def test_nobody_waits_for_its_start_and_who_connects_meanwhile_is_let_in_after_the_exchange(
+    tmp_path: Path,
+) -> None:
+    settings = Settings("127.0.0.1", 0, str(tmp_path), (5050,), (), 1000)
+    background = Background(Exchange())  # type: ignore[arg-type]
+    relay = RelayProcess(settings, Address("127.0.0.1", 0, "nostr", "relay"), background)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(background.stop)
+        stack.push_async_callback(relay.stop)
+        await relay.start()
+        assert relay.state == "starting"
+        stranger = asyncio.create_task(stack.enter_async_context(connect(relay.url, open_timeout=WAIT_S)))
+        inner = await asyncio.wait_for(relay.reached(), WAIT_S)
+        assert relay.state == "running"
+        own = await stack.enter_async_context(connect(inner))
+        await say(own, "REQ", "a", {"kinds": [5050]})
+        assert json.loads(await asyncio.wait_for(own.recv(), WAIT_S))[0] == "EOSE"
+        # It answers us, and the stranger, who was here before, still waits.
+        assert not stranger.done()
+        relay.let_in()
+        connection = await asyncio.wait_for(stranger, WAIT_S)
+        await publish(connection, draft(content="said at once"))
+        assert json.loads(await asyncio.wait_for(own.recv(), WAIT_S))[2]["content"] == "said at once"
+
+
+async def test_it_says_why_it_does_not_start_and_is_tried_again(tmp_path: Path) -> None:
+    data = tmp_path / "data.mdb"
+    data.mkdir()
+    settings = Settings("127.0.0.1", 0, str(tmp_path), (5050,), (), 1000)
+    background = Background(Exchange())  # type: ignore[arg-type]
+    relay = RelayProcess(settings, Address("127.0.0.1", 0, "nostr", "relay"), background)
+    try:
+        await relay.start()
+        async with asyncio.timeout(WAIT_S):
+            while not relay.problem:  # noqa: ASYNC110  (another process is waited for)
+                await asyncio.sleep(0.05)
+        assert relay.state == f"does not start: {relay.problem}"
+        data.rmdir()
+        await asyncio.wait_for(relay.reached(), WAIT_S)
+        assert (relay.state, relay.problem, relay.restarts) == ("running", "", 0)
+    finally:
+        await relay.stop()
+        await background.stop()
 
 
 async def test_it_is_gone_after_a_stop(tmp_path: Path) -> None:

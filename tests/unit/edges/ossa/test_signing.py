@@ -18,8 +18,8 @@ OTHER = signing.key_of(b"o" * 32)
 
 
 def signed(data: bytes | None = None) -> dict[str, Any]:
-    message = signing.sign(messages.read(json.dumps(REQUEST).encode() if data is None else data), KEY)
-    made: dict[str, Any] = json.loads(messages.encode(message))
+    data = json.dumps(REQUEST).encode() if data is None else data
+    made: dict[str, Any] = json.loads(signing.sign(messages.read(data), KEY))
     return made
 
 

@@ -29,7 +29,7 @@ async def test_what_was_asked_for_and_paid_is_proven() -> None:
 
 
 async def test_nothing_on_the_chain_can_be_held_or_given_back() -> None:
-    quote = Quote("q", "k", JOB_HASH, "onchain", onchain_paid().due, 0, 0)
+    quote = Quote("q", "k", JOB_HASH, "onchain", onchain_paid().due, 0)
     hold = Hold("q", "onchain", 13_000, "")
     assert not RAIL.can_hold
     for asked in (RAIL.hold(quote, NPUB), RAIL.release(hold), RAIL.refund(hold)):
