@@ -166,7 +166,7 @@ async def test_one_that_cannot_start_is_said_to_when_it_is_kept_and_by_each_relo
 ) -> None:
     await keeping.start()
     script = tmp_path / "server.sh"
-    program = AgentProcess(id="mcp.x", command=("sh", str(script)), cwd=str(tmp_path), isolation="none")
+    program = AgentProgram(id="mcp.x", command=("sh", str(script)), cwd=str(tmp_path), isolation="none")
     problem = f"its script {script} does not exist"
     owner = Owner()
     assert keeping.supervisor.keep(program, owner, edge="mcp", table="[[mcp]]") == problem
