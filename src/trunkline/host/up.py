@@ -55,6 +55,7 @@ from trunkline.ledger.masking import Masker
 from trunkline.ledger.search_process import SearchProcess
 from trunkline.ledger.verify import verify
 from trunkline.model import ProcessIdentity, Status, uuid_4
+from trunkline.rule_remarks import never_reached
 from trunkline.tracing import refuse_tracing
 
 if TYPE_CHECKING:
@@ -209,6 +210,7 @@ class Exchange:
             start_piped=self._supervisor.piped.start,
             programs=self._supervisor,
             agent_warnings=self._supervisor.warnings,
+            awaited=self._agent_ids,
             anchoring=self._anchoring,
             verifying=self._verifying,
             searcher=self._search,
@@ -312,9 +314,13 @@ class Exchange:
         self._warn()
         return done
 
+    def _agent_ids(self) -> list[str]:
+        return self._config.agent_ids()
+
     def _warn(self) -> None:
         """Say what of the configuration has no effect here."""
-        for warning in (*self._edges.warnings(), *self._supervisor.warnings()):
+        unreached = never_reached(self._config.policy().rules)
+        for warning in (*self._edges.warnings(), *self._supervisor.warnings(), *unreached):
             log.warning("%s", warning)
 
     def _on_defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
