@@ -191,8 +191,12 @@ FAULTS: Final[dict[str, FaultRow]] = {
     "tool.timeout": FaultRow(200, False, 1, "the tool did not answer in time"),
     "tool.canceled": FaultRow(200, False, 3, "the call was canceled"),
     "agent.lost": FaultRow(200, False, 3, "the agent was lost after the call was sent; whether it ran is not known"),
-    "policy.denied": FaultRow(403, False, 2, "policy does not allow this call; `trunkline policy check` says why"),
-    "policy.directive_required": FaultRow(403, False, 2, "needs a directive; `trunkline directive new` states one"),
+    "policy.denied": FaultRow(
+        403, False, 2, "policy does not allow this call; `trunkline policy check CALLER TOOL` says why"
+    ),
+    "policy.directive_required": FaultRow(
+        403, False, 2, "needs a directive; `trunkline directive new TOOL --reason WHY` states one"
+    ),
     "approval.expired": FaultRow(403, False, 2, "nobody answered the question in time"),
     "chain.refused": FaultRow(403, False, 2, "the chain of calls is too deep or runs in a circle"),
     "idempotency.conflict": FaultRow(409, False, 2, "this key was used before with another tool or input"),
@@ -556,6 +560,8 @@ class AgentView(Struct, frozen=True, omit_defaults=True):
     # What keeps a launched agent from everything else: "sandbox (bubblewrap)", "user", "none", "none: why".
     isolation: str = ""
     note: str = ""
+    # Whether a person may start, stop and restart it.
+    steerable: bool = False
 
 
 class Question(Struct, frozen=True, omit_defaults=True):

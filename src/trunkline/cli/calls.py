@@ -9,6 +9,8 @@ Owns the table, and the search for refusals. Does not own calls, which the excha
 from __future__ import annotations
 
 import itertools
+import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 _PAGE = 500
 # Entries looked through at once for refused calls.
 _PIECE = 10_000
+# Rules of policy; all others are those of the agent behind a tool, about its inputs.
+_OF_POLICY = re.compile(r"rule-[0-9]+|builtin-.*|default|permissions|token")
 _REFUSED = b'{"kind":"call.refused"'
 
 
@@ -151,7 +155,16 @@ def _show_refused(settings: CommandSettings, last: int, correlation: str | None,
 def _why_refused(refusal: dict[str, Any]) -> str:
     """What its code means, which rule decided, and through whom it was asked; its words are not on record."""
     row = FAULTS.get(refusal["code"])
-    parts = [row.text if row is not None else "", f"rule {refusal['rule']}" if refusal.get("rule") else ""]
+    text = row.text if row is not None else ""
+    tool_id = shlex.quote(refusal["tool_id"])
+    if refusal["code"] == "policy.denied":
+        # Who judges each input has an answer to an input only.
+        given = "" if _OF_POLICY.fullmatch(refusal.get("rule", "")) else " JSON"
+        asked = typed(f"policy check {shlex.quote(refusal['caller'])} {tool_id}{given}")
+        text = f"denied; {asked} says why" + (", with the JSON of the call" if given else "")
+    elif refusal["code"] == "policy.directive_required":
+        text = f"needs a directive; {typed(f'directive new {tool_id} --reason WHY')} states one"
+    parts = [text, f"rule {refusal['rule']}" if refusal.get("rule") else ""]
     if refusal.get("chain"):
         parts.append(f"asked through {' → '.join(refusal['chain'])}")
     return "; ".join(filter(None, parts))

@@ -94,6 +94,10 @@ class McpClient(NamedTuple):
             changed = json_text.without_member(text, (self.key, ENTRY))
         return self._checked(text, changed)
 
+    def written(self, entry: Mapping[str, object]) -> str:
+        """Our entry alone, as it stands in its file."""
+        return _table_text(f"{self.key}.{ENTRY}", entry) if self.form == "toml" else json.dumps(entry, indent=2)
+
     def _checked(self, before: str, after: str) -> str:
         """Nothing else may have changed."""
         if self._others(before) != self._others(after):
@@ -174,9 +178,15 @@ def _toml(text: str) -> dict[str, Any]:
         raise NotJson(str(error)) from None
 
 
+def _table_text(name: str, entry: Mapping[str, object]) -> str:
+    inner = {key: value for key, value in entry.items() if isinstance(value, dict)}
+    lines = [f"{key} = {json.dumps(entry[key], ensure_ascii=False)}" for key in entry if key not in inner]
+    texts = ["\n".join([f"[{name}]", *lines]) + "\n", *(_table_text(f"{name}.{key}", inner[key]) for key in inner)]
+    return "\n".join(texts)
+
+
 def _with_table(text: str, name: str, entry: Mapping[str, object]) -> str:
-    lines = [f"[{name}]", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items())]
-    table = "\n".join(lines) + "\n"
+    table = _table_text(name, entry)
     return f"{text.rstrip()}\n\n{table}" if text.strip() else table
 
 

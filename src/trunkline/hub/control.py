@@ -28,8 +28,8 @@ from trunkline.model import Decision, Fault, Manifest, Now, Status, Verdict, fau
 DIRECTIVE_LIFE_S: Final = 3600.0
 # What the id of a directive begins with; what caused a call may also be another call.
 _DIRECTIVE: Final = "d-"
-_UNKNOWN: Final = "there is no such directive: never stated here, or long ago; `trunkline directive new` states one"
-_USED: Final = "the directive was used: each is good for one call; `trunkline directive new` states another"
+_UNKNOWN: Final = "there is no such directive: never stated here, or long ago"
+_USED: Final = "the directive was used: each is good for one call"
 # Keys of one agent on one edge that are good at the same time: the one in use, and the one that takes its place.
 MAX_KEYS_EACH: Final = 2
 
@@ -240,15 +240,17 @@ class Control:
     def directive_for(self, event: events.CallRequested, now: Now) -> str | Fault:
         """The unused directive that this call names (decision 13), or why it is none."""
         named = event.causation_id or ""
+        how = f"`trunkline directive new {event.tool_id} --reason WHY` states one"
         stated = self._state.directives.get(named)
         if stated is None:
             if named in self._directives_until:
-                return fault("policy.directive_required", _USED)
-            return fault("policy.directive_required", _UNKNOWN if named.startswith(_DIRECTIVE) else "")
+                return fault("policy.directive_required", f"{_USED}; {how}")
+            why = _UNKNOWN if named.startswith(_DIRECTIVE) else "needs a directive"
+            return fault("policy.directive_required", f"{why}; {how}")
         if stated.tool_id != event.tool_id:
             return fault("policy.directive_required", f"the directive was stated for {stated.tool_id}")
         if now.mono >= self._directives_until[stated.directive_id]:
-            return fault("policy.directive_required", "the directive has expired; `trunkline directive new` states one")
+            return fault("policy.directive_required", f"the directive has expired; {how}")
         mac = stated.input_mac
         if mac is not None and mac != self._fingerprints.input_mac(event.tool_id, event.input):
             return fault("policy.directive_required", "the directive was stated for another input")

@@ -148,7 +148,7 @@ def how_to_get(permission: str) -> str:
     """Where a permission comes from, for whoever was denied for the want of it (decision 15)."""
     return (
         "a launched agent gets it when its manifest (`manifest` in its [[agent]]) asks for it and a person approves, "
-        f"others by their token: `trunkline token new … --permission {permission}`"
+        f"others by their token: `trunkline token new EDGE --agent NAME --permission {permission}`"
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from trunkline import key_files
 from trunkline.cli import client_files
+from trunkline.cli.mcp import token_file
 from trunkline.cli.mcp_clients import CLIENTS, McpClient
 from trunkline.cli.mcp_import import Found, Import, Importer
 from trunkline.cli.mcp_secrets import is_secret, masked_address, masked_words
@@ -331,6 +332,20 @@ def test_a_dry_run_of_connect_shows_our_entry_and_nothing_of_others(person: Pers
         for words in ((), ("--undo",)):
             assert "correct-horse" not in person.told("connect", "cursor", "--dry-run", *words).stdout
         assert '+  "command"' in person.told("connect", "cursor", "--dry-run").stdout
+
+
+def test_a_dry_run_shows_the_entry_as_it_will_stand_in_the_file(person: Person) -> None:
+    said = person.told("connect", "codex", "--dry-run").stdout
+    added = "\n".join(line[1:] for line in said.splitlines() if line.startswith("+") and not line.startswith("+++"))
+    assert tomllib.loads(added)["mcp_servers"]["trunkline"]["args"][-2:] == ["--as", "codex"]
+
+
+def test_a_token_is_only_spoken_of_where_there_is_one(person: Person) -> None:
+    person.told("connect", "codex")
+    assert "token" not in person.told("connect", "codex", "--undo").stderr
+    person.told("connect", "codex")
+    key_files.write_private(token_file(Home(person.home), "codex"), b"x")
+    assert "its token is still good" in person.told("connect", "codex", "--undo").stderr
 
 
 def test_a_server_with_which_the_exchange_would_not_start_is_left_out_and_named(person: Person) -> None:
