@@ -1,6 +1,6 @@
 """Who an OSSA agent is, and whom it talks to: its two key pairs, the exchange's keys, and whose certificate it trusts.
 
-Owns reading what ``trunkline token new ossa --agent ID --json`` printed, and the choice of trust: a pin, a file of authorities,
+Owns reading what ``trunkline token new ossa --json`` printed, and the choice of trust: a pin, a file of authorities,
 the certificate in the exchange's home folder, or the authorities of this system, in this order. Does not own sockets.
 
 Invariant: a connection is made only to a server that one of these vouches for, with TLS 1.3.

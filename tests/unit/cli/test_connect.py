@@ -342,7 +342,7 @@ def test_a_dry_run_shows_the_entry_as_it_will_stand_in_the_file(person: Person) 
 
 def test_a_token_is_only_spoken_of_where_there_is_one(person: Person) -> None:
     person.told("connect", "codex")
-    assert "token" not in person.told("connect", "codex", "--undo").stderr
+    assert "its token" not in person.told("connect", "codex", "--undo").stderr
     person.told("connect", "codex")
     key_files.write_private(token_file(Home(person.home), "codex"), b"x")
     assert "its token is still good" in person.told("connect", "codex", "--undo").stderr
