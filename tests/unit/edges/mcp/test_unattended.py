@@ -118,6 +118,8 @@ async def test_who_leaves_cancels_in_one_era_and_not_in_the_other(
 
 
 async def test_who_leaves_while_his_call_waits_for_a_place_ends_it(served: Served) -> None:
+    raised: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, found: raised.append(found))
     definition = ToolDefinition("com.example.one/work", "works", ANY_OBJECT, side_effects=False)
     one = served.exchange.attach("com.example.one", definition, max_inflight=1)
     first, second = served.client("first"), served.client("second")
@@ -131,6 +133,7 @@ async def test_who_leaves_while_his_call_waits_for_a_place_ends_it(served: Serve
     one.finish({})
     await running
     assert not served.exchange.recorded(Noticed)
+    assert not raised
 
 
 def _broken(*_: object) -> bytes:
