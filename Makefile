@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Three for each core of a small machine: many tests wait, for a timer or for another process.
-WORKERS := 6
+# Four for each core of a small machine: many tests wait, for a timer or for another process.
+WORKERS := 8
 GET_BWRAP := apt-get install bubblewrap, or the same from your distribution
 # The tool behind `make lock`; only whoever changes a dependency needs it.
 UV     := uv==0.13.7
@@ -15,7 +15,7 @@ UV     := uv==0.13.7
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test soak strace bubblewrap chromium lint compiled requirements bench fmt lock clean
+.PHONY: help install run test unit soak strace bubblewrap chromium lint compiled requirements bench fmt lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -29,9 +29,11 @@ run: install ## the exchange with the example agents
 
 test: $(VENV)/.test strace bubblewrap chromium ## all checks and all tests
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint compiled
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/unit
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 	$(BIN)/python tools/requirements.py
+
+unit: $(VENV)/.test ## the quick tests, within a minute
+	$(BIN)/pytest -n 3 --dist worksteal -m "not slow" tests/unit
 
 soak: $(VENV)/.test strace bubblewrap ## the promises at larger figures: MINUTES=60, FROM="kill9=1040" to go on, ONLY="kill9 power"
 	$(BIN)/python -m tools.soak --minutes $(or $(MINUTES),10) --from "$(FROM)" --only "$(ONLY)"

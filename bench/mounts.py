@@ -49,7 +49,6 @@ class Caller:
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         lines = [f"POST {path} HTTP/1.1", f"host: {address}", "content-type: application/json"]
-        lines.append("accept: application/json, text/event-stream")
         self._head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())])
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -92,7 +91,7 @@ class McpCaller(Caller):
     """One session, on as many connections as there are requests in flight."""
 
     def __init__(self, address: str, headers: dict[str, str], tool: str) -> None:
-        super().__init__(address, "/mcp", headers)
+        super().__init__(address, "/mcp", {"accept": "application/json, text/event-stream", **headers})
         self._tool = tool
         self._ids = itertools.count(1)
         self._session = ""
@@ -126,7 +125,8 @@ class HttpCaller(Caller):
     """The same tool over ``/v1/calls``."""
 
     def __init__(self, address: str, token: str, tool: str) -> None:
-        super().__init__(address, "/v1/calls", {"authorization": f"Bearer {token}"})
+        # Who names streams here gets one for each call, which is another thing than an answer.
+        super().__init__(address, "/v1/calls", {"accept": "application/json", "authorization": f"Bearer {token}"})
         self._tool = tool
 
     async def called(self, count: int, in_flight: int) -> float:

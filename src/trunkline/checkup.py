@@ -27,7 +27,7 @@ from msgspec import Struct
 
 import trunkline
 from trunkline.addresses import host_and_port
-from trunkline.config import LISTENERS, AgentProcess, Config
+from trunkline.config import LISTENERS, AgentProgram, Config
 from trunkline.config_file import load, overriding
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError, SecretMissing, WorkspaceError
@@ -293,7 +293,7 @@ def _mounts(config: Config) -> Iterator[Finding]:
     for server in config.mcp_servers:
         problem = _why_no_secret(server.env) or _why_no_secret(server.headers)
         if server.command is not None and not problem:
-            problem = _why_no_program(server.command[0], server.cwd, server.env)
+            problem = _why_no_program(server.command, server.cwd, server.env)
         place = server.url or (server.command or ("",))[0]
         if problem:
             yield Finding("agent", "problem", f"{server.agent_id}: {problem}")
@@ -310,18 +310,18 @@ def _why_no_secret(texts: Mapping[str, str]) -> str:
     return ""
 
 
-def _why_no_program(name: str, cwd: str, env: Mapping[str, str]) -> str:
+def _why_no_program(command: Sequence[str], cwd: str, env: Mapping[str, str]) -> str:
     try:
-        find_program(name, cwd, environment(env, {}, os.environ)["PATH"])
+        find_program(command, cwd, environment(env, {}, os.environ)["PATH"])
     except LaunchError as problem:
         return str(problem)
     return ""
 
 
-def _why_not_launched(agent: AgentProcess) -> str:
+def _why_not_launched(agent: AgentProgram) -> str:
     if agent.manifest is not None and not Path(agent.manifest).is_file():
         return f"its manifest {agent.manifest} does not exist"
-    return _why_no_secret(agent.env) or _why_no_program(agent.command[0], agent.cwd, agent.env)
+    return _why_no_secret(agent.env) or _why_no_program(agent.command, agent.cwd, agent.env)
 
 
 def _sandboxes() -> Iterator[Finding]:

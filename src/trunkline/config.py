@@ -38,7 +38,6 @@ MAX_FRAME_BYTES: Final = 67_108_864
 
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
 Words = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
@@ -128,6 +127,9 @@ class NostrWallet(Section):
     # gives nothing back, so it is used only where ``prepay`` says so.
     connection: str = ""
     prepay: bool = False
+    # Mints whose ecash is taken for jobs, and paid with where ``prepay`` says so: https, or http on this machine. No
+    # other mint is ever asked anything.
+    mints: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
 
 
 class NostrChain(Section):
@@ -217,8 +219,10 @@ class Cluster(Section):
     nats: str = ""
 
 
-class AgentProcess(Section):
-    """An agent that is launched and supervised. All paths are absolute once loaded."""
+class AgentProgram(Section):
+    """A program that is run as an agent and kept running, as ``[[agent]]`` or an edge describes it. All paths are
+    absolute once loaded.
+    """
 
     id: str
     command: Words
@@ -246,7 +250,7 @@ class AgentProcess(Section):
 
     def __repr__(self) -> str:
         """Without ``env``, which is where people put secrets."""
-        return f"AgentProcess(id={self.id!r})"
+        return f"AgentProgram(id={self.id!r})"
 
 
 class McpSignIn(Section):
@@ -256,6 +260,8 @@ class McpSignIn(Section):
     client_id: str = ""
     # A reference (``secret_references``), or the secret.
     client_secret: str = ""
+    # Where the operator has put a document that says who the exchange is (a client ID metadata document).
+    client_document: str = ""
     # What is asked for, with spaces between; empty: what the server says.
     scope: str = ""
     # The one authorization server that may sign people in; empty: the one that the server names.
@@ -479,7 +485,7 @@ class Sections(Struct, frozen=True, kw_only=True):
     chiffon: Chiffon = Chiffon()
     jobs: Jobs = Jobs()
     cluster: Cluster = Cluster()
-    agents: tuple[AgentProcess, ...] = field(default=(), name="agent")
+    agents: tuple[AgentProgram, ...] = field(default=(), name="agent")
     mcp_servers: tuple[McpServer, ...] = field(default=(), name="mcp")
     profile: tuple[Profile, ...] = ()
     approvals: Approvals = Approvals()

@@ -21,7 +21,7 @@ from trunkline.config import (
     LISTENERS,
     MOUNT_PREFIX,
     SCHEMA_ID,
-    AgentProcess,
+    AgentProgram,
     Jobs,
     McpServer,
     McpSignIn,
@@ -186,14 +186,22 @@ def _tool_problems(place: KeyPath, tools: Mapping[str, str], what: str) -> Itera
 
 
 def _offer_problems(nostr: Nostr) -> Iterator[tuple[KeyPath, str]]:
+    from urllib.parse import urlsplit
+
     judge_agent, _, judge_tool = nostr.buyer.judge.partition("/")
     if nostr.buyer.judge and not (AGENT_ID.fullmatch(judge_agent) and TOOL_NAME.fullmatch(judge_tool)):
         yield ("nostr", "buyer", "judge"), "expected the id of a tool, 'agent_id/tool_name'"
     connection = nostr.wallet.connection
     if connection and not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\0]+", connection):
         yield ("nostr", "wallet", "connection"), "expected env:NAME or file:PATH, and never the connection itself"
-    if nostr.wallet.prepay and not connection:
-        yield ("nostr", "wallet", "prepay"), "has no effect without `connection`"
+    for index, mint in enumerate(nostr.wallet.mints):
+        place: KeyPath = ("nostr", "wallet", "mints", index)
+        if not _is_url(mint, ("http", "https"), has_path=True) or "@" in mint:
+            yield place, "expected https://HOST[:PORT][/PATH], without a user"
+        elif urlsplit(mint).scheme == "http" and not is_loopback(urlsplit(mint).hostname or ""):
+            yield place, "http leaves this machine unencrypted: expected https"
+    if nostr.wallet.prepay and not (connection or nostr.wallet.mints):
+        yield ("nostr", "wallet", "prepay"), "has no effect without `connection` or `mints`"
     for index, line in enumerate(nostr.offer):
         key: KeyPath = ("nostr", "offer", index)
         agent_id, slash, tool_name = line.partition("/")
@@ -225,7 +233,7 @@ def _path_problems(key: KeyPath, path: str) -> Iterator[tuple[KeyPath, str]]:
         yield key, "a path holds no zero character"
 
 
-def _agent_problems(agents: tuple[AgentProcess, ...]) -> Iterator[tuple[KeyPath, str]]:
+def _agent_problems(agents: tuple[AgentProgram, ...]) -> Iterator[tuple[KeyPath, str]]:
     seen: dict[str, str] = {}
     for index, agent in enumerate(agents):
         key: KeyPath = ("agent", index, "id")
@@ -250,7 +258,7 @@ def _environment_problems(key: KeyPath, env: Mapping[str, str]) -> Iterator[tupl
             yield (*key, name), problem
 
 
-def _isolation_problems(place: KeyPath, agent: AgentProcess | McpServer) -> Iterator[tuple[KeyPath, str]]:
+def _isolation_problems(place: KeyPath, agent: AgentProgram | McpServer) -> Iterator[tuple[KeyPath, str]]:
     is_sandbox = agent.isolation not in {"user", "none"}
     no_effect = f'has no effect with isolation = "{agent.isolation}", which is no sandbox'
     for key, paths in (("read", agent.read), ("write", agent.write)):
@@ -343,8 +351,23 @@ def _sign_in_problems(key: KeyPath, oauth: McpSignIn) -> Iterator[tuple[KeyPath,
         yield (*key, "client_secret"), "expected `issuer` beside it: else whoever the server names would be shown it"
     if problem := problem_of(oauth.client_secret):
         yield (*key, "client_secret"), problem
+    if oauth.client_document and oauth.client_id:
+        yield (*key, "client_document"), "has no effect beside `client_id`"
+    elif oauth.client_document and not _is_client_document(oauth.client_document):
+        yield (*key, "client_document"), "expected https://HOST[:PORT]/PATH and nothing more"
     if oauth.issuer and not _is_told_safely(oauth.issuer):
         yield (*key, "issuer"), "expected https://HOST[:PORT][/PATH] without a user, or http:// on this machine"
+
+
+def _is_client_document(url: str) -> bool:
+    """Whether a URL can be the name of a client: what is compared byte by byte has one way to be written."""
+    from urllib.parse import urlsplit
+
+    if not _is_url(url, ("https",), has_path=True):
+        return False
+    parts = urlsplit(url)
+    is_bare = parts.username is None and not {"?", "#"} & set(url)
+    return is_bare and parts.path not in {"", "/"} and not {".", ".."} & set(parts.path.split("/"))
 
 
 def _profile_problems(profiles: tuple[Profile, ...]) -> Iterator[tuple[KeyPath, str]]:

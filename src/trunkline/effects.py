@@ -3,6 +3,8 @@
 Two kinds: an entry, which is appended to the ledger, and something for one conversation.
 ``after`` is the number of the last entry that must be on disk before the effect leaves; 0 waits for nothing
 (decision 26).
+
+Owns what an effect carries. Does not own who carries it out or how it looks on a wire.
 """
 
 from __future__ import annotations

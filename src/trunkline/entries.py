@@ -264,8 +264,12 @@ class QuestionOpened(Entry, tag="question.opened"):
     manifest_sha256: str | None = None
     permissions: tuple[str, ...] = ()
     input: OptionalRaw = None
-    # By which names the same was asked before the rules changed, the oldest first.
+    # By which names the same was asked before, the oldest first.
     earlier: tuple[str, ...] = ()
+    # The reasons that were given with the last of these names; older records have names alone.
+    earlier_reasons: tuple[str, ...] = ()
+    # Of a call that was judged again: the rule that asks now, if it is not the one that the call was taken on by.
+    rule: str = ""
 
 
 class QuestionJoined(Entry, tag="question.joined"):

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trunkline.errors import ConfigError
+from trunkline.key_files import KEYS_FOLDER
 
 
 class Home:
@@ -31,7 +32,7 @@ class Home:
         self.logs_folder = path / "logs"
         # What an exchange in the background prints.
         self.output_file = path / "exchange.log"
-        self.keys_folder = path / "keys"
+        self.keys_folder = path / KEYS_FOLDER
 
     @classmethod
     def resolve(cls, option: str | None, environ: Mapping[str, str]) -> Home:
@@ -46,10 +47,6 @@ class Home:
         ``$TRUNKLINE_HOME`` may not be set where they are typed.
         """
         return "" if self.path == Home.resolve(None, {}).path else str(self.path)
-
-    def log_file(self, agent_id: str, run_id: str) -> Path:
-        """Where one run of an agent prints to."""
-        return self.logs_folder / agent_id / f"{run_id}.log"
 
     def create(self) -> None:
         """Make what is missing, close it to everybody else, and refuse a folder that is not ours alone."""

@@ -24,7 +24,6 @@ OPERATOR: Final = "operator"
 CALLER_EDGES: Final = (
     "agent",
     "opensentience",
-    "openagents",
     "nostr",
     "ossa",
     "space",

@@ -1,6 +1,7 @@
 """Random policies and calls against a reading of policy that is as plain as it can be (P-F1).
 
 The reading is the one of the hub's unit tests; here it meets the hub itself, by its front door, and many more policies.
+Callers are those of every edge that there is: those of two at a time, so that rules and callers meet.
 ``make soak`` goes on with other seeds.
 """
 
@@ -10,21 +11,30 @@ import random
 from typing import Any
 
 from tests.unit.hub.kit import Kit, tool
-from tests.unit.hub.test_policy import CALLERS, TOOLS, reference
+from tests.unit.hub.test_policy import TOOLS, reference
+from trunkline.edges.known import EDGES
 from trunkline.hub.policy import judge
 from trunkline.model import OPERATOR, Circumstance, Decision, Policy, Principal, Rule
 
-CALLER_PATTERNS = (*CALLERS, "*", "http:*", "opensentience:*", "*a", "opensentience:com.?", "Operator", "operator*", "")
+NAMES = tuple(edge.name for edge in EDGES)
 TOOL_PATTERNS = (*TOOLS, "*", "com.a/*", "*/read", "com.*/*", "COM.A/read", "com.a", "*write*", "")
 PERMISSIONS = ("files:read", "files:write", "net:*", "*", "files:*", "files")
 
 
-def some_rules(choice: random.Random) -> Policy:
+def some_callers(choice: random.Random) -> list[str]:
+    """The operator, and callers of two edges."""
+    one, other = choice.sample(NAMES, 2)
+    return [OPERATOR, f"{one}:a", f"{one}:com.a", f"{other}:com.a", f"{other}:com.b"]
+
+
+def some_rules(choice: random.Random, callers: list[str]) -> Policy:
     """Up to six rules."""
+    one, other = (caller.partition(":")[0] for caller in (callers[1], callers[-1]))
+    patterns = (*callers, "*", f"{one}:*", f"{other}:*", "*a", f"{other}:com.?", "Operator", "operator*", "")
     rules = tuple(
         Rule(
             f"r{number}",
-            choice.choice(CALLER_PATTERNS),
+            choice.choice(patterns),
             choice.choice(TOOL_PATTERNS),
             choice.choice(list(Decision)),
             side_effects=choice.choice([None, None, True, False]),
@@ -57,8 +67,9 @@ def judge_many(seed: int, count: int) -> int:
     """The evaluator against the plain reading."""
     choice = random.Random(seed)
     for _ in range(count):
-        policy, asked = some_rules(choice), tool(choice.choice(TOOLS), **some_terms(choice))
-        callers = choice.choices(CALLERS, k=choice.randrange(1, 5))
+        known = some_callers(choice)
+        policy, asked = some_rules(choice, known), tool(choice.choice(TOOLS), **some_terms(choice))
+        callers = choice.choices(known, k=choice.randrange(1, 5))
         circumstances = frozenset(one for one in Circumstance if choice.random() < 0.5)
         held = choice.sample(PERMISSIONS, choice.randrange(3))
         verdict = judge(policy, tuple(callers), asked, circumstances=circumstances, permissions=Holds(held))
@@ -72,14 +83,15 @@ def call_many(seed: int, count: int) -> int:
     """The hub against the plain reading: nothing is delivered that was not allowed explicitly."""
     choice = random.Random(seed)
     for _ in range(count):
-        policy, terms = some_rules(choice), some_terms(choice)
+        known = some_callers(choice)
+        policy, terms = some_rules(choice, known), some_terms(choice)
         held = choice.sample(PERMISSIONS, choice.randrange(3))
         kit = Kit(policy)
         kit.attach("com.x", tool("com.x/read", **terms))
         asked = tool("com.x/read", **terms)
-        who = choice.choice([OPERATOR, "http:a"])
+        who = choice.choice(known[:2])
         if who != OPERATOR:
-            kit.token("http", "a", "secret", permissions=tuple(held))
+            kit.token(who.partition(":")[0], "a", "secret", permissions=tuple(held))
         expected = reference(policy, [who], asked, frozenset(), held)
         call = kit.call("com.x/read", by=Principal(who))
         if expected is Decision.DENY:

@@ -1,5 +1,6 @@
-"""Planted tokens, sent through every field of both edges in every spelling; then nobody may find them (P-H1).
+"""Planted tokens, sent through every field of OpenSentience and HTTP in every spelling; none may be found (P-H1).
 
+The other edges have tests of their own that use ``forms``: ``tests/unit/edges/test_everywhere.py`` holds which.
 ``make soak`` goes on with other seeds.
 """
 

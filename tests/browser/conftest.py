@@ -6,6 +6,7 @@ Debian's chromium is driven by Playwright. Without one the tests are skipped, an
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,3 +114,5 @@ def visit(page: Page, exchange: Running, view: str) -> None:
 
 
 PAGE_FOLDER = Path(__file__).parents[2] / "src" / "trunkline" / "edges" / "console" / "page"
+# The views of the page, by the part of the address that leads to each, with their names: what ``main.js`` has.
+VIEWS = dict(re.findall(r'^  \["(\w+)", "([^"]+)", \w+\],$', (PAGE_FOLDER / "main.js").read_text(), re.MULTILINE))

@@ -6,8 +6,8 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.env.PAGE_FOLDER}/`);
 const load = (name) => import(new URL(name, folder));
-const [danger, diff, figures, format, form, story] = await Promise.all(
-  ["danger.js", "diff.js", "figures.js", "format.js", "schema_form.js", "story.js"].map(load),
+const [danger, diff, figures, format, form, store, story] = await Promise.all(
+  ["danger.js", "diff.js", "figures.js", "format.js", "schema_form.js", "store.js", "story.js"].map(load),
 );
 
 test("durations and sizes have one unit that fits", () => {
@@ -20,6 +20,9 @@ test("durations and sizes have one unit that fits", () => {
 test("a call is named by the number of its entry", () => {
   assert.equal(format.shortId("ecd221d0-7939-8a9b-ae4c-00000000002c"), "#44");
   assert.equal(format.shortId("run_1"), "run_1");
+  // Cut where such ids are alike, not where they differ.
+  assert.equal(format.shortId("run_00112233445566778899aabbccddeeff"), "run_00112…ddeeff");
+  assert.equal(format.shortId("2026-11-17-build-of-the-page-1041"), "2026-11-1…e-1041");
 });
 
 test("what is dangerous in arguments comes first, with the reason", () => {
@@ -124,6 +127,28 @@ test("figures are of the last seconds, and old ones are forgotten", () => {
   assert.deepEqual([now.rate, now.failed, now.median], [1, 5, 10]);
   assert.equal(found.series(999_500).length, figures.SECONDS);
   assert.ok(found._seconds.size <= figures.SECONDS * 2 + 1);
+});
+
+test("how long calls ran is counted without the time in which a person was asked", () => {
+  const begun = Math.floor(Date.now() / 1000) * 1000 - 60_000;
+  const call = (n) => `00000000-0000-8000-8000-${n.toString(16).padStart(12, "0")}`;
+  const at = (seconds) => begun + seconds * 1000;
+  const entries = [
+    { kind: "call.accepted", n: 1, at: at(0), call_id: call(1), tool_id: "a/outer", caller: "operator", decision: "allow", sent: true },
+    // Made for the first, and asked about for 40 s; then it runs for one.
+    { kind: "call.accepted", n: 2, at: at(1), call_id: call(2), tool_id: "a/inner", caller: "agent:a", decision: "ask", cause: 1 },
+    { kind: "question.opened", n: 3, at: at(1), approval_id: "a3", subject: "call", call: 2 },
+    { kind: "question.closed", n: 4, at: at(41), approval_id: "a3", how: "approved" },
+    { kind: "call.settled", n: 5, at: at(42), call: 2, call_id: call(2), status: "succeeded", started_ms: at(41), finished_ms: at(42) },
+    { kind: "call.settled", n: 6, at: at(43), call: 1, call_id: call(1), status: "succeeded", started_ms: at(0), finished_ms: at(43) },
+    // Denied after 39 s: it never ran, and has no time.
+    { kind: "call.accepted", n: 7, at: at(5), call_id: call(7), tool_id: "a/inner", caller: "operator", decision: "ask" },
+    { kind: "call.settled", n: 8, at: at(44), call: 7, call_id: call(7), status: "failed", fault: { code: "policy.denied", message: "" } },
+  ];
+  store.beginAt(0);
+  store.take(entries, [], 8);
+  const series = store.state.figures.series(at(44)).slice(-3);
+  assert.deepEqual(series.map((one) => [one.ended, one.median]), [[1, 1000], [1, 3000], [1, null]]);
 });
 
 test("a story has words for entries, and shows an unknown kind as it is", () => {

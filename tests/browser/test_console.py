@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.conftest import WAIT_MS, new_address, signed_in, visit
+from tests.browser.conftest import VIEWS, WAIT_MS, new_address, signed_in, visit
 from tests.running import WAIT_S, RawAgent, Running, attached, calling, running, wait_until
 
 pytestmark = pytest.mark.timeout(120)
@@ -124,7 +125,11 @@ def test_signing_out_ends_it_for_every_page_of_the_browser(browser: Browser, exc
 
 
 def test_the_views_are_links_by_their_names(page: Page) -> None:
-    for name in ("Approvals", "Calls", "Agents", "Tools", "Spaces", "Jobs", "Policy", "Ledger", "Now"):
+    first, *others = VIEWS.values()
+    assert len(others) == page.get_by_role("navigation").get_by_role("link").count() - 1, (
+        "each view is found in main.js"
+    )
+    for name in (*others, first):
         page.get_by_role("navigation").get_by_role("link", name=name).click()
         expect(page.get_by_role("heading", name=name, exact=True, level=1)).to_be_visible()
         expect(page).to_have_title(f"{name} · Trunkline")
@@ -466,6 +471,62 @@ def test_a_run_of_a_space_shows_its_edits_and_is_undone(page: Page, exchange: Ru
     assert (exchange.home / "spaces" / "desk" / "files" / "a.txt").read_text() == "line\none\n"
 
 
+def test_calls_and_runs_of_a_space_have_names_that_differ_and_undo_fits_its_column(
+    page: Page, exchange: Running
+) -> None:
+    assert exchange.request("POST", "/v1/spaces", {"name": "ids"})[0] == 201
+    for number in range(2):
+        # Outside of any run, as an agent makes them: all of these ids begin alike.
+        exchange.call("space.ids/create_file", {"path": f"{number}.txt", "content": "x"})
+    message = {"protocolVersion": "1.0", "operations": [{"type": "createFile", "path": "a.txt", "content": "x"}]}
+    assert exchange.request("POST", "/v1/spaces/ids/runs?wait=10", message)[1]["status"] == "completed"
+    wait_until(lambda: len(exchange.request("GET", "/v1/calls?tool=space.ids/")[1]["calls"]) == 3, "the index")
+    # A day later: what is shown of a time is as long as it can be.
+    page.clock.set_fixed_time(time.time() + 86_400)
+    for width in (800, 900, 1200):
+        page.set_viewport_size({"width": width, "height": 844})
+        visit(page, exchange, "spaces/ids")
+        names = page.get_by_role("table", name="Runs").get_by_role("link")
+        expect(names).to_have_count(3)
+        texts = names.all_inner_texts()
+        assert len(set(texts)) == 3, texts
+        undo = page.get_by_role("table", name="Snapshots").get_by_role("button", name="Undo")
+        for button in undo.all():
+            box, sheet = button.bounding_box(), page.locator(".sheet").filter(has=button).last.bounding_box()
+            assert box is not None
+            assert sheet is not None
+            assert box["height"] < 30, "on one line"
+            assert box["x"] + box["width"] <= sheet["x"] + sheet["width"] - 8, "within its column"
+
+
+def test_an_address_that_is_none_says_so(page: Page, exchange: Running) -> None:
+    visit(page, exchange, "nonsense")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such page")
+    expect(page.get_by_role("main")).to_contain_text("#/nonsense")
+    expect(page).to_have_title("No such page · Trunkline")
+    expect(page.locator("#views [aria-current]")).to_have_count(0)
+    page.get_by_role("main").get_by_role("link", name="Now").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Now")
+
+
+def test_the_old_address_of_a_question_leads_to_where_it_is_asked_now(
+    page: Page, exchange: Running, shop: RawAgent, buyer: str
+) -> None:
+    old = asked(exchange, shop, buyer)["approval_id"]
+    before = exchange.config_file.read_text()
+    other = '\n[[policy.rule]]\ncaller = "http:nobody"\ntool = "*"\ndecision = "deny"\n'
+    exchange.config_file.write_text(before + other)
+    assert exchange.request("POST", "/v1/reload")[0] == 200
+    [new] = (one["approval_id"] for one in exchange.request("GET", "/v1/approvals")[1]["approvals"])
+    assert new != old
+    visit(page, exchange, f"approvals/{old}")
+    expect(page).to_have_url(f"{exchange.ready['http']}/#/approvals/{new}")
+    page.locator(f'[data-question="{new}"]').get_by_role("button", name="Deny").click()
+    expect(page.get_by_text("Nobody waits for you.")).to_be_visible()
+    exchange.config_file.write_text(before)
+    assert exchange.request("POST", "/v1/reload")[0] == 200
+
+
 def test_an_agents_log_is_read_and_the_agent_restarted(page: Page, exchange: Running) -> None:
     script = exchange.home / "talker.py"
     script.write_text(TALKER)
@@ -595,7 +656,7 @@ def test_no_request_leaves_the_origin(context: BrowserContext, exchange: Running
     asked_for: list[str] = []
     page.on("request", lambda request: asked_for.append(request.url))
     page.on("websocket", lambda socket: asked_for.append(socket.url.replace("ws", "http", 1)))
-    for view in ("now", "approvals", "calls", "agents", "tools", "spaces", "jobs", "policy", "ledger"):
+    for view in VIEWS:
         visit(page, exchange, view)
         expect(page.get_by_role("heading", level=1)).to_be_visible()
     page.close()

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.conftest import PAGE_FOLDER, WAIT_MS, visit
+from tests.browser.conftest import PAGE_FOLDER, VIEWS, WAIT_MS, visit
 from tests.browser.crowded import look
 from tests.npm import installed, npm_of
 from tests.running import RawAgent, Running, attached
@@ -21,7 +21,6 @@ expect.set_options(timeout=WAIT_MS)
 
 MAX_PAGE_BYTES = 300_000
 NARROW, WIDE = 390, 1280
-VIEWS = ("now", "approvals", "calls", "agents", "tools", "spaces", "jobs", "policy", "ledger")
 
 # Each would do something if it became markup, a link, a script, a template, or a name of the page's own.
 HOSTILE = (
@@ -224,6 +223,12 @@ def test_axe_finds_nothing_serious(
         found = page.evaluate("axe.run().then(({ violations }) => violations)")
         serious = [one for one in found if one["impact"] in ("serious", "critical")]
         assert [(one["id"], one["nodes"][0]["html"][:200]) for one in serious] == [], address
+
+
+def test_the_page_in_docs_tells_what_each_view_is_for() -> None:
+    page = (PAGE_FOLDER.parents[4] / "docs" / "console.md").read_text()
+    table = page.partition("| view | what it is for |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| ([\w ]+) \|", table, re.MULTILINE) == list(VIEWS.values())
 
 
 def test_every_kind_of_entry_has_words() -> None:

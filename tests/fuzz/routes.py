@@ -7,12 +7,11 @@ is fuzzed without a line here. The exchange behind them is a whole one (``all_ed
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 from collections.abc import Iterator
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -45,27 +44,27 @@ OPERATIONS: Final = {
 }
 
 
-def bodies() -> dict[str, type[Struct]]:
-    """Every type of every edge's wire, by its name."""
-    found: dict[str, type[Struct]] = {}
-    for edge in EDGES:
-        name = f"{edge.make.__module__.rpartition('.')[0]}.messages"
-        if importlib.util.find_spec(name) is None:
-            continue  # it has no wire of its own
-        module = importlib.import_module(name)
-        own = (kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__)
-        found |= {kind.__name__: kind for kind in own if issubclass(kind, Struct)}
-    return found
+def wires() -> set[str]:
+    """The modules of all edges' wires."""
+    names = {f"{edge.make.__module__.rpartition('.')[0]}.messages" for edge in EDGES}
+    return {name for name in names if importlib.util.find_spec(name) is not None}
 
 
-BODIES: Final = bodies()
+WIRES: Final = wires()
+
+
+def named(code: CodeType, around: dict[str, Any]) -> list[Any]:
+    """What a piece of code names: things of its module, and things of the modules that it names."""
+    found = [around[name] for name in code.co_names if name in around]
+    modules = [each for each in found if isinstance(each, ModuleType)]
+    return found + [getattr(module, name) for module in modules for name in code.co_names if hasattr(module, name)]
 
 
 class Reads:
-    """What a handler reads, by its own code: names of bodies, and words that may be parameters."""
+    """What a handler reads, by its own code: types of bodies, and words that may be parameters."""
 
     def __init__(self, handler: Any) -> None:
-        self.bodies: set[str] = set()
+        self.bodies: set[type[Struct]] = set()
         self.words: set[str] = set()
         self._seen: set[int] = set()
         self._walk(handler, None, 0)
@@ -90,7 +89,8 @@ class Reads:
                     self._walk(each, what, depth + 1)
 
     def _code(self, code: CodeType, owner: Any, around: dict[str, Any], depth: int) -> None:
-        self.bodies |= set(code.co_names) & BODIES.keys()
+        kinds = {each for each in named(code, around) if isinstance(each, type) and each.__module__ in WIRES}
+        self.bodies |= {kind for kind in kinds if issubclass(kind, Struct)}
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
                 self._code(constant, owner, around, depth)
@@ -110,7 +110,7 @@ class Known:
         self.path = path
         self.method = method
         reads = Reads(handler)
-        self.bodies = sorted(reads.bodies)
+        self.bodies = sorted(reads.bodies, key=lambda kind: (kind.__module__, kind.__name__))
         self.words = sorted(reads.words)
 
 
@@ -205,7 +205,7 @@ class Visitor:
     def body(self, route: Known) -> bytes:
         rng = self.rng
         if route.bodies and rng.random() < 0.9:
-            message: Any = self.struct(BODIES[rng.choice(route.bodies)])
+            message: Any = self.struct(rng.choice(route.bodies))
         else:
             message = rng.choice((OPERATIONS, {}, rng.choice(VALUES), {word: self.word() for word in route.words[:5]}))
         which = rng.random()

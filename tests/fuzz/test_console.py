@@ -38,8 +38,7 @@ class Line:
     def page(self, name: str, *channels: str) -> Page:
         now = self.exchange.feed.now()
         session = PusherSession(messages.CHANNELS, name, APP_KEY, SECRET, now, MAX_WAITING_BYTES)
-        page = Page(session, SIGNED_IN, lambda: None)
-        page.number = self.exchange.feed.open_session(page)
+        page = Page(self.live, self.exchange.feed, session, SIGNED_IN, lambda: None)
         self.live.pages[name] = page
         for channel in channels:
             made = hmac.new(SECRET, f"{name}:{channel}".encode(), hashlib.sha256).hexdigest()
@@ -47,7 +46,7 @@ class Line:
         return page
 
     def say(self, page: Page, event: str, data: object, channel: str = "") -> None:
-        self.live._hear(page, json.dumps({"event": event, "data": data, "channel": channel}).encode())
+        page.receive(json.dumps({"event": event, "data": data, "channel": channel}).encode())
 
     def leave(self, page: Page) -> None:
         del self.live.pages[page.session.socket_id]
@@ -66,7 +65,7 @@ def test_whatever_a_page_says_is_answered_or_refused_and_nothing_is_kept_of_it(s
     line = Line()
     page = line.page("1.2", "private-feed", "private-registry", "private-figures")
     for data in said:
-        line.live._hear(page, data)
+        page.receive(data)
         line.exchange.call("com.example.echo/echo", {"n": 1})
         line.exchange.advance(BATCH_S)
     heard(page)

@@ -28,7 +28,10 @@ def test_every_route_is_asked_with_every_body_that_it_reads() -> None:
     with Town(0) as town:
         table = routes.table(town)
     assert {f"{route.method} {route.path}" for route in table} - seen.keys() <= {"GET /v1/watch"}
-    read = {body for route in table for body in route.bodies}
+    # Those of the edges that are here: two edges may call theirs by one name.
+    kinds = {body for route in table for body in route.bodies}
+    assert {kind.__module__.split(".")[-2] for kind in kinds} <= {"http", "spaces", "chiffon", "topics"}
+    read = {kind.__name__ for kind in kinds}
     assert read >= {
         "CallBody",
         "CancelBody",

@@ -436,7 +436,10 @@ def test_what_a_script_removed_unasked_is_brought_back_on_the_command_line(excha
     assert space.files() == ["clean.py", "left"]
     said = trunkline(exchange, "space", "undo", space.name)
     assert (said.returncode, space.files()) == (2, ["clean.py", "left"])
-    assert "this would bring back 2, change back 0 and remove 1 names, as it was at " in said.stderr
+    would = "confirmation.required: this would bring back 2, change back 0 and remove 1 names, as it was at "
+    assert said.stderr.startswith(would)
+    details = json.loads(trunkline(exchange, "space", "undo", space.name, "--json").stdout)["error"]["details"]
+    assert (details["done"], space.files()) == (False, ["clean.py", "left"])
     done = trunkline(exchange, "space", "undo", space.name, "--yes")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("undone: run_")

@@ -43,6 +43,7 @@ def test_the_canonical_form_of_a_canonical_form_is_itself(value: object) -> None
     assert json.loads(once, parse_int=float) == json.loads(json.dumps(value), parse_int=float)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(TEXT, ANY), st.randoms())
 def test_the_order_and_spelling_in_which_a_value_was_written_do_not_matter(
     value: dict[str, object], random: object
@@ -249,6 +250,7 @@ def test_the_openagents_form_of_such_a_form_is_itself(value: object) -> None:
     assert json.loads(once) == value
 
 
+@pytest.mark.slow
 @requirement("OA-096", "OA-098")
 @given(st.dictionaries(TEXT, ANY_OPENAGENTS), st.randoms())
 def test_permuted_members_have_one_openagents_form(value: dict[str, object], random: object) -> None:

@@ -87,6 +87,7 @@ def wrong_citations(text: str, protocol: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_everything_that_a_file_cites_is_where_it_is_said_to_be(place: str) -> None:
     # This file cites what does not exist.

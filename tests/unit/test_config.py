@@ -422,7 +422,7 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
         ),
         (
             "[nostr.wallet]\nprepay = true",
-            "trunkline.toml:2: nostr.wallet.prepay: has no effect without `connection`",
+            "trunkline.toml:2: nostr.wallet.prepay: has no effect without `connection` or `mints`",
         ),
         (
             '[nostr.buyer]\njudge = "compare"',
@@ -477,6 +477,21 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
                 "trunkline.toml:4: mcp[0].headers.A: expected a name after env:;"
                 " a text that begins so is written literal:env:…"
             ),
+        ),
+        *(
+            (
+                REMOTE + f'oauth = {{client_document = "{url}"}}',
+                "trunkline.toml:4: mcp[0].oauth.client_document: expected https://HOST[:PORT]/PATH and nothing more",
+            )
+            for url in (
+                *("http://you.example/t.json", "https://you.example", "https://you.example/", "you.example/t.json"),
+                *("https://me@you.example/t.json", "https://you.example/t.json?v=1", "https://you.example/t.json#me"),
+                *("https://you.example/a/../t.json", "https://you.example/t t.json", "https://you.example/é.json"),
+            )
+        ),
+        (
+            REMOTE + 'oauth = {client_id = "me", client_document = "https://you.example/t.json"}',
+            "trunkline.toml:4: mcp[0].oauth.client_document: has no effect beside `client_id`",
         ),
         (
             '[[mcp]]\nid = "x"\ncommand = ["a"]\nheaders = {A = "b"}',
@@ -800,10 +815,6 @@ def test_a_home_that_is_a_file_is_refused_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"file: the home folder cannot be made: File exists"):
         Home(tmp_path / "file").create()
-
-
-def test_a_runs_log_is_named_after_agent_and_run() -> None:
-    assert Home(Path("/h")).log_file("com.example.echo", "r1") == Path("/h/logs/com.example.echo/r1.log")
 
 
 # --- start-up ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from trunkline import strictjson
-from trunkline.config import BUILTIN_RULES, AgentProcess, Config, McpServer, RuleLine
+from trunkline.config import BUILTIN_RULES, AgentProgram, Config, McpServer, RuleLine
 from trunkline.config_file import load
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.edges.opensentience import messages
@@ -49,9 +49,9 @@ def all_keys(section: msgspec.Struct) -> Iterator[str]:
 
 
 def test_the_page_shows_every_key_of_an_agent_with_its_default() -> None:
-    (shown,) = msgspec.convert(tomllib.loads(AGENT)["agent"], tuple[AgentProcess, ...])
-    assert shown == AgentProcess(id=shown.id, command=shown.command)
-    assert keys_on_page(AGENT) == set(AgentProcess.__struct_fields__)
+    (shown,) = msgspec.convert(tomllib.loads(AGENT)["agent"], tuple[AgentProgram, ...])
+    assert shown == AgentProgram(id=shown.id, command=shown.command)
+    assert keys_on_page(AGENT) == set(AgentProgram.__struct_fields__)
 
 
 def test_the_page_shows_every_key_of_an_mcp_server_with_its_default() -> None:
@@ -79,8 +79,24 @@ def test_all_that_the_page_shows_can_be_used_together(tmp_path: Path) -> None:
 
 
 def test_the_page_names_each_section_that_a_reload_cannot_change() -> None:
-    told = next(line for line in CONFIGURATION.splitlines() if "is refused and says which" in line)
+    told = next(line for line in CONFIGURATION.splitlines() if "is refused as a whole and names each" in line)
     assert [edge.section for edge in EDGES if edge.section and f"`[{edge.section}]`" not in told] == []
+
+
+def sections_shown(page: Path) -> set[str]:
+    """The sections that need a restart and that an example on this page sets."""
+    examples = "\n".join(re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    # That who listens elsewhere has to be started anew nobody needs to be told.
+    fixed = {edge.section for edge in EDGES if edge.section} - {"http"} | {"otel"}
+    return fixed.intersection(re.findall(r"^\[\[?(\w+)", examples, re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_a_page_that_shows_a_section_which_needs_a_restart_says_so(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    if text != CONFIGURATION:
+        said = set(re.findall(r"change of (?:a )?`\[+(\w+)\]+` (?:and its parts )?needs a restart", text))
+        assert said == sections_shown(page)
 
 
 def test_the_page_marks_each_section_that_this_release_does_not_have_and_no_other() -> None:

@@ -20,6 +20,8 @@ from trunkline.hints import command, completed
 from trunkline.host.logs import OwnHandler, notice, set_up
 from trunkline.model import FAULTS
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["running"]
 
 SOURCE = Path(trunkline.__file__).parent

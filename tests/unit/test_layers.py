@@ -5,7 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from trunkline.edges.known import EDGES
+
 ROOT = Path(__file__).parents[2]
+# Protocols that are not edges of their own.
+SPOKEN_INSIDE_OTHERS = {"openagents", "pusher", "a2a"}
+# Names of edges that are words of the whole exchange: its own name, and what the hub itself is asked to tell of.
+WORDS_OF_ALL = {"trunkline", "topics"}
+# The same letters with another meaning: white space, places of the kernel's file systems; and the line of `up --demo`
+# that tells a newcomer which of the printed addresses is for a browser.
+OTHER_MEANINGS = re.compile(r"_NOT_SPACE|private mounts|Open the console's address")
 
 
 def test_every_layer_imports_only_what_is_below_it() -> None:
@@ -24,13 +33,16 @@ def test_every_layer_imports_only_what_is_below_it() -> None:
 
 def test_the_hub_and_the_host_name_no_protocol() -> None:
     """A new protocol must not need a line there; the list of edges is ``edges/known.py``."""
-    names = re.compile(r"(?i)opensentience|openagents|chiffon|\bspaces?\b|\bossa\b|nostr|pylon|\bmcp\b|\ba2a\b|http")
+    folders = {edge.make.__module__.split(".")[-2] for edge in EDGES}
+    protocols = ({edge.name for edge in EDGES} | folders | SPOKEN_INSIDE_OTHERS) - WORDS_OF_ALL
+    # Also as a part of a name, but not of another word: `mcp_servers`, not `workspace`.
+    names = re.compile(rf"(?i)(?<![a-z])({'|'.join(sorted(protocols))})(?![a-z])")
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for room in ("hub", "host")
         for path in sorted((ROOT / "src" / "trunkline" / room).rglob("*.py"))
         for number, line in enumerate(path.read_text().splitlines(), start=1)
-        if names.search(line)
+        if names.search(OTHER_MEANINGS.sub("", line))
     ]
     assert found == []
 
@@ -49,3 +61,18 @@ def test_the_hub_and_the_edges_are_told_the_time() -> None:
         if reads.search(of_the_loop.sub("", line))
     }
     assert found == {"edges/nostr/relay.py", "edges/ossa/edge.py", "edges/pylon/edge.py"}
+
+
+def test_a_word_of_all_is_the_name_of_one_thing() -> None:
+    """A class of ``model.py`` is called like no other one: who reads `Policy` knows which. A protocol's own words stay
+    in the types of its wire, an agent's author and a checker have theirs.
+    """
+    source = ROOT / "src" / "trunkline"
+    own = {"messages.py", "mcp_words.py"}
+    named: dict[str, list[str]] = {}
+    for path in sorted(source.rglob("*.py")):
+        room = path.relative_to(source)
+        if path.name not in own and room.parts[0] not in {"sdk", "check"}:
+            for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
+                named.setdefault(name, []).append(room.as_posix())
+    assert {name: places for name, places in named.items() if "model.py" in places and len(places) > 1} == {}

@@ -60,6 +60,7 @@ def translated(tree: ast.Module) -> Iterator[str]:
             yield from filter(is_code, texts(node.value))
 
 
+@pytest.mark.slow
 def test_every_fault_that_the_source_makes_stands_in_the_table() -> None:
     found = {
         code: str(path.relative_to(SOURCE))

@@ -174,6 +174,7 @@ def _depth(value: Any) -> int:
     return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
 
 
+@pytest.mark.slow
 @given(json_values, spellings)
 def test_whatever_the_standard_library_writes_passes(value: object, spelling: dict[str, Any]) -> None:
     data = json.dumps(value, **spelling).encode()

@@ -1,6 +1,8 @@
 """``trunkline agents``: the agents, how they are, and why one does not run.
 
 A table of what ``GET /v1/agents`` says. What the states mean is decided in the exchange.
+
+Owns the table, and which note stands beside a state.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
 What an answer would be about is shown whole, never cut: arguments exactly as they would be sent, and of a changed
 definition what changed.
+
+Owns how a question is described and which words answer it. Whether an answer is taken is the exchange's to say.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,18 @@ import click
 from trunkline.cli.client import ExchangeClient, at, encode
 from trunkline.cli.completion import questions_here
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import CommandFailed, clock, duration, heading, note, printable, say, seconds_of, typed
+from trunkline.cli.terminal import (
+    CommandFailed,
+    clock,
+    confirm,
+    duration,
+    heading,
+    note,
+    printable,
+    say,
+    seconds_of,
+    typed,
+)
 
 
 @click.command()
@@ -198,6 +210,8 @@ def _answer(exchange: ExchangeClient, approval_id: str, decision: str, reason: s
 
 def _tell(answer: dict[str, Any]) -> None:
     about = answer.get("call_id")
+    if "earlier_id" in answer:
+        say(f"{printable(answer['earlier_id'])} was asked again as {printable(answer['approval_id'])}")
     say(f"{answer['decision']} {printable(answer['approval_id'])}" + (f": call {printable(about)}" if about else ""))
     count = answer.get("still_waiting", 0)
     if count:
@@ -228,8 +242,9 @@ def _answer_run(
                 _tell(answers[-1])
         if message["status"] != "awaiting_approval" and not message.get("more"):
             break
+    counted = "1 question" if len(answers) == 1 else f"{len(answers)} questions"
     if not settings.shown_as_json({"answers": answers, "status": message["status"]}):
-        say(f"{printable(run_id)} ended: {printable(message['status'])}, {len(answers)} questions {decision}")
+        say(f"{printable(run_id)} ended: {printable(message['status'])}, {counted} {decision}")
 
 
 def _allow_from_now_on(
@@ -248,10 +263,8 @@ def _allow_from_now_on(
         note(f"for {printable(str(file))}:\n")
         note(printable(shown["rule"], keep="\n"))
         _show_also(exchange, shown["also"])
-    if not yes and not sys.stdin.isatty():
-        raise click.UsageError("this would write these rules; say --yes")
     if not yes:
-        click.confirm("Allow this from now on?", abort=True, err=True)
+        confirm("Allow this from now on?", "this would write these rules")
     body = {"rule": shown["rule"], "also_untrusted": also_untrusted}
     body |= {} if reason is None else {"reason": reason}
     answer = {**exchange.post(address, body), "decision": "approved"}

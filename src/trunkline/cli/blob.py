@@ -13,7 +13,7 @@ import click
 
 from trunkline.cli.client import at
 from trunkline.cli.options import CommandSettings, say_json, shared
-from trunkline.cli.terminal import note
+from trunkline.cli.terminal import file_failure, note
 
 _REFERENCE: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 
@@ -37,5 +37,5 @@ def blob(settings: CommandSettings, ref: str, output: Path | None) -> None:
     try:
         output.write_bytes(data)
     except OSError as error:
-        raise click.BadParameter(f"{output}: {error.strerror}", param_hint="--output") from None
+        raise file_failure(output, error.strerror) from None
     note(f"{len(data):,} bytes in {output}")

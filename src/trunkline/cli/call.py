@@ -277,10 +277,16 @@ def _questions_inside_told(
             told.add(current.approval_id)
             with contextlib.suppress(ExchangeUnreachable, CommandFailed):
                 other = ExchangeClient(exchange.home)
-                approval_id = _look(other, current.call_id).approval_id
+                looked_at = _look(other, current.call_id)
+                approval_id = looked_at.approval_id
                 if approval_id is None or approval_id == current.approval_id:
                     inside.approval_id = None
-                elif approval_id not in told:
+                elif approval_id in told:
+                    pass
+                elif looked_at.status == "waiting_approval":
+                    told.add(approval_id)
+                    note(f"asked again as {printable(approval_id)}: {typed(f'approve {printable(approval_id)}')}")
+                else:
                     told.add(approval_id)
                     question = other.get(at("approvals", approval_id))
                     what = printable(f"{approval_id} of {question.get('tool_id', '')}")

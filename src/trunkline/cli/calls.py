@@ -2,19 +2,22 @@
 
 Calls come from ``GET /v1/calls``. A refusal is no call and is not there: it is looked for in the ledger's file, which
 needs no running exchange.
+
+Owns the table, and the search for refusals. Does not own calls, which the exchange shows.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from trunkline.cli.client import ExchangeClient, at, decode
 from trunkline.cli.options import CommandSettings, shared
 from trunkline.cli.terminal import clock, duration, note, printable, say, seconds_of, table, typed
+from trunkline.cli.times import FORMS, MOMENT
 from trunkline.model import FAULTS
 
 if TYPE_CHECKING:
@@ -34,8 +37,8 @@ _REFUSED = b'{"kind":"call.refused"'
 @click.option("--tool", metavar="PART", help="Only those of tools whose name has this in it.")
 @click.option("--caller", metavar="PART", help="Only those of callers whose name has this in it.")
 @click.option("--status", metavar="STATUS", help="Only those that ended so, or wait so.")
-@click.option("--from", "first", metavar="TIME", help="Only those from this time on: 2026-01-31T09:30:00Z.")
-@click.option("--to", metavar="TIME", help="Only those before it.")
+@click.option("--from", "first", type=MOMENT, metavar="TIME", help=f"Only those from this time on: {FORMS}.")
+@click.option("--to", "end", type=MOMENT, metavar="TIME", help="Only those before it.")
 @click.option("--refused", is_flag=True, help="Those that were not taken on: denied, no such tool, bad input.")
 @shared
 def calls(
@@ -46,8 +49,8 @@ def calls(
     tool: str | None,
     caller: str | None,
     status: str | None,
-    first: str | None,
-    to: str | None,
+    first: int | None,
+    end: int | None,
     refused: bool,
 ) -> None:
     """The latest calls and how they ended, newest first.
@@ -56,10 +59,12 @@ def calls(
     is running. `trunkline ledger show --call ID` has the whole story of a call.
     """
     if refused:
-        _show_refused(settings, last, correlation)
+        if search is not None or status is not None:
+            raise click.UsageError("--search and --status are for calls that were taken on, not for --refused")
+        _show_refused(settings, last, correlation, _Terms(tool or "", caller or "", first, end))
         return
     exchange = settings.connect()
-    terms = {"search": search, "tool": tool, "caller": caller, "status": status, "from": first, "to": to}
+    terms = {"search": search, "tool": tool, "caller": caller, "status": status, "from": first, "to": end}
     found = _latest(exchange, last, {"correlation_id": correlation, **terms})
     if settings.shown_as_json({"calls": found}):
         return
@@ -94,7 +99,7 @@ def _show(found: list[dict[str, Any]], correlation: str | None) -> None:
     table(["TIME", "STATUS", "TOOL", "CALLER", "TOOK", "WHY", "CALL"], rows, status=1, below=2, keep=(1, 2))
 
 
-def _latest(exchange: ExchangeClient, last: int, terms: Mapping[str, str | None]) -> list[dict[str, Any]]:
+def _latest(exchange: ExchangeClient, last: int, terms: Mapping[str, object]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     before: int | None = None
     while len(found) < last:
@@ -107,15 +112,34 @@ def _latest(exchange: ExchangeClient, last: int, terms: Mapping[str, str | None]
     return found
 
 
-def _show_refused(settings: CommandSettings, last: int, correlation: str | None) -> None:
+class _Terms(NamedTuple):
+    """Which refused calls are wanted: as ``GET /v1/calls`` takes them for the others."""
+
+    tool: str
+    caller: str
+    first: int | None
+    end: int | None
+
+    def fit(self, refusal: dict[str, Any]) -> bool:
+        """Whether this one is."""
+        return (
+            self.tool.lower() in refusal["tool_id"].lower()
+            and self.caller.lower() in refusal["caller"].lower()
+            and (self.first is None or refusal["at"] >= self.first)
+            and (self.end is None or refusal["at"] < self.end)
+        )
+
+
+def _show_refused(settings: CommandSettings, last: int, correlation: str | None, terms: _Terms) -> None:
     from trunkline.cli.ledger import reading
 
     with reading(settings) as reader:
-        found = [decode(line) for line in itertools.islice(_refusals(reader, correlation), last)]
+        wanted = filter(terms.fit, map(decode, _refusals(reader, correlation)))
+        found = list(itertools.islice(wanted, last))
     if settings.shown_as_json({"refused": found}):
         return
     if not found:
-        say("No refused calls on record.")
+        say("No refused call matches." if any(terms) else "No refused calls on record.")
         return
     rows = [
         [clock(one["at"] / 1000), one["code"], one["tool_id"], one["caller"], _why_refused(one), one["call_id"]]

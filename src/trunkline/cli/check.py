@@ -30,6 +30,7 @@ from trunkline.cli.terminal import (
     CommandFailed,
     did_you_mean,
     duration,
+    file_failure,
     heading,
     near,
     note,
@@ -206,9 +207,9 @@ def _read(file: Path) -> Identity:
     try:
         return read_identity(json.loads(file.read_bytes()))
     except OSError as error:
-        raise click.UsageError(f"{printable(str(file))}: {error.strerror}") from None
+        raise file_failure(file, error.strerror) from None
     except ValueError as error:
-        raise click.UsageError(f"{printable(str(file))}: {error}") from None
+        raise file_failure(file, str(error)) from None
 
 
 def _write(file: Path | None, text: str) -> None:
@@ -217,7 +218,7 @@ def _write(file: Path | None, text: str) -> None:
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise click.UsageError(f"{printable(str(file))}: {error.strerror}") from None
+        raise file_failure(file, error.strerror) from None
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,10 @@
 
 The address holds a one-time code. It is printed, and never handed to a program as an argument, which every user of the
 machine could read: the browser is shown a file of ours that leads on to it.
+
+Owns that file and when a browser is opened. Codes and sign-ins are ``edges.console``'s.
+
+Invariant: the code is in no argument of a process.
 """
 
 from __future__ import annotations

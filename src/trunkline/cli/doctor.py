@@ -1,6 +1,8 @@
 """``trunkline doctor``: what is missing here, what is off and why, what is wrong; with or without an exchange.
 
 Asks the running exchange, if there is one, and shows what ``checkup`` finds. Ends with 1 if there is a problem.
+
+Owns how findings are shown and the exit code. Does not own what is looked at (``checkup``).
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ Owns what a person is shown and the options. Reading and proving are in ``trunkl
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 import click
 
 from trunkline.cli.client import decode, encode
-from trunkline.cli.file_kinds import expect
+from trunkline.cli.file_kinds import expect, kind_of
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import CommandFailed, heading, note, printable, say, typed
+from trunkline.cli.terminal import CommandFailed, file_failure, heading, note, printable, say, typed
+from trunkline.cli.times import FORMS, MOMENT
 from trunkline.cli.watch import sentence
+from trunkline.errors import LedgerCorrupt, LedgerError
 
 if TYPE_CHECKING:
     from trunkline.ledger.heads import WrittenHead
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
 # Entries read at once.
 _PIECE: Final = 10_000
 _AT: Final = re.compile(rb'"at":(\d+)')
-_AGO: Final = re.compile(r"(\d{1,9})(min|h|d)")
-_UNITS_S: Final = {"min": 60, "h": 3600, "d": 86_400}
 
 
 @click.group()
@@ -75,6 +75,8 @@ def verify(settings: CommandSettings, file: Path | None, head: str | None, ancho
     kept = [*_heads(head, "--head"), *published]
     path = settings.home.ledger_file if file is None else file
     expect("record", path)
+    if file is not None:
+        _expect_ledger(file)
     report = walk(path, kept=kept, public_key=public_key_of(settings.home.keys_folder))
     if settings.shown_as_json(
         {"status": "whole", **{name: getattr(report, name) for name in report.__struct_fields__}}
@@ -100,6 +102,22 @@ def verify(settings: CommandSettings, file: Path | None, head: str | None, ancho
     else:
         say("not anchored: no head that was kept elsewhere was given (--head, --anchor)")
     say(f"head {report.last}:{report.head}")
+
+
+def _expect_ledger(file: Path) -> None:
+    """End the command if a file that was named is no ledger; one that was, and is damaged, is judged as a record.
+
+    Without this it would be told of what is missing beside the file, as if it were one.
+    """
+    from trunkline.ledger.heads import heads_file
+    from trunkline.ledger.store import open_for_reading
+
+    if heads_file(file).exists():
+        return
+    if file.stat().st_size and kind_of(file) != "record":
+        raise LedgerError(f"{file} is not a ledger: it is no database of SQLite")
+    with contextlib.suppress(LedgerCorrupt):
+        open_for_reading(file).close()
 
 
 def _heads(text: str | None, option: str) -> list[WrittenHead]:
@@ -169,6 +187,8 @@ def backup(settings: CommandSettings, file: Path) -> None:
     from trunkline.ledger.backup import backup as copy
     from trunkline.ledger.heads import public_key_of
 
+    if file.exists():
+        raise file_failure(file, "exists already: choose another name")
     report = copy(settings.home.ledger_file, file, public_key_of(settings.home.keys_folder))
     if not settings.shown_as_json({"file": str(file), "entries": report.entries, "signed": report.signed}):
         say(f"{printable(str(file))}: {report.entries:,} entries, verified; signed up to {report.signed:,}")
@@ -182,6 +202,8 @@ def check(settings: CommandSettings, file: Path) -> None:
     from trunkline.ledger.export import verify_proof
 
     expect("proof", file)
+    if kind_of(file) != "proof":
+        raise LedgerError(f"{file} is not a proof: it is no zip")
     has_record = settings.home.ledger_file.exists()
     if has_record:
         with reading(settings) as reader:
@@ -255,8 +277,8 @@ def nothing_under(name: str | None) -> NoReturn:
 @ledger.command("export", short_help="Hand out a conversation, a time range or everything.")
 @click.option("--correlation", metavar="ID", help="A conversation.")
 @click.option("--all", "everything", is_flag=True, help="Everything, one entry a line.")
-@click.option("--since", metavar="TIME", help="What was recorded from then on: 2026-11-15, 2026-11-15T10:00, 2h, 7d.")
-@click.option("--until", metavar="TIME", help="What was recorded before then.")
+@click.option("--since", type=MOMENT, metavar="TIME", help=f"What was recorded from then on: {FORMS}.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="What was recorded before then.")
 @click.option(
     "--format",
     "form",
@@ -271,8 +293,8 @@ def export(
     settings: CommandSettings,
     correlation: str | None,
     everything: bool,
-    since: str | None,
-    until: str | None,
+    since: int | None,
+    until: int | None,
     form: str,
     out: Path | None,
     overwrite: bool,
@@ -295,7 +317,7 @@ def export(
         raise click.UsageError(f"a {form} is of one conversation: give --correlation")
     with reading(settings) as reader:
         if correlation is None:
-            lines = _lines_between(reader, _moment(since, "--since"), _moment(until, "--until"))
+            lines = _lines_between(reader, since or 0, until)
             _hand_out((line + b"\n" for line in lines), out, as_text=True, overwrite=overwrite)
             return
         if not record.numbers(reader, correlation=correlation):
@@ -327,7 +349,7 @@ def _pieces(reader: Reader, correlation: str, form: str, *, is_terminal: bool) -
             return [encode_bundle(bundle_of(record.trajectory(reader, correlation))) + b"\n"]
 
 
-def _lines_between(reader: Reader, since_ms: float, until_ms: float) -> Iterator[bytes]:
+def _lines_between(reader: Reader, since_ms: int, until_ms: int | None) -> Iterator[bytes]:
     """Entries of a time range, one a line, in their order. A clock that was set back may have put some elsewhere."""
     from trunkline.ledger.export import on_one_line
 
@@ -335,23 +357,8 @@ def _lines_between(reader: Reader, since_ms: float, until_ms: float) -> Iterator
     for first in range(1, newest + 1, _PIECE):
         for line in reader.lines(first, min(first + _PIECE - 1, newest)):
             at = _AT.search(line, 0, 256)
-            if at is not None and since_ms <= int(at[1]) < until_ms:
+            if at is not None and since_ms <= int(at[1]) and (until_ms is None or int(at[1]) < until_ms):
                 yield on_one_line(line)
-
-
-def _moment(text: str | None, option: str) -> float:
-    """A time on the command line in ms; where none was given, before or after everything."""
-    if text is None:
-        return float("-inf") if option == "--since" else float("inf")
-    ago = _AGO.fullmatch(text)
-    if ago is not None:
-        return (time.time() - int(ago[1]) * _UNITS_S[ago[2]]) * 1000
-    import datetime as dt
-
-    try:
-        return dt.datetime.fromisoformat(text).timestamp() * 1000
-    except (ValueError, OverflowError):
-        raise click.BadParameter("expected 2026-11-15, 2026-11-15T10:00, 90min, 2h or 7d", param_hint=option) from None
 
 
 def _hand_out(pieces: Iterable[bytes], out: Path | None, *, as_text: bool = False, overwrite: bool = False) -> None:
@@ -366,8 +373,7 @@ def _hand_out(pieces: Iterable[bytes], out: Path | None, *, as_text: bool = Fals
         with out.open("wb" if overwrite else "xb") as file:
             size = sum(map(file.write, pieces))
     except FileExistsError:
-        text = f"{printable(str(out))} exists: choose another name, or give --overwrite"
-        raise click.BadParameter(text, param_hint="--out") from None
+        raise file_failure(out, "exists already: choose another name, or give --overwrite") from None
     except OSError as error:
-        raise click.BadParameter(f"{printable(str(out))}: {error.strerror}", param_hint="--out") from None
+        raise file_failure(out, error.strerror) from None
     note(f"{printable(str(out))}: {size:,} bytes")

@@ -2,6 +2,10 @@
 
 A verb's module is imported when the verb is used, and none for the help: ``trunkline call`` spends its time on the
 call. A new verb is a module and a row in ``VERBS``.
+
+Owns that table and the exit codes. Does not own what a verb does.
+
+Invariant: nothing is imported for a verb that is not used.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from trunkline.cli.client import ExchangeClient, encode
-from trunkline.cli.terminal import HOME_OPTION, CommandFailed, printable, say
+from trunkline.cli.terminal import HOME_OPTION, CommandFailed, file_failure, printable, say
 from trunkline.home import Home
 
 # How much of a line is shown on each side of a fault in it.
@@ -97,7 +97,7 @@ def json_argument(text: str | None, what: str = "input") -> bytes:
         try:
             data = Path(text[1:]).read_bytes()
         except OSError as error:
-            raise click.BadParameter(f"{printable(text[1:])}: {error.strerror}") from None
+            raise file_failure(text[1:], error.strerror) from None
     else:
         data = os.fsencode(text)
     if text != "{}":

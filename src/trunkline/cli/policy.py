@@ -1,6 +1,8 @@
 """``trunkline policy`` and ``policy check``: the rules in force, and what they would say to a call.
 
 Both ask the exchange: nothing is judged here, and a check calls and records nothing.
+
+Owns the table of rules as a person reads it. Does not own judging.
 """
 
 from __future__ import annotations

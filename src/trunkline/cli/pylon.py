@@ -2,6 +2,8 @@
 
 Reads the home; no exchange needs to run. The certificate is written anew without its private key, for programs that
 want a file.
+
+Owns that file and the words about it. Does not own the certificate (``edges.tls``).
 """
 
 from __future__ import annotations

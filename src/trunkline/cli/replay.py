@@ -17,7 +17,7 @@ import click
 from trunkline.cli.client import at
 from trunkline.cli.file_kinds import expect
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import CommandFailed, heading, note, printable, say, table
+from trunkline.cli.terminal import CommandFailed, file_failure, heading, note, printable, say, table
 
 if TYPE_CHECKING:
     from trunkline.trajectory.check import Checked
@@ -109,7 +109,7 @@ def _lines(file: Path) -> Iterator[Iterator[bytes]]:
         with file.open("rb") as opened:
             yield lines_of(opened)
     except OSError as error:
-        raise click.BadParameter(f"{printable(str(file))}: {error.strerror}") from None
+        raise file_failure(file, error.strerror) from None
 
 
 # --- two runs ---------------------------------------------------------------------------------------------------------

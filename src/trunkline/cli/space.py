@@ -17,7 +17,18 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with, error_of
 from trunkline.cli.options import CommandSettings, json_argument, shared
-from trunkline.cli.terminal import CommandFailed, clock, note, printable, say, seconds_of, table, typed
+from trunkline.cli.terminal import (
+    CommandFailed,
+    clock,
+    confirm,
+    file_failure,
+    note,
+    printable,
+    say,
+    seconds_of,
+    table,
+    typed,
+)
 from trunkline.errors import ExchangeUnreachable
 
 # Below the patience of one request; then it is asked again.
@@ -108,10 +119,8 @@ def rm(settings: CommandSettings, name: str, yes: bool, force: bool) -> None:
     with_what = (
         f"; {printable(found['folder'])} stays as it is" if found.get("on_own_folder") else " with all its files"
     )
-    if not yes and not sys.stdin.isatty():
-        raise click.UsageError(f"this removes the space {printable(name)}{with_what}; say --yes")
     if not yes:
-        click.confirm(f"Remove the space {printable(name)}{with_what}?", abort=True, err=True)
+        confirm(f"Remove the space {printable(name)}{with_what}?", f"this removes the space {name}{with_what}")
     answer = decode(exchange.request("DELETE", at("spaces", name, force=1 if force else None)))
     if not settings.shown_as_json(answer):
         say(f"removed {printable(name)}")
@@ -151,13 +160,10 @@ def undo(settings: CommandSettings, name: str, run_id: str, yes: bool) -> None:
     path = at("spaces", name, "undo")
     if not yes:
         found: dict[str, Any] = exchange.post(path, {"run": run_id, "dry_run": True})
-        if not sys.stdin.isatty():
-            settings.shown_as_json(found)
-            raise click.UsageError(f"this would {_told(found)}; say --yes")
-        if not settings.as_json:
+        if not settings.as_json and sys.stdin.isatty():
             for line in _changes(found):
                 note(line)
-        click.confirm(f"Bring {printable(name)} back to this?", abort=True, err=True)
+        confirm(f"Bring {printable(name)} back to this?", f"this would {_told(found)}", found)
         # What was shown, also if another run has begun and ended since.
         run_id = found.get("snapshot", {}).get("run", run_id)
     done: dict[str, Any] = exchange.post(path, {"run": run_id})
@@ -208,7 +214,7 @@ def run(settings: CommandSettings, name: str, no_wait: bool) -> None:
     for message in messages_in(sys.stdin.buffer):
         worst = max(worst, _run_one(exchange, name, message, wait=not no_wait))
     if worst < 0:
-        raise click.UsageError("nothing on stdin: an operations message is expected")
+        raise CommandFailed("message.malformed", "nothing on stdin: an operations message is expected")
     sys.exit(worst)
 
 
@@ -274,7 +280,7 @@ def export(settings: CommandSettings, name: str, since: str, output: Path | None
     try:
         output.write_bytes(patch)
     except OSError as error:
-        raise click.BadParameter(f"{output}: {error.strerror}", param_hint="--output") from None
+        raise file_failure(output, error.strerror) from None
     note(f"{len(patch):,} bytes in {output}; `git apply {output.name}` applies it")
 
 

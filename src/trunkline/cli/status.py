@@ -1,6 +1,8 @@
 """``trunkline status``: what runs here, where it listens, and how busy it is.
 
 Addresses come from ``ready.json``, figures from ``GET /v1/status``.
+
+Owns the lines and their order. Does not own the figures.
 """
 
 from __future__ import annotations

@@ -123,6 +123,22 @@ class CommandFailed(Exception):
             note(self._below)
 
 
+def file_failure(file: object, why: str | None) -> CommandFailed:
+    """A file that was named, and that cannot be read or written: the command line is right, the file is not."""
+    return CommandFailed("file.unusable", f"{file}: {why}", exit_code=2, details={"file": str(file)})
+
+
+def confirm(question: str, otherwise: str, details: dict[str, Any] | None = None) -> None:
+    """Go on if a person says yes; where nobody can be asked, end the command with what it would have done.
+
+    ``otherwise`` is that sentence, ``details`` the same for programs. Not a ``click.UsageError``: nothing is wrong with
+    the command line, so nobody needs to be shown how it is written.
+    """
+    if not sys.stdin.isatty():
+        raise CommandFailed("confirmation.required", f"{otherwise}; say --yes", exit_code=2, details=details)
+    click.confirm(question, abort=True, err=True)
+
+
 def exit_code_of(code: str) -> int:
     """What the table of faults says; a code that is not in it is a tool's own."""
     row = FAULTS.get(code)

@@ -1,6 +1,8 @@
 """``trunkline token``: make, list and revoke credentials for agents and programs.
 
 The exchange makes a secret, and it is shown this once. ``list`` also works while no exchange runs, from the ledger.
+
+Owns what is shown of a credential. Does not own which there can be (``edges.edge.TokenKind``).
 """
 
 from __future__ import annotations

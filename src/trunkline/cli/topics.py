@@ -1,6 +1,8 @@
 """``trunkline topics``: who is told of events on which topics, what is owed to whom, and how one of them is ended.
 
 Events themselves are ``trunkline publish`` and ``trunkline watch --topic``.
+
+Owns the table. Does not own subscriptions (``hub.topics``).
 """
 
 from __future__ import annotations

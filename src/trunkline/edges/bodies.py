@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -88,7 +88,13 @@ def says_json(scope: Scope, limit: int) -> bool:
     # The server has seen to it that this is a number.
     if declared and int(declared) > limit:
         raise _too_large(limit)
-    return media_type == b"application/json" or media_type.partition(b";")[0].strip().lower() == b"application/json"
+    return is_json((media_type,))
+
+
+def is_json(media_types: Sequence[bytes]) -> bool:
+    """Whether what a head says of its body's media type, the last of them, is JSON."""
+    said = media_types[-1] if media_types else b""
+    return said == b"application/json" or said.partition(b";")[0].strip().lower() == b"application/json"
 
 
 def _too_large(limit: int) -> BadRequest:

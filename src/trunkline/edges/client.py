@@ -64,7 +64,7 @@ def endpoint_of(url: str) -> Endpoint:
     return Endpoint(host, port or (443 if scheme == "https" else 80), target, scheme == "https")
 
 
-def place_of(url: str) -> tuple[str, int, str]:
+def loopback_place(url: str) -> tuple[str, int, str]:
     """Host, port and path of a loopback URL; ``ValueError`` says what is wrong with any other."""
     parts = urlsplit(url)
     if parts.scheme != "http" or parts.hostname is None or parts.username is not None:
@@ -92,7 +92,7 @@ async def request(
     Without ``tls`` only loopback URLs can be asked, ``ValueError`` for others.
     """
     if tls is None:
-        host, port, target = place_of(url)
+        host, port, target = loopback_place(url)
     else:
         found = endpoint_of(url)
         host, port, target = found.host, found.port, found.target

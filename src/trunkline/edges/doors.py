@@ -5,12 +5,24 @@ Edges do not know each other; the host hands the doors of some to the listener o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from msgspec import Struct
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from trunkline.edges.request_scope import Serve
 from trunkline.model import Principal
+
+
+class Route(Protocol):
+    """An application for one method of one path that may do without a task for a request."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+    def try_take(self, scope: Scope, data: bytes, serve: Serve, ended: Callable[[], None]) -> bool:
+        """Take a request with this body (``request_scope.TryTake``), and call ``ended`` when that is over."""
 
 
 class Door(Struct, frozen=True):
@@ -21,6 +33,8 @@ class Door(Struct, frozen=True):
     whose it is, and of a WebSocket, which may be open for days, ``scope["is_known"]()`` says whether it is still valid.
     One that is has bearer tokens of its own ``edge``, by which each caller's requests are counted.
 
+    ``taking`` are those requests, by method and path, that its application may take without a task.
+
     ``admits`` is another way to show who one is, for whatever needs a token of the HTTP edge: it is asked about
     requests that show none. It has to keep requests out that another page made a browser send.
     """
@@ -30,6 +44,7 @@ class Door(Struct, frozen=True):
     own_gate: bool = False
     edge: str = ""
     admits: Callable[[Scope], Principal | None] | None = None
+    taking: Mapping[tuple[str, str], Route] = {}
 
     def leads_to(self, path: str) -> bool:
         """Whether this path is behind it."""

@@ -3,6 +3,8 @@
 A protocol is one folder with one value of ``Edge``; ``known.py`` lists them. The host makes a ``RunningEdge`` of each,
 starts and stops it, and asks it what to put into ``ready.json`` and ``status``; it names no protocol anywhere.
 docs/edges.md tells how to write one.
+
+Owns these types and the form of our credentials. Does not own what an edge does, nor the order of all (``host.edges``).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from msgspec import Raw, Struct
 
 from trunkline.config import Config
 from trunkline.edges.piped import NoPrograms, Programs, StartPiped, start_nothing
+from trunkline.key_files import KEYS_FOLDER
 from trunkline.model import AgentView, Manifest, ProcessIdentity
 
 if TYPE_CHECKING:
@@ -139,6 +142,11 @@ class Surroundings(Struct, frozen=True):
     # Has a secret masked wherever it appears from now on, under a name that is shown instead.
     know_secret: Callable[[str, str], None] = _forget_secret
 
+    @property
+    def keys(self) -> Path:
+        """The folder for files with secrets of the edge's own (``key_files``)."""
+        return self.home / KEYS_FOLDER
+
 
 class RunningEdge:
     """One edge of a running exchange. Children override what they need."""
@@ -162,7 +170,7 @@ class RunningEdge:
     def configured(self, config: Config) -> Mapping[str, Sequence[str]]:  # noqa: ARG002
         """Another configuration is in force. Only edges without a section of their own have something to do here.
 
-        The agents that were ``started``, ``restarted`` and ``stopped`` for it.
+        The agents that were ``started``, ``restarted`` and ``stopped`` for it; those that ``cannot_start``, and why.
         """
         return {}
 
@@ -191,6 +199,13 @@ class RunningEdge:
     def ready(self) -> Mapping[str, str | None]:
         """What this edge adds to ``ready.json`` once it runs: where it can be reached."""
         return {}
+
+    def question_page(self, places: Mapping[str, str | None], approval_id: str) -> str | None:  # noqa: ARG002
+        """The address of a page where a person answers this question, if this edge has one; it opens nothing itself.
+
+        ``places`` is what all edges are ``ready``.
+        """
+        return None
 
     def greeting(self, places: Mapping[str, str | None], *, is_kept: bool) -> Sequence[str]:  # noqa: ARG002
         """Lines for the person who starts the exchange, after all edges run and ``places`` is what they are ``ready``.

@@ -3,6 +3,10 @@
 Edges never import the hub or the host; the host hands these in. Three protocols, because three kinds of code need
 them: ``Feed`` is for whoever holds a conversation, ``Views`` for whoever shows something, ``Operator`` for whoever
 acts for the person who runs the exchange. ``Sink`` is the one protocol in the other direction.
+
+Owns these protocols. Does not own what stands behind them (``host``, ``testing.memory``).
+
+Invariant: an effect that reaches a ``Sink`` has waited for its entry.
 """
 
 from __future__ import annotations

@@ -32,6 +32,12 @@ def peer_pin(scope: Scope) -> str:
     return found
 
 
+def address_of(scope: Scope) -> str:
+    """Where a request comes from: the client's host, empty if it has none (a socket with a file)."""
+    client = scope["client"]
+    return client[0] if client else ""
+
+
 class when_lost:  # noqa: N801  (read as `with when_lost(scope, told):`)
     """Call ``told`` if the connection of this request is lost meanwhile. Cheaper than a task that waits for it."""
 

@@ -34,11 +34,19 @@ MAX_LINES: Final = 10
 
 
 class AskedPeople:
-    """Of one exchange. ``say`` prints a line for who looks on, ``notify`` gives the setting in force."""
+    """Of one exchange. ``say`` prints a line for who looks on, ``notify`` gives the setting in force, ``page`` the
+    address where a question is answered.
+    """
 
-    def __init__(self, say: Callable[[str], None], notify: Callable[[], Notify | None]) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        notify: Callable[[], Notify | None],
+        page: Callable[[str], str | None] = lambda _approval_id: None,
+    ) -> None:
         self._say = say
         self._notify = notify
+        self._page = page
         self._told: frozenset[str] = frozenset()
         self._waiting: queue.Queue[tuple[Notify, bytes]] = queue.Queue(MAX_WAITING)
         self._worker: threading.Thread | None = None
@@ -62,7 +70,7 @@ class AskedPeople:
 
     def _hand_over(self, notify: Notify, question: Question) -> None:
         try:
-            self._waiting.put_nowait((notify, message_of(question)))
+            self._waiting.put_nowait((notify, message_of(question, self._page(question.approval_id))))
         except queue.Full:
             self._complain("more questions wait to be told of than it takes")
             return
@@ -90,10 +98,6 @@ class AskedPeople:
             log.warning("[approvals] notify: %s", problem)
         self._problem = problem
 
-    def wait_told(self) -> None:
-        """Until what was handed over is told, or was not; for tests."""
-        self._waiting.join()
-
 
 class _NotTold(Exception):
     """A command or a URL did not take a message."""
@@ -109,7 +113,7 @@ def line_of(question: Question) -> str:
     )
 
 
-def message_of(question: Question) -> bytes:
+def message_of(question: Question, page: str | None) -> bytes:
     """What a command gets on stdin, and a URL as a body."""
     said = {
         "approval_id": question.approval_id,
@@ -119,6 +123,7 @@ def message_of(question: Question) -> bytes:
         "agent_id": question.agent_id,
         "reason": question.reason,
         "expires_at": question.expires_at,
+        "url": page,
     }
     return msgspec.json.encode({name: value for name, value in said.items() if value is not None})
 

@@ -163,6 +163,14 @@ class Edges:
         greet = (partial(running.greeting, places, is_kept=is_kept) for running in self._running.values())
         return [line for ask in greet for line in self._told(ask, NONE)]
 
+    def question_page(self, approval_id: str) -> str | None:
+        """Where a person answers this question, if there is a page for it."""
+        places = self.ready()
+        found = (
+            self._told(partial(one.question_page, places, approval_id), None) for one in list(self._running.values())
+        )
+        return next((page for page in found if page is not None), None)
+
     def status(self) -> dict[str, object]:
         """What stands in ``status``: how each is, and what this release lacks."""
         edges: dict[str, object] = {}
@@ -200,11 +208,17 @@ class Edges:
         """By edge: which credentials can be made there."""
         return {edge.name: edge.tokens for edge in self._known if edge.tokens is not None}
 
+    def fixed_changes(self, config: Config) -> list[str]:
+        """Which sections of another configuration differ from those in force, and cannot change while an edge runs."""
+        return [
+            f"[{edge.section}]"
+            for edge in self._known
+            if edge.section and getattr(config, edge.section) != getattr(self._config, edge.section)
+        ]
+
     def reload(self, config: Config, place: str) -> None:
         """Another configuration; ``ConfigError`` if it changes what cannot change while an edge runs."""
-        for edge in self._known:
-            if edge.section and getattr(config, edge.section) != getattr(self._config, edge.section):
-                raise ConfigError(f"[{edge.section}] cannot change while the exchange runs; restart it", place)
+        refuse_fixed(self.fixed_changes(config), place)
         for running in self._running.values():
             running.reload()
         self._config = config
@@ -244,6 +258,14 @@ class Edges:
             if await running.sign_out(agent_id):
                 return True
         return False
+
+
+def refuse_fixed(changed: Sequence[str], place: str) -> None:
+    """``ConfigError`` that names everything in a file that differs and cannot change while the exchange runs."""
+    if changed:
+        *most, last = changed
+        named = f"{', '.join(most)} and {last}" if most else last
+        raise ConfigError(f"{named} cannot change while the exchange runs; restart it", place)
 
 
 def _only(found: list[T], what: str) -> T:

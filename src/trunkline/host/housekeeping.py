@@ -1,5 +1,7 @@
-"""What an exchange looks after while it runs: the room on its disk, a disk that answers, snapshots, old entries,
-heads of the record that are to be published, whether the record is whole, people who are asked.
+"""What an exchange looks after while it runs, each thing at its own pace.
+
+The room on its disk, a disk that answers, snapshots, old entries, heads of the record that are to be published, whether
+the record is whole, people who are asked.
 
 Owns how often each of these is looked at, and what is said when one changes. Does not own what follows from it: the hub
 refuses calls, the supervisor starts agents anew, the ledger forgets.

@@ -133,7 +133,7 @@ def give_to(folder: Path, uid: int) -> None:
     os.chown(folder, uid, uid)
 
 
-def place_of(home: Path) -> str:
+def folder_of_users(home: Path) -> str:
     """Where agents of this home with users of their own find what is theirs."""
     return f"{PLACES}/{sha256(os.fsencode(home)).hexdigest()[:16]}"
 
@@ -141,12 +141,12 @@ def place_of(home: Path) -> str:
 def leave_place(home: Path) -> None:
     """Remove that folder, which is empty but for those who see something in it."""
     with contextlib.suppress(OSError):
-        Path(place_of(home)).rmdir()
+        Path(folder_of_users(home)).rmdir()
 
 
 def user_plan(home: Path, folder: Path, socket: str, cwd: str) -> dict[str, Any]:
     """What the keeper is told for an agent with a user of its own; without ``socket`` it is shown none."""
-    place = Path(place_of(home))
+    place = Path(folder_of_users(home))
     try:
         place.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as problem:

@@ -265,7 +265,7 @@ class Keeper:
         if isolation is not None:
             # Here and not in the child: all children share it.
             import trunkline.host.confined  # noqa: F401
-        program = find_program(command["argv"][0], command["cwd"], env.get("PATH", os.defpath))
+        program = find_program(command["argv"], command["cwd"], env.get("PATH", os.defpath))
         log = RunLog(command["log"], command["max_log_bytes"], self._mask, command["secrets"])
         ends: list[int] = []
         with ExitStack() as undo, ExitStack() as childs:

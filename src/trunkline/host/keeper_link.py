@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from trunkline.edges.edge import Launcher
 from trunkline.host import processes
-from trunkline.host.isolation import place_of
+from trunkline.host.isolation import folder_of_users
 from trunkline.host.keeper import CHASE_S, KILL_WAIT_S, MAX_HANDED, READ_BYTES, SHORT_GRACE_S
 from trunkline.model import ProcessIdentity
 
@@ -214,6 +214,6 @@ def end_leftovers(home: str, launcher: Launcher) -> None:
         env = processes.environment_of(process.pid)
         found = os.fsdecode(env.get(launcher.home_variable.encode(), b""))
         # An agent's own folder stands there if it has one.
-        is_ours = found == home or os.path.dirname(found) in {f"{home}/agents", place_of(Path(home))}  # noqa: PTH120
+        is_ours = found == home or os.path.dirname(found) in {f"{home}/agents", folder_of_users(Path(home))}  # noqa: PTH120
         if is_ours and launcher.run_variable.encode() in env:
             processes.send_signal(process, signal.SIGKILL)

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
 from trunkline.host import processes
@@ -25,6 +26,10 @@ MAX_OPEN_FILES: Final = 65_536
 
 # What a program sees of the exchange's own environment (decision 18).
 PASSED_ON: Final = ("PATH", "HOME", "LANG", "TZ")
+
+# Programs whose first argument is a file that they run, and the options of Python's that take nothing after them.
+_INTERPRETER: Final = re.compile(r"(python|pypy)[0-9.]*|node|nodejs|bun|ruby|perl|php|lua|bash|dash|sh|zsh")
+_PYTHON_FLAGS: Final = re.compile(r"-[bBdEiIOPqsSuvx]+")
 
 READY: Final = b"+"
 GO: Final = b"!"
@@ -57,8 +62,12 @@ def passed_on(own: Mapping[str, str], *, is_ours: bool = True) -> dict[str, str]
     return found
 
 
-def find_program(name: str, cwd: str, path: str) -> str:
-    """The file that a command's first word means; ``LaunchError`` when it cannot be run."""
+def find_program(command: Sequence[str], cwd: str, path: str) -> str:
+    """The file that a command's first word means; ``LaunchError`` when it cannot be run, or what it is to run is gone.
+
+    An interpreter would start and say so in the agent's log, where nobody looks who was told that it started.
+    """
+    name = command[0]
     if not os.path.isdir(cwd):  # noqa: PTH112
         raise LaunchError(f"its folder {cwd} does not exist")
     if not os.access(cwd, os.X_OK):
@@ -68,12 +77,28 @@ def find_program(name: str, cwd: str, path: str) -> str:
     files = [candidate for candidate in candidates if os.path.isfile(candidate)]  # noqa: PTH113
     for file in files:
         if os.access(file, os.X_OK):
+            script = _script(command)
+            if script and not os.path.exists(os.path.join(cwd, script)):  # noqa: PTH110, PTH118
+                raise LaunchError(f"its script {os.path.normpath(os.path.join(cwd, script))} does not exist")  # noqa: PTH118
             return file
     if files:
         raise LaunchError(f"{files[0]} is not executable: chmod +x it, or name its interpreter in `command`")
     if "/" in name:
         raise LaunchError(f"the command {candidates[0]} does not exist")
     raise LaunchError(f"the command {name!r} is not in PATH: install it, or give its full path in `command`")
+
+
+def _script(command: Sequence[str]) -> str:
+    """The file that an interpreter is given to run; empty where another program is run, or it cannot be told."""
+    name = command[0].rpartition("/")[2]
+    if _INTERPRETER.fullmatch(name) is None:
+        return ""
+    for word in command[1:]:
+        if not word.startswith("-"):
+            return word
+        if not name.startswith("py") or _PYTHON_FLAGS.fullmatch(word) is None:
+            return ""
+    return ""
 
 
 def why_not_run(program: str, number: int) -> str:

@@ -51,6 +51,8 @@ class Pipes:
         self._stdout: int | None = None
         self._unwritten = bytearray()
         self._is_paused = False
+        # Whether the loop says when it reads on.
+        self._is_unread = False
         self._is_stopping = False
         self._is_over = False
         # Why it ended, once nothing of it is left.
@@ -64,7 +66,8 @@ class Pipes:
         if self._is_over or len(self._unwritten) + len(data) > MAX_UNREAD_BYTES:
             return False
         self._unwritten += data
-        self._write()
+        if not self._is_unread:
+            self._write()
         return True
 
     def pause_reading(self) -> None:
@@ -133,18 +136,25 @@ class Pipes:
             while self._unwritten:
                 del self._unwritten[: os.write(self._stdin, self._unwritten[:READ_BYTES])]
         except BlockingIOError:
-            self._loop.add_writer(self._stdin, self._write)
+            if not self._is_unread:
+                self._is_unread = True
+                self._loop.add_writer(self._stdin, self._write)
             return
         except BrokenPipeError:
             # It has closed its stdin, and may still say something.
             self._close_stdin()
             return
-        self._loop.remove_writer(self._stdin)
+        self._stop_waiting(self._stdin)
+
+    def _stop_waiting(self, stdin: int) -> None:
+        if self._is_unread:
+            self._is_unread = False
+            self._loop.remove_writer(stdin)
 
     def _close_stdin(self) -> None:
         self._unwritten.clear()
         if self._stdin is not None:
-            self._loop.remove_writer(self._stdin)
+            self._stop_waiting(self._stdin)
             os.close(self._stdin)
             self._stdin = None
 

@@ -17,6 +17,10 @@ crashed    starting  –         –                                  –       
 =========  ========  ========  =================================  ========  ========  ========
 
 ``start`` means: run as configured now; one that runs is stopped first. Each method returns what the host must do.
+
+Owns the table and the waits. Does not own processes, clocks or what is told of an agent (``supervisor``).
+
+Invariant: an agent that somebody stopped is not started again until somebody asks for it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from trunkline.config import AgentProcess
+from trunkline.config import AgentProgram
 from trunkline.edges.edge import Launcher, new_bearer
 from trunkline.edges.exchange import AgentAction
 from trunkline.edges.piped import KeptOwner, PipedSpec
@@ -129,7 +129,11 @@ class Supervisor:
             agent = self._agents[agent_id]
             if agent.kept is not None and not agent.is_removed:
                 # Whether it is wanted is its edge's affair.
-                self._perform(agent, agent.life.retry(self._clock()))
+                is_fit = agent.life.state is State.RUNNING or not self._tell_problem(agent.spec, done, is_ours=False)
+                step = agent.life.retry(self._clock())
+                if step is not None and is_fit:
+                    done["started"].append(agent_id)
+                self._perform(agent, step)
                 continue
             if not agent.is_removed:
                 done["stopped"].append(agent_id)
@@ -157,18 +161,28 @@ class Supervisor:
             self._perform(agent, agent.life.start(self._clock()))
         return done
 
-    def _tell_problem(self, spec: AgentSpec, done: dict[str, list[str]]) -> bool:
-        """Whether an agent could not start now; then it is told why."""
+    def _problem(self, spec: AgentSpec, *, is_ours: bool = True) -> str:
+        """Why an agent could not start now; empty if it could, as far as can be told without starting it."""
         try:
             if spec.manifest is not None:
                 self._launcher.read_manifest(Path(spec.manifest), spec.agent_id)
-            find_program(spec.command[0], spec.cwd, environment(spec.env, {}, os.environ)["PATH"])
+            # A keyring may ask its owner to unlock it, and is not asked for this.
+            quick = {name: text for name, text in spec.env.items() if not may_wait({name: text})}
+            own = Found(quick, os.environ).texts
+            find_program(spec.command, spec.cwd, environment(own, {}, os.environ, is_ours=is_ours)["PATH"])
+        except SecretMissing as problem:
+            return f"a secret is missing: {problem}"
         except (ConfigError, LaunchError) as problem:
-            done.setdefault("cannot_start", []).append(f"{spec.agent_id}: {problem}")
-            return True
-        return False
+            return str(problem)
+        return ""
 
-    def keep(self, program: AgentProcess, owner: KeptOwner, *, edge: str, table: str) -> None:
+    def _tell_problem(self, spec: AgentSpec, done: dict[str, list[str]], *, is_ours: bool = True) -> bool:
+        problem = self._problem(spec, is_ours=is_ours)
+        if problem:
+            done.setdefault("cannot_start", []).append(f"{spec.agent_id}: {problem}")
+        return bool(problem)
+
+    def keep(self, program: AgentProgram, owner: KeptOwner, *, edge: str, table: str) -> str:
         """Run a program for an edge: ``edges.piped.Programs``. Before ``start`` it is only noted."""
         spec, known = AgentSpec.of(program), self._agents.get(program.id)
         if known is None:
@@ -177,6 +191,7 @@ class Supervisor:
         known.life.restart = spec.restart
         if self._link is not None or self._replacing is not None:
             self._perform(known, known.life.start(self._clock()))
+        return self._problem(spec, is_ours=False)
 
     def release(self, agent_id: str) -> None:
         """Run it no longer."""
@@ -436,7 +451,7 @@ class Supervisor:
             return {**env, **environment_inside(inside, self._launcher.home_variable)}, plan
         isolation.give_to(folder, os.geteuid())
         assert self._sandbox is not None
-        program = find_program(spec.command[0], spec.cwd, env.get("PATH", os.defpath))
+        program = find_program(spec.command, spec.cwd, env.get("PATH", os.defpath))
         others = (other.spec for other in self._agents.values() if other is not agent)
         written = tuple(path for other in others for path in other.write)
         subject = Subject(spec.command, program, spec.cwd, spec.read, spec.write, spec.network, written, spec.manifest)

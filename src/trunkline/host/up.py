@@ -37,7 +37,7 @@ from trunkline.host.anchoring import Anchoring
 from trunkline.host.asked import AskedPeople
 from trunkline.host.assembly import Plan, assemble
 from trunkline.host.begin import load_config
-from trunkline.host.edges import Edges
+from trunkline.host.edges import Edges, refuse_fixed
 from trunkline.host.housekeeping import Housekeeping, storage_figures
 from trunkline.host.logs import is_kept, notice, set_up
 from trunkline.host.run_files import last_lines
@@ -213,7 +213,7 @@ class Exchange:
             self._supervisor,
             self._anchoring,
             self._verifying,
-            AskedPeople(notice, lambda: self._config.approvals.notify),
+            AskedPeople(notice, lambda: self._config.approvals.notify, self._edges.question_page),
             lambda: self._config,
         )
         self._runner.mind_the_clock(self._runner.now())
@@ -270,12 +270,13 @@ class Exchange:
     def _reload_now(self) -> dict[str, list[str]]:
         """Read the file again, and say what became of the agents. A file that cannot be used changes nothing."""
         config = load_config(self._home, self._config_path, demo=self._demo)
-        if config.ledger.anchor != self._config.ledger.anchor:
-            place = str(self._config_path or "")
-            raise ConfigError("[ledger] anchor cannot change while the exchange runs; restart it", place)
-        if config.otel != self._config.otel:
-            raise ConfigError("[otel] cannot change while the exchange runs; restart it", str(self._config_path or ""))
-        self._edges.reload(config, str(self._config_path or ""))
+        place = str(self._config_path or "")
+        own = {
+            "[otel]": config.otel != self._config.otel,
+            "[ledger] anchor": config.ledger.anchor != self._config.ledger.anchor,
+        }
+        refuse_fixed([*self._edges.fixed_changes(config), *(name for name, differs in own.items() if differs)], place)
+        self._edges.reload(config, place)
         self._config = config
         set_up(config.log, self._home.to_name)
         self._runner.feed([events.SettingsChanged(self._config.hub_settings())])

@@ -42,7 +42,7 @@ from trunkline.model import (
 # Decision 11: a person who is asked a hundred times stops reading.
 MAX_OPEN_BY_ONE: Final = 5
 APPROVE: Final = "approve"
-# Names of one question, from before the rules changed: as many as somebody has on a screen.
+# Names of one question, from when it was asked before: as many as somebody has on a screen.
 MAX_NAMES: Final = 16
 
 
@@ -90,15 +90,20 @@ class Approvals:
                 return question
         return None
 
-    def ask_call(self, call: Call, policy: str, reason: str, now: Now, earlier: tuple[str, ...] = ()) -> OpenQuestion:
-        """Ask about an accepted call, or let it wait behind the same question; ``earlier``: its names so far."""
+    def ask_call(
+        self, call: Call, policy: str, reason: str, now: Now, *, rule: str = "", before: QuestionOpened | None = None
+    ) -> OpenQuestion:
+        """Ask about an accepted call, or let it wait behind the same question.
+
+        ``rule`` asks about it by now, if it is not the one of its acceptance; ``before`` is how it was asked so far.
+        """
         entry, journal = call.entry, self._journal
         mac = entry.input_mac
         assert mac is not None
         same = self.same_question(entry.caller, entry.chain, mac, policy, entry.fingerprint)
         if same is None:
-            draft = _about_call(call, policy, reason)
-            return self._open(replace(draft, earlier=earlier[-MAX_NAMES:]), now)
+            rule = "" if rule == entry.rule else rule
+            return self._open(_named_after(before, replace(_about_call(call, policy, reason), rule=rule)), now)
         journal.write(
             entries.QuestionJoined(n=journal.next, at=now.ms, approval_id=same.entry.approval_id, call=entry.n)
         )
@@ -109,23 +114,28 @@ class Approvals:
         question = self._open(_about_call(call, policy, "the rules changed"), now)
         self.close(question, "approved", now, by=BY_POLICY, reason=f"allowed by {rule}")
 
-    def ask_definition(self, agent: str, definition: ToolDefinition, fingerprint: str, now: Now) -> None:
+    def ask_definition(
+        self,
+        agent: str,
+        definition: ToolDefinition,
+        fingerprint: str,
+        now: Now,
+        before: QuestionOpened | None = None,
+    ) -> None:
         """Ask whether a changed definition is in force; once for each change."""
         question = self._about_definition(definition.tool_id)
         if question is not None and question.entry.fingerprint == fingerprint:
             return
         self.definition_settled(agent, definition.tool_id, "the definition changed again", now)
         draft = _draft("definition", agent, "the tool's definition changed since it was first seen or last approved")
-        self._open_or_hold(
-            replace(
-                draft,
-                tool_id=definition.tool_id,
-                agent_id=definition.agent_id,
-                fingerprint=fingerprint,
-                definition=definition,
-            ),
-            now,
+        draft = replace(
+            draft,
+            tool_id=definition.tool_id,
+            agent_id=definition.agent_id,
+            fingerprint=fingerprint,
+            definition=definition,
         )
+        self._open_or_hold(_named_after(before, draft), now)
 
     def definition_settled(self, agent: str, tool_id: str, why: str, now: Now) -> None:
         """What was asked about this tool's definition is no longer the question."""
@@ -140,7 +150,9 @@ class Approvals:
                 return question
         return None
 
-    def ask_manifest(self, agent: str, agent_id: str, manifest: Manifest, now: Now) -> None:
+    def ask_manifest(
+        self, agent: str, agent_id: str, manifest: Manifest, now: Now, before: QuestionOpened | None = None
+    ) -> None:
         """Ask whether an agent gets the permissions of its manifest; once for each manifest."""
         for question in list(self._journal.state.questions.values()):
             entry = question.entry
@@ -149,9 +161,8 @@ class Approvals:
                     return
                 self.close(question, "withdrawn", now, reason="the manifest changed again")
         draft = _draft("manifest", agent, "the agent's manifest asks for permissions")
-        self._open_or_hold(
-            replace(draft, agent_id=agent_id, manifest_sha256=manifest.sha256, permissions=manifest.permissions), now
-        )
+        draft = replace(draft, agent_id=agent_id, manifest_sha256=manifest.sha256, permissions=manifest.permissions)
+        self._open_or_hold(_named_after(before, draft), now)
 
     def about_permissions(self, agent_id: str) -> str | None:
         """The open question whether an agent gets the permissions of its manifest."""
@@ -238,7 +249,7 @@ class Approvals:
     # -- answering -----------------------------------------------------------------------------------------------------
 
     def find(self, approval_id: str) -> OpenQuestion | None:
-        """An open question by its name, or by one that it had before the rules changed."""
+        """An open question by its name, or by one under which the same was asked before."""
         questions = self._journal.state.questions
         if (named := questions.get(approval_id)) is not None:
             return named
@@ -246,13 +257,7 @@ class Approvals:
 
     def try_answer(self, event: ApprovalAnswered, now: Now) -> OpenQuestion | Fault:
         """The question that is now closed by this answer, or why it is not (decision 10)."""
-        question = self._journal.state.questions.get(event.approval_id)
-        if question is None and (renamed := self.find(event.approval_id)) is not None:
-            # What was answered is bound to the rules of then; the person has to see it under those of now.
-            name = renamed.entry.approval_id
-            return fault(
-                "state.conflict", f"the rules changed, and it is asked again as {name}: `trunkline approve {name}`"
-            )
+        question = self.find(event.approval_id)
         if question is None:
             return fault("not_found", "there is no such open question; it may have been answered or have expired")
         by = event.by
@@ -264,6 +269,11 @@ class Approvals:
                 return fault("not_allowed", "nobody answers a question that they are part of")
         if now.mono >= self._expires_at[question.entry.approval_id]:
             return fault("approval.expired")
+        # A no is a no for whatever reason it is asked; a yes is to what was shown (decision 129).
+        if event.approved and (changed := _what_changed(question.entry, event.approval_id)):
+            name = question.entry.approval_id
+            text = f"it is asked again as {name}, {changed}; `trunkline approve {name}` answers that"
+            return fault("state.conflict", text, details={"approval_id": name})
         how = "approved" if event.approved else "denied"
         self.close(question, how, now, by=by.identity, reason=event.reason, same_person=is_part)
         return question
@@ -358,7 +368,7 @@ class Approvals:
                     after=None if entry.definition is None else _shown(entry.definition),
                     permissions=entry.permissions,
                     waiting=max(1, len(question.calls)),
-                    rule="" if call is None else call.entry.rule,
+                    rule="" if call is None else entry.rule or call.entry.rule,
                 )
             )
         return found
@@ -389,6 +399,29 @@ def _about_call(call: Call, policy: str, reason: str) -> QuestionOpened:
         policy=policy,
         fingerprint=entry.fingerprint,
     )
+
+
+def _named_after(before: QuestionOpened | None, draft: QuestionOpened) -> QuestionOpened:
+    """The draft of a question that was asked ``before``, with the names and the reasons that it had."""
+    if before is None:
+        return draft
+    names, reasons = (*before.earlier, before.approval_id), (*before.earlier_reasons, before.reason)
+    return replace(draft, earlier=names[-MAX_NAMES:], earlier_reasons=reasons[-MAX_NAMES:])
+
+
+def _what_changed(entry: QuestionOpened, name: str) -> str:
+    """How a question differs from what was shown under ``name``; empty if it does not.
+
+    Whatever else it shows is what it is bound to: with another caller, tool, definition or input it is another one.
+    """
+    if name == entry.approval_id:
+        return ""
+    reasons = dict(zip(reversed(entry.earlier), reversed(entry.earlier_reasons), strict=False))
+    if name not in reasons:
+        return "and the rules have changed"
+    if reasons[name] == entry.reason:
+        return ""
+    return f"for another reason: {entry.reason or 'none is given'} (before: {reasons[name] or 'none was given'})"
 
 
 def _expires_ms(question: OpenQuestion, call: Call | None) -> int:

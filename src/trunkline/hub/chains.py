@@ -6,6 +6,10 @@ Which agent it is, its id says: the token, the edge and the session that it asks
 
 Does not find out which calls an agent works on (``calls.worked_on``), and does not judge who may call what
 (``policy``).
+
+Owns what a chain is and when one is refused.
+
+Invariant: no agent is called by a chain that it is part of, and no chain is deeper than ``MAX_DEPTH``.
 """
 
 from __future__ import annotations

@@ -22,10 +22,13 @@ from trunkline.hub.policy import Judge
 from trunkline.hub.registry import Registry
 from trunkline.hub.state import BY_POLICY, Call, OpenQuestion
 from trunkline.hub.timers import seconds_left
-from trunkline.model import Decision, Fault, Manifest, Now, Status, fault, reserved_prefix, tool_agent
+from trunkline.model import Decision, Fault, Manifest, Now, Status, Verdict, fault, reserved_prefix, tool_agent
 
 # Decision 13: long enough to type the call, short enough that a forgotten intent is worth nothing tomorrow.
 DIRECTIVE_LIFE_S: Final = 3600.0
+# What the id of a directive begins with; what caused a call may also be another call.
+_DIRECTIVE: Final = "d-"
+_UNKNOWN: Final = "there is no such directive: never stated here, or long ago; `trunkline directive new` states one"
 _USED: Final = "the directive was used: each is good for one call; `trunkline directive new` states another"
 # Keys of one agent on one edge that are good at the same time: the one in use, and the one that takes its place.
 MAX_KEYS_EACH: Final = 2
@@ -87,7 +90,7 @@ class Control:
             event.session,
             event.ref,
             self._state.last,
-            named=event.approval_id,
+            named=question.entry.approval_id,
             status="approved" if event.approved else "denied",
         )
 
@@ -104,12 +107,12 @@ class Control:
         if entry.definition is not None and entry.fingerprint is not None:
             tool = self._registry.tools.get(entry.definition.tool_id)
             if tool is not None and tool.agent is not None and tool.suspended and tool.fingerprint == entry.fingerprint:
-                self._approvals.ask_definition(entry.asked_by, entry.definition, entry.fingerprint, now)
+                self._approvals.ask_definition(entry.asked_by, entry.definition, entry.fingerprint, now, entry)
         elif entry.agent_id is not None and entry.manifest_sha256 is not None:
             agent = self._registry.agents.get(entry.agent_id)
             if agent is not None and agent.manifest_sha256 == entry.manifest_sha256:
                 manifest = Manifest(entry.manifest_sha256, entry.permissions)
-                self._approvals.ask_manifest(entry.asked_by, entry.agent_id, manifest, now)
+                self._approvals.ask_manifest(entry.asked_by, entry.agent_id, manifest, now, entry)
 
     def _approved(self, question: OpenQuestion, now: Now) -> None:
         entry = question.entry
@@ -118,7 +121,7 @@ class Control:
                 first, *rest = [self._state.by_number[number] for number in question.calls]
                 # The answer covered one call; the identical ones behind it are asked about anew.
                 for call in rest:
-                    self._ask(call, self._in_force.settings.policy.version, entry.reason, now)
+                    self._ask(call, entry.reason, entry.rule, now)
                 self._calls.send_or_wait(first, now)
             case "definition":
                 self._definition_approved(entry, now)
@@ -129,8 +132,9 @@ class Control:
                 directive_id = self._write_directive(entry.tool_id, entry.asked_by, entry.reason, entry.input_mac, now)
                 self._tell_waiter(entry.approval_id, directive_id=directive_id)
 
-    def _ask(self, call: Call, policy: str, reason: str, now: Now, earlier: tuple[str, ...] = ()) -> None:
-        question = self._approvals.ask_call(call, policy, reason, now, earlier)
+    def _ask(self, call: Call, reason: str, rule: str, now: Now, before: QuestionOpened | None = None) -> None:
+        policy = self._in_force.settings.policy.version
+        question = self._approvals.ask_call(call, policy, reason, now, rule=rule, before=before)
         self._approvals.say_waiting(call, question, call.waiters)
 
     def _turned_down(self, question: OpenQuestion, problem: Fault, now: Now) -> None:
@@ -206,12 +210,12 @@ class Control:
                 continue
             calls = [self._state.by_number[number] for number in question.calls]
             self._approvals.close(question, "withdrawn", now, by=BY_POLICY, reason="the rules changed")
-            self._judge_anew(calls, now, (*question.entry.earlier, question.entry.approval_id))
+            self._judge_anew(calls, now, question.entry)
 
-    def _judge_anew(self, calls: list[Call], now: Now, earlier: tuple[str, ...] = ()) -> None:
+    def _judge_anew(self, calls: list[Call], now: Now, before: QuestionOpened | None = None) -> None:
         """Calls that were behind one question: each goes on, ends, or is asked about by the rules of now."""
         version = self._in_force.settings.policy.version
-        to_ask: list[tuple[Call, str]] = []
+        to_ask: list[tuple[Call, Verdict]] = []
         for call in calls:
             entry = call.entry
             pin = self._state.pins.get(entry.tool_id)
@@ -223,13 +227,13 @@ class Control:
             if verdict.fault is not None:
                 self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)
             elif verdict.decision is Decision.ASK:
-                to_ask.append((call, verdict.reason))
+                to_ask.append((call, verdict))
             else:
                 self._approvals.answer_by_policy(call, version, verdict.rule, now)
                 self._calls.send_or_wait(call, now)
         # Last: what policy answers is a question for a moment, and takes the place of the one that was closed.
-        for call, reason in to_ask:
-            self._ask(call, version, reason, now, earlier)
+        for call, verdict in to_ask:
+            self._ask(call, verdict.reason, verdict.rule, now, before)
 
     # -- intents and credentials ---------------------------------------------------------------------------------------
 
@@ -238,8 +242,9 @@ class Control:
         named = event.causation_id or ""
         stated = self._state.directives.get(named)
         if stated is None:
-            was_used = named in self._directives_until
-            return fault("policy.directive_required", _USED if was_used else "")
+            if named in self._directives_until:
+                return fault("policy.directive_required", _USED)
+            return fault("policy.directive_required", _UNKNOWN if named.startswith(_DIRECTIVE) else "")
         if stated.tool_id != event.tool_id:
             return fault("policy.directive_required", f"the directive was stated for {stated.tool_id}")
         if now.mono >= self._directives_until[stated.directive_id]:
@@ -273,7 +278,7 @@ class Control:
         self._approvals.await_answer(question, (event.session, event.ref))
 
     def _write_directive(self, tool_id: str, by: str, reason: str, mac: str | None, now: Now) -> str:
-        directive_id = f"d-{self._new_id()}"
+        directive_id = f"{_DIRECTIVE}{self._new_id()}"
         self._journal.write(
             entries.DirectiveStated(
                 n=self._journal.next,

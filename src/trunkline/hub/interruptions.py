@@ -186,8 +186,10 @@ class Interruptions:
     def caller_left(self, session: int, ref: str | None, now: Now) -> None:
         """Nobody waits under this name any more; what may be canceled for that gets its alarm (decision 5).
 
-        A call that waits for a person goes on waiting: it holds no connection (decisions 11, 12).
+        A call that waits for a person goes on waiting, also through one that it caused: it holds no connection
+        (decisions 11, 12).
         """
+        asked: dict[int, str] | None = None
         for call in self._state.calls.values():
             kept = tuple(w for w in call.waiters if w[0] != session or (ref is not None and w[1] != ref))
             if len(kept) == len(call.waiters):
@@ -196,7 +198,10 @@ class Interruptions:
             if kept or call.entry.key_id is not None or call.status is Status.WAITING_APPROVAL:
                 continue
             tool = self._registry.tools.get(call.served_by)
-            if tool is not None and tool.is_cancelable:
+            if tool is None or not tool.is_cancelable:
+                continue
+            asked = self._state.questions_inside() if asked is None else asked
+            if call.entry.n not in asked:
                 call.gone_at = now.mono + CALLER_GONE_S
                 self._alarms.set(call)
 

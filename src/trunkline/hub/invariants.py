@@ -1,4 +1,10 @@
-"""``check(hub)``: what must always be true of a hub, said once. Tests and the simulator call it after each step."""
+"""``check(hub)``: what must always be true of a hub, said once. Tests and the simulator call it after each step.
+
+Owns what is compared: calls with the places they wait or run in, agents with their slots, questions with calls, what is
+owed with the record. Does not own any of it.
+
+Invariant: it changes nothing; what does not hold is ``InvariantBroken``.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 A rate is a bucket that holds one second's worth of calls; open calls and the bytes that they hold are plain counts,
 given back when the call is settled. What is written on record for a caller is counted by the hour. What is written
 beside calls (tools that come and go, reconnects, remarks) has a bucket of its own, of entries: ``try_note``.
+
+Owns these counts. Does not own the figures (``config``), nor who is refused for them (``judging``).
+
+Invariant: whatever was counted for a call is given back once, when the call ends.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 A heap would keep a dead entry for each settled call until its deadline: 30 s of full load is over half a million of
 them. A bucket is a set of keys; settling removes the key. Deadlines are kept by the owner, so a bucket only says "look
 now".
+
+Owns which key is in which bucket. Does not own what an alarm is for.
+
+Invariant: a key is due at its deadline or up to one bucket later, never earlier.
 """
 
 from __future__ import annotations

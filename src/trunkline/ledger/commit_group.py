@@ -1,6 +1,8 @@
 """A commit group: what travels from the exchange to the writer of the ledger; and which entries the fold needs whole.
 
 Words of the two ends (``ledger`` and ``writer``), which may be two processes. It imports little, as the writer does.
+
+Owns the form of a group and that list. Does not own when one is sent (``link``) or what becomes of it (``writer``).
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ of it can be read from the entries, so an index that does not add up is made ane
 a sum over its rows, kept beside them in the same transaction and compared when the record is opened.
 
 Against damage, not against somebody who changes the file on purpose: that is what the chain is for.
+
+Owns the rows and their sums. Does not own the entries.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ expression for what has to follow, which characters it may go on with, and where
 
 ``begins`` is plain text where the issuer has a prefix of its own: base64 of it is looked for too. To add a form, add a
 line and a made-up example to ``tests/unit/ledger/secret_examples.py``; a test asks for both.
+
+Does not own how a form is looked for (``rules``).
 """
 
 # ruff: noqa: E501  (a table: one form to a line)

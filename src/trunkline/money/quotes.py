@@ -27,8 +27,6 @@ from msgspec import Struct
 from trunkline.jobs.schemas import EMBEDDING, SANDBOX, count_tokens
 from trunkline.money.rail import MAX_MSATS, Quote
 
-# How long an offer holds (silent point 11 of OpenAgents).
-EXPIRY_S: Final = 600
 # Quotes that are kept of all buyers, and of them such of one buyer that are open: what waits for payment is far less.
 MAX_QUOTES: Final = 4096
 MAX_OPEN_OF_BUYER: Final = 64

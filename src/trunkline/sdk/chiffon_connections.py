@@ -56,7 +56,7 @@ class HttpConnection:
 
     def __init__(self, url: str, token: str, registration: dict[str, object]) -> None:
         self._url = url.rstrip("/")
-        client.place_of(self._url)
+        client.loopback_place(self._url)
         self._token = token
         self._registration = registration
         self._registering = asyncio.Lock()

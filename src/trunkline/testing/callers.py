@@ -2,7 +2,7 @@
 
 ``HttpCallers`` speaks to the runner as the HTTP edge does, without its listener and its routes: one session, a ``ref``
 for each request, an answer under that ref. An effect that reaches it has left the exchange: the one who asked knows.
-It decides nothing and repeats nothing.
+It decides nothing and repeats nothing. Owns which requests are open; does not own who asks what (``choices``).
 """
 
 from __future__ import annotations

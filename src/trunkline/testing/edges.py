@@ -11,6 +11,10 @@ OSSA: signed messages, peers, order, repeats (``ossa``). TLS, HTTP, WebSockets, 
 Nostr: jobs of strangers, by one relay (``nostr``). Its process, sockets, payments and buying are left out.
 Jobs: the agent, with work that is done in this process (``jobs``). Sandboxes, models and endpoints are left out.
 HTTP: nobody listens. ``callers`` speak to the exchange as this edge does, and ``web`` to the doors of others.
+
+Owns which of them are in a simulation. Does not own those who use them.
+
+Invariant: they start and stop in the order of the real ones.
 """
 
 from __future__ import annotations

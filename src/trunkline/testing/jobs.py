@@ -2,6 +2,8 @@
 
 What a job gives is real (an embedding without a model); how long it takes and whether its process dies is chance.
 Sandboxes, endpoints and everything that needs a model or a parser are left out.
+
+Owns how long work takes and what befalls it. Does not own what is asked.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ Everything that is recorded is on disk at once, unless ``disk_rests``: then ``st
 ``advance``, or by itself on a ``live`` loop, for tests on real sockets. ``call`` and ``attach`` are a caller and an
 agent of no particular protocol, so that a test of one edge needs no other. Give ``surroundings`` to an edge, or
 ``feed`` and ``views`` to its parts.
+
+Owns how the parts are joined without processes and sockets. Does not own any of the parts.
+
+Invariant: nothing here answers in the place of the hub.
 """
 
 from __future__ import annotations

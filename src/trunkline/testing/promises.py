@@ -2,6 +2,8 @@
 
 Everything here is judged from the ledger as it is on the disk and from ``witness``; nothing from the exchange's memory.
 Each function gives the breaches it found, with the calls they are about. ``P-…`` are the ids of docs/promises.md.
+
+Owns these functions and how the record is read for them. Does not own what was seen (``witness``).
 """
 
 from __future__ import annotations

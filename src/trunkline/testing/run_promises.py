@@ -2,6 +2,8 @@
 
 As in ``promises`` nothing is taken from the exchange's memory. That an operation has its effect once, for a call that
 is on record and was allowed, is judged where all calls are (``promises``).
+
+Owns what is compared of runs. Does not own the record's reading.
 """
 
 from __future__ import annotations

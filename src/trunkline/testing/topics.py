@@ -2,6 +2,8 @@
 
 Each subscriber has one conversation at a time, takes what it is told at once, late or not before the end, goes away and
 comes back. They speak to the runner as an edge does. ``breaches`` holds the record against what they were told.
+
+Owns what subscribers do and what must hold of it. Does not own topics (``hub.topics``).
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The witness believes nothing that the exchange keeps in memory. It writes down what reached a caller or an agent, so
 that ``promises`` can hold the record against it in the end. It judges nothing itself.
+
+Owns what was seen, by call, agent and run. Does not own who acts.
 """
 
 from __future__ import annotations
@@ -41,8 +43,6 @@ class ToldOutcome(Struct, frozen=True):
     status: Status
     output_sha256: str
     refused: bool | None = False
-    # Read from the record, and so perhaps masked, rather than heard as an answer.
-    is_view: bool = False
 
 
 class Request(Struct, eq=False):
@@ -181,7 +181,7 @@ class Witness:
     def read(self, who: str, call_id: str, tool_id: str, status: Status, output: bytes | None) -> None:
         """Somebody looks a call up and reads its outcome: that is being told as well."""
         self.note(who, f"reads {status.value}", call_id)
-        self.outcomes.append(ToldOutcome(call_id, tool_id, status, digest(output), is_view=True))
+        self.outcomes.append(ToldOutcome(call_id, tool_id, status, digest(output)))
 
     def waits_for(self, request: Request, call_id: str, approval_id: str) -> None:
         """Somebody is told that a call waits for a person."""

@@ -217,6 +217,21 @@ def test_who_waits_for_a_call_is_told_once_of_a_question_inside_it(
     assert notes == ["waiting for approval a42 of c/write\\u001b, called inside: trunkline approve a42"]
 
 
+def test_who_waits_for_an_answer_is_told_that_it_is_asked_again_by_another_name(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_module, "LOOK_EVERY_S", 0.01)
+    running.script[CallRequested] = lambda event: [asks(event)]
+    notes: list[str] = []
+    again = view(CALL_ID, "operator", Status.WAITING_APPROVAL, approval_id="a43")
+    over = view(CALL_ID, "operator", output=Raw(b"{}"))
+    monkeypatch.setattr(call_module, "note", notes.append)
+    monkeypatch.setattr(running.exchange.views, "call", lambda _: over if "asked again" in str(notes) else again)
+    said = running.run("call", TOOL)
+    assert (said.code, said.out) == (0, "{}\n")
+    assert notes[1:] == ["asked again as a43: trunkline approve a43"]
+
+
 def held_up_inside(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that runs, and that a question of a call inside holds up."""
     monkeypatch.setattr(call_module, "LOOK_EVERY_S", 0.01)

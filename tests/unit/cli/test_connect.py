@@ -22,6 +22,8 @@ from trunkline.cli.terminal import CommandFailed
 from trunkline.config_file import load
 from trunkline.home import Home
 
+pytestmark = pytest.mark.slow
+
 # No real token: only its form.
 SECRET = "ghp_" + "0123456789abcdefghij" * 2
 

@@ -36,6 +36,8 @@ def error_of(said: Said) -> dict[str, Any]:
         (("call", TOOL, "{"), "message.malformed", 2),
         (("ledger", "show"), "ledger.unreadable", 1),
         (("logs", "nobody"), "not_found", 2),
+        (("call", TOOL, "@/nowhere.json"), "file.unusable", 2),
+        (("check", "ossa", "https://127.0.0.1:1", *("--identity", "/nowhere.json") * 2), "file.unusable", 2),
         (("up", "--config", "/nowhere.toml"), "config.invalid", 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -51,6 +53,27 @@ def test_what_goes_wrong_without_an_exchange_is_json(
     assert error_of(said)["code"] == code
     assert said.err == plain.err, "people are told the same"
     assert plain.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("agents", "--bogus"), "usage.invalid"),
+        (("calls", "--from", "yesterday"), "usage.invalid"),
+        (("approve", "{question}", "--always"), "confirmation.required"),
+        (("call", TOOL, "@/nowhere.json"), "file.unusable"),
+        (("approve", "a999"), "not_found"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_only_who_wrote_the_command_line_wrong_is_shown_how_it_is_written(
+    running: Running, arguments: tuple[str, ...], code: str
+) -> None:
+    words = [word.format(question=running.exchange.approval_id) for word in arguments]
+    said = running.run(*words)
+    assert said.code == 2
+    assert ("Usage: " in said.err) == (code == "usage.invalid")
+    assert error_of(running.run(*words, "--json"))["code"] == code
 
 
 def test_a_refusal_is_json_with_all_that_the_exchange_said(running: Running) -> None:

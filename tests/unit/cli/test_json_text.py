@@ -43,6 +43,7 @@ def test_comments_and_commas_at_the_end_are_no_matter() -> None:
     }
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=3), VALUES, st.sampled_from([None, 2, 4, "\t"]))
 def test_a_member_that_is_added_and_removed_leaves_the_text_as_it_was(
     others: dict[str, Any], value: Any, indent: Any

@@ -7,10 +7,13 @@ import io
 import json
 import re
 import shutil
+import sqlite3
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.cli.conftest import Said, trunkline
 from tests.unit.ledger.made import AT, accepted, call_id, change, in_process, noticed, settled
@@ -129,7 +132,7 @@ def test_a_copy_is_verified_and_has_its_heads_beside_it(signed: Path, tmp_path: 
     assert verify(copy, public_key=public_key_of(signed / "keys")).signed == 7
     assert {file.name for file in tmp_path.glob("*copy*")} == {"copy.sqlite", "copy.heads"}
     assert copy.stat().st_mode & 0o777 == 0o600
-    assert run(signed, "backup", str(copy)).code == 1, "nothing is written over"
+    assert run(signed, "backup", str(copy)).code == 2, "nothing is written over"
 
 
 def test_a_damaged_record_is_not_copied(signed: Path, tmp_path: Path) -> None:
@@ -268,8 +271,73 @@ def test_refused_calls_are_shown_from_the_record_newest_first(
     assert [one["n"] for one in found] == [1]
 
 
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        (("--caller", "TWO"), [2]),
+        (("--tool", "A/"), [3, 2, 1]),
+        (("--tool", "elsewhere"), []),
+        (("--from", "1h"), [3]),
+        (("--to", "1h"), [2, 1]),
+        (("--from", "1h", "--caller", "two"), []),
+    ],
+    ids=str,
+)
+def test_of_refused_calls_those_are_shown_that_are_looked_for(
+    short_path: Path, options: tuple[str, ...], numbers: list[int]
+) -> None:
+    now = int(time.time() * 1000)
+    with in_process(short_path) as made:
+        made.add(
+            lambda n: refusal(n, "http:one"),
+            lambda n: refusal(n, "http:two"),
+            lambda n: replace(refusal(n, "http:three"), at=now),
+        )
+    found = trunkline("calls", "--refused", *options, "--json", "--home", str(short_path)).json["refused"]
+    assert [one["n"] for one in found] == numbers
+
+
+@pytest.mark.parametrize("option", ["--search", "--status"])
+def test_what_a_refused_call_does_not_have_is_not_looked_for(home: Path, option: str) -> None:
+    said = trunkline("calls", "--refused", option, "failed", "--home", str(home))
+    assert (said.code, "not for --refused" in said.err) == (2, True)
+
+
 def test_no_refused_calls_are_said_to_be_none(home: Path) -> None:
     assert trunkline("calls", "--refused", "--home", str(home)).out == "No refused calls on record.\n"
+
+
+@pytest.mark.parametrize("what", ["text", "database", "empty"])
+def test_a_file_that_is_no_ledger_is_said_to_be_none(signed: Path, tmp_path: Path, what: str) -> None:
+    file = tmp_path / "notes"
+    if what == "database":
+        sqlite3.connect(file).executescript("CREATE TABLE t (a); INSERT INTO t VALUES (1)").connection.close()
+    else:
+        file.write_text("not a ledger\n" if what == "text" else "")
+    said = run(signed, "verify", str(file))
+    assert said.code == 1
+    assert said.err.startswith(f"ledger.unreadable: {file} is {'empty' if what == 'empty' else 'not a ledger'}")
+
+
+def test_a_file_that_is_no_proof_is_said_to_be_none_and_a_backup_goes_to_a_new_file(
+    signed: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "notes"
+    file.write_text("not a proof\n")
+    said = run(signed, "check", str(file))
+    assert (said.code, said.err) == (1, f"ledger.unreadable: {file} is not a proof: it is no zip\n")
+    said = run(signed, "backup", str(file))
+    assert (said.code, said.err) == (2, f"file.unusable: {file}: exists already: choose another name\n")
+    assert file.read_text() == "not a proof\n"
+
+
+def test_a_copy_whose_beginning_is_damaged_is_a_damaged_record(signed: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    assert run(signed, "backup", str(copy)).code == 0
+    with copy.open("r+b") as file:
+        file.write(b"x" * 100)
+    said = run(signed, "verify", str(copy))
+    assert (said.code, said.err.split(":")[0]) == (1, "ledger.corrupt")
 
 
 def test_a_file_of_another_kind_is_named_with_the_verb_that_is_for_it(signed: Path, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # What those systems have not, and what is loaded by others before the name of the system is changed.
 ELSEWHERE = """
 import asyncio, http.client, importlib.abc, logging, multiprocessing, pathlib, shutil, ssl, subprocess, sys, tempfile

@@ -15,6 +15,8 @@ from tests.running import wait_until
 from tests.unit.cli.conftest import Said, trunkline
 from trunkline.cli.client import is_alive
 
+pytestmark = pytest.mark.slow
+
 
 def detached(home: Path, *options: str) -> Said:
     """``up --detach`` as a process of its own, which leaves the exchange behind when it ends."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from tests.inhabited import ALICE, CALL_ID, ECHO, LARGE_BYTES, MAIL, view
 from tests.unit.cli.conftest import Running, trunkline
@@ -22,7 +23,7 @@ from trunkline.cli.tools import example_of
 from trunkline.edges.http import routes
 from trunkline.edges.ossa.keys import OSSA_KEYS
 from trunkline.errors import ConfigError
-from trunkline.events import DirectiveStated, TokenIssued
+from trunkline.events import DirectiveStated, SettingsChanged, TokenIssued
 from trunkline.model import (
     AgentView,
     Circumstance,
@@ -665,6 +666,21 @@ def test_several_questions_are_answered_and_one_that_is_not_open_keeps_none_from
     assert [line.split(":")[0] for line in said.out.splitlines()] == [f"approved {first}", f"approved {second}"]
     assert said.err.startswith("not_found: a999: no such open question")
     assert [given.how for given in running.exchange.recorded(entries.QuestionClosed)] == ["approved"] * 2
+
+
+def test_a_question_that_is_asked_again_is_answered_by_the_name_it_had_and_its_new_one_is_said(
+    running: Running,
+) -> None:
+    settings = running.exchange.hub.in_force.settings
+    other = replace(settings, policy=replace(settings.policy, version="other"))
+    old = running.exchange.approval_id
+    running.exchange.feed.feed([SettingsChanged(other)])
+    [new] = (one["approval_id"] for one in running.run("approvals", "--json").json["approvals"])
+    assert new != old
+    said = running.run("approve", old)
+    lines = said.out.splitlines()
+    assert (said.code, lines[0]) == (0, f"{old} was asked again as {new}")
+    assert lines[1].startswith(f"approved {new}: call ")
 
 
 def test_who_answers_is_told_that_identical_calls_wait_on(running: Running) -> None:

@@ -81,12 +81,12 @@ async def test_nobody_there_is_said_without_a_stack() -> None:
 )
 def test_only_plain_loopback_addresses_are_taken(url: str) -> None:
     with pytest.raises(ValueError, match=r"expected|only loopback|only printable"):
-        client.place_of(url)
+        client.loopback_place(url)
 
 
 def test_loopback_has_several_names() -> None:
-    assert client.place_of("http://localhost:8080/a/b") == ("localhost", 8080, "/a/b")
-    assert client.place_of("http://[::1]") == ("::1", 80, "/")
+    assert client.loopback_place("http://localhost:8080/a/b") == ("localhost", 8080, "/a/b")
+    assert client.loopback_place("http://[::1]") == ("::1", 80, "/")
 
 
 # --- answers of servers that we did not write -------------------------------------------------------------------------

@@ -24,7 +24,14 @@ from trunkline.testing import edges as simulated
 ROOT = Path(__file__).parents[3]
 NAMES = frozenset(edge.name for edge in EDGES)
 # What a list calls an edge, where that is not the edge's own name.
-SPELLED = {"topics": "trunkline", "spaces": "space", "market": "nostr", "agents": "opensentience"}
+SPELLED = {
+    "topics": "trunkline",
+    "spaces": "space",
+    "market": "nostr",
+    "openagents": "nostr",
+    "wallet": "nostr",
+    "agents": "opensentience",
+}
 
 
 def named_by(module: ModuleType) -> set[str]:
@@ -42,10 +49,49 @@ def ids_on_page() -> set[str]:
     return set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
 
 
-def attacked() -> set[str]:
-    """Edges that a module below ``tests/attack`` is about, by its name."""
-    words = {word for file in (ROOT / "tests" / "attack").glob("test_*.py") for word in file.stem.split("_")}
-    return read_as(words)
+def covered_in(folder: str, using: str = "") -> set[str]:
+    """Edges that a test module of this folder is about, by its name; if something is said, only modules that use it."""
+    files = [file for file in (ROOT / folder).glob("test_*.py") if using in file.read_text()]
+    return read_as({word for file in files for word in file.stem.split("_")})
+
+
+def folder_of(edge: Edge) -> str:
+    return edge.make.__module__.split(".")[-2]
+
+
+def with_a_page() -> set[str]:
+    return read_as({page.stem for page in (ROOT / "docs" / "protocols").glob("*.md")})
+
+
+def pages_of(name: str) -> list[str]:
+    """The pages about an edge: that of its protocol, the one for those who use it, the one that an exception names."""
+    pages = [page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    own = [page for page in pages if SPELLED.get(Path(page).stem, Path(page).stem) == name]
+    return own + re.findall(r"docs/[\w-]+\.md", EXCEPTIONS["docs/protocols"].get(name, ""))
+
+
+def linked_in(file: str) -> set[str]:
+    """Edges to whose page a file leads."""
+    text = (ROOT / file).read_text()
+    return {name for name in NAMES if any(f"]({page}" in text for page in pages_of(name))}
+
+
+def named_in(file: str) -> set[str]:
+    """Edges whose name, or that of their folder, stands in a text for people."""
+    text = (ROOT / file).read_text()
+    words = {edge.name: {edge.name, folder_of(edge).removesuffix("s")} - {"trunkline"} for edge in EDGES}
+    return {name for name in NAMES if any(re.search(rf"(?i)\b{word}", text) for word in words[name])}
+
+
+def simulated_on_page() -> set[str]:
+    page = (ROOT / "docs" / "testing.md").read_text()
+    table = page.partition("| edge | simulated | left out |")[2].partition("\n\n")[0]
+    return read_as({word.lower() for word in re.findall(r"^\| ([\w ]+) \|", table, re.MULTILINE)})
+
+
+def folders_on_map() -> set[str]:
+    rooms = (ROOT / "ARCHITECTURE.md").read_text().partition("## The rooms")[2].partition("\n## ")[0]
+    return {edge.name for edge in EDGES if re.search(rf"(?<!\S){folder_of(edge)}/", rooms)}
 
 
 LISTS: dict[str, Callable[[], set[str]]] = {
@@ -55,15 +101,30 @@ LISTS: dict[str, Callable[[], set[str]]] = {
     "tests/unit/edges/test_pairs.py: ENTRANCES": lambda: set(test_pairs.ENTRANCES),
     "tests/unit/edges/test_pairs.py: EXITS": lambda: {name.partition(" ")[0] for name in test_pairs.EXITS},
     "trunkline/testing/edges.py": lambda: named_by(simulated),
-    "tests/attack": attacked,
+    "tests/attack": lambda: covered_in("tests/attack"),
+    "tests/attack: planted secrets": lambda: covered_in("tests/attack", using="tests.attack.secrets"),
+    "tests/crash": lambda: covered_in("tests/crash"),
     "tools/soak.py: JOBS": lambda: read_as({job.name for job in soak.JOBS}),
     "bench/__main__.py: SECTIONS": lambda: read_as(set(SECTIONS)),
     "docs/edges.md: ids": ids_on_page,
+    "docs/protocols": with_a_page,
+    "docs/testing.md: simulated": simulated_on_page,
+    "ARCHITECTURE.md: rooms": folders_on_map,
+    "README.md": lambda: linked_in("README.md"),
+    "CHANGELOG.md": lambda: linked_in("CHANGELOG.md"),
+    "SECURITY.md": lambda: named_in("SECURITY.md"),
 }
 
 ALONE = "it is fuzzed alone, in"
 PAGES = "it shows a person what the exchange says, over the door of HTTP, and takes his word as that does"
 OWN_AGENT = "its tools are those of an agent of the exchange itself, which any entrance calls"
+NOT_SIMULATED: dict[str, str] = {
+    "mcp": "its sessions are tried in tests/unit/edges/mcp",
+    "mounts": "seeded stories of its own, in tests/simulation/test_mounts_story.py",
+    "console": PAGES,
+    "pylon": "it starts processes; its conversations are values, tried by seeds in tests/unit/edges/pylon",
+    "trunkline": "events are simulated by trunkline/testing/topics.py, without their HTTP door",
+}
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "tests/fuzz/all_edges.py": {
         "mcp": f"{ALONE} tests/fuzz/mcp.py",
@@ -103,18 +164,27 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "trunkline": OWN_AGENT,
         "jobs": OWN_AGENT,
     },
-    "trunkline/testing/edges.py": {
-        "mcp": "its sessions are tried in tests/unit/edges/mcp",
-        "mounts": "seeded stories of its own, in tests/simulation/test_mounts_story.py",
-        "console": PAGES,
-        "pylon": "it starts processes; its conversations are values, tried by seeds in tests/unit/edges/pylon",
-        "trunkline": "events are simulated by trunkline/testing/topics.py, without their HTTP door",
-    },
+    "trunkline/testing/edges.py": NOT_SIMULATED,
+    "docs/testing.md: simulated": NOT_SIMULATED,
     "tests/attack": {
         "http": "its callers and tokens are those of tests/attack/policy.py and tests/attack/test_tokens.py",
         "opensentience": "its callers and tokens are those of tests/attack/policy.py and tests/attack/test_claims.py",
-        "space": "what commands reach is tried in tests/attack/sandbox",
         "jobs": "its commands run in the sandbox of tests/attack/sandbox; who may have what, in tests/unit/edges/jobs",
+    },
+    "tests/attack: planted secrets": {
+        "http": "every field of its calls, in tests/attack/secrets.py",
+        "opensentience": "every field of its messages, in tests/attack/secrets.py",
+        "chiffon": "seeds plant them in what its agents are asked: trunkline/testing/choices.py",
+        "mounts": "tokens of servers and of sign-ins are looked for in tests/peers/test_mounts.py",
+        "trunkline": "what an event holds is looked for in tests/attack/test_sensitive_events.py",
+        "jobs": OWN_AGENT,
+    },
+    "tests/crash": {
+        "http": "its calls are among those of tests/crash/kill9.py",
+        "opensentience": "its agents are those of tests/crash/kill9.py and tests/crash/power_loss.py",
+        "chiffon": "exchange, agent and broker are killed in tests/requirements/test_chiffon_queue.py",
+        "pylon": "the exchange is killed in tests/requirements/test_pylon.py; nothing of a page outlives it",
+        "mounts": "it is killed in tests/peers/test_mounts.py, and by seeds in tests/simulation/mounts_story.py",
     },
     "tools/soak.py: JOBS": {
         "http": "the jobs `fuzz` and `routes` are about it",
@@ -129,6 +199,13 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "docs/edges.md: ids": {
         "mounts": "its rows are those of `mcp`, and names of its tools those of all",
+    },
+    "docs/protocols": {
+        "http": "it is ours: docs/http.md",
+        "console": "it is ours: docs/console.md",
+        "trunkline": "it is ours: docs/topics.md",
+        "jobs": "its protocol is that of `nostr`, and what can be asked for is in docs/jobs.md",
+        "mounts": "its protocol is that of `mcp`, and how it is used is in docs/mcp-mounts.md",
     },
 }
 
@@ -148,6 +225,6 @@ def test_each_edge_is_in_the_list_or_it_is_written_why_not(name: str) -> None:
 def test_what_an_exception_names_is_there() -> None:
     for reasons in EXCEPTIONS.values():
         for reason in reasons.values():
-            for path in re.findall(r"(?:tests|bench|trunkline)/[\w/]+(?:\.py)?", reason):
+            for path in re.findall(r"(?:tests|bench|docs|trunkline)/[\w/-]+(?:\.py|\.md)?", reason):
                 place = ROOT / ("src" if path.startswith("trunkline") else "") / path
                 assert place.exists(), f"{path} is not there"

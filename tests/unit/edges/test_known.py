@@ -15,10 +15,19 @@ OF_THE_EXCHANGE = {"jobs", "console"}
 MOUNTING = {"mounts"}
 
 
+# Another word for OpenSentience; a protocol that the README says is on its way, so that its rules can be written.
+NO_EDGES = {"agent", "a2a"}
+
+
 @pytest.mark.parametrize("edge", EDGES, ids=lambda edge: edge.name)
 def test_rules_may_name_the_callers_of_every_edge(edge: Edge) -> None:
     assert edge.name in CALLER_EDGES or edge.name in OF_THE_EXCHANGE | MOUNTING
     assert not edge.section or edge.section in Config.__struct_fields__
+
+
+def test_rules_may_name_no_callers_that_there_never_are() -> None:
+    """A rule for such a caller would be taken and never hold."""
+    assert set(CALLER_EDGES) - {edge.name for edge in EDGES} == NO_EDGES
 
 
 def test_agents_of_the_exchange_have_prefixes_that_nobody_else_may_use() -> None:

@@ -29,6 +29,8 @@ from trunkline.entries import CallAccepted, CallRefused
 from trunkline.model import FAULTS, Status
 from trunkline.testing.memory import OPERATOR_TOKEN, MadeCall
 
+pytestmark = pytest.mark.slow
+
 BOUND_S: Final = 20.0
 PLAIN: Final = {"plain": True}
 # By exit: the tool, and the name under which another orchestrator asks for it.

@@ -37,10 +37,14 @@ class Exchange:
     def __init__(self, notify: Notify | None = None) -> None:
         self.said: list[str] = []
         self.open: list[Question] = []
-        self.asked = AskedPeople(self.said.append, lambda: notify)
+        self.asked = AskedPeople(self.said.append, lambda: notify, lambda name: f"http://x/#/approvals/{name}")
 
     def look(self) -> None:
         self.asked.look([one.approval_id for one in self.open], lambda: self.open)
+
+    def wait_told(self) -> None:
+        """Until what was handed over is told, or was not."""
+        self.asked._waiting.join()
 
 
 def test_a_question_is_told_of_once() -> None:
@@ -68,10 +72,11 @@ def test_a_command_gets_it_on_stdin_without_the_input(tmp_path: Path) -> None:
     exchange = Exchange(Notify(command=(sys.executable, "-c", script)))
     exchange.open.append(question("a5"))
     exchange.look()
-    exchange.asked.wait_told()
+    exchange.wait_told()
     got = (tmp_path / "got").read_text()
     assert json.loads(got)["approval_id"] == "a5"
     assert json.loads(got)["tool_id"] == "com.b/write"
+    assert json.loads(got)["url"] == "http://x/#/approvals/a5"
     assert "hunter2" not in got
 
 
@@ -83,7 +88,7 @@ def test_a_command_that_fails_is_a_warning_and_the_next_is_tried(
     for name in ("a5", "a6"):
         exchange.open.append(question(name))
         exchange.look()
-        exchange.asked.wait_told()
+        exchange.wait_told()
     assert len(exchange.said) == 2
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
@@ -95,7 +100,7 @@ def test_a_command_that_does_not_end_is_told_of_without_its_arguments(
     exchange = Exchange(Notify(command=(sys.executable, "-c", "import time; time.sleep(60)", "https://hooks/hunter2")))
     exchange.open.append(question("a5"))
     exchange.look()
-    exchange.asked.wait_told()
+    exchange.wait_told()
     assert caplog.messages == ["[approvals] notify: the command did not end within 0.1 s"]
 
 
@@ -126,5 +131,5 @@ def test_a_url_gets_it_as_a_body(hook: tuple[str, list[bytes]]) -> None:
     exchange = Exchange(Notify(url=url))
     exchange.open.append(question("a5"))
     exchange.look()
-    exchange.asked.wait_told()
+    exchange.wait_told()
     assert [json.loads(body)["approval_id"] for body in got] == ["a5"]

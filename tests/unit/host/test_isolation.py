@@ -17,6 +17,8 @@ from trunkline.host.isolation import Isolation, Sandbox, choose
 from trunkline.host.launch import LaunchError
 from trunkline.host.supervisor import AgentSpec
 
+pytestmark = pytest.mark.slow
+
 NOTHING = Sandbox(None, why_not="nothing works here")
 
 # Writes what it is told to end by into its own folder, and takes its time.
@@ -284,7 +286,7 @@ async def test_an_agent_with_a_user_of_its_own_keeps_it_and_its_folder(host: Hos
     await host.until(lambda: content(own(host, "a", "kept")) == "x\nx\n", "its second run")
     assert own(host, "a", "").stat().st_uid == uid
     await host.supervisor.stop_all()
-    assert not os.path.exists(isolation.place_of(host.home))  # noqa: PTH110, ASYNC240
+    assert not os.path.exists(isolation.folder_of_users(host.home))  # noqa: PTH110, ASYNC240
 
 
 async def test_what_a_user_of_its_own_may_not_reach_is_named_with_what_to_do(host: Host, short_path: Path) -> None:

@@ -91,15 +91,46 @@ def test_a_command_is_searched_on_the_agents_path_and_the_first_that_can_be_run_
     second = executable(tmp_path / "second" / "tool")
     executable(tmp_path / "third" / "tool")
     path = f"{tmp_path}/first::{tmp_path}/second:{tmp_path}/third"
-    assert find_program("tool", str(tmp_path), path) == str(second)
+    assert find_program(["tool"], str(tmp_path), path) == str(second)
 
 
 def test_a_command_with_a_slash_is_found_from_the_agents_folder_and_not_on_the_path(tmp_path: Path) -> None:
     here = executable(tmp_path / "bin" / "tool")
-    assert find_program("bin/tool", str(tmp_path), "") == str(here)
-    assert find_program(str(here), "/", "") == str(here)
+    assert find_program(["bin/tool"], str(tmp_path), "") == str(here)
+    assert find_program([str(here)], "/", "") == str(here)
     with pytest.raises(LaunchError, match="not in PATH"):
-        find_program("tool", str(tmp_path), "/nowhere")
+        find_program(["tool"], str(tmp_path), "/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_looked_for"),
+    [
+        (("agent.py",), True),
+        (("-u", "agent.py", "--fast"), True),
+        (("-uB", "sub/agent.py"), True),
+        (("-m", "agent"), False),
+        (("-c", "print()"), False),
+        (("-X", "dev", "agent.py"), False),
+        ((), False),
+    ],
+    ids=lambda value: " ".join(value) or "none" if isinstance(value, tuple) else None,
+)
+def test_a_script_that_is_gone_is_named_before_its_interpreter_runs(
+    tmp_path: Path, words: tuple[str, ...], is_looked_for: bool
+) -> None:
+    python = executable(tmp_path / "bin" / "python3.12")
+    command = ["python3.12", *words]
+    if is_looked_for:
+        script = next(word for word in words if word.endswith(".py"))
+        with pytest.raises(LaunchError, match=f"its script {tmp_path / script} does not exist"):
+            find_program(command, str(tmp_path), str(python.parent))
+        executable(tmp_path / script)
+    assert find_program(command, str(tmp_path), str(python.parent)) == str(python)
+
+
+def test_what_another_program_is_given_is_its_own_affair(tmp_path: Path) -> None:
+    tool = executable(tmp_path / "bin" / "formatter")
+    assert find_program(["formatter", "out.py"], str(tmp_path), str(tool.parent)) == str(tool)
 
 
 class Reports:

@@ -20,6 +20,8 @@ from trunkline.edges.piped import NotStarted, PipedProcess, PipedSpec, start_not
 from trunkline.host import piped, processes
 from trunkline.host.supervisor import Supervisor
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 20.0
 CAT = ("sh", "-c", "cat")
 

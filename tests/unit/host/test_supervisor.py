@@ -33,6 +33,8 @@ from trunkline.host.supervisor import (
 )
 from trunkline.model import ProcessIdentity
 
+pytestmark = pytest.mark.slow
+
 
 def environ_of(pid: int) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in processes.environment_of(pid).items()}
@@ -256,6 +258,8 @@ UNUSABLE: dict[str, tuple[dict[str, object], str]] = {
     "manifest": ({"manifest": "/gone/opensentience.agent.json"}, "/gone/opensentience.agent.json: cannot be read"),
     "folder": ({"cwd": "/gone"}, "its folder /gone does not exist"),
     "command": ({"command": ("no-such-command",)}, "the command 'no-such-command' is not in PATH"),
+    "script": ({"command": (sys.executable, "-u", "/gone/agent.py")}, "its script /gone/agent.py does not exist"),
+    "secret": ({"env": {"TOKEN": "file:/gone/token"}}, "a secret is missing: "),
 }
 
 

@@ -19,6 +19,8 @@ from trunkline.errors import ConfigError
 from trunkline.home import Home
 from trunkline.host.up import _operator_token, _own_command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:

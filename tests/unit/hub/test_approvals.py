@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.hub.kit import ASK, BOSS, Asked, Kit, body, rules, tool
 from trunkline import entries, events
-from trunkline.hub.approvals import MAX_OPEN_BY_ONE
+from trunkline.hub.approvals import MAX_NAMES, MAX_OPEN_BY_ONE
 from trunkline.model import Circumstance, Decision, Manifest, Policy, Principal, Rule, Status
 
 GUEST = Principal("http:guest")
@@ -150,13 +150,73 @@ def test_what_is_asked_again_under_other_rules_is_found_by_its_earlier_names_als
     kit.attach("com.a", "x", "y")
     found = kit.hub.approvals.find(old)
     assert found is not None
-    # Under other rules it is another question: its answer is not that to the first.
-    late = kit.answer(old).fault
-    assert late is not None
-    assert (late.code, late.message.rpartition(" ")[2].rstrip("`")) == ("state.conflict", found.entry.approval_id)
-    assert asked.deliveries == []
-    assert kit.answer(found.entry.approval_id).fault is None
+    assert found.entry.approval_id != old
+    # What a person was shown under the old name is what is shown now.
+    answered = kit.answer(old)
+    assert (answered.fault, answered.id, answered.status) == (None, found.entry.approval_id, "approved")
+    assert kit.log_of(entries.QuestionClosed)[-1].approval_id == found.entry.approval_id
     assert kit.hub.approvals.find(old) is None
+    again = kit.answer(old).fault
+    assert again is not None
+    assert again.code == "not_found"
+
+
+def test_a_yes_to_what_is_asked_for_another_reason_by_now_says_what_changed_and_a_no_is_taken(kit: Kit) -> None:
+    asked, other = kit.call("com.a/x", by=GUEST), kit.call("com.a/y", by=GUEST)
+    name, other_name = asked.approval_id, other.approval_id
+    reworded = Rule("r2", "*", "*", Decision.ASK, reason="strangers wrote to it")
+    kit.in_force(rules(reworded, version="v2"))
+    in_between = asked.approval_id
+    kit.in_force(rules(reworded, version="v3"))
+    assert len({name, in_between, asked.approval_id}) == 3
+    shown = next(one for one in kit.hub.approvals.views() if one.approval_id == asked.approval_id)
+    assert (shown.reason, shown.rule) == ("strangers wrote to it", "r2")
+    late = kit.answer(name).fault
+    assert late is not None
+    assert (late.code, late.details) == ("state.conflict", {"approval_id": asked.approval_id})
+    assert "for another reason: strangers wrote to it (before: none was given)" in late.message
+    assert asked.deliveries == []
+    assert kit.answer(in_between).id == asked.approval_id
+    assert len(asked.deliveries) == 1
+    assert kit.answer(other_name, approved=False).id == other.approval_id
+    assert other.status is Status.FAILED
+
+
+def test_of_the_names_of_a_question_the_last_sixteen_answer_it(kit: Kit) -> None:
+    asked = kit.call("com.a/x", by=GUEST)
+    names = [asked.approval_id]
+    for turn in range(MAX_NAMES + 1):
+        kit.in_force(Policy(ASK.rules, f"v{turn + 2}"))
+        names.append(asked.approval_id)
+    late = kit.answer(names[0]).fault
+    assert late is not None
+    assert late.code == "not_found"
+    assert kit.answer(names[1]).fault is None
+
+
+def test_an_old_name_covers_one_call_also_where_identical_ones_wait(kit: Kit) -> None:
+    first, second = kit.call("com.a/x", by=GUEST), kit.call("com.a/x", by=GUEST)
+    name = first.approval_id
+    assert second.approval_id == name
+    kit.in_force(Policy(ASK.rules, "v2"))
+    assert kit.answer(name).fault is None
+    again = kit.answer(name).fault
+    assert again is not None
+    assert again.code == "not_found"
+    assert (len(first.deliveries), len(second.deliveries)) == (1, 0)
+
+
+def test_what_an_agent_is_asked_about_again_after_it_expired_is_answered_by_the_name_that_it_had(kit: Kit) -> None:
+    kit.attach("com.b", "z", manifest=Manifest("m" * 64, ("p",)))
+    kit.attach("com.b", tool("com.b/z", description="another"), manifest=Manifest("m" * 64, ("p",)))
+    old = {one.subject: one.approval_id for one in kit.hub.approvals.views()}
+    kit.advance(kit.settings.approval_expire_s + 1)
+    new = {one.subject: one.approval_id for one in kit.hub.approvals.views()}
+    assert old.keys() == new.keys() == {"manifest", "definition"}
+    for subject, name in old.items():
+        assert new[subject] != name
+        assert kit.answer(name).id == new[subject]
+    assert kit.hub.approvals.views() == []
 
 
 def test_new_rules_may_also_let_a_waiting_call_through_or_end_it(kit: Kit) -> None:

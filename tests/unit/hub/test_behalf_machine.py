@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -17,6 +18,8 @@ from msgspec import Raw
 from tests.unit.hub.kit import ALL, ASK, Kit, rules, tool
 from trunkline import entries, events
 from trunkline.model import Policy, Principal, RetryPolicy, Status, ToolDefinition, fault
+
+pytestmark = pytest.mark.slow
 
 AGENTS = ("com.a", "com.b", "com.c")
 # Its tools stand for those of the others.

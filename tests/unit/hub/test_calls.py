@@ -593,6 +593,22 @@ def test_a_queued_call_whose_caller_is_gone_is_never_sent(kit: Kit) -> None:
     assert kit.outcomes[second.accepted.n].status is Status.CANCELED
 
 
+def test_a_call_that_a_question_inside_holds_up_goes_on_without_its_caller() -> None:
+    kit = Kit(rules(("opensentience:com.a", "*", "ask"), ("*", "*", "allow")))
+    kit.attach("com.a", tool("com.a/x", capabilities=STOPPABLE))
+    kit.attach("com.b", "x")
+    first, beside = kit.call("com.a/x", timeout_ms=600_000), kit.call("com.a/x", timeout_ms=600_000)
+    inside = kit.call("com.b/x", by="com.a", causation_id=first.call_id)
+    for asked in (first, beside):
+        kit.feed(events.CallerLeft(DESK, asked.ref))
+    kit.advance(CALLER_GONE_S + 60)
+    assert [c.call_id for c in kit.cancels] == [beside.call_id]
+    kit.answer(inside.approval_id)
+    kit.finish(inside, {})
+    kit.finish(first, {})
+    assert kit.outcomes[first.accepted.n].status is Status.SUCCEEDED
+
+
 def test_a_call_that_waits_for_a_person_does_not_need_its_caller() -> None:
     kit = Kit(rules(("*", "*", "ask")))
     attached(kit, "x", capabilities=STOPPABLE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -32,6 +33,8 @@ from trunkline.model import (
     ToolDefinition,
     fault,
 )
+
+pytestmark = pytest.mark.slow
 
 AGENTS = ("com.a", "com.b", "com.c")
 # Its tools stand for those of the others.

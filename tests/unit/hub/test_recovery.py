@@ -174,6 +174,7 @@ def test_folding_keeps_no_more_settled_calls_than_the_window_holds() -> None:
     assert len(hub_state.state.recent) == RECENT_CALLS
 
 
+@pytest.mark.slow
 def test_the_window_is_bounded_in_bytes_of_inputs_and_outputs_together(kit: Kit) -> None:
     kit.attach("com.a", "x")
     large = Raw(b'{"a":"' + b"x" * 1_000_000 + b'"}')

@@ -698,5 +698,5 @@ class TopicsMachine(RuleBasedStateMachine):
         assert self.board.hub.topics.owed_to_durable() == owed
 
 
-TestTopics = TopicsMachine.TestCase
+TestTopics = pytest.mark.slow(TopicsMachine.TestCase)
 TestTopics.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

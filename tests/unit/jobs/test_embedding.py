@@ -27,6 +27,7 @@ def test_the_hashing_model_gives_these_numbers_on_every_machine() -> None:
     assert embed(["a", "b"], HASHING)["dimensions"] == 256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [HASHING, WORDLLAMA])
 def test_texts_that_are_alike_are_nearer_than_others_and_company_changes_nothing(model: str) -> None:
     texts = ["the cat sat on the mat", "a cat is sitting on a mat", "quarterly revenue of the bank"]

@@ -33,6 +33,8 @@ from trunkline.ledger.verify import verify
 from trunkline.ledger.writer import INLINE_BODY_BYTES, Writer
 from trunkline.model import INLINE_OUTPUT_BYTES
 
+pytestmark = pytest.mark.slow
+
 SIZE = INLINE_BODY_BYTES + 1000
 PLAIN = b'{"text":"' + b"a" * SIZE + b'"}'
 OTHER = b'{"text":"' + b"b" * SIZE + b'"}'

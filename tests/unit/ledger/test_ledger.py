@@ -28,6 +28,8 @@ from trunkline.ledger.link import ProcessLink
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.verify import verify
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 20.0
 
 

@@ -182,6 +182,7 @@ def same_shape(masked: object, value: object) -> bool:
     return masked == value
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(JSONS, st.booleans(), st.sampled_from([None, 2]))
 def test_masked_json_is_json_of_the_same_shape(value: object, ascii_only: bool, indent: int | None) -> None:
@@ -193,6 +194,7 @@ def test_masked_json_is_json_of_the_same_shape(value: object, ascii_only: bool, 
     assert same_shape(orjson.loads(MASKER.mask(data)), orjson.loads(data))
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(JSONS, st.booleans())
 def test_the_gate_covers_the_rules(value: object, ascii_only: bool) -> None:

@@ -46,6 +46,7 @@ def files(folder: Path) -> bytes:
 # --- what goes in comes out -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(histories())
 def test_any_entries_are_read_back_masked_and_the_chain_is_whole(history: list[AnyEntry]) -> None:

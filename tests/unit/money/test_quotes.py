@@ -14,7 +14,7 @@ from trunkline.money.rail import MAX_MSATS, Due, Quote
 
 
 def quote(key: str = "k", job_hash: str = "h", name: str = "q", expires_ms: int = 1000) -> Quote:
-    return Quote(name, key, job_hash, "lightning", Due(1, "npub", "BTC_LN", ""), 0, expires_ms)
+    return Quote(name, key, job_hash, "lightning", Due(1, "npub", "BTC_LN", ""), expires_ms)
 
 
 @requirement("OA-112")

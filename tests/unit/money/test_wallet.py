@@ -95,7 +95,7 @@ class WalletMachine(RuleBasedStateMachine):
         assert (again.balances, again.held, again.over) == (self.wallet.balances, self.wallet.held, self.wallet.over)
 
 
-TestWalletMachine = WalletMachine.TestCase
+TestWalletMachine = pytest.mark.slow(WalletMachine.TestCase)
 
 
 def test_names_keys_and_amounts_are_judged() -> None:

@@ -300,6 +300,7 @@ def test_a_run_is_found_by_its_own_name(tmp_path: object) -> None:
     assert values(lines, "PlanStart")[0]["plan"]["steps"][0]["description"] == "shell ls"
 
 
+@pytest.mark.slow
 @given(histories())
 def test_any_record_gives_a_trajectory_that_is_whole_or_open(history: list[AnyEntry]) -> None:
     lines = trajectory(*history)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def test_a_bundle_has_the_session_its_steps_and_everything_else_as_metadata() ->
     assert set(fields) <= set(value["metadata"])
 
 
+@pytest.mark.slow
 @requirement("OA-094")
 @given(histories())
 def test_the_exporter_gives_the_bytes_of_the_native_file(history: list[AnyEntry]) -> None:

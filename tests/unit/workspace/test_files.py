@@ -232,6 +232,7 @@ def nest(root: Path, depth: int) -> int:
     return here
 
 
+@pytest.mark.slow
 def test_folders_count_however_deep_they_are_and_depth_alone_is_not_full(workspace: Workspace) -> None:
     depth = 2000
     innermost = nest(workspace.root, depth)

@@ -110,6 +110,7 @@ def test_the_walk_refuses_a_link_and_says_so_and_a_file_otherwise(workspace: Wor
     assert refused.value.kind == "execution"
 
 
+@pytest.mark.slow
 def test_no_descriptor_is_left_open_whether_the_walk_succeeds_or_not(workspace: Workspace) -> None:
     before = open_descriptors()
     with workspace.acting(), open_folder(workspace.fd, ("a", "b", "c"), make=True):

@@ -15,6 +15,8 @@ from trunkline.workspace.files import create_file, read_file
 from trunkline.workspace.folder import Workspace
 from trunkline.workspace.placing import sweep
 
+pytestmark = pytest.mark.slow
+
 # One operation on a space that has `old` and `in/old`, by a process of its own for each call of the operating system
 # at which that one ends, before it or after it. Says which of these calls were come to, and what is left each time.
 KILLED = """if True:

@@ -19,6 +19,8 @@ from trunkline.workspace.policy import PRESETS
 from trunkline.workspace.sandbox import CommandResult, Sandbox, probe
 from trunkline.workspace.seccomp import filter_program, is_known
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:

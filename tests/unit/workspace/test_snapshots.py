@@ -20,6 +20,8 @@ from trunkline.workspace.folder import Workspace
 from trunkline.workspace.policy import SnapshotLimits
 from trunkline.workspace.snapshots import About, Skipped, Snapshots
 
+pytestmark = pytest.mark.slow
+
 
 def plant(root: Path) -> None:
     """A space with some of everything."""

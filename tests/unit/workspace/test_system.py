@@ -23,6 +23,8 @@ from trunkline.workspace.folder import Workspace
 from trunkline.workspace.policy import PRESETS
 from trunkline.workspace.sandbox import Sandbox, probe
 
+pytestmark = pytest.mark.slow
+
 # More than any of these has open at the same time.
 ENOUGH = 24
 

@@ -1,4 +1,10 @@
-"""Chiffon as an edge of the exchange: doors of the HTTP listener, and a message queue where one is configured."""
+"""Chiffon as an edge of the exchange: doors of the HTTP listener, and a message queue where one is configured.
+
+Owns which parts there are, and in which order they start and stop. Does not own what is said (``serve``, ``queue``) or
+who is registered (``peers``).
+
+Invariant: nobody waits for a broker: without one the doors are open all the same.
+"""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class Peers:
             raise messages.unsupported("register", registration.work_types, versions)
         if registration.callback_url is not None:
             try:
-                client.place_of(registration.callback_url)
+                client.loopback_place(registration.callback_url)
             except ValueError as error:
                 raise messages.invalid(str(error), "callback_url") from None
         if len(registration.work_types) > MAX_WORK_TYPES:

@@ -1,7 +1,7 @@
 """Push to callback URLs: a peer that listens gets its messages by POST instead of asking for them.
 
-Loopback only (``client.place_of``). A message that cannot be handed to an agent is a failed attempt (5002); the hub
-decides whether it is sent again. An orchestrator that misses an answer repeats its request.
+Loopback only (``client.loopback_place``). A message that cannot be handed to an agent is a failed attempt (5002); the
+hub decides whether it is sent again. An orchestrator that misses an answer repeats its request.
 """
 
 from __future__ import annotations

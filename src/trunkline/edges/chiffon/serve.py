@@ -32,7 +32,7 @@ from trunkline.edges.chiffon.session import Probe
 from trunkline.edges.chiffon.sockets import Sockets
 from trunkline.edges.chiffon.translate import EDGE
 from trunkline.edges.doors import Door
-from trunkline.edges.request_scope import when_closed
+from trunkline.edges.request_scope import address_of, when_closed
 from trunkline.edges.shares import SHARE, Share, Shares
 
 PREFIX: Final = "/api/agent"
@@ -80,7 +80,7 @@ class ChiffonDoor:
         """``POST /api/agent/register`` (silent point 3)."""
         caller = await self._caller(request)
         fields = await _read(request)
-        answer = await self._peers.register(caller, fields, _address(request))
+        answer = await self._peers.register(caller, fields, address_of(request.scope))
         conversation, url = self._peers.conversation_of(caller), messages.read_registration(fields).callback_url
         if url is None:
             conversation.carry(None)
@@ -111,14 +111,14 @@ class ChiffonDoor:
         except Refused as refused:
             await websocket.send_denial_response(self._refusal(refused, None))
             return
-        await self.sockets.serve(websocket, _token(websocket), _address(websocket))
+        await self.sockets.serve(websocket, _token(websocket), address_of(websocket.scope))
 
     async def _caller(self, request: HTTPConnection) -> Caller:
         """Who sends this (CH-102); a guesser's refusals take longer and longer."""
         try:
             caller = self._peers.identify(_token(request))
         except Refused:
-            await self._throttle.refused(_address(request))
+            await self._throttle.refused(address_of(request.scope))
             raise
         request.scope[SHARE] = Share(self._incoming, caller.principal.identity)
         # To whom a refusal is addressed, also where nothing of the message can be read.
@@ -151,10 +151,6 @@ class ChiffonDoor:
 
 def _token(request: HTTPConnection) -> bytes | None:
     return bearer_token([value for name, value in request.scope["headers"] if name == b"authorization"])
-
-
-def _address(request: HTTPConnection) -> str:
-    return request.client.host if request.client is not None else ""
 
 
 def _wait(request: Request) -> float:

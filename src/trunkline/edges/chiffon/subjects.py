@@ -2,6 +2,8 @@
 
 ``chiffon.work.<type>.<agent_id>`` carries work to one agent, ``chiffon.reply.<orchestrator>`` what comes back, and
 ``chiffon.dead.<type>`` what nobody could take. Registration and signs of life are plain requests and are not kept.
+
+Owns these names and the settings of both streams. Does not own who reads or writes them (``queue``, the SDK).
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The console as an edge of the exchange: doors of the HTTP listener for the page, signing in, and the live line."""
+"""The console as an edge of the exchange: doors of the HTTP listener for the page, signing in, and the live line.
+
+Owns which parts there are, and in which order they start and stop. Does not own signing in (``signing_in``), the page's
+files (``files``) or what is told live (``live``).
+
+Invariant: a code is printed only where what is printed is not kept.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +21,6 @@ from trunkline.edges.console.signing_in import SignIn, SignIns
 from trunkline.edges.doors import Door
 from trunkline.edges.edge import Edge, RunningEdge, Surroundings
 
-KEYS: Final = "keys"
-
 
 class ConsoleEdge(RunningEdge):
     """The page, and who is at it: ``live.Doorkeeper``."""
@@ -24,7 +28,7 @@ class ConsoleEdge(RunningEdge):
     def __init__(self, given: Surroundings) -> None:
         self._given = given
         self._background = Background(given.feed)
-        self.sign_ins = SignIns(given.operator_key, given.entropy, given.home / KEYS)
+        self.sign_ins = SignIns(given.operator_key, given.entropy, given.keys)
         self.live = LiveLine(given, self, self._background)
         self.routes = Routes(given, self.sign_ins, self.live.sign_in_ended)
 
@@ -50,6 +54,10 @@ class ConsoleEdge(RunningEdge):
         if is_kept:
             return (f"  console {places['http']}/ (`trunkline console` prints an address that signs you in)",)
         return (f"  console {places['http']}/?code={self.sign_ins.new_code(self._given.feed.now())}",)
+
+    def question_page(self, places: Mapping[str, str | None], approval_id: str) -> str | None:
+        """The page, at this question; whoever opens it has to sign in, or to have done so."""
+        return f"{places['http']}/#/approvals/{approval_id}"
 
     def status(self) -> Mapping[str, object]:
         """How many are at it."""

@@ -125,11 +125,6 @@ class Recent:
         """The latest."""
         return self._lines[-1].n if self._lines else 0
 
-    @property
-    def has_news(self) -> bool:
-        """Whether there is something to tell."""
-        return bool(self._lines) or bool(self.output)
-
     def end_round(self) -> None:
         """Everybody was told."""
         self.output.clear()

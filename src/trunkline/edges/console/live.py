@@ -1,22 +1,21 @@
 """The live line: WebSockets of pages at ``/console/live``, and when they are told what.
 
-Owns the connections and the three rounds: batches of entries, changes of the registry, figures; each runs only while a
-page listens. Does not own what a batch holds (``feed``), Pusher (``edges.pusher``), nor who is signed in (``routes``).
+Owns which pages are connected and the three rounds: batches of entries, changes of the registry, figures; each runs
+only while a page listens. Does not own what a batch holds (``feed``), a connection's own life and protocol
+(``edges.pusher``), nor who is signed in (``routes``).
 
 Invariant: a defect met in one connection ends that one alone; a page that does not read costs nobody else anything.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
 from starlette.types import Receive, Scope, Send
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
-from trunkline.edges.alarm import Alarm
 from trunkline.edges.answers import refusal
 from trunkline.edges.background import Background
 from trunkline.edges.console import feed as feeds
@@ -27,11 +26,11 @@ from trunkline.edges.console.registry import Registry
 from trunkline.edges.console.routes import APP_KEY
 from trunkline.edges.console.signing_in import SignIn
 from trunkline.edges.edge import Surroundings
-from trunkline.edges.exchange import BaseSink, Timer
+from trunkline.edges.exchange import Feed, Timer
 from trunkline.edges.pusher import frames
+from trunkline.edges.pusher.connection import PusherClient, PusherConnections, turn_away
 from trunkline.edges.pusher.frames import Code
 from trunkline.edges.pusher.session import ClientEvent, PusherSession, Subscribed
-from trunkline.edges.pusher.writer import Writer
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.effects import ToSession
 from trunkline.model import Now, fault
@@ -67,34 +66,38 @@ class Doorkeeper(Protocol):
         """Whether it is still good."""
 
 
-class Page(BaseSink):
+class Page(PusherClient):
     """One page that is connected."""
 
-    def __init__(self, session: PusherSession, sign_in: SignIn, on_output: Callable[[], None]) -> None:
-        self.session = session
+    def __init__(
+        self, line: LiveLine, feed: Feed, session: PusherSession, sign_in: SignIn, on_output: Callable[[], None]
+    ) -> None:
+        super().__init__(feed, session, on_output)
+        self._line = line
         self.sign_in = sign_in
-        self.on_output = on_output
         self.follower = Follower()
-        self.number = 0
+        self.number = feed.open_session(self)
 
     def send(self, effect: ToSession, now: Now) -> None:
         """Nothing is asked of the exchange in this conversation."""
+
+    def receive(self, data: bytes) -> None:
+        """One message."""
+        self._line.hear(self, data)
+        self._on_output()
+
+    def wake(self) -> None:
+        """See whether it is still there, and still signed in."""
+        if self._line.is_open(self.sign_in):
+            super().wake()
+        else:
+            self.end(Code.NOT_AUTHORIZED, "the sign-in has expired: `trunkline console`")
 
     def tell(self, channel: str, frame: bytes) -> None:
         """Something on one channel, if the page listens to it."""
         if channel in self.session.channels:
             self.session.say_frame(frame)
-            self.on_output()
-
-    def end(self, code: Code, reason: str) -> None:
-        """Say why, and close."""
-        self.session.end(code, reason)
-        self.on_output()
-
-    def abort(self) -> None:
-        """A defect of ours ended this conversation."""
-        self.number = 0
-        self.end(Code.DEFECT, "a defect of the exchange ended this connection; it is on record")
+            self._on_output()
 
 
 class LiveLine:
@@ -104,9 +107,8 @@ class LiveLine:
         self._feed = given.feed
         self._views = given.views
         self._operator = given.operator
-        self._entropy = given.entropy
         self._keeper = keeper
-        self._background = background
+        self._connections = PusherConnections(given.feed, background, given.entropy)
         self._incoming = Shares()
         self.pages: dict[str, Page] = {}
         self._recent = Recent()
@@ -116,7 +118,6 @@ class LiveLine:
         self._look: Timer | None = None
         self._figures: Timer | None = None
         self._is_stopping = False
-        self._writers: set[Writer] = set()
 
     # -- one connection ------------------------------------------------------------------------------------------------
 
@@ -134,11 +135,12 @@ class LiveLine:
         await socket.accept()
         problem = self._unwelcome()
         if problem is not None:
-            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-                await socket.send_text(frames.error_frame(*problem).decode())
-                await socket.close(*problem)
+            await turn_away(socket, *problem)
             return
-        await self._converse(socket, sign_in)
+        secret = self._keeper.channel_secret(sign_in)
+        socket_id, now = self._connections.new_socket_id(), self._feed.now()
+        session = PusherSession(messages.CHANNELS, socket_id, APP_KEY, secret, now, MAX_WAITING_BYTES)
+        await self._connections.converse(socket, session, partial(self._came, session, sign_in), self._left)
 
     def _unwelcome(self) -> tuple[Code, str] | None:
         if len(self.pages) >= MAX_PAGES:
@@ -147,52 +149,22 @@ class LiveLine:
             return Code.STOPPING, "the exchange is stopping"
         return None
 
-    async def _converse(self, socket: WebSocket, sign_in: SignIn) -> None:
-        first, second = (int.from_bytes(self._entropy(6), "big") for _ in range(2))
-        session = PusherSession(
-            messages.CHANNELS,
-            f"{first}.{second}",
-            APP_KEY,
-            self._keeper.channel_secret(sign_in),
-            self._feed.now(),
-            MAX_WAITING_BYTES,
-        )
-        writer = Writer(socket, session, self._background)
-        page = Page(session, sign_in, writer.wake)
-        page.number = self._feed.open_session(page)
-        self._writers.add(writer)
+    def _came(self, session: PusherSession, sign_in: SignIn, on_output: Callable[[], None]) -> Page:
+        page = Page(self, self._feed, session, sign_in, on_output)
         self.pages[session.socket_id] = page
-        alarm = Alarm(self._feed, session.wake_at, lambda: self._wake(page))
-        alarm.set()
-        writing = self._background.spawn(writer.run())
-        try:
-            while (event := await socket.receive())["type"] == "websocket.receive":
-                text, data = event.get("text"), event.get("bytes")
-                self._hear(page, text.encode() if text is not None else bytes(data or b""))
-        except WebSocketDisconnect:
-            pass
-        except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
-            self._feed.failed(page.number, error)
-        finally:
-            alarm.cancel()
-            del self.pages[session.socket_id]
-            if page.number:
-                self._feed.close_session(page.number)
-            if session.code is None:
-                writing.cancel()
-            else:
-                # The socket is closed when this returns, with whatever was said by then.
-                await writer.wait_closed()
-            self._writers.discard(writer)
+        return page
 
-    def _wake(self, page: Page) -> None:
-        if not self._keeper.is_open(page.sign_in):
-            page.end(Code.NOT_AUTHORIZED, "the sign-in has expired: `trunkline console`")
-            return
-        page.session.wake(self._feed.now())
-        page.on_output()
+    def _left(self, page: Page) -> None:
+        del self.pages[page.session.socket_id]
+        if page.number:
+            self._feed.close_session(page.number)
 
-    def _hear(self, page: Page, data: bytes) -> None:
+    def is_open(self, sign_in: SignIn) -> bool:
+        """Whether a sign-in is still good."""
+        return self._keeper.is_open(sign_in)
+
+    def hear(self, page: Page, data: bytes) -> None:
+        """One message of a page."""
         match page.session.receive(data, self._feed.now()):
             case Subscribed() as wanted:
                 self._joined(page, wanted.channel)
@@ -205,7 +177,6 @@ class LiveLine:
                     self._follow(page, wanted_entries)
             case _:
                 pass
-        page.on_output()
 
     def _joined(self, page: Page, channel: str) -> None:
         page.session.confirm(channel, {"last": self._views.last_entry()} if channel == messages.FEED_CHANNEL else {})
@@ -343,6 +314,4 @@ class LiveLine:
         self._unwatch()
         for page in list(self.pages.values()):
             page.end(Code.STOPPING, "the exchange is stopping")
-        # Each goodbye has a deadline of its own.
-        for writer in list(self._writers):
-            await writer.wait_closed()
+        await self._connections.wait_closed()

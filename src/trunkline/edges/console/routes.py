@@ -26,6 +26,7 @@ from trunkline.edges.console.messages import CHANNELS, EDGE
 from trunkline.edges.console.signing_in import CODE_S, SIGN_IN_S, SignIn, SignIns
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.pusher.session import signature
+from trunkline.edges.request_scope import address_of
 from trunkline.events import Noticed
 from trunkline.model import OPERATOR, Principal, fault, stamp
 
@@ -150,7 +151,7 @@ class Routes:
 
     async def _sign_in(self, request: Request, codes: list[str]) -> Response:
         now = self._feed.now()
-        shown, address = _host(request), request.client.host if request.client else ""
+        shown, address = _host(request), address_of(request.scope)
         if len(codes) != 1 or not self._sign_ins.try_spend(codes[0], now):
             await self._throttle.refused(address)
             text = USED.format(minutes=html.escape(f"{CODE_S / 60:g}"))
@@ -178,7 +179,7 @@ class Routes:
         found = self._needed(request)
         self._sign_ins.end(found)
         self._ended(found)
-        self._feed.feed([Noticed("console.signed_out", EDGE, who=request.client.host if request.client else "")])
+        self._feed.feed([Noticed("console.signed_out", EDGE, who=address_of(request.scope))])
         answer = Response(status_code=204)
         _set_cookie(answer, request.scope, "", 0)
         return answer

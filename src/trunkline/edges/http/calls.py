@@ -2,7 +2,7 @@
 
 An ASGI application of its own, past the router: this is the one route that is taken thousands of times a second. A
 request is a conversation of its own for as long as somebody waits. Fast accept, slow judge: one that came whole and is
-to be told an outcome needs no task (``try_take``, ``Unattended``); all others, and all that is unusual, have one.
+to be told an outcome needs no task (``try_take``, ``HttpCall``); all others, and all that is unusual, have one.
 
 Invariant: a stream ends. With the outcome, at a question to a person (no connection waits for a person, decision 11),
 when the reader leaves, or when the edge closes.
@@ -21,9 +21,10 @@ from trunkline.edges.bodies import BadRequest, decode_both, read_body, says_json
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.http import translate
 from trunkline.edges.http.messages import MAX_BODY_BYTES, CallBody
-from trunkline.edges.request_scope import ANSWER, LOST, Serve, when_lost
+from trunkline.edges.request_scope import ANSWER, Serve, when_lost
 from trunkline.edges.server_events import PING_S, aside, event, finish_stream, start_stream, write
 from trunkline.edges.shares import FREE_BYTES
+from trunkline.edges.unattended import Unattended
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Item, Requests, Waiting
 from trunkline.effects import Answer, Progress, Wait
 from trunkline.model import Fault, Principal, fault
@@ -79,7 +80,7 @@ class NewCall:
         if self._is_traced:
             body = _traced(body, scope)
         caller: Principal = scope["principal"]
-        waiting = Unattended(self._feed, self._requests, self._answer, body, caller, scope, serve, ended)
+        waiting = HttpCall(self._feed, self._requests, self._answer, body, caller, scope, serve, ended)
         waiting.open()
         self._requests.feed_soon(
             translate.call_requested(body, value["input"], waiting.number, REF, caller, announce=False)
@@ -170,14 +171,10 @@ class NewCall:
         return not is_last
 
 
-class Unattended(Waiting):
-    """A call that waits without a task of its own: its outcome is said as it comes, and ends it.
+class HttpCall(Unattended):
+    """A call that was taken without a task."""
 
-    Whatever else there is to say (a refusal, a question, a large output, that the edge closes) a task says, as for any
-    other request: it is begun with the first such item, and reads on from here.
-    """
-
-    __slots__ = ("_answer", "_body", "_caller", "_ended", "_is_attended", "_scope", "_serve")
+    __slots__ = ("_answer", "_body", "_caller")
 
     def __init__(
         self,
@@ -190,68 +187,25 @@ class Unattended(Waiting):
         serve: Serve,
         ended: Callable[[], None],
     ) -> None:
-        super().__init__(feed, requests, wants_large=False)
+        super().__init__(feed, requests, scope, serve, ended)
         self._answer = answer
         self._body = body
         self._caller = caller
-        self._scope = scope
-        self._serve = serve
-        self._ended = ended
-        self._is_attended = False
 
-    def open(self) -> None:
-        """Begin to wait."""
-        lost: list[Callable[[], None]] = self._scope["extensions"][LOST]
-        lost.append(self.leave)
-        self.__enter__()
-
-    def close(self) -> None:
-        """It is over."""
-        lost: list[Callable[[], None]] = self._scope["extensions"][LOST]
-        lost.remove(self.leave)
-        self.__exit__(None, None, None)
-        self._ended()
-
-    def put(self, item: Item, size: int = 0) -> None:
-        """Say an outcome; have everything else said."""
-        if self._is_attended:
-            super().put(item, size)
-            return
-        data = self._said(item)
-        if data is not None:
-            self.close()
-            _say(self._scope, 200, data)
-            return
-        self._is_attended = True
-        super().put(item, size)
-        self._serve(self._attend)
-
-    def _said(self, item: Item) -> bytes | None:
-        """What is said at once; None if a task has to say it."""
+    def said(self, item: Item) -> bytes | None:
+        """A small outcome."""
         if type(item) is not Answer or item.refused or (item.output is not None and len(item.output) > FREE_BYTES):
             return None
-        try:
-            data = encode(translate.outcome(item, self._body.tool_id, self._caller.identity))
-        except Exception:  # noqa: BLE001  (the task meets it again, within its boundary)
-            return None
+        data = encode(translate.outcome(item, self._body.tool_id, self._caller.identity))
         return data if len(data) <= FREE_BYTES else None
 
-    def leave(self) -> None:
-        """The caller is gone."""
-        if self._is_attended:
-            super().leave()
-        else:
-            self.tell_left()
-            self.close()
-
-    async def _attend(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def attend(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Everything else."""
         try:
             await self._answer(self, self._body, self._caller, scope, receive, send)
         except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
             self._feed.failed(self.number, error)
             await refusal(fault("hub.unavailable", retryable=False), 500)(scope, receive, send)
-        finally:
-            self.close()
 
 
 def _wants_stream(scope: Scope) -> bool:

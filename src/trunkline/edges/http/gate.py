@@ -14,20 +14,20 @@ Invariant: a missing, malformed, unknown, revoked and foreign token get equal by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trunkline.edges.answers import error_body
 from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
-from trunkline.edges.doors import Door
+from trunkline.edges.doors import Door, Route
 from trunkline.edges.exchange import Feed
 from trunkline.edges.hosts import is_our_host
 from trunkline.edges.listener import MAX_CONNECTIONS
-from trunkline.edges.request_scope import RESERVED, Serve
+from trunkline.edges.request_scope import RESERVED, Serve, address_of
 from trunkline.edges.shares import FREE_BYTES, MAX_SHARE_BYTES, SHARE, Share, Shares
 from trunkline.model import Principal, fault
 
@@ -72,16 +72,6 @@ OTHER_HOST: Final = _refusal(
 OTHER_ORIGIN: Final = _refusal(403, "not_allowed", "requests from pages of another origin are refused")
 
 
-class Route(Protocol):
-    """What goes past the router: an application that may do without a task."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-
-    def try_take(self, scope: Scope, data: bytes, serve: Serve, ended: Callable[[], None]) -> bool:
-        """Take a request with this body (``request_scope.TryTake``), and call ``ended`` when that is over."""
-
-
 class Gate:
     """The first thing a request meets. ``routes`` are single methods of single paths that go past the router."""
 
@@ -95,7 +85,13 @@ class Gate:
         self._feed = feed
         self._app = app
         self._doors = doors
+        # The first that leads there, for the paths that they name themselves.
+        self._doors_at = {prefix: _door_to(prefix, doors) for door in doors for prefix in door.prefixes}
         self._routes = routes or {}
+        # What may be taken without a task: of these, and of doors.
+        self._taking = dict(self._routes)
+        for door in doors:
+            self._taking.update(door.taking)
         self._throttle = Throttle(feed, EDGE)
         self._hosts: dict[tuple[bytes, tuple[str, int]], bool] = {}
         # Requests that are being answered, by who asks. Strangers before a door with its own gate are one.
@@ -109,8 +105,7 @@ class Gate:
         judged = self._judged(scope)
         if isinstance(judged, Refusal):
             if judged is UNAUTHORIZED:
-                client = scope["client"]
-                await self._throttle.refused(client[0] if client else "")
+                await self._throttle.refused(address_of(scope))
             await _answer(scope, send, judged)
             return
         app, who = judged
@@ -138,14 +133,14 @@ class Gate:
 
     def try_take(self, scope: Scope, data: bytes, serve: Serve) -> bool:
         """Let a request through to a route that needs no task for it. All that is to be refused is left to a task."""
-        route = self._routes.get((scope["method"], scope["path"]))
+        route = self._taking.get((scope["method"], scope["path"]))
         if route is None or len(data) > FREE_BYTES:
             return False
         judged = self._judged(scope)
         if isinstance(judged, Refusal):
             return False
         who = judged[1]
-        if who is not None and self._try_begin(who, is_counted=True) is not None:
+        if who is not None and self._try_begin(who, is_counted="principal" in scope) is not None:
             return False
         is_taken = route.try_take(scope, data, serve, partial(self._end, who))
         if not is_taken:
@@ -192,7 +187,7 @@ class Gate:
         app: ASGIApp | None = self._routes.get((scope.get("method", ""), path))
         door = None
         if app is None:
-            door = next((door for door in self._doors if door.leads_to(path)), None)
+            door = self._doors_at.get(path) or _door_to(path, self._doors)
             app = self._app if door is None else door.app
         is_reserved = RESERVED in scope.get("extensions", ())
         who = ""
@@ -277,6 +272,10 @@ class Counted:
                 await self._send({"type": message["type"], "body": piece, "more_body": True})
             message = {"type": message["type"], "body": bytes(whole[last:]), "more_body": more}
         await self._send(message)
+
+
+def _door_to(path: str, doors: Sequence[Door]) -> Door | None:
+    return next((door for door in doors if door.leads_to(path)), None)
 
 
 async def _answer(scope: Scope, send: Send, refusal: Refusal) -> None:

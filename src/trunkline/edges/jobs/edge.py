@@ -1,4 +1,10 @@
-"""Jobs as an edge of the exchange: an agent that lives in it, and nothing that listens."""
+"""Jobs as an edge of the exchange: an agent that lives in it, and nothing that listens.
+
+Owns which parts there are, and when they start. Does not own what can be asked for (``tools``), nor the work
+(``workers``, ``sandboxes``, ``remote``).
+
+Invariant: types that cannot be done here are not offered, and ``status`` says why.
+"""
 
 from __future__ import annotations
 

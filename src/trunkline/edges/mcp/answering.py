@@ -24,14 +24,21 @@ Header = tuple[bytes, bytes]
 class Answering:
     """What is said to one request."""
 
-    def __init__(self, scope: Scope, send: Send, unread: Share) -> None:
+    def __init__(self, scope: Scope, accepted: bytes, unread: Share, send: Send | None = None) -> None:
+        """Without ``send`` it has no task yet: until it is ``attended``, others say what is said in one write."""
         self._scope = scope
-        self._send = send
         self._unread = unread
+        self._send: Send = send or _nobody_sends
         self._is_stream = False
-        accepted = b",".join(value for name, value in scope["headers"] if name == b"accept").lower()
+        accepted = accepted.lower()
         self.takes_stream = STREAM in accepted or b"*/*" in accepted
-        self.takes_json = JSON in accepted or b"*/*" in accepted or b"application/*" in accepted
+        takes_json = JSON in accepted or b"*/*" in accepted or b"application/*" in accepted
+        # As a client has to.
+        self.takes_both = self.takes_stream and takes_json
+
+    def attended(self, send: Send) -> None:
+        """A task says what there is to say."""
+        self._send = send
 
     async def say(self, line: bytes, status: int = 200, *headers: Header) -> None:
         """The result."""
@@ -85,3 +92,7 @@ class Answering:
             is_last = at + FREE_BYTES >= len(data)
             piece: Message = {"type": "http.response.body", "body": bytes(whole[at : at + FREE_BYTES])}
             await self._send({**piece, "more_body": more or not is_last})
+
+
+async def _nobody_sends(_: Message) -> None:
+    raise AssertionError

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from trunkline.edges.exchange import Feed, Timer, Views
 from trunkline.edges.framing import json_rpc
@@ -24,20 +24,19 @@ from trunkline.edges.mcp.awaiting import Awaiting
 from trunkline.edges.mcp.catalogue import Listed
 from trunkline.edges.mcp.completions import Completions
 from trunkline.edges.mcp.messages import BadMessage
-from trunkline.edges.mcp.session import CallTool, Client
+from trunkline.edges.mcp.steps import CallTool, Client
 from trunkline.edges.mcp.translate import Asked, Outcome, outcome_of
-from trunkline.edges.request_scope import when_closed, when_lost
+from trunkline.edges.request_scope import Serve, when_closed, when_lost
 from trunkline.edges.server_events import PING_S
-from trunkline.edges.waiting import CLOSING, FAILED, LEFT, REF, Requests, Waiting, ask
+from trunkline.edges.shares import FREE_BYTES
+from trunkline.edges.unattended import Unattended
+from trunkline.edges.waiting import CLOSING, FAILED, LEFT, QUIET, REF, Item, Requests, ask
 from trunkline.effects import Answer, Progress, Wait
 from trunkline.events import CallRequested, CancelRequested
 from trunkline.model import NOBODY, CallView, Status, fault
 
 # How often a call that was approved and runs is looked at for the one who made it again: at once, then less and less.
 LOOK_AFTER_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
-
-# Nothing was to be told for a while.
-QUIET: Final = b"quiet"
 
 
 class Request(Struct, frozen=True):
@@ -54,114 +53,213 @@ class Request(Struct, frozen=True):
     # The result for an outcome, if it is not that of a call of a tool.
     shown: Callable[[Outcome], bytes] | None = None
 
+    @property
+    def in_session(self) -> tuple[str, Id] | None:
+        """By what it can be canceled; None where nothing can be."""
+        return (self.client.session_id, self.request_id) if self.client.session_id else None
+
     def url(self, asked: Asked) -> str:
         """Where a person answers."""
         return f"{self.console}/#/approvals/{asked.approval_id}"
+
+    def outcome_line(self, found: Outcome) -> bytes:
+        """The message that tells an outcome."""
+        result = self.client.wording.outcome(found, self.tool) if self.shown is None else self.shown(found)
+        return json_rpc.result(self.request_id, result)
+
+    async def say_progress(self, effect: Progress, last: float) -> float:
+        """Tell a piece of progress; the figure that was told."""
+        assert self.step.progress_token is not None
+        params = translate.progress_params(effect, self.step.progress_token, last)
+        await self.out.tell(json_rpc.notification("notifications/progress", params))
+        return float(str(params["progress"]))
+
+    async def refuse(self, code: int, text: str) -> None:
+        """Answer with an error."""
+        status = messages.HTTP_STATUS.get(code, 200) if self.client.is_modern else 200
+        await self.out.say(json_rpc.error(self.request_id, code, text), status)
+
+
+class McpCall(Unattended):
+    """A new call of a client, for as long as it waits."""
+
+    __slots__ = ("_calls", "is_canceled", "request")
+
+    def __init__(
+        self, calls: Calls, request: Request, serve: Serve | None = None, ended: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(
+            calls.feed,
+            calls.requests,
+            request.scope,
+            serve,
+            ended,
+            # A client of 2026-07-28 cancels by leaving; of one before it this says nothing.
+            lost=when_closed if request.client.is_modern else when_lost,
+            wants_progress=request.step.progress_token is not None and request.out.takes_stream,
+            wants_large=request.tool.has_output_schema,
+        )
+        self._calls = calls
+        self.request = request
+        # The client has taken its request back.
+        self.is_canceled = False
+
+    def open(self) -> None:
+        """Begin, and ask for the call."""
+        super().open()
+        self._calls.opened(self)
+        request = self.request
+        step, client = request.step, request.client
+        asked = CallRequested(
+            self.number, REF, client.principal, request.tool.tool_id, step.arguments, step.key,
+            step.timeout_ms, step.correlation_id, None, None, None, None, None, False, NOBODY, step.value,
+        )  # fmt: skip
+        self._calls.requests.feed_soon(asked)
+
+    def close(self) -> None:
+        """It was answered, or its client is gone."""
+        self._calls.closed(self)
+        super().close()
+
+    def said(self, item: Item) -> bytes | None:
+        """A small outcome."""
+        if type(item) is not Answer or (item.output is not None and len(item.output) > FREE_BYTES):
+            return None
+        line = self.line(item)
+        return line if len(line) <= FREE_BYTES else None
+
+    def line(self, answer: Answer) -> bytes:
+        """The message that tells the outcome."""
+        request = self.request
+        if answer.status is Status.CANCELED and self.is_canceled:
+            return json_rpc.error(request.request_id, messages.REQUEST_CANCELLED, "the request was canceled")
+        return request.outcome_line(outcome_of(answer))
+
+    def tell_left(self) -> None:
+        """The client is gone; one of 2026-07-28 wants the call stopped by that."""
+        client = self.request.client
+        if client.is_modern:
+            by, reason = client.principal, "the client closed its request"
+            self._feed.feed([CancelRequested(self.number, "cancel", by, target=REF, reason=reason)])
+        super().tell_left()
+
+    async def attend(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Say what is not said in one write."""
+        del scope, receive
+        self.request.out.attended(send)
+        try:
+            await self._calls.until_answered(self)
+        except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
+            self._feed.failed(self.number, error)
+            await self.request.refuse(INTERNAL_ERROR, fault("hub.unavailable").message)
 
 
 class Calls:
     """Calls of all clients."""
 
     def __init__(self, feed: Feed, views: Views, requests: Requests, awaiting: Awaiting) -> None:
-        self._feed = feed
+        self.feed = feed
+        self.requests = requests
         self._views = views
-        self._requests = requests
         self._awaiting = awaiting
         self.completions = Completions(feed, views)
         # Requests of sessions that wait for an outcome: these can be canceled by their ids.
-        self._open: dict[tuple[str, Id], Waiting] = {}
-        self._canceled: set[tuple[str, Id]] = set()
-
-    def __len__(self) -> int:
-        return len(self._open)
+        self._open: dict[tuple[str, Id], McpCall] = {}
+        # When each call that waits wants a sign of life, the first one first. One timer looks after all of them: one
+        # for each takes 4 µs of a call, and another turn of the loop.
+        self._quiet_until: dict[McpCall, float] = {}
+        self._timer: Timer | None = None
 
     async def run(self, request: Request) -> None:
         """Answer a request for a call."""
         earlier = self._earlier(request)
         if earlier is not None:
             await self._follow(request, earlier)
-        else:
-            await self._make(request)
+            return
+        if self._is_repeated(request):
+            raise BadMessage(json_rpc.INVALID_REQUEST, "a request with this id is being answered")
+        with McpCall(self, request) as call:
+            await self.until_answered(call)
+
+    def is_new(self, request: Request) -> bool:
+        """Whether a request is for a call that was not made before."""
+        return self._earlier(request) is None and not self._is_repeated(request)
+
+    def take(self, request: Request, serve: Serve, ended: Callable[[], None]) -> None:
+        """Make a new call without a task; ``ended`` is called when it is over."""
+        McpCall(self, request, serve, ended).open()
+
+    def stop(self) -> None:
+        """Look after nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def cancel(self, client: Client, request_id: Id) -> None:
         """A client wants a call stopped that it asked for in the same session."""
-        name = (client.session_id, request_id)
-        waiting = self._open.get(name)
-        if waiting is not None:
-            self._canceled.add(name)
+        call = self._open.get((client.session_id, request_id))
+        if call is not None:
+            call.is_canceled = True
             by, reason = client.principal, "the client canceled its request"
-            self._feed.feed([CancelRequested(waiting.number, "cancel", by, target=REF, reason=reason)])
+            self.feed.feed([CancelRequested(call.number, "cancel", by, target=REF, reason=reason)])
 
     # -- a new call ----------------------------------------------------------------------------------------------------
 
-    async def _make(self, request: Request) -> None:
-        step, client = request.step, request.client
-        name = (client.session_id, request.request_id)
-        if client.session_id and name in self._open:
-            raise BadMessage(json_rpc.INVALID_REQUEST, "a request with this id is being answered")
-        wants_progress = step.progress_token is not None and request.out.takes_stream
-        waits = self._requests.waiting(wants_progress=wants_progress, wants_large=request.tool.has_output_schema)
-        # A client of 2026-07-28 cancels by leaving; of one before it this says nothing.
-        lost = when_closed if client.is_modern else when_lost
-        with waits as waiting, lost(request.scope, waiting.leave):
-            if client.session_id:
-                self._open[name] = waiting
-            try:
-                asked = CallRequested(
-                    waiting.number, REF, client.principal, request.tool.tool_id, step.arguments, step.key,
-                    step.timeout_ms, step.correlation_id, None, None, None, None, None, False, NOBODY, step.value,
-                )  # fmt: skip
-                self._requests.feed_soon(asked)
-                await self._until_answered(request, waiting)
-            finally:
-                if client.session_id:
-                    del self._open[name]
-                    self._canceled.discard(name)
+    def _is_repeated(self, request: Request) -> bool:
+        return request.in_session is not None and request.in_session in self._open
 
-    async def _until_answered(self, request: Request, waiting: Waiting) -> None:
+    def opened(self, call: McpCall) -> None:
+        """One more waits."""
+        if call.request.in_session is not None:
+            self._open[call.request.in_session] = call
+        self._quiet(call)
+
+    def closed(self, call: McpCall) -> None:
+        """One waits no more."""
+        if call.request.in_session is not None:
+            del self._open[call.request.in_session]
+        self._quiet_until.pop(call, None)
+
+    def _quiet(self, call: McpCall) -> None:
+        """Nothing is to be told of this one from here on."""
+        self._quiet_until[call] = self.feed.now().mono + PING_S
+        if self._timer is None:
+            self._timer = self.feed.call_later(PING_S, self._look_after)
+
+    def _look_after(self) -> None:
+        """Have those told of that have waited long enough, and look again when it is the next one's turn."""
+        self._timer = None
+        now = self.feed.now().mono
+        for call, until in list(self._quiet_until.items()):
+            if until > now:
+                self._timer = self.feed.call_later(until - now, self._look_after)
+                return
+            del self._quiet_until[call]
+            call.put(QUIET)
+
+    async def until_answered(self, call: McpCall) -> None:
+        """Tell a client what there is to tell of its call, to the end."""
+        request = call.request
         last = 0.0
-        timer = self._quiet_timer(waiting)
-        try:
-            while True:
-                item = await waiting.next()
-                if isinstance(item, Answer):
-                    await self._say_outcome(request, outcome_of(item))
+        while True:
+            item = await call.next()
+            if isinstance(item, Answer):
+                await request.out.say(call.line(item))
+                return
+            if isinstance(item, Progress):
+                last = await request.say_progress(item, last)
+            elif isinstance(item, Wait):
+                if (asked := translate.asked_of(item)) is not None:
+                    await self._say_asked(request, asked)
                     return
-                if isinstance(item, Progress):
-                    last = await self._say_progress(request, item, last)
-                elif isinstance(item, Wait):
-                    if (asked := translate.asked_of(item)) is not None:
-                        await self._say_asked(request, asked)
-                        return
-                elif item is LEFT:
-                    self._left(request, waiting)
-                    return
-                elif item is CLOSING or item is FAILED:
-                    await self._say_gone(request, self._views.awaited(waiting.number, REF))
-                    return
-                elif item is QUIET:
-                    timer = self._quiet_timer(waiting)
-                    await request.out.live()
-        finally:
-            timer.cancel()
-
-    def _quiet_timer(self, waiting: Waiting) -> Timer:
-        """A timer beside the wait: a wait that has a bound itself takes 30 µs more."""
-        return self._feed.call_later(PING_S, lambda: waiting.put(QUIET))
-
-    async def _say_progress(self, request: Request, effect: Progress, last: float) -> float:
-        """Tell a piece of progress; the figure that was told."""
-        token = request.step.progress_token
-        assert token is not None
-        params = translate.progress_params(effect, token, last)
-        await request.out.tell(json_rpc.notification("notifications/progress", params))
-        return float(str(params["progress"]))
-
-    def _left(self, request: Request, waiting: Waiting) -> None:
-        if request.client.is_modern:
-            by, reason = request.client.principal, "the client closed its request"
-            self._feed.feed([CancelRequested(waiting.number, "cancel", by, target=REF, reason=reason)])
-        waiting.tell_left()
+            elif item is LEFT:
+                call.tell_left()
+                return
+            elif item is CLOSING or item is FAILED:
+                await self._say_gone(request, self._views.awaited(call.number, REF))
+                return
+            elif item is QUIET:
+                self._quiet(call)
+                await request.out.live()
 
     # -- a repeat ------------------------------------------------------------------------------------------------------
 
@@ -179,16 +277,16 @@ class Calls:
         """Tell how a call stands that was made before: its outcome, if there is one or as soon as there is."""
         if request.step.is_declined:
             by, reason = request.client.principal, "the person in front of the client would not open the address"
-            await ask(
-                self._feed, lambda session, ref: CancelRequested(session, ref, by, call_id=call_id, reason=reason)
-            )
+            await ask(self.feed, lambda session, ref: CancelRequested(session, ref, by, call_id=call_id, reason=reason))
         looks = 0
-        waits = self._requests.waiting()
+        waits = self.requests.waiting()
         with waits as waiting, when_lost(request.scope, waiting.leave):
             while True:
                 view = self._views.call(call_id)
                 if view is None or view.status.is_outcome:
-                    await self._say_outcome(request, _ended(call_id, view))
+                    await request.out.say(request.outcome_line(_ended(call_id, view)))
+                    caller, tool_id = request.client.principal.identity, request.tool.tool_id
+                    await self._awaiting.told(caller, tool_id, request.step.arguments, call_id)
                     return
                 if view.status is Status.WAITING_APPROVAL and (asked := translate.asked_of(view)) is not None:
                     await self._say_asked(request, asked)
@@ -205,17 +303,6 @@ class Calls:
 
     # -- what is said --------------------------------------------------------------------------------------------------
 
-    async def _say_outcome(self, request: Request, found: Outcome) -> None:
-        name = (request.client.session_id, request.request_id)
-        if found.status is Status.CANCELED and name in self._canceled:
-            await self._refuse(request, messages.REQUEST_CANCELLED, "the request was canceled")
-            return
-        wording, shown = request.client.wording, request.shown
-        result = wording.outcome(found, request.tool) if shown is None else shown(found)
-        await request.out.say(json_rpc.result(request.request_id, result))
-        caller, tool_id = request.client.principal.identity, request.tool.tool_id
-        await self._awaiting.told(caller, tool_id, request.step.arguments, found.call_id)
-
     async def _say_asked(self, request: Request, asked: Asked) -> None:
         client, step = request.client, request.step
         if step.key is None:
@@ -223,7 +310,7 @@ class Calls:
             problem = await self._awaiting.add(caller, tool_id, step.arguments, asked.call_id)
             if problem is not None:
                 # Not told to make it again: what would be known by is not on disk.
-                await self._refuse(request, INTERNAL_ERROR, f"{problem.code}: {problem.message}")
+                await request.refuse(INTERNAL_ERROR, f"{problem.code}: {problem.message}")
                 return
         url = request.url(asked)
         if client.opens_urls and client.is_modern:
@@ -244,14 +331,10 @@ class Calls:
         """The exchange stops, or this conversation failed: the call goes on if it is on record."""
         if view is None:
             why = fault("hub.unavailable", retryable=request.step.key is not None)
-            await self._refuse(request, INTERNAL_ERROR, f"{why.code}: {why.message}")
+            await request.refuse(INTERNAL_ERROR, f"{why.code}: {why.message}")
             return
         text = f"the exchange is stopping; the call {view.call_id} is on record and goes on"
-        await self._refuse(request, INTERNAL_ERROR, text)
-
-    async def _refuse(self, request: Request, code: int, text: str) -> None:
-        status = messages.HTTP_STATUS.get(code, 200) if request.client.is_modern else 200
-        await request.out.say(json_rpc.error(request.request_id, code, text), status)
+        await request.refuse(INTERNAL_ERROR, text)
 
 
 def _ended(call_id: str, view: CallView | None) -> Outcome:

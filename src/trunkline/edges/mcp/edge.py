@@ -46,6 +46,7 @@ class McpEdge(RunningEdge):
     async def stop(self) -> None:
         """Tell everybody who waits."""
         self._requests.close()
+        self._calls.stop()
 
     def status(self) -> Mapping[str, object]:
         """Calls that wait for a person, or whose outcome their client has not fetched, and clients that listen."""

@@ -2,7 +2,7 @@
 
 Owns what a message must look like to be understood at all, in both eras of the protocol: 2025-11-25 and before begin
 with ``initialize`` and have sessions; in 2026-07-28 each request says everything in its ``_meta``. Does not own what a
-message leads to (``session``).
+message leads to (``steps``).
 
 Invariant: ``read`` accepts a message or raises ``BadMessage``; a field that is null is the same as one that is not
 there (decision 20).
@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import strictjson
+from trunkline.edges.bodies import clip
 from trunkline.edges.framing.json_rpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Id
 from trunkline.edges.mcp_words import HANDSHAKE_VERSIONS, MODERN_VERSION, UNSUPPORTED_VERSION
 from trunkline.model import EMPTY_OBJECT, MAX_INPUT_BYTES
@@ -91,7 +92,7 @@ def read(data: bytes) -> Message:
     try:
         value = strictjson.load(data)
     except ValueError as error:
-        raise BadMessage(PARSE_ERROR, f"not strict JSON: {error}"[:300]) from None
+        raise BadMessage(PARSE_ERROR, clip(f"not strict JSON: {error}")) from None
     if not isinstance(value, dict):
         raise BadMessage(INVALID_REQUEST, "expected one message, a JSON object")
     request_id = _id_of(value)
@@ -158,9 +159,9 @@ def object_of(fields: Mapping[str, Any], name: str, *, where: str = "") -> Field
     return found
 
 
-def progress_token(message: Message) -> int | str | None:
+def progress_token(meta: Mapping[str, Any]) -> int | str | None:
     """By which a request's progress is told, if it wants to be told."""
-    found = message.meta.get("progressToken")
+    found = meta.get("progressToken")
     if found is None:
         return None
     is_number = isinstance(found, int) and not isinstance(found, bool)
@@ -169,19 +170,19 @@ def progress_token(message: Message) -> int | str | None:
     raise BadMessage(INVALID_PARAMS, "_meta.progressToken: expected an integer or a text")
 
 
-def name_of(message: Message, key: str) -> str | None:
+def name_of(meta: Mapping[str, Any], key: str) -> str | None:
     """What its caller calls something of a call, under a key of ours: a repeat, a correlation."""
-    if message.meta.get(key) is None:
+    if meta.get(key) is None:
         return None
-    found = text_of(message.meta, key, MAX_KEY_CHARS, where="_meta.")
+    found = text_of(meta, key, MAX_KEY_CHARS, where="_meta.")
     if not found.isprintable():
         raise BadMessage(INVALID_PARAMS, f"_meta.{key}: expected no control characters")
     return found
 
 
-def timeout_of(message: Message) -> int | None:
+def timeout_of(meta: Mapping[str, Any]) -> int | None:
     """How long a call may take, if its caller says."""
-    found = message.meta.get(TIMEOUT_KEY)
+    found = meta.get(TIMEOUT_KEY)
     if found is None:
         return None
     if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MAX_TIMEOUT_MS:

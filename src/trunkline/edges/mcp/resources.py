@@ -25,7 +25,7 @@ from trunkline.edges.exchange import Views
 from trunkline.edges.framing.json_rpc import INTERNAL_ERROR, INVALID_PARAMS
 from trunkline.edges.mcp.catalogue import Catalogue, Listed
 from trunkline.edges.mcp.messages import RESOURCE_NOT_FOUND, BadMessage, encode
-from trunkline.edges.mcp.session import Client
+from trunkline.edges.mcp.steps import Client
 from trunkline.edges.mcp.translate import BLOB_URI, Outcome
 from trunkline.model import Principal, Status
 

@@ -1,14 +1,15 @@
 """``/mcp``: MCP over streamable HTTP, behind ``http.listen`` with a gate of its own, for both eras of the protocol.
 
 Owns the token in the header, which era a request belongs to, sessions, and the status of each answer. Host and Origin
-are checked before (``http.gate``). Does not own what a message means (``session``) or what becomes of a call
+are checked before (``http.gate``). Does not own what a message means (``steps``) or what becomes of a call
 (``calls``).
 
-Invariant: nothing of a request's body is read before its token is known.
+Invariant: nothing of a request's body is looked at before its token is known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -16,23 +17,23 @@ from starlette.types import Receive, Scope, Send
 from trunkline.edges import mcp_words
 from trunkline.edges.answers import error_body
 from trunkline.edges.bearer import Throttle, bearer_token, token_sha256
-from trunkline.edges.bodies import BadRequest, read_body
+from trunkline.edges.bodies import BadRequest, is_json, read_body
 from trunkline.edges.doors import Door
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.framing import json_rpc
 from trunkline.edges.framing.json_rpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, Id
-from trunkline.edges.mcp import messages, session
+from trunkline.edges.mcp import messages, steps
 from trunkline.edges.mcp.answering import Answering, Header
 from trunkline.edges.mcp.calls import Calls, Request
 from trunkline.edges.mcp.catalogue import Catalogue
 from trunkline.edges.mcp.changes import Changes
 from trunkline.edges.mcp.messages import MAX_MESSAGE_BYTES, RESOURCE_NOT_FOUND, BadMessage, Message
 from trunkline.edges.mcp.resources import FileCall, Resources
-from trunkline.edges.mcp.session import CallTool, Client
 from trunkline.edges.mcp.session_ids import SessionIds
+from trunkline.edges.mcp.steps import CallTool, Client
 from trunkline.edges.mcp.translate import EDGE, Wording
 from trunkline.edges.mcp_words import HANDSHAKE_VERSIONS, MODERN_VERSION
-from trunkline.edges.request_scope import when_closed
+from trunkline.edges.request_scope import Serve, when_closed
 from trunkline.edges.server_events import PING_S
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.edges.waiting import CLOSING, FAILED, LEFT, Requests, stored
@@ -70,40 +71,64 @@ class McpDoor:
         self._unread = Shares()
         self._handshake_wording = Wording(version, is_modern=False, home=home)
         self._modern_wording = Wording(version, is_modern=True, home=home)
-        self.door = Door((PATH,), self, own_gate=True, edge=EDGE)
+        self.door = Door((PATH,), self, own_gate=True, edge=EDGE, taking={("POST", PATH): self})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request."""
-        headers: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name, []).append(value)
-        token = bearer_token(headers.get(b"authorization", ()))
-        principal = self._feed.identify(EDGE, token_sha256(token))
-        out = Answering(scope, send, Share(self._unread, "" if principal is None else principal.identity))
-        if principal is None or not token:
+        request = self._known(scope)
+        if request is None:
             client = scope["client"]
             await self._throttle.refused(client[0] if client else "")
+            out = Answering(scope, b"", Share(self._unread, ""), send)
             await out.say(UNAUTHORIZED, 401, (b"www-authenticate", b'Bearer realm="trunkline"'))
             return
-        scope[SHARE] = Share(self._incoming, principal.identity)
+        request.out.attended(send)
+        scope[SHARE] = Share(self._incoming, request.principal.identity)
         if scope["path"] != PATH:
-            await out.say_nothing(404)
+            await request.out.say_nothing(404)
             return
-        request = _HttpRequest(scope, receive, headers, principal, out)
         try:
-            await self._serve(request)
+            await self._serve(request, receive)
         except BadMessage as bad:
             await self._refuse(request, bad)
         except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
             self._feed.failed(0, error)
             await self._refuse(request, BadMessage(INTERNAL_ERROR, fault("hub.unavailable").message))
 
-    async def _serve(self, request: _HttpRequest) -> None:
-        version = request.header(VERSION_HEADER)
-        request.is_modern = version is not None and version not in HANDSHAKE_VERSIONS
+    def try_take(self, scope: Scope, data: bytes, serve: Serve, ended: Callable[[], None]) -> bool:
+        """Take a new call without a task. Whatever else a message wants, or is to be refused, is left to one."""
+        request = self._known(scope)
+        if request is None or not request.out.takes_both or not is_json(request.headers.get(b"content-type", ())):
+            return False
+        try:
+            client, step = self._understood(request, data)
+            asked = self._requested(request, client, step) if isinstance(step, CallTool) else None
+            if asked is None or not self._calls.is_new(asked):
+                return False
+        except Exception:  # noqa: BLE001  (the task meets it again, within its boundary)
+            return False
+        self._calls.take(asked, serve, ended)
+        return True
+
+    def _known(self, scope: Scope) -> _HttpRequest | None:
+        """A request, if its token is known."""
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name, []).append(value)
+        token = bearer_token(headers.get(b"authorization", ()))
+        principal = self._feed.identify(EDGE, token_sha256(token))
+        if principal is None or not token:
+            return None
+        version = headers.get(VERSION_HEADER)
+        is_modern = version is not None and version[0].decode("latin-1") not in HANDSHAKE_VERSIONS
+        accepted = b",".join(headers.get(b"accept", ()))
+        out = Answering(scope, accepted, Share(self._unread, principal.identity))
+        return _HttpRequest(scope, headers, principal, out, is_modern=is_modern)
+
+    async def _serve(self, request: _HttpRequest, receive: Receive) -> None:
         match request.scope["method"]:
             case "POST":
-                await self._post(request)
+                await self._post(request, receive)
             case "GET" if not request.is_modern:
                 await self._listen_in_session(request)
             case "DELETE" if not request.is_modern:
@@ -112,48 +137,52 @@ class McpDoor:
                 allowed = b"POST" if request.is_modern else b"GET, POST, DELETE"
                 await request.out.say_nothing(405, (b"allow", allowed))
 
-    async def _post(self, request: _HttpRequest) -> None:
-        if not (request.out.takes_json and request.out.takes_stream):
+    async def _post(self, request: _HttpRequest, receive: Receive) -> None:
+        if not request.out.takes_both:
             raise _Refused(406, INVALID_REQUEST, "Accept has to name application/json and text/event-stream")
         try:
-            data = await read_body(request.scope, request.receive, MAX_MESSAGE_BYTES)
+            data = await read_body(request.scope, receive, MAX_MESSAGE_BYTES)
         except BadRequest as bad:
             raise _Refused(bad.status, PARSE_ERROR, bad.text) from None
-        message = messages.read(data)
-        request.request_id = message.request_id
-        client = self._modern(request, message) if request.is_modern else self._in_session(request, message)
-        step = session.step_of(message, data, client)
+        client, step = self._understood(request, data)
         match step:
             case CallTool():
-                await self._call(request, client, step)
-            case session.Answered():
+                await self._calls.run(self._requested(request, client, step))
+            case steps.Answered():
                 await self._say(request, step.result)
-            case session.ListTools():
+            case steps.ListTools():
                 page = self._catalogue.of(client.principal.identity).page(step.cursor)
                 await self._say(request, client.wording.cacheable(page))
-            case session.Begun():
+            case steps.Begun():
                 caller = client.principal.identity
                 session_id = self._session_ids.new(caller, step.version, opens_urls=step.opens_urls)
                 await self._say(request, step.result, (SESSION_HEADER, session_id.encode()))
-            case session.ListResources():
+            case steps.ListResources():
                 await self._say(request, self._resources.listed(client))
-            case session.ReadResource():
+            case steps.ReadResource():
                 await self._read(request, client, step.uri)
-            case session.Listen():
+            case steps.Listen():
                 await self._listen(request, client, step)
-            case session.Cancel():
+            case steps.Cancel():
                 self._calls.cancel(client, step.request_id)
                 await request.out.say_nothing(202)
-            case session.Nothing():
+            case steps.Nothing():
                 await request.out.say_nothing(202)
 
     # -- who asks ------------------------------------------------------------------------------------------------------
+
+    def _understood(self, request: _HttpRequest, data: bytes) -> tuple[Client, steps.Step]:
+        """Who sent a message, and what he wants."""
+        message = messages.read(data)
+        request.request_id = message.request_id
+        client = self._modern(request, message) if request.is_modern else self._in_session(request, message)
+        return client, steps.step_of(message, data, client)
 
     def _modern(self, request: _HttpRequest, message: Message) -> Client:
         """Whose request of 2026-07-28 this is, by what it says of itself."""
         if not message.is_request:
             return Client(request.principal, MODERN_VERSION, self._modern_wording)
-        problem = session.envelope_problem(message, request.headers)
+        problem = steps.envelope_problem(message, request.headers)
         if problem is not None:
             raise problem
         opens_urls = messages.opens_urls(message.meta[mcp_words.CLIENT_CAPABILITIES_KEY])
@@ -176,11 +205,11 @@ class McpDoor:
 
     # -- what is asked -------------------------------------------------------------------------------------------------
 
-    async def _call(self, request: _HttpRequest, client: Client, step: CallTool) -> None:
+    def _requested(self, request: _HttpRequest, client: Client, step: CallTool) -> Request:
         tool = self._catalogue.of(client.principal.identity).find(step.name)
         if tool is None:
             raise BadMessage(INVALID_PARAMS, "name: there is no such tool")
-        await self._calls.run(Request(request.request_id, client, step, tool, request.out, request.scope, request.url))
+        return Request(request.request_id, client, step, tool, request.out, request.scope, request.url)
 
     async def _read(self, request: _HttpRequest, client: Client, uri: str) -> None:
         # Trajectories are read from the disk, and somebody may ask for one whose last call was just told.
@@ -203,7 +232,7 @@ class McpDoor:
             )
         )
 
-    async def _listen(self, request: _HttpRequest, client: Client, step: session.Listen) -> None:
+    async def _listen(self, request: _HttpRequest, client: Client, step: steps.Listen) -> None:
         """``subscriptions/listen`` of 2026-07-28: its answer is a stream, and its result the end of it."""
         meta = {mcp_words.SUBSCRIPTION_KEY: request.request_id}
         honored = {"toolsListChanged": True} if step.tools else {}
@@ -284,17 +313,17 @@ class _HttpRequest:
     def __init__(
         self,
         scope: Scope,
-        receive: Receive,
         headers: dict[bytes, list[bytes]],
         principal: Principal,
         out: Answering,
+        *,
+        is_modern: bool,
     ) -> None:
         self.scope = scope
-        self.receive = receive
         self.headers = headers
         self.principal = principal
         self.out = out
-        self.is_modern = False
+        self.is_modern = is_modern
         # That of its message, once that was read.
         self.request_id: Id = None
 

@@ -24,6 +24,8 @@ NONCE_BYTES: Final = 12
 CODE_BYTES: Final = 16
 # A client that ended its session does not come back to it; who forgets that he did is told so for a while.
 MAX_ENDED: Final = 4096
+# Sessions whose code was looked at; only those of callers that we know are among them.
+MAX_FOUND: Final = 1024
 _URLS: Final = 1
 
 
@@ -43,6 +45,7 @@ class SessionIds:
         self._key = hashlib.sha256(b"mcp sessions" + key).digest()
         self._entropy = entropy
         self._ended: dict[str, None] = {}
+        self._found: dict[tuple[str, str], ClientSession] = {}
 
     def new(self, caller: str, version: str, *, opens_urls: bool) -> str:
         """The id of a session that begins."""
@@ -51,14 +54,22 @@ class SessionIds:
 
     def find(self, session_id: str, caller: str) -> ClientSession | None:
         """The session of an id, if it is one of this caller's and has not ended."""
+        if session_id in self._ended:
+            return None
+        found = self._found.get((session_id, caller)) or self._read(session_id, caller)
+        if found is not None:
+            if len(self._found) >= MAX_FOUND:
+                self._found.clear()
+            self._found[session_id, caller] = found
+        return found
+
+    def _read(self, session_id: str, caller: str) -> ClientSession | None:
         try:
             data = base64.b64decode(session_id, altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
         head, code = data[:-CODE_BYTES], data[-CODE_BYTES:]
         if len(head) != 2 + NONCE_BYTES or not hmac.compare_digest(code, self._code(head, caller)):
-            return None
-        if session_id in self._ended:
             return None
         return ClientSession(session_id, HANDSHAKE_VERSIONS[head[0]], bool(head[1] & _URLS))
 

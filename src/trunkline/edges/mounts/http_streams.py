@@ -21,13 +21,18 @@ from trunkline.addresses import shown
 from trunkline.edges.client import Endpoint, Unreachable
 from trunkline.edges.framing.lines import Lines
 
+# A host that does not answer, and a handshake of TLS.
 CONNECT_S: Final = 10.0
+# As large as other clients let one be.
 MAX_HEAD_BYTES: Final = 65_536
 READ_BYTES: Final = 65_536
 # uvicorn closes after 5 s, others later.
 MAX_REST_S: Final = 2.0
 # As many as calls are usually under way at once: one that is closed is a handshake for a later call.
 MAX_RESTING: Final = 32
+# Of a server-sent event: what names one that can be asked for again, and its kind, of which we know one.
+MAX_EVENT_ID_BYTES: Final = 1024
+MAX_EVENT_NAME_BYTES: Final = 64
 
 
 class NotConnected(Unreachable):
@@ -238,7 +243,13 @@ class EventReader:
             self._data.append(value)
             self._size += len(value) + 1
         elif field == b"event":
-            self._event = value[:64]
-        elif field == b"id" and len(value) <= 1024 and value.isascii() and b"\0" not in value and b"\r" not in value:
+            self._event = value[:MAX_EVENT_NAME_BYTES]
+        elif (
+            field == b"id"
+            and len(value) <= MAX_EVENT_ID_BYTES
+            and value.isascii()
+            and b"\0" not in value
+            and b"\r" not in value
+        ):
             self._id = value.decode()
         return None

@@ -76,7 +76,6 @@ class Discovered(Struct, frozen=True, rename="camel"):
 
     supported_versions: list[str]
     capabilities: dict[str, Any] = {}
-    meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
 
 
 class Initialized(Struct, frozen=True, rename="camel"):
@@ -84,7 +83,6 @@ class Initialized(Struct, frozen=True, rename="camel"):
 
     protocol_version: str
     capabilities: dict[str, Any] = {}
-    server_info: dict[str, Any] = {}
 
 
 class Progress(Struct, frozen=True, rename="camel"):

@@ -67,6 +67,8 @@ LATE_ANSWER_S: Final = 10.0
 # After a defect of ours, and after not having been let in.
 RETURN_S: Final = 1.0
 REFUSED_S: Final = 30.0
+# Of why it left, on record.
+MAX_NOTE_CHARS: Final = 500
 
 
 class Link(Protocol):
@@ -293,7 +295,9 @@ class Mount(BaseSink):
             self._feed.feed([AgentLeft(number, reason)])
             self._feed.close_session(number)
         if self._launch is not None and self._launch.process == self._given.process:
-            self._feed.feed([AgentExited(self.agent_id, self._launch.run_id, exit_code=0, note=reason[:500])])
+            self._feed.feed(
+                [AgentExited(self.agent_id, self._launch.run_id, exit_code=0, note=reason[:MAX_NOTE_CHARS])]
+            )
 
     def abort(self) -> None:
         """A defect ended its conversation, which the hub knows, and with it its calls: come in again."""

@@ -36,29 +36,32 @@ class Mounted:
         self._remote: dict[str, RemoteServer] = {}
 
     def set(self, servers: Sequence[McpServer]) -> Mapping[str, Sequence[str]]:
-        """Have these, and no others; which agents were started, restarted and stopped."""
+        """Have these, and no others; which agents were started, restarted and stopped, and which cannot start."""
         wanted = {server.agent_id: server for server in servers}
         gone = [agent_id for agent_id, mount in self._mounts.items() if wanted.get(agent_id) != mount.server]
         for agent_id in gone:
             self._let_go(agent_id)
         added = [agent_id for agent_id in wanted if agent_id not in self._mounts]
-        for agent_id in added:
-            self._add(wanted[agent_id])
-        return {
-            "started": [agent_id for agent_id in added if agent_id not in gone],
-            "restarted": [agent_id for agent_id in added if agent_id in gone],
+        problems = {agent_id: problem for agent_id in added if (problem := self._add(wanted[agent_id]))}
+        able = [agent_id for agent_id in added if agent_id not in problems]
+        done = {
+            "started": [agent_id for agent_id in able if agent_id not in gone],
+            "restarted": [agent_id for agent_id in able if agent_id in gone],
             "stopped": [agent_id for agent_id in gone if agent_id not in added],
         }
+        if problems:
+            done["cannot_start"] = [f"{agent_id}: {problem}" for agent_id, problem in problems.items()]
+        return done
 
-    def _add(self, server: McpServer) -> None:
+    def _add(self, server: McpServer) -> str:
         mount = self._mounts[server.agent_id] = Mount(self._given, server, self._judging)
         if server.url is None:
-            self._given.programs.keep(program(server), PipedServer(mount), edge=EDGE, table=TABLE)
-            return
+            return self._given.programs.keep(program(server), PipedServer(mount), edge=EDGE, table=TABLE)
         from trunkline.edges.mounts.remote import RemoteServer
 
         remote = self._remote[server.agent_id] = RemoteServer(self._given, mount, self._background)
         remote.start()
+        return ""
 
     def _let_go(self, agent_id: str) -> None:
         del self._mounts[agent_id]

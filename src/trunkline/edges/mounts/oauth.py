@@ -70,6 +70,7 @@ class ServerMetadata(Struct, frozen=True):
     token_endpoint_auth_methods_supported: list[str] | None = None
     scopes_supported: list[str] | None = None
     authorization_response_iss_parameter_supported: bool | None = None
+    client_id_metadata_document_supported: bool | None = None
 
 
 class Registered(Struct, frozen=True):

@@ -53,6 +53,8 @@ RESUMES: Final = 2
 RESUME_WAIT_S: Final = 1.0
 
 SESSION_HEADER: Final = "mcp-session-id"
+# What servers make up is a UUID or a signed token.
+MAX_SESSION_CHARS: Final = 1024
 _STREAMS: Final = "text/event-stream"
 _CHALLENGE: Final = "www-authenticate"
 # The state of a server that waits until a person has signed in.
@@ -433,4 +435,4 @@ class RemoteServer:
 def _session_of(headers: Mapping[str, str]) -> str:
     """The session that a server gave us; one that cannot be a header is none."""
     found = headers.get(SESSION_HEADER, "")
-    return found if len(found) <= 1024 and found.isascii() and found.isprintable() else ""
+    return found if len(found) <= MAX_SESSION_CHARS and found.isascii() and found.isprintable() else ""

@@ -29,6 +29,8 @@ MAX_TOOLS: Final = 1_000
 MAX_PAGES: Final = 100
 # Schemas that could be taken have 64 KiB each; a list that is longer than this is not looked at.
 MAX_LIST_BYTES: Final = 16_777_216
+# Of what a server says of its versions.
+MAX_SHOWN_CHARS: Final = 200
 # What a server may ask of us in vain.
 REFUSED: Final = {
     "sampling/createMessage": "Trunkline has no model: a mounted server cannot ask for a completion",
@@ -55,7 +57,6 @@ class Ready(Struct, frozen=True):
     tools: tuple[Raw, ...]
     has_resources: bool
     has_prompts: bool
-    server: str
 
 
 class ToolsListed(Struct, frozen=True):
@@ -119,15 +120,12 @@ class Session:
         self.version = ""
         self._meta = b""
         self._capabilities: dict[str, Any] = {}
-        self._server = ""
         self._is_ready = False
         self.is_broken = False
         # The list that is being read: tools so far, pages, bytes.
         self._listing: list[Raw] | None = None
         self._pages = self._listed_bytes = 0
         self._has_changed = False
-        # Messages that were none, or about nothing that is open.
-        self.skipped = 0
 
     @property
     def is_stateless(self) -> bool:
@@ -243,7 +241,6 @@ class Session:
             return []
         message = messages.read(data)
         if message is None:
-            self.skipped += 1
             return []
         if message.method is None:
             return self._answered(message)
@@ -279,7 +276,6 @@ class Session:
         number = message.id
         one = self._open.pop(number, None) if isinstance(number, int) and message.is_answer else None
         if one is None:
-            self.skipped += 1
             return []
         error = None
         if bytes(message.error):
@@ -305,7 +301,11 @@ class Session:
         if error is not None and error.code == mcp_words.UNSUPPORTED_VERSION:
             known = error.data.get("supported") if isinstance(error.data, dict) else None
             if isinstance(known, list) and not any(version in mcp_words.HANDSHAKE_VERSIONS for version in known):
-                return [self._break(f"it speaks {', '.join(map(str, known))[:200]}, and no version that we know")]
+                return [
+                    self._break(
+                        f"it speaks {', '.join(map(str, known))[:MAX_SHOWN_CHARS]}, and no version that we know"
+                    )
+                ]
         found = None if error is not None else messages.part(messages.Discovered, message.result)
         if found is None or mcp_words.MODERN_VERSION not in found.supported_versions:
             params = {
@@ -317,7 +317,7 @@ class Session:
             return []
         self.version = mcp_words.MODERN_VERSION
         self._meta = encode(self._stateless_meta())[1:-1]
-        self._agreed(found.capabilities, found.meta.get(mcp_words.SERVER_INFO_KEY))
+        self._agreed(found.capabilities)
         return self._list_first()
 
     def _initialized(self, message: Message, error: messages.Error | None) -> list[Said]:
@@ -327,17 +327,14 @@ class Session:
         if found is None:
             return [self._break("its answer to initialize cannot be read")]
         if found.protocol_version not in mcp_words.HANDSHAKE_VERSIONS:
-            return [self._break(f"it speaks {found.protocol_version[:40]}, which we do not")]
+            return [self._break(f"it speaks {found.protocol_version[:MAX_SHOWN_CHARS]}, which we do not")]
         self.version = found.protocol_version
-        self._agreed(found.capabilities, found.server_info)
+        self._agreed(found.capabilities)
         self._say(json_rpc.notification(messages.INITIALIZED), messages.INITIALIZED)
         return self._list_first()
 
-    def _agreed(self, capabilities: dict[str, Any], server: object) -> None:
+    def _agreed(self, capabilities: dict[str, Any]) -> None:
         self._capabilities = capabilities
-        if isinstance(server, dict):
-            words = (server.get("name"), server.get("version"))
-            self._server = " ".join(word[:64] for word in words if isinstance(word, str) and word.isprintable())
         if self.is_stateless and self.tells_changes:
             inside = b'"notifications":{"toolsListChanged":true}'
             self._send(messages.LISTEN, self._own_params(inside), own=_LISTEN)
@@ -380,7 +377,7 @@ class Session:
             return [ToolsListed(tools), *changed]
         self._is_ready = True
         has = self._capabilities
-        return [Ready(tools, "resources" in has, "prompts" in has, self._server), *changed]
+        return [Ready(tools, "resources" in has, "prompts" in has), *changed]
 
     def _break(self, reason: str) -> Broken:
         self.is_broken = True

@@ -44,6 +44,8 @@ PENDING_S: Final = 600.0
 EARLY_S: Final = 30.0
 # Two renewals are so far apart: each token is one more text for the masker to look for.
 RENEWALS_APART_S: Final = 20.0
+# As much as goes into an address with everything else.
+MAX_SCOPE_CHARS: Final = 4096
 # RFC 7636 wants 43 characters at least.
 SECRET_BYTES: Final = 32
 EDGE: Final = "mounts"
@@ -164,7 +166,7 @@ class SigningIn:
             # One that is not replaced stays good (RFC 6749, 6).
             refresh_token=found.refresh_token or kept.refresh_token,
             expires_at=None if seconds is None else self._given.feed.now().wall + seconds,
-            scope=kept.scope if found.scope is None else found.scope[:4096],
+            scope=kept.scope if found.scope is None else found.scope[:MAX_SCOPE_CHARS],
         )
 
     # -- what is kept --------------------------------------------------------------------------------------------------
@@ -272,7 +274,7 @@ class SigningIn:
     async def _as_client(
         self, kept: Kept, server: oauth.ServerMetadata, redirect_uri: str, *, may_be_private: bool
     ) -> Kept:
-        """As whom we ask: as the operator says, as we are known there, or as somebody new."""
+        """As whom we ask: as the operator says, as his document says, as we are known there, or as somebody new."""
         wanted, before = self._server.oauth, self._kept
         methods = server.token_endpoint_auth_methods_supported
         if wanted.client_id:
@@ -282,11 +284,14 @@ class SigningIn:
                 raise SignInRefused(f"a secret is missing: {missing}") from None
             who = oauth.client(wanted.client_id, found.texts["client_secret"], methods)
             return self._known_as(kept, who, "")
+        if wanted.client_document and server.client_id_metadata_document_supported:
+            return self._known_as(kept, oauth.client(wanted.client_document, "", methods), "")
         if before is not None and (before.issuer, before.redirect_uri) == (kept.issuer, redirect_uri):
             who = Client(before.client_id, before.client_secret, before.auth_method)
             return self._known_as(kept, who, redirect_uri)
         if not server.registration_endpoint:
-            raise SignInRefused("its authorization server registers nobody: register there, and set `oauth.client_id`")
+            key = "client_document" if server.client_id_metadata_document_supported else "client_id"
+            raise SignInRefused(f"its authorization server registers nobody by itself: set `oauth.{key}`")
         body, headers = oauth.registration(redirect_uri, kept.scope), {"content-type": "application/json"}
         place = server.registration_endpoint
         status, data = await ask("POST", place, headers, body, may_be_private=may_be_private)

@@ -35,6 +35,9 @@ MAX_MESSAGE_CHARS: Final = 500
 # A failure's result goes along with its fault up to this size.
 MAX_DETAIL_BYTES: Final = 65_536
 _LONGEST_SHOWN_NAME: Final = 128
+# Of what a server asks for before it goes on: the first few, and so much of each.
+_SHOWN_CHARS: Final = 40
+_SHOWN_METHODS: Final = 4
 # Of a name that is none here: so much of it, and a part of its hash.
 _KEPT_CHARS: Final = 47
 _HASH_CHARS: Final = 16
@@ -231,7 +234,10 @@ def outcome(bound: Bound, result: Raw | None, error: messages.Error | None) -> O
         return Outcome(Status.FAILED, fault=fault("tool.invalid_output", "the server's result cannot be read"))
     if kind.result_type != "complete":
         asked = [one.get("method") for one in (kind.input_requests or {}).values() if isinstance(one, dict)]
-        wanted = ", ".join(sorted({str(method)[:40] for method in asked[:4]})) or kind.result_type[:40]
+        wanted = (
+            ", ".join(sorted({str(method)[:_SHOWN_CHARS] for method in asked[:_SHOWN_METHODS]}))
+            or kind.result_type[:_SHOWN_CHARS]
+        )
         text = f"the server asks for more before it goes on ({_words(wanted)}), and a mounted server does not get it"
         return Outcome(Status.FAILED, fault=fault("tool.failed", text))
     if kind.is_error:

@@ -1,6 +1,8 @@
 """What can happen to an agent in one OpenSentience conversation: what ``agent_session`` hands to the SDK.
 
 Values only; the counterpart, for the agent's side, of what ``trunkline.events`` is for the hub.
+
+Owns these types. Does not own when one happens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""OpenSentience as an edge of the exchange: the agents' socket, and how agents are launched."""
+"""OpenSentience as an edge of the exchange: the agents' socket, and how agents are launched.
+
+Owns which parts there are, and in which order they start and stop. Does not own what is said (``session``) or how
+processes are kept (``host.supervisor``).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """One message that asks for something: what is known of it while it is open, and what is read out of it.
 
 Pure. What becomes of it is ``asking``'s.
+
+Owns what is read out of a payload before the exchange is asked. Does not own the form of messages (``messages``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""OSSA as an edge of the exchange: a listener of its own with TLS 1.3, and agents that are reached by a URL."""
+"""OSSA as an edge of the exchange: a listener of its own with TLS 1.3, and agents that are reached by a URL.
+
+Owns which parts there are, and in which order they start and stop. Does not own what is said (``serve``, ``peers``) or
+how an agent at a URL is reached (``push``).
+
+Invariant: nothing but TLS 1.3 carries a message from elsewhere than this machine.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +25,13 @@ from trunkline.edges.ossa.push import UrlWay
 from trunkline.edges.ossa.serve import OssaServer
 from trunkline.edges.ossa.translate import EDGE
 
-KEYS: Final = "keys"
-
 
 class OssaEdge(RunningEdge):
     """Signed messages between agents."""
 
     def __init__(self, given: Surroundings) -> None:
         self._given = given
-        own = own_keys(given.home / KEYS, given.entropy)
+        own = own_keys(given.keys, given.entropy)
         self.peers = OssaPeers(given.feed, given.views, given.config.ossa, own, given.key, given.entropy, ways=self)
         self._background = Background(given.feed)
         self._server = OssaServer(self.peers, self._background)
@@ -48,7 +52,7 @@ class OssaEdge(RunningEdge):
         if not config.listen:
             raise EdgeOff('[ossa] listen is ""', is_chosen=True)
         host, port = host_and_port(config.listen)
-        certificate = tls.own_certificate(given.home / KEYS, time.time())
+        certificate = tls.own_certificate(given.keys, time.time())
         context = tls.server_context(certificate, authorities=config.client_ca or None, required=bool(config.client_ca))
         address = Address(host, port, EDGE, is_given=given.config.is_given(EDGE, "listen"))
         listener = WebListener(self._server.app, address, context)

@@ -2,6 +2,10 @@
 
 A sliding window of 60 s for each agent: requests and commands together, events for themselves; nothing else is counted
 (silent point 18). The limit is that of the class its key was made for, whatever a message says.
+
+Owns the counting: of bytes that are checked (``Pace``) and of messages (``Rate``). Does not own which class a key has.
+
+Invariant: a message that is refused for its rate does not count towards it.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ from trunkline.edges.ossa.peer import DISCONNECTED, OssaPeer
 from trunkline.edges.ossa.peers import OssaPeers
 from trunkline.edges.ossa.providing import Sending
 from trunkline.edges.ossa.translate import EDGE
-from trunkline.edges.request_scope import SAY, Say, when_closed
+from trunkline.edges.request_scope import SAY, Say, address_of, when_closed
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.edges.websocket import GOODBYE_S, close_quietly
 
@@ -101,7 +101,7 @@ class OssaServer:
     async def message(self, request: Request) -> Response:
         """``POST /ossa/v1/messages``: one message, answered by its reply."""
         # Nobody is known yet: what is on its way counts for the address.
-        request.scope[SHARE] = Share(self._incoming, _address(request))
+        request.scope[SHARE] = Share(self._incoming, address_of(request.scope))
         try:
             data = await read_body(request.scope, request.receive, MAX_MESSAGE_BYTES)
         except BadRequest as error:
@@ -111,7 +111,7 @@ class OssaServer:
             known = await self._peers.identities.read(data)
         except Refused as refused:
             if refused.error_code == UNAUTHORIZED:
-                await self._throttle.refused(_address(request))
+                await self._throttle.refused(address_of(request.scope))
             raise
         self._peers.openings.is_new(known.message, self._peers.feed.now())  # it opens no socket any more
         agent_id = known.message.sender.agent_id
@@ -146,7 +146,7 @@ class OssaServer:
 
     async def _on_refused(self, request: HTTPConnection, refused: Exception) -> Response:
         assert isinstance(refused, Refused)
-        data = self._peers.refusal(refused, _address(request))
+        data = self._peers.refusal(refused, address_of(request.scope))
         if refused.is_of_error:
             return Response(None, refused.error_code)
         return Response(data, refused.error_code, _headers(refused.details), "application/json")
@@ -170,7 +170,7 @@ class OssaServer:
 
     async def connection(self, socket: WebSocket) -> None:
         """``/ossa/v1/ws``: one message in each text frame, both ways."""
-        socket.scope[SHARE] = Share(self._incoming, _address(socket))
+        socket.scope[SHARE] = Share(self._incoming, address_of(socket.scope))
         if sum(not way.is_proven for way in self._sockets) >= MAX_UNKNOWN:
             oldest = min((way for way in self._sockets if not way.is_proven), key=lambda one: one.number)
             self._background.spawn(oldest.finish(CloseCode.TRY_AGAIN_LATER))
@@ -297,7 +297,7 @@ class SocketWay:
     @property
     def origin(self) -> str:
         """Where it comes from."""
-        return _address(self.socket)
+        return address_of(self.socket.scope)
 
     @property
     def has_room(self) -> bool:
@@ -397,7 +397,3 @@ def _about(known: Known, refused: Refused) -> Refused:
     refused.to, refused.correlation = known.message.sender, known.message.correlation
     refused.proven = known.principal.identity
     return refused
-
-
-def _address(connection: HTTPConnection) -> str:
-    return connection.client.host if connection.client is not None else ""

@@ -10,13 +10,15 @@ bounded.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Raw, Struct
 
-from trunkline.edges.exchange import BaseSink, Feed, Views
+from trunkline.edges.exchange import Feed, Views
+from trunkline.edges.pusher.connection import PusherClient
 from trunkline.edges.pusher.frames import Code, encode
 from trunkline.edges.pusher.session import ClientEvent, PusherSession, Subscribed, Unsubscribed
 from trunkline.edges.pylon import messages, translate
@@ -63,25 +65,24 @@ class Open(Struct):
     call_id: str = ""
 
 
-class Client(BaseSink):
-    """One connection. ``on_output`` is called when there is something to write or it is over."""
+class Client(PusherClient):
+    """One connection."""
 
     def __init__(
         self, bridge: Bridge, session: PusherSession, on_output: Callable[[], None], origin: str = PROGRAMS
     ) -> None:
+        super().__init__(bridge.feed, session, on_output)
         self._bridge = bridge
         self.origin = origin
-        self._feed = bridge.feed
         self._agent = bridge.agent
-        self.session = session
         self.socket_id = session.socket_id
-        self._on_output = on_output
         # By the name that the client gave them.
         self.workspaces: dict[str, Workspace] = {}
         self._open: dict[str, Open] = {}
         self._refs = itertools.count(1)
-        self._is_paused = False
-        self.on_resumed: Callable[[], None] | None = None
+        # Set while the disk is not behind.
+        self._is_ready = asyncio.Event()
+        self._is_ready.set()
         self.number = self._feed.open_session(self)
 
     # -- what it says --------------------------------------------------------------------------------------------------
@@ -280,36 +281,22 @@ class Client(BaseSink):
 
     # -- reading, and the end ------------------------------------------------------------------------------------------
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether the disk is behind, so that nothing more is taken in."""
-        return self._is_paused
-
     def pause_reading(self) -> None:
         """The disk is behind."""
-        self._is_paused = True
+        self._is_ready.clear()
 
     def resume_reading(self) -> None:
         """It has caught up."""
-        self._is_paused = False
-        if self.on_resumed is not None:
-            self.on_resumed()
+        self._is_ready.set()
 
-    def wake(self) -> None:
-        """See whether it is still there."""
-        self.session.wake(self._feed.now())
-        self._on_output()
+    async def wait_ready(self) -> None:
+        """While the disk is behind, nothing is taken."""
+        await self._is_ready.wait()
 
     def end(self, code: Code, reason: str) -> None:
         """Say why, and close. Whoever reads for it must see the end, also while the disk is behind."""
-        self.session.end(code, reason)
-        self._on_output()
+        super().end(code, reason)
         self.resume_reading()
-
-    def abort(self) -> None:
-        """A defect of ours ended this conversation."""
-        self.number = 0
-        self.end(Code.DEFECT, "a defect of the exchange ended this connection; it is on record")
 
     def leave(self) -> None:
         """The connection is gone."""

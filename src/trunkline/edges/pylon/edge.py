@@ -1,4 +1,8 @@
-"""Pylon as an edge of the exchange: a listener of its own, with TLS unless it is turned off, and the codex agent."""
+"""Pylon as an edge of the exchange: a listener of its own, with TLS unless it is turned off, and the codex agent.
+
+Owns which parts there are, in which order they start and stop, and the secret that private channels are signed with.
+Does not own who may connect (``serve``) or what codex does (``agent``, ``workspace``).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,6 @@ from trunkline.edges.listener import Address, WebListener
 from trunkline.edges.pylon.serve import PylonServer
 from trunkline.edges.pylon.translate import EDGE
 
-KEYS: Final = "keys"
 # What private channels are signed with; for whoever has to sign, on this machine.
 SECRET_FILE: Final = "pylon.secret"  # noqa: S105  (a name)
 
@@ -38,8 +41,8 @@ class PylonEdge(RunningEdge):
         host, port = host_and_port(config.listen)
         context = None
         if config.tls:
-            context = tls.server_context(tls.own_certificate(given.home / KEYS, time.time()))
-        made = key_files.kept(given.home / KEYS / SECRET_FILE, _new_secret)
+            context = tls.server_context(tls.own_certificate(given.keys, time.time()))
+        made = key_files.kept(given.keys / SECRET_FILE, _new_secret)
         self.server.secret = made.strip()
         address = Address(host, port, EDGE, is_given=given.config.is_given(EDGE, "listen"))
         listener = WebListener(self.server, address, context)

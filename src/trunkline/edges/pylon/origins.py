@@ -24,7 +24,7 @@ ASKS_PER_MINUTE: Final = 12
 MINUTE_S: Final = 60.0
 
 
-def place_of(origins: Sequence[str], configured: Sequence[str]) -> str:
+def origin_of(origins: Sequence[str], configured: Sequence[str]) -> str:
     """The place of a client that says these origins, which were let in."""
     if not origins:
         return PROGRAMS

@@ -1,7 +1,8 @@
 """Pylon over WebSockets: ``/app/{app_key}`` on an address of its own.
 
-Owns the sockets, who may open one (Host, Origin, key, version), and what all clients share: the snapshot of what the
-exchange can do, and who is on the presence channels. Does not own what is said on one (``session``, ``client``).
+Owns who may open a socket (Host, Origin, key, version), and what all clients share: the snapshot of what the exchange
+can do, and who is on the presence channels. Does not own a connection's own life and protocol (``edges.pusher``), nor
+what is said on one (``client``).
 
 The key stands in the page of everybody who uses it, so it opens nothing by itself. What keeps others out is the
 browser: it says from which page a connection comes (Origin), and which name led it here (Host). Programs that are no
@@ -13,30 +14,30 @@ Invariant: a defect met in one connection ends that one alone.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
-from trunkline.edges.alarm import Alarm
 from trunkline.edges.answers import refusal
 from trunkline.edges.background import Background
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import Timer
 from trunkline.edges.hosts import is_our_host
 from trunkline.edges.pusher import frames
+from trunkline.edges.pusher.connection import PusherConnections, turn_away
 from trunkline.edges.pusher.frames import Code
 from trunkline.edges.pusher.presence import Members
 from trunkline.edges.pusher.session import PusherSession, Subscribed
-from trunkline.edges.pusher.writer import Writer
 from trunkline.edges.pylon import messages, translate
 from trunkline.edges.pylon.agent import CodexAgent
 from trunkline.edges.pylon.client import Client
-from trunkline.edges.pylon.origins import Origins, place_of
+from trunkline.edges.pylon.origins import Origins, origin_of
+from trunkline.edges.request_scope import address_of
 from trunkline.edges.shares import SHARE, Share, Shares
 from trunkline.model import ToolView, fault
 
@@ -73,8 +74,7 @@ class PylonServer:
         self.views = given.views
         self._config = given.config.pylon
         self._version = given.version
-        self._entropy = given.entropy
-        self._background = background
+        self._connections = PusherConnections(given.feed, background, given.entropy)
         self._incoming = Shares()
         self._members = {f"{frames.PRESENCE}{base}": Members() for base in messages.CHANNELS.events}
         self.clients: dict[str, Client] = {}
@@ -85,9 +85,6 @@ class PylonServer:
         self._look: Timer | None = None
         self._seen: object = None
         self._is_stopping = False
-        # Of connections that are open, or still being closed; and set whenever one is gone.
-        self._writers: set[Writer] = set()
-        self._is_left = asyncio.Event()
         # Connections that were refused by their origin or host.
         self.turned_away = 0
 
@@ -124,10 +121,10 @@ class PylonServer:
             return "pages of this origin are refused; [pylon] allowed_origins names others than those of this machine"
         return ""
 
-    def _place(self, scope: Scope) -> str:
+    def _origin(self, scope: Scope) -> str:
         """Where a client comes from, by its own word."""
         origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
-        return place_of(origins, self._config.allowed_origins)
+        return origin_of(origins, self._config.allowed_origins)
 
     def _unwelcome(self, socket: WebSocket) -> tuple[Code, str] | None:
         """What is wrong with how it connects, by Pusher's codes."""
@@ -145,7 +142,7 @@ class PylonServer:
             return Code.UNSUPPORTED_VERSION, f"protocol: {', '.join(sorted(frames.PROTOCOLS))} are spoken here"
         if len(self.clients) >= MAX_CLIENTS:
             return Code.OVER_CAPACITY, f"{MAX_CLIENTS} clients are connected"
-        if not self._origins.has_room(self._place(socket.scope)):
+        if not self._origins.has_room(self._origin(socket.scope)):
             return Code.OVER_CAPACITY, "too many clients from there are connected"
         if self._is_stopping or self.views.closed() is not None:
             return Code.STOPPING, "the exchange is stopping"
@@ -154,66 +151,27 @@ class PylonServer:
     # -- one connection ------------------------------------------------------------------------------------------------
 
     async def _connection(self, socket: WebSocket) -> None:
-        client_address = socket.client.host if socket.client else ""
-        socket.scope[SHARE] = Share(self._incoming, client_address)
+        socket.scope[SHARE] = Share(self._incoming, address_of(socket.scope))
         problem = self._unwelcome(socket)
         await socket.accept()
         if problem is not None:
-            code, text = problem
-            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-                await socket.send_text(frames.error_frame(code, text).decode())
-                await socket.close(code, text)
+            await turn_away(socket, *problem)
             return
-        session = PusherSession(
-            messages.CHANNELS,
-            self._socket_id(),
-            self._config.app_key,
-            self.secret,
-            self.feed.now(),
-            MAX_WAITING_BYTES,
-        )
-        writer = Writer(socket, session, self._background)
-        self._writers.add(writer)
-        client = Client(self, session, writer.wake, self._place(socket.scope))
+        socket_id, now = self._connections.new_socket_id(), self.feed.now()
+        key, origin = self._config.app_key, self._origin(socket.scope)
+        session = PusherSession(messages.CHANNELS, socket_id, key, self.secret, now, MAX_WAITING_BYTES)
+        await self._connections.converse(socket, session, partial(self._came, session, origin), self._left)
+
+    def _came(self, session: PusherSession, origin: str, on_output: Callable[[], None]) -> Client:
+        client = Client(self, session, on_output, origin)
         self.clients[client.socket_id] = client
-        self._origins.came(client.origin)
-        alarm = Alarm(self.feed, session.wake_at, client.wake)
-        alarm.set()
-        writing = self._background.spawn(writer.run())
-        try:
-            await self._listen(socket, client)
-        except WebSocketDisconnect:
-            pass
-        except Exception as error:  # noqa: BLE001  (the boundary of a conversation)
-            self.feed.failed(client.number, error)
-        finally:
-            alarm.cancel()
-            del self.clients[client.socket_id]
-            self._origins.left(client.origin)
-            client.leave()
-            if session.code is None:
-                writing.cancel()
-            else:
-                # The socket is closed when this returns, with whatever was said by then.
-                await writer.wait_closed()
-            self._writers.discard(writer)
-            self._is_left.set()
+        self._origins.came(origin)
+        return client
 
-    async def _listen(self, socket: WebSocket, client: Client) -> None:
-        """Hand over what it says, until it leaves; while the disk is behind, nothing is taken."""
-        resumed = asyncio.Event()
-        client.on_resumed = resumed.set
-        while (event := await socket.receive())["type"] == "websocket.receive":
-            text, data = event.get("text"), event.get("bytes")
-            client.receive(text.encode() if text is not None else bytes(data or b""))
-            while client.is_paused:
-                resumed.clear()
-                await resumed.wait()
-
-    def _socket_id(self) -> str:
-        """Two numbers with a dot, as Pusher's are. Nobody can guess another's."""
-        first, second = (int.from_bytes(self._entropy(6), "big") for _ in range(2))
-        return f"{first}.{second}"
+    def _left(self, client: Client) -> None:
+        del self.clients[client.socket_id]
+        self._origins.left(client.origin)
+        client.leave()
 
     # -- what clients share (``client.Bridge``) ------------------------------------------------------------------------
 
@@ -305,7 +263,4 @@ class PylonServer:
         await quiet.wait()
         for client in list(self.clients.values()):
             client.end(Code.STOPPING, "the exchange is stopping")
-        # Each goodbye has a deadline of its own.
-        while self._writers:
-            self._is_left.clear()
-            await self._is_left.wait()
+        await self._connections.wait_closed()

@@ -2,6 +2,8 @@
 
 Reads the exchange's views and the rules of the spaces; changes nothing and remembers nothing. Runs ask it
 (``process.Reasons``), and so do the spaces' agents before they begin what a person approved (``shown_before``).
+
+Owns the words of these answers. Does not own the decisions: those are ``workspace.policy``'s and the hub's.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The agent ``trunkline``: what the exchange itself does for callers, as tools that every protocol can call: publishing
-and subscribing, and reading large outputs.
+"""The agent ``trunkline``: tools of the exchange itself that every protocol can call.
+
+They publish, subscribe, and read large outputs piece by piece.
 
 Its tools are called like any other, so policy, keys, questions and the record hold for them as for all calls. Owns the
 way from a call to the hub's topics and back. Does not own topics (the hub), nor how a subscriber is told (his edge).

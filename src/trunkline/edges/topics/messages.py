@@ -1,6 +1,10 @@
 """What the tools of the agent ``trunkline`` are called with, and what they answer: typed, and as JSON Schema.
 
 Whether a topic or a pattern can be used is the hub's to say, and so is who may.
+
+Owns the types and schemas of the tools. Does not own what they do (``agent``).
+
+Invariant: ``read`` gives a value of the type that a tool takes, or None.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from trunkline.check.ossa.endpoint import Endpoint
 from trunkline.check.ossa.wire import read_identity
 from trunkline.check.report import Report
 
+pytestmark = pytest.mark.slow
+
 # The server's own timeout, and how long the suite waits for what does not come.
 TIMEOUT_S = 2.0
 PATIENCE_S = 1.5

@@ -22,6 +22,8 @@ from trunkline.edges.chiffon.translate import EDGE
 from trunkline.entries import CallAccepted
 from trunkline.model import Health, Status
 
+pytestmark = pytest.mark.slow
+
 
 @asynccontextmanager
 async def joined(folder: Path, kit: Kit) -> AsyncIterator[tuple[Queue, Any]]:

@@ -22,6 +22,8 @@ from trunkline.jobs.schemas import ANALYSIS, EMBEDDING, RERANK, SANDBOX, job_typ
 from trunkline.model import Policy, Principal, Status
 from trunkline.testing.memory import BOSS
 
+pytestmark = pytest.mark.slow
+
 HASHING = "trunkline-hashing-v1"
 # The processes of another run of these tests are not ours.
 MARK = f"4711{os.getpid()}"

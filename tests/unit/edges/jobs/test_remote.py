@@ -18,6 +18,8 @@ from trunkline.edges.jobs.remote import key_of
 from trunkline.errors import ConfigError
 from trunkline.jobs.schemas import ANALYSIS, EMBEDDING, RERANK
 
+pytestmark = pytest.mark.slow
+
 # Of a form that no rule knows: only who is told of it can mask it.
 KEY = "planted walnut 0123456789"
 CANDIDATES = [{"id": "a", "content": "one"}, {"id": "b", "content": "two"}]

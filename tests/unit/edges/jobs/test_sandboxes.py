@@ -21,6 +21,8 @@ from trunkline.input_conditions import compiled
 from trunkline.jobs.schemas import SANDBOX
 from trunkline.model import Decision, Policy, Principal, Rule
 
+pytestmark = pytest.mark.slow
+
 
 async def space(world: JobsWorld, **files: str) -> None:
     edge = world.exchange.edges._running["space"]

@@ -136,6 +136,9 @@ async def test_a_client_that_cannot_open_addresses_is_told_what_waits_and_where(
     assert f"`trunkline approve {asked} --home /nowhere`" in result["content"][0]["text"]
     assert f"{served.url}/#/approvals/{asked}" in result["content"][0]["text"]
     assert not served.shell.delivered
+    # The question is still open, and nothing of the request is: no connection waits for a person (decision 11).
+    assert not served.waiting
+    assert await client.ask("tools/list"), "the connection is free for the next request"
 
 
 async def test_the_repeat_after_the_approval_gets_the_outcome_of_the_one_execution(

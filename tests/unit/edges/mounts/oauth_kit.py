@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from msgspec import Raw
 
+from tests.unit.edges.mounts.http_server import HttpServer, answered
 from tests.unit.edges.mounts.kit import ECHO
 from trunkline.config import Config, McpServer, McpSignIn
 from trunkline.edges.client import Answer, request
@@ -48,47 +49,25 @@ class Asked:
 Said = tuple[int, object, dict[str, str]]
 
 
-class Site:
+class Site(HttpServer):
     """Answers by method and path; what is not there is 404."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.on: dict[tuple[str, str], Callable[[Asked], Said]] = {}
         self.got: list[Asked] = []
         self.refusals: list[str] = []
-        self._talks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server
         self.origin = ""
 
     async def start(self, host: str) -> None:
-        self._server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
-        self.origin = f"http://{host}:{self._server.sockets[0].getsockname()[1]}"
+        await self.listen()
+        self.origin = f"http://{host}:{self.port}"
 
-    async def stop(self) -> None:
-        self._server.close()
-        for talk in self._talks:
-            talk.cancel()
-        await asyncio.gather(*self._talks, return_exceptions=True)
-
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._talks.add(task)
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-                headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
-                method, target, _ = head[0].split()
-                asked = Asked(method, target, headers, body)
-                self.got.append(asked)
-                status, shape, more = self.on.get((method, asked.path), lambda _: (404, None, {}))(asked)
-                data = b"" if shape is None else json.dumps(shape).encode()
-                lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(data)}", "Content-Type: application/json"]
-                lines += [f"{name}: {value}" for name, value in more.items()]
-                writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        writer.transport.abort()
+    def respond(self, method: str, target: str, headers: dict[str, str], body: bytes) -> bytes:
+        asked = Asked(method, target, headers, body)
+        self.got.append(asked)
+        status, shape, more = self.on.get((method, asked.path), lambda _: (404, None, {}))(asked)
+        return answered(status, b"" if shape is None else json.dumps(shape).encode(), "application/json", **more)
 
     def refuse(self, why: str, status: int = 400) -> Said:
         self.refusals.append(why)
@@ -103,6 +82,8 @@ class AuthorizationServer(Site):
         self.resource = ""
         self._numbers = itertools.count(1)
         self.clients: dict[str, list[str]] = {}
+        # What is found at the addresses that clients have for names.
+        self.documents: dict[str, dict[str, Any]] = {}
         # By code: what the address said. A code that was used is None.
         self.codes: dict[str, dict[str, str] | None] = {}
         self.access: set[str] = set()
@@ -139,6 +120,18 @@ class AuthorizationServer(Site):
         self.clients[client_id] = uris
         return 201, {"client_id": client_id, **wanted}, {}
 
+    def known(self, client_id: str) -> list[str]:
+        """Where a client may be sent back to: as it registered, or as the document says that its name leads to."""
+        document = self.documents.get(client_id)
+        if document is None:
+            return self.clients.get(client_id, [])
+        assert self.metadata.get("client_id_metadata_document_supported") is True
+        assert document["client_id"] == client_id
+        assert document["client_name"]
+        assert document["token_endpoint_auth_method"] == "none"
+        redirects: list[str] = document["redirect_uris"]
+        return redirects
+
     def opened(self, url: str) -> dict[str, str]:
         """A person opens the address and says yes: what his browser is sent back with."""
         said = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
@@ -146,7 +139,7 @@ class AuthorizationServer(Site):
         assert said["tenant"] == "t", "a parameter of the endpoint's own stays"
         assert said["response_type"] == "code"
         assert said["code_challenge_method"] == "S256"
-        assert said["redirect_uri"] in self.clients[said["client_id"]]
+        assert said["redirect_uri"] in self.known(said["client_id"])
         assert said["resource"] == self.resource
         code = f"code-of-{next(self._numbers)}-which-nobody-may-see"
         self.codes[code] = said
@@ -163,7 +156,7 @@ class AuthorizationServer(Site):
         client_id = form.get("client_id", "")
         if asked.headers.get("content-type") != "application/x-www-form-urlencoded":
             return self.refuse("invalid_request")
-        if client_id not in self.clients:
+        if not self.known(client_id):
             return self.refuse("invalid_client", 401)
         secret = self.secrets.get(client_id)
         if secret is not None:

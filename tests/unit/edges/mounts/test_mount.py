@@ -266,6 +266,9 @@ async def test_another_configuration_adds_changes_and_lets_go_of_servers() -> No
     assert done == {"started": ["com.a"], "restarted": ["mcp.x"], "stopped": ["mcp.y"]}
     assert set(programs.kept) == {"mcp.x"}
     assert programs.kept["mcp.x"][0].command == ("x", "-v")
+    programs.problems["mcp.z"] = "its script /gone/z.py does not exist"
+    done = configure(McpServer(id="z", command=("python", "/gone/z.py")))
+    assert (done["started"], done["cannot_start"]) == (["com.a"], ["mcp.z: its script /gone/z.py does not exist"])
     configure()
     assert programs.kept == {}
 

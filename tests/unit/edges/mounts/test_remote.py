@@ -10,6 +10,7 @@ from typing import Any, Self
 import pytest
 from msgspec import Raw
 
+from tests.unit.edges.mounts.http_server import CLOSE, HttpServer, answered
 from tests.unit.edges.mounts.kit import ECHO
 from trunkline.config import Config, McpServer
 from trunkline.edges.mounts import mount, notices
@@ -32,78 +33,47 @@ class Request:
         self.message: dict[str, Any] = json.loads(body) if body else {}
 
 
-class HttpServer:
+class Scripted(HttpServer):
     """Answers what ``on`` says: by the method of the protocol, or by GET and DELETE; bytes, as they are."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.on: dict[str, Callable[[Request], bytes]] = {}
         self.got: list[Request] = []
-        # How many connections there were, and how many there are.
-        self.connections = self.open = 0
-        self._talks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server
         self.url = ""
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/mcp"
+        await self.listen()
+        self.url = f"http://127.0.0.1:{self.port}/mcp"
 
-    async def stop(self) -> None:
-        self._server.close()
-        for talk in self._talks:
-            talk.cancel()
-        await asyncio.gather(*self._talks, return_exceptions=True)
-
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._talks.add(task)
-        self.connections += 1
-        self.open += 1
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-                headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
-                request = Request(head[0].split()[0], headers, body)
-                self.got.append(request)
-                said = self.on.get(request.message.get("method", request.method), lambda _: status(405))(request)
-                writer.write(said.removesuffix(b"<close>"))
-                if said.endswith(b"<close>"):
-                    break
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        self.open -= 1
-        writer.transport.abort()
+    def respond(self, method: str, target: str, headers: dict[str, str], body: bytes) -> bytes:
+        request = Request(method, headers, body)
+        self.got.append(request)
+        return self.on.get(request.message.get("method", method), lambda _: answered(405))(request)
 
     def methods(self) -> list[str]:
         return [request.message.get("method", request.method) for request in self.got]
 
 
-def status(code: int, body: bytes = b"", kind: str = "text/plain", **headers: str) -> bytes:
-    more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    return f"HTTP/1.1 {code} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
-
-
 def answer(result: object, **headers: str) -> Callable[[Request], bytes]:
     def say(request: Request) -> bytes:
         body = json.dumps({"jsonrpc": "2.0", "id": request.message["id"], "result": result}).encode()
-        return status(200, body, "application/json", **headers)
+        return answered(200, body, "application/json", **headers)
 
     return say
 
 
 def stream(*events: str, is_open: bool = False) -> bytes:
     body = "".join(f"{event}\n\n" for event in events).encode()
-    return b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + body + (b"" if is_open else b"<close>")
+    return b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + body + (b"" if is_open else CLOSE)
 
 
 @pytest.fixture
-async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpServer]:
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scripted]:
     monkeypatch.setattr(module, "FIRST_WAIT_S", 0.05)
     monkeypatch.setattr(module, "RESUME_WAIT_S", 0.01)
     monkeypatch.setattr(module, "LOOK_S", 0.02)
-    found = HttpServer()
+    found = Scripted()
     await found.start()
     found.on["server/discover"] = answer({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})
     found.on["tools/list"] = answer({"tools": [ECHO]})
@@ -111,11 +81,11 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpServer]:
     await found.stop()
 
 
-def with_handshake(server: HttpServer) -> None:
-    server.on["server/discover"] = lambda _: status(400)
+def with_handshake(server: Scripted) -> None:
+    server.on["server/discover"] = lambda _: answered(400)
     server.on["initialize"] = answer(HANDSHAKE, Mcp_Session_Id="s-1")
-    server.on["notifications/initialized"] = lambda _: status(202)
-    server.on["DELETE"] = lambda _: status(204)
+    server.on["notifications/initialized"] = lambda _: answered(202)
+    server.on["DELETE"] = lambda _: answered(204)
 
 
 class Mounting:
@@ -152,7 +122,7 @@ class Mounting:
         return settled
 
 
-async def test_requests_without_a_handshake_say_version_method_and_name_in_headers(server: HttpServer) -> None:
+async def test_requests_without_a_handshake_say_version_method_and_name_in_headers(server: Scripted) -> None:
     server.on["tools/call"] = answer({"content": []})
     async with Mounting(server.url, headers={"X-Key": "literal:env:k"}) as mounting:
         await mounting.ready()
@@ -165,7 +135,7 @@ async def test_requests_without_a_handshake_say_version_method_and_name_in_heade
 
 @pytest.mark.parametrize("era", ["2026-07-28", "2025-11-25"])
 async def test_arguments_that_a_schema_wants_in_headers_are_there_in_the_era_that_has_them(
-    server: HttpServer, era: str
+    server: Scripted, era: str
 ) -> None:
     region = {"type": "string", "x-mcp-header": "Region"}
     wrong = {"type": "object", "properties": {"a": {"type": "array", "items": region}}}
@@ -193,7 +163,7 @@ async def test_arguments_that_a_schema_wants_in_headers_are_there_in_the_era_tha
         assert (len(server.got) == count) is is_modern, "nothing was sent"
 
 
-async def test_a_session_is_named_in_each_request_heard_by_itself_and_ended(server: HttpServer) -> None:
+async def test_a_session_is_named_in_each_request_heard_by_itself_and_ended(server: Scripted) -> None:
     with_handshake(server)
     changed = 'data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
     server.on["GET"] = lambda _: stream(changed, is_open=True)
@@ -211,7 +181,7 @@ async def test_a_session_is_named_in_each_request_heard_by_itself_and_ended(serv
 
 
 async def test_a_proxy_of_the_environment_is_not_followed_and_that_is_said(
-    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
@@ -221,9 +191,9 @@ async def test_a_proxy_of_the_environment_is_not_followed_and_that_is_said(
         assert warning.startswith("HTTPS_PROXY is not followed: mcp.x")
 
 
-async def test_a_session_that_the_server_forgot_is_begun_anew(server: HttpServer) -> None:
+async def test_a_session_that_the_server_forgot_is_begun_anew(server: Scripted) -> None:
     with_handshake(server)
-    server.on["tools/call"] = lambda _: status(404)
+    server.on["tools/call"] = lambda _: answered(404)
     async with Mounting(server.url) as mounting:
         await mounting.ready()
         assert (await mounting.called()).status is Status.UNKNOWN
@@ -238,20 +208,20 @@ async def test_a_session_that_the_server_forgot_is_begun_anew(server: HttpServer
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (status(500), Status.UNKNOWN),
-        (status(202), Status.UNKNOWN),
-        (status(200, b"hello"), Status.UNKNOWN),
+        (answered(500), Status.UNKNOWN),
+        (answered(202), Status.UNKNOWN),
+        (answered(200, b"hello"), Status.UNKNOWN),
         (b"nonsense\r\n\r\n<close>", Status.UNKNOWN),
-        (b"<close>", Status.UNKNOWN),
+        (CLOSE, Status.UNKNOWN),
         (stream("data: {}"), Status.UNKNOWN),
         (stream(": nothing"), Status.UNKNOWN),
-        (status(302, Location="https://elsewhere.example/"), Status.FAILED),
-        (status(403), Status.FAILED),
-        (status(400, BAD, "application/json"), Status.FAILED),
+        (answered(302, Location="https://elsewhere.example/"), Status.FAILED),
+        (answered(403), Status.FAILED),
+        (answered(400, BAD, "application/json"), Status.FAILED),
     ],
 )
 async def test_a_call_whose_answer_is_none_ends_alone_and_the_next_one_goes_on(
-    server: HttpServer, said: bytes, expected: Status
+    server: Scripted, said: bytes, expected: Status
 ) -> None:
     server.on["tools/call"] = lambda _: said
     async with Mounting(server.url) as mounting:
@@ -262,7 +232,7 @@ async def test_a_call_whose_answer_is_none_ends_alone_and_the_next_one_goes_on(
         assert mounting.exchange.operator.status()["defects"] == 0
 
 
-async def test_a_stream_that_broke_off_is_asked_for_the_rest(server: HttpServer) -> None:
+async def test_a_stream_that_broke_off_is_asked_for_the_rest(server: Scripted) -> None:
     with_handshake(server)
     asked: list[Request] = []
 
@@ -272,7 +242,7 @@ async def test_a_stream_that_broke_off_is_asked_for_the_rest(server: HttpServer)
 
     def go_on(request: Request) -> bytes:
         if request.headers.get("last-event-id") != "e-1":
-            return status(405)
+            return answered(405)
         body = json.dumps({"jsonrpc": "2.0", "id": asked[0].message["id"], "result": {"content": []}})
         return stream(f"id: e-2\ndata: {body}")
 
@@ -283,7 +253,9 @@ async def test_a_stream_that_broke_off_is_asked_for_the_rest(server: HttpServer)
     assert len(asked) == 1, "it was not sent again"
 
 
-async def test_a_server_that_went_away_fails_what_was_not_sent_and_is_connected_to_again(server: HttpServer) -> None:
+async def test_a_server_that_went_away_fails_what_was_not_sent_and_is_connected_to_again(
+    server: Scripted,
+) -> None:
     async with Mounting(server.url) as mounting:
         await mounting.ready()
         await server.stop()
@@ -294,15 +266,15 @@ async def test_a_server_that_went_away_fails_what_was_not_sent_and_is_connected_
         assert "cannot be reached" in mounting.view.note
 
 
-async def test_a_server_that_wants_another_token_than_the_configured_one_says_so(server: HttpServer) -> None:
-    server.on["server/discover"] = lambda _: status(401)
+async def test_a_server_that_wants_another_token_than_the_configured_one_says_so(server: Scripted) -> None:
+    server.on["server/discover"] = lambda _: answered(401)
     async with Mounting(server.url, headers={"authorization": "Bearer wrong"}) as mounting:
         await mounting.until(lambda: "HTTP 401" in mounting.view.note)
         assert mounting.view.state != "signed-out", "nobody can sign in there"
 
 
 async def test_a_secret_is_in_the_header_and_a_missing_one_keeps_it_off(
-    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_TOKEN", "Bearer correct-horse")
     async with Mounting(server.url, headers={"Authorization": "env:A_TOKEN"}) as mounting:
@@ -317,9 +289,9 @@ async def test_a_secret_is_in_the_header_and_a_missing_one_keeps_it_off(
     assert len(server.got) == count
 
 
-async def test_a_canceled_request_is_closed_without_a_handshake_and_told_of_with_one(server: HttpServer) -> None:
+async def test_a_canceled_request_is_closed_without_a_handshake_and_told_of_with_one(server: Scripted) -> None:
     server.on["tools/call"] = lambda _: stream(": wait", is_open=True)
-    server.on["notifications/cancelled"] = lambda _: status(202)
+    server.on["notifications/cancelled"] = lambda _: answered(202)
     for era in ("2026-07-28", "2025-11-25"):
         if era == "2025-11-25":
             with_handshake(server)
@@ -338,14 +310,14 @@ SAMPLING = 'data: {"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}'
 TELLS_CHANGES = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}}}
 
 
-def asks_for_samples(server: HttpServer, count: int) -> None:
+def asks_for_samples(server: Scripted, count: int) -> None:
     """It asks so often, and takes no refusal."""
     server.on["server/discover"] = answer(TELLS_CHANGES)
     server.on["subscriptions/listen"] = lambda _: stream(*[SAMPLING] * count, is_open=True)
     server.on["POST"] = lambda _: b""
 
 
-async def test_a_server_that_asks_without_end_opens_few_connections_and_is_dropped(server: HttpServer) -> None:
+async def test_a_server_that_asks_without_end_opens_few_connections_and_is_dropped(server: Scripted) -> None:
     asks_for_samples(server, 2 * notices.MAX_WAITING)
     async with Mounting(server.url) as mounting:
         await mounting.until(lambda: mounting.view.state == "backoff")
@@ -355,7 +327,7 @@ async def test_a_server_that_asks_without_end_opens_few_connections_and_is_dropp
 
 
 async def test_refusals_that_a_server_does_not_take_are_given_up_one_after_the_other(
-    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "DEADLINE_S", 0.05)
     asks_for_samples(server, 3 * notices.AT_ONCE)
@@ -366,12 +338,12 @@ async def test_refusals_that_a_server_does_not_take_are_given_up_one_after_the_o
 
 
 async def test_a_request_that_nobody_waits_for_keeps_no_connection(
-    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mount, "LATE_ANSWER_S", 0.05)
     with_handshake(server)
     server.on["ping"] = answer({})
-    server.on["notifications/cancelled"] = lambda _: status(202)
+    server.on["notifications/cancelled"] = lambda _: answered(202)
     server.on["tools/call"] = lambda _: b""
     async with Mounting(server.url, timeout_s=0.2) as mounting:
         await mounting.ready()

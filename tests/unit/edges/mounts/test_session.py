@@ -25,7 +25,7 @@ def test_a_server_that_knows_the_era_without_a_handshake_is_asked_for_its_tools_
     assert listing["method"] == "tools/list"
     assert listing["params"]["_meta"]["io.modelcontextprotocol/clientInfo"]["name"] == "trunkline"
     [said] = talk.answers(listing, {"tools": [ECHO]})
-    assert said == Ready((Raw(line(ECHO)),), has_resources=False, has_prompts=True, server="sample 1")
+    assert said == Ready((Raw(line(ECHO)),), has_resources=False, has_prompts=True)
     assert talk.session.is_stateless
 
 

@@ -6,12 +6,15 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.requirement import requirement
+from tests.running import ROOT
 from tests.unit.edges.mounts.oauth_kit import Asked, Said, World
-from trunkline.edges.mounts import remote, sign_in_requests, signing_in
+from trunkline.edges.mounts import oauth, remote, sign_in_requests, signing_in
 from trunkline.entries import Noticed
 from trunkline.model import Status
 
@@ -395,3 +398,59 @@ async def test_a_configured_client_shows_its_secret_to_the_configured_issuer_alo
         await world.signed_out()
         world.server.described = {"authorization_servers": ["https://evil.example"]}
         assert "another authorization server than the `issuer`" in await refused(world)
+
+
+# --- a document that says who we are ----------------------------------------------------------------------------------
+
+DOCUMENT = "https://you.example/trunkline.json"
+
+
+def documented(base: str) -> dict[str, Any]:
+    """The document of docs/mcp-mounts.md, for an exchange at this address."""
+    text = (ROOT / "docs/mcp-mounts.md").read_text().partition("```json\n")[2].partition("```")[0]
+    found: dict[str, Any] = json.loads(text.replace("http://127.0.0.1:7411", base))
+    return found
+
+
+def test_the_document_says_what_a_registration_says() -> None:
+    redirect_uri = "http://127.0.0.1:7411/oauth/callback"
+    registration = json.loads(oauth.registration(redirect_uri, ""))
+    assert documented("http://127.0.0.1:7411") == {"client_id": DOCUMENT, **registration}
+
+
+@requirement("MCP-046")
+async def test_a_server_that_reads_documents_knows_us_by_ours(tmp_path: Path) -> None:
+    async with World(tmp_path, client_document=DOCUMENT) as world:
+        await world.signed_out()
+        world.issuer.metadata["client_id_metadata_document_supported"] = True
+        world.issuer.documents[DOCUMENT] = documented(world.base)
+        await world.sign_in()
+        assert (await world.called()).status is Status.SUCCEEDED
+        world.issuer.access.clear()
+        assert (await world.called()).status is Status.SUCCEEDED, "renewed under the same name"
+        assert "/register" not in [one.path for one in world.issuer.got]
+        assert world.issuer.refusals == []
+
+
+@requirement("MCP-046")
+@pytest.mark.parametrize("supported", [None, False])
+async def test_where_documents_are_not_read_we_register(tmp_path: Path, supported: bool | None) -> None:
+    async with World(tmp_path, client_document=DOCUMENT) as world:
+        await world.signed_out()
+        world.issuer.metadata["client_id_metadata_document_supported"] = supported
+        await world.sign_in()
+        assert list(world.issuer.clients) == ["client-1"]
+
+
+async def test_a_document_is_preferred_to_a_registration_of_before(tmp_path: Path) -> None:
+    async with World(tmp_path, client_document=DOCUMENT) as world:
+        await world.signed_out()
+        await world.sign_in()
+        world.issuer.metadata["client_id_metadata_document_supported"] = True
+        world.issuer.documents[DOCUMENT] = documented(world.base)
+        assert parse_qs(urlsplit(await world.begun()).query)["client_id"] == [DOCUMENT]
+
+
+async def test_who_reads_documents_and_registers_nobody_is_told_of_the_key(world: World) -> None:
+    world.issuer.metadata = {"registration_endpoint": None, "client_id_metadata_document_supported": True}
+    assert "set `oauth.client_document`" in await refused(world)

@@ -149,6 +149,7 @@ async def test_who_has_just_come_keeps_his_place() -> None:
         assert not first.at_eof()
 
 
+@pytest.mark.slow
 async def test_the_exchange_reaches_its_relay_when_strangers_have_every_place(tmp_path: Path) -> None:
     async with running(tmp_path) as relay, contextlib.AsyncExitStack() as stack:
         for _ in range(CONNECTIONS - RESERVED):

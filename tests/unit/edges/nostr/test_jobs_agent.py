@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import tracemalloc
 
+import pytest
+
 from tests.requirement import requirement
 from tests.unit.edges.nostr.market import PROVIDERS, US, Market, announcement, embedded
 from trunkline.config import Config, Nostr
@@ -105,6 +107,7 @@ def test_announced_types_are_few_whatever_is_announced() -> None:
     assert not any(len(schema_id) > 64 for schema_id in found)
 
 
+@pytest.mark.slow
 def test_a_flood_of_announcements_leaves_memory_and_the_record_as_they_were() -> None:
     market = Market()
     market.announce(ANNA)

@@ -397,6 +397,7 @@ def test_a_job_that_no_relay_will_have_is_over_and_the_record_says_so() -> None:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_strangers_leave_no_memory_behind() -> None:
     bench = Bench(requests_per_minute=1_000_000)
 

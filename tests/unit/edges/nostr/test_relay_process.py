@@ -30,6 +30,8 @@ from trunkline.edges.nostr.session import Filter
 from trunkline.errors import ConfigError
 from trunkline.model import Now
 
+pytestmark = pytest.mark.slow
+
 SIGNER = Signer(bytes(31) + b"\x01")
 WAIT_S = 20
 

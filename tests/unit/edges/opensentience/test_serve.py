@@ -244,6 +244,7 @@ async def test_another_user_does_not_even_reach_the_socket(rig: Rig) -> None:
     assert b"PermissionError" in errors
 
 
+@pytest.mark.slow
 async def test_three_hundred_agents_connect_at_once(rig: Rig) -> None:
     clients = await asyncio.gather(*(rig.connect() for _ in range(300)))
     for n, client in enumerate(clients):
@@ -454,6 +455,7 @@ async def test_stop_does_not_wait_for_one_who_does_not_read(rig: Rig, monkeypatc
     assert rig.sinks == []
 
 
+@pytest.mark.slow
 async def test_connections_leave_nothing_behind(rig: Rig) -> None:
     before = open_descriptors()
     for n in range(50):

@@ -350,6 +350,7 @@ def test_an_event_that_expired_is_not_told_again(kit: Kit) -> None:
     assert len(line.of("event")) == 2
 
 
+@pytest.mark.slow
 def test_a_slow_reader_of_streams_has_only_so_much_waiting_for_it(kit: Kit) -> None:
     bob, dave = kit.agent("bob"), kit.agent("dave")
     line = bob.connect()

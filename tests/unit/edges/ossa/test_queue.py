@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from trunkline.edges.ossa.queue import AGEING_S, SendQueue, Waiting
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_lower_number_leaves_first_and_of_equals_the_older_one() -> None:

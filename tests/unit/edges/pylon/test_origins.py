@@ -18,7 +18,7 @@ from trunkline.edges.pylon.origins import (
     PROGRAMS,
     THIS_MACHINE,
     Origins,
-    place_of,
+    origin_of,
 )
 
 PAGE = "https://app.example"
@@ -37,9 +37,9 @@ def test_one_place_has_its_share_of_the_connections_and_others_the_rest() -> Non
 
 
 def test_pages_of_this_machine_are_one_place_whichever_port_they_are_of() -> None:
-    assert place_of([], (PAGE,)) == PROGRAMS
-    assert place_of([PAGE.upper()], (PAGE,)) == PAGE
-    assert place_of(["http://localhost:1"], (PAGE,)) == place_of(["https://127.0.0.1:2"], (PAGE,)) == THIS_MACHINE
+    assert origin_of([], (PAGE,)) == PROGRAMS
+    assert origin_of([PAGE.upper()], (PAGE,)) == PAGE
+    assert origin_of(["http://localhost:1"], (PAGE,)) == origin_of(["https://127.0.0.1:2"], (PAGE,)) == THIS_MACHINE
 
 
 def test_a_person_is_asked_so_many_times_a_minute_for_one_place() -> None:

@@ -180,6 +180,7 @@ async def test_a_file_that_looks_like_a_reference_is_none_and_a_large_one_is_tol
         assert run.events[1]["content"] == content
 
 
+@pytest.mark.slow
 async def test_a_finished_run_is_forgotten_in_time_and_then_comes_from_the_record(case: Case) -> None:
     first = case.submit()
     assert case.spaces.find(first.run_id) is first

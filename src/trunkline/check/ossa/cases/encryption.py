@@ -1,4 +1,7 @@
-"""Cases about encryption: sealed payloads both ways, bound to their message, and what must be sealed."""
+"""Cases about encryption: sealed payloads both ways, bound to their message, and what must be sealed.
+
+Owns these cases, and how a sealed call is made for them. Sealing and opening is ``wire``'s.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Cases about errors: which code stands for what, and the form of an error message."""
+"""Cases about errors: which code stands for what, and the form of an error message.
+
+Owns these cases. What an error has to look like is ``wire.error_fault``'s to say.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Cases about delivery: repeats, acknowledgments and redelivery, exactly once, order, expiry."""
+"""Cases about delivery: repeats, acknowledgments and redelivery, exactly once, order, expiry.
+
+Owns these cases, and how they count what reached a handler. Deliveries are the actors'.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Cases about who speaks: the endpoint's keys, its signatures, addresses of replies, and whose a WebSocket is."""
+"""Cases about who speaks: the endpoint's keys, its signatures, addresses of replies, and whose a WebSocket is.
+
+Owns these cases. Keys and signatures are ``wire``'s.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Cases about limits: requests in a minute, and bytes in a message."""
+"""Cases about limits: requests in a minute, and bytes in a message.
+
+Owns these cases, and how a flood is sent. Messages are ``wire``'s.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Each message that must be refused is right but for one thing, and signed after that thing was broken, so that an
 endpoint which overlooks the fault would take it.
+
+Owns these cases, and the ways in which a message is broken. Sending is the actors'.
 """
 
 from __future__ import annotations

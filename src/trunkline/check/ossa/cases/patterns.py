@@ -1,4 +1,7 @@
-"""Cases about the patterns: request and response, command and result, publish and subscribe, several recipients."""
+"""Cases about the patterns: request and response, command and result, publish and subscribe, several recipients.
+
+Owns these cases, and ``publish`` and ``expect_event``, which others use. Actions are the actors'.
+"""
 
 from __future__ import annotations
 

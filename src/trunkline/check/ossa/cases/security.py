@@ -1,4 +1,7 @@
-"""Cases about security: signatures that must not pass, times outside the window, TLS, answers by strangers."""
+"""Cases about security: signatures that must not pass, times outside the window, TLS, answers by strangers.
+
+Owns these cases, and how a signature is forged. Signing rightly is ``wire``'s.
+"""
 
 from __future__ import annotations
 

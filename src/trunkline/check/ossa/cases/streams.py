@@ -1,4 +1,7 @@
-"""Cases about streams: order, gaps, what comes after the end, and streams that are the progress of a call."""
+"""Cases about streams: order, gaps, what comes after the end, and streams that are the progress of a call.
+
+Owns these cases, and ``Stream``, which sends one in any order. What an actor was sent is ``actor``'s.
+"""
 
 from __future__ import annotations
 

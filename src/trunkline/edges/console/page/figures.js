@@ -9,7 +9,7 @@ export class Figures {
     this._seconds = new Map();
   }
 
-  /** A call ended at `at_ms` after `took_ms`. */
+  /** A call ended at `at_ms` after `took_ms`; NaN if it never ran. */
   ended(at_ms, took_ms, is_failed) {
     const second = Math.floor(at_ms / 1000);
     let one = this._seconds.get(second);

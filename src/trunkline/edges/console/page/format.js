@@ -77,12 +77,12 @@ export function left(value, now = Date.now()) {
   return `${Math.round(ms / 86_400_000)} days`;
 }
 
-/** The short form of an id: a call's ends in the number of its entry. */
+/** The short form of an id: a call's ends in the number of its entry; of others the beginning and the end stay. */
 export function shortId(id) {
   const text = String(id ?? "");
   const entry = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-0*([0-9a-f]+)$/.exec(text);
   if (entry) return `#${parseInt(entry[1], 16)}`;
-  return text.length > 22 ? `${text.slice(0, 20)}…` : text;
+  return text.length > 22 ? `${text.slice(0, 9)}…${text.slice(-6)}` : text;
 }
 
 /** The number of the entry that a call began with, which is the end of its id; null if it is no call's id. */

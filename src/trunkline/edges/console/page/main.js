@@ -2,10 +2,11 @@
 // switch between light and dark. Views are modules with `show(root, words, parameters, signal)`; `signal` ends them.
 
 import { forgetKey, get, hasKey, onSignedOut, remove, takeKey } from "./api.js";
+import { visible } from "./danger.js";
 import { fill, h, say } from "./dom.js";
 import { plural } from "./format.js";
 import { Line } from "./live.js";
-import { notify } from "./parts.js";
+import { empty, heading, notify } from "./parts.js";
 import { on, state } from "./store.js";
 import * as agents from "./views/agents.js";
 import * as approvals from "./views/approvals.js";
@@ -51,7 +52,7 @@ function address() {
 function route() {
   if (!line) return;
   const { name, words, parameters } = address();
-  const view = VIEWS.find(([id]) => id === name) ?? VIEWS[0];
+  const view = VIEWS.find(([id]) => id === name) ?? ["", "No such page", { show: showNoPage }];
   shown?.abort();
   shown = new AbortController();
   for (const link of document.querySelectorAll("#views a")) {
@@ -65,6 +66,12 @@ function route() {
   view[2].show(root, words, parameters, shown.signal);
   retitle();
   scrollTo(0, 0);
+}
+
+function showNoPage(place) {
+  const { name } = address();
+  fill(place, heading("There is no such page"), h("div", { class: "sheet" }, empty(`Nothing is at #/${visible(name)}.`,
+    "The pages are named above.", h("a", { href: "#/now" }, "Now"), h("a", { href: "#/approvals" }, "Approvals"))));
 }
 
 function drawViews() {
@@ -81,7 +88,7 @@ let known = null;
 
 function retitle() {
   const count = state.questions.size;
-  const name = VIEWS.find(([id]) => id === root.dataset.view)?.[1] ?? "";
+  const name = VIEWS.find(([id]) => id === root.dataset.view)?.[1] ?? "No such page";
   document.title = `${count ? `(${count}) ` : ""}${name ? `${name} · ` : ""}Trunkline`;
   document.querySelector("link[rel=icon]").href = `/console/page/icon${count ? "-waiting" : ""}.svg`;
   const badge = document.getElementById("waiting");

@@ -28,6 +28,11 @@ const settled = new Set();
 const early = new Map();
 const MAX_EARLY = 64;
 
+// Since when a person is asked about which call.
+const asked = new Map();
+const MAX_ASKED = 1000;
+const MAX_CHAIN = 32;
+
 const listeners = new Map();
 
 /** Call `act` when this topic changed; returns what ends it. */
@@ -161,9 +166,25 @@ const TAKES = {
       status: entry.decision === "ask" ? "waiting_approval" : entry.sent ? "running" : "queued",
       at: entry.at,
       correlation_id: entry.correlation_id,
+      cause: entry.cause,
       output: "",
       percent: null,
     });
+  },
+  "question.opened"(entry) {
+    if (entry.subject !== "call") return;
+    asked.set(entry.approval_id, { call_id: state.byNumber.get(entry.call), at: entry.at });
+    if (asked.size > MAX_ASKED) asked.delete(asked.keys().next().value);
+  },
+  "question.closed"(entry) {
+    const question = asked.get(entry.approval_id);
+    asked.delete(entry.approval_id);
+    // Those for which the call was made, one after the other; bounded, should a chain lead in a circle.
+    let above = causeOf(state.open.get(question?.call_id));
+    for (let step = 0; above && step < MAX_CHAIN; step += 1) {
+      above.asked_ms = (above.asked_ms ?? 0) + entry.at - question.at;
+      above = causeOf(above);
+    }
   },
   "call.sent"(entry) {
     const call = state.open.get(state.byNumber.get(entry.call));
@@ -171,7 +192,8 @@ const TAKES = {
   },
   "call.settled"(entry) {
     const call = state.open.get(entry.call_id);
-    const took_ms = (entry.finished_ms ?? entry.at) - (entry.started_ms ?? call?.at ?? entry.at);
+    // One that never ran has no time; while somebody below it waited for a person, it did not work either.
+    const took_ms = entry.started_ms ? Math.max(0, (entry.finished_ms ?? entry.at) - entry.started_ms - (call?.asked_ms ?? 0)) : NaN;
     const is_failed = entry.status === "failed" || entry.status === "unknown";
     state.figures.ended(entry.at, took_ms, is_failed);
     if (is_failed) {
@@ -209,6 +231,11 @@ const TAKES = {
     faulty({ at: entry.at, n: entry.n, code: entry.code, text: entry.detail ?? "", where: entry.place, href: "" });
   },
 };
+
+/** The open call for which this one was made. */
+function causeOf(call) {
+  return state.open.get(state.byNumber.get(call?.cause));
+}
 
 function faulty(fault) {
   // The same again is counted where it stands, and comes to the top.

@@ -86,7 +86,12 @@ export function show(root, words, _parameters, signal) {
 /** The question of the address, if it is not open any more: what became of it. */
 async function showNamed(place, approval_id, signal) {
   try {
-    await get(`/v1/approvals/${part(approval_id)}`, { signal });
+    const { approval_id: found } = await get(`/v1/approvals/${part(approval_id)}`, { signal });
+    if (found !== approval_id) {
+      // Asked again since its address was told: that of now has it at the top.
+      location.replace(`#/approvals/${part(found)}`);
+      return;
+    }
     await refetch.questions.now();
     document.querySelector(`[data-key="${CSS.escape(approval_id)}"]`)?.focus();
   } catch (error) {

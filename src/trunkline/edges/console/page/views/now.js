@@ -89,7 +89,7 @@ export function show(root, _words, _parameters, signal) {
 }
 
 function figureStrip() {
-  const cells = ["waiting for you", "in flight", "calls a second", "median time", "95 % within", "agents ready"].map((name) => {
+  const cells = ["waiting for you", "in flight", "calls a second", "median run time", "95 % ran within", "agents ready"].map((name) => {
     const value = h("b", null, "–");
     return { value, node: h("div", { class: "figure" }, value, h("span", null, name)) };
   });
@@ -117,7 +117,7 @@ function chartPair() {
     return { scale, canvas, node };
   };
   const rate = make("Calls that ended, by second", "Calls that ended in each second of the last two minutes; failed ones in red");
-  const time = make("How long they took", "Median and 95th percentile of how long calls took, in each second of the last two minutes");
+  const time = make("How long they ran, questions left out", "Median and 95th percentile of how long calls ran, in each second of the last two minutes; time in which a person was asked is left out");
   const draw = () => {
     const series = state.figures.series(Date.now());
     say(rate.scale, `top: ${count(drawThroughput(rate.canvas, series))}`);

@@ -3,7 +3,7 @@
 import { get, part, post, query } from "../api.js";
 import { visible } from "../danger.js";
 import { fill, h, sayToTheEnd, throttled } from "../dom.js";
-import { bytes, clock, count, plural } from "../format.js";
+import { bytes, clock, count, plural, shortId } from "../format.js";
 import { diffBlock, doing, empty, facts, heading, notify, stateTag, table, trouble, valueBlock } from "../parts.js";
 import { on, state } from "../store.js";
 import { commandForm } from "./command.js";
@@ -75,7 +75,10 @@ function showSpace(root, name, signal) {
     ["Open runs", space.open_runs ? `${space.open_runs}, ${space.awaiting_approval} waiting for a person` : "none"],
     ["Policy", h("details", null, h("summary", null, "all of it"), valueBlock(space.policy))],
     ]));
-  }, fails(about));
+  }, (error) => {
+    if (error.status === 404) fill(root, heading("Space"), h("div", { class: "sheet" }, empty("No such space.", `Nothing is here under ${visible(name)}.`, h("a", { href: "#/spaces" }, "All spaces"))));
+    else fails(about)(error);
+  });
   const readRuns = () => get(query("/v1/calls", { tool: `space.${name}/`, limit: RECENT_CALLS }), { signal })
     .then(({ calls }) => fill(runs, runTable(name, calls)), fails(runs));
   const readKept = () => get(`/v1/spaces/${part(name)}/snapshots`, { signal })
@@ -104,11 +107,17 @@ function runTable(name, calls) {
   }
   if (!byRun.size) return empty("Nothing was run here yet.", "Run a command above, or several operations in a terminal:", h("code", null, `trunkline space run ${name} < operations.json`));
   return table("Runs", [
-    { name: "Run", class: "wide", cell: ([id, own]) => h("a", { class: "tool", href: `#/spaces/${part(name)}/runs/${part(id)}` }, id.startsWith("run_") ? id.slice(0, 16) : id.slice(0, 24), h("span", { class: "sr" }, ` of ${own.length} operations`)) },
+    { name: "Run", class: "wide", cell: ([id, own]) => h("a", { class: "tool", href: `#/spaces/${part(name)}/runs/${part(id)}`, title: visible(id) }, runName(id), h("span", { class: "sr" }, ` of ${own.length} operations`)) },
     { name: "State", cell: ([, own]) => stateTag(worst(own)) },
-    { name: "Operations", class: "small", cell: ([, own]) => [...own].reverse().map((call) => call.tool_id.split("/")[1].replaceAll("_", " ")).slice(0, 6).join(", ") + (own.length > 6 ? " …" : "") },
+    { name: "Operations", class: "small side", cell: ([, own]) => [...own].reverse().map((call) => call.tool_id.split("/")[1].replaceAll("_", " ")).slice(0, 6).join(", ") + (own.length > 6 ? " …" : "") },
     { name: "Time", class: "muted num side", cell: ([, own]) => clock(own.at(-1).accepted_at) },
   ], [...byRun]);
+}
+
+/** A run by its id; a call that was made by itself, outside of any run, by the number of its entry. */
+function runName(id) {
+  const short = shortId(id);
+  return visible(short.startsWith("#") ? `call ${short}` : short);
 }
 
 function worst(calls) {
@@ -130,8 +139,8 @@ function snapshots(name, found, again) {
     button.closest("tr").after(place);
   };
   return [table("Snapshots", [
-    { name: "Before run", class: "mono small", cell: (one) => (one.run ? one.run.slice(0, 16) : `number ${one.number}`) },
-    { name: "Taken", class: "muted nowrap", cell: (one) => clock(one.taken_at) },
+    { name: "Before run", class: "mono small nowrap", cell: (one) => (one.run ? h("span", { title: visible(one.run) }, runName(one.run)) : `number ${one.number}`) },
+    { name: "Taken", class: "muted small", cell: (one) => clock(one.taken_at).split(" ").map((word) => [h("span", { class: "nowrap" }, word), " "]) },
     { name: "Holds", class: "small side nowrap", cell: (one) => plural(one.files, "file") },
     { name: "", class: "side nowrap", cell: (one) => { const button = h("button", { type: "button", class: "quiet", on: { click: () => undo(button, one) } }, "Undo …"); return button; } },
   ], found.snapshots), h("p", { class: "pad small muted" }, `All of them take ${bytes(found.bytes)}.`)];

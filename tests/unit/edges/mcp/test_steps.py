@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from trunkline.edges.mcp import messages, session
+from trunkline.edges.mcp import messages, steps
 from trunkline.edges.mcp.messages import BadMessage
-from trunkline.edges.mcp.session import Client, Step, step_of
+from trunkline.edges.mcp.steps import Client, Step, step_of
 from trunkline.edges.mcp.translate import Wording
 from trunkline.model import Principal
 
@@ -70,29 +70,29 @@ def test_parameters_are_checked_before_anything_happens(era: str) -> None:
 @pytest.mark.parametrize("era", list(CLIENTS))
 def test_null_is_the_same_as_absent(era: str) -> None:
     found = step(era, "tools/call", {"name": "x", "arguments": None, "requestState": None, "_meta": None})
-    assert isinstance(found, session.CallTool)
+    assert isinstance(found, steps.CallTool)
     assert (bytes(found.arguments), found.value, found.state) == (b"{}", {}, None)
-    assert step(era, "tools/list", {"cursor": None}) == session.ListTools(None)
+    assert step(era, "tools/list", {"cursor": None}) == steps.ListTools(None)
 
 
 def test_a_cancellation_names_a_request_of_its_session() -> None:
-    assert step("handshake", "notifications/cancelled", {"requestId": 7}, None) == session.Cancel(7)
+    assert step("handshake", "notifications/cancelled", {"requestId": 7}, None) == steps.Cancel(7)
     for wrong in ({}, {"requestId": None}, {"requestId": True}, {"requestId": []}):
-        assert step("handshake", "notifications/cancelled", wrong, None) == session.NOTHING
-    assert step("modern", "notifications/cancelled", {"requestId": 7}, None) == session.NOTHING
+        assert step("handshake", "notifications/cancelled", wrong, None) == steps.NOTHING
+    assert step("modern", "notifications/cancelled", {"requestId": 7}, None) == steps.NOTHING
 
 
 def test_what_the_clients_person_did_is_not_an_approval() -> None:
     for action, is_declined in (("accept", False), ("decline", True), ("cancel", True), (None, False), (1, False)):
         found = step("modern", "tools/call", {"name": "x", "inputResponses": {"approval": {"action": action}}})
-        assert isinstance(found, session.CallTool)
+        assert isinstance(found, steps.CallTool)
         assert found.is_declined == is_declined
 
 
 def test_only_a_client_that_says_so_is_sent_to_addresses() -> None:
     def begun(version: str, capabilities: Any) -> bool:
         found = step("handshake", "initialize", {"protocolVersion": version, "capabilities": capabilities})
-        assert isinstance(found, session.Begun)
+        assert isinstance(found, steps.Begun)
         return found.opens_urls
 
     assert begun("2025-11-25", {"elicitation": {"url": {}}})

@@ -20,9 +20,11 @@ from trunkline.edges.mcp.translate import Wording
 from trunkline.edges.mcp_words import HANDSHAKE_VERSIONS
 from trunkline.model import Principal
 
-# The longest address of ours is that of a file in a space; a cursor is a name in base64.
-MAX_URI_CHARS: Final = 2048
-MAX_CURSOR_CHARS: Final = 2048
+# What a client names: a tool, a version, a cursor, an address, of which that of a file in a space is the longest.
+MAX_NAMED_CHARS: Final = 2048
+# Of a version that we do not know, so much is said back.
+MAX_SHOWN_CHARS: Final = 64
+# The id of a call.
 MAX_STATE_CHARS: Final = 256
 
 INSTRUCTIONS: Final = (
@@ -201,13 +203,13 @@ def _shared(message: Message, data: bytes, client: Client) -> Step:
         case "resources/templates/list":
             return Answered(client.wording.cacheable({"resourceTemplates": list(TEMPLATES)}))
         case "resources/read":
-            return ReadResource(messages.text_of(message.params, "uri", MAX_URI_CHARS))
+            return ReadResource(messages.text_of(message.params, "uri", MAX_NAMED_CHARS))
         case _:
             raise BadMessage(METHOD_NOT_FOUND, "no such method here")
 
 
 def _initialize(message: Message, wording: Wording) -> Begun:
-    asked = messages.text_of(message.params, "protocolVersion", MAX_CURSOR_CHARS)
+    asked = messages.text_of(message.params, "protocolVersion", MAX_NAMED_CHARS)
     version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]
     capabilities = messages.object_of(message.params, "capabilities")
     shape = {
@@ -223,15 +225,15 @@ def _call(message: Message, data: bytes) -> CallTool:
     value = messages.object_of(message.params, "arguments")
     responses = messages.object_of(message.params, "inputResponses")
     said = responses.get("approval")
-    state = message.params.get("requestState")
+    state, meta = message.params.get("requestState"), message.meta
     return CallTool(
-        messages.text_of(message.params, "name", MAX_CURSOR_CHARS),
+        messages.text_of(message.params, "name", MAX_NAMED_CHARS),
         messages.arguments_of(data),
         value,
-        messages.name_of(message, messages.IDEMPOTENCY_KEY),
-        messages.name_of(message, messages.CORRELATION_KEY),
-        messages.timeout_of(message),
-        messages.progress_token(message),
+        messages.name_of(meta, messages.IDEMPOTENCY_KEY),
+        messages.name_of(meta, messages.CORRELATION_KEY),
+        messages.timeout_of(meta),
+        messages.progress_token(meta),
         None if state is None else messages.text_of(message.params, "requestState", MAX_STATE_CHARS),
         isinstance(said, dict) and said.get("action") in ("decline", "cancel"),
     )
@@ -240,7 +242,7 @@ def _call(message: Message, data: bytes) -> CallTool:
 def _cursor(message: Message) -> str | None:
     if message.params.get("cursor") is None:
         return None
-    return messages.text_of(message.params, "cursor", MAX_CURSOR_CHARS)
+    return messages.text_of(message.params, "cursor", MAX_NAMED_CHARS)
 
 
 # --- 2026-07-28 -------------------------------------------------------------------------------------------------------
@@ -261,7 +263,7 @@ def envelope_problem(message: Message, headers: dict[bytes, list[bytes]] | None)
     if not isinstance(version, str):
         return BadMessage(INVALID_PARAMS, f"_meta.{mcp_words.VERSION_KEY}: expected a text")
     if version != mcp_words.MODERN_VERSION:
-        data = {"supported": list(VERSIONS), "requested": version[:64]}
+        data = {"supported": list(VERSIONS), "requested": version[:MAX_SHOWN_CHARS]}
         return BadMessage(mcp_words.UNSUPPORTED_VERSION, "unsupported protocol version", data)
     if not isinstance(meta[mcp_words.CLIENT_CAPABILITIES_KEY], dict):
         return BadMessage(INVALID_PARAMS, f"_meta.{mcp_words.CLIENT_CAPABILITIES_KEY}: expected an object")
