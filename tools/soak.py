@@ -273,10 +273,13 @@ def mounts(seed: int) -> int:
 
 
 def nostr(seed: int) -> int:
-    """P-D1 for Nostr: 1,000 events of strangers, 10,000 frames of relays, 4,000 things in the place of an event."""
+    """P-D1 for Nostr: 1,000 events of strangers, 10,000 frames of relays, 4,000 things in the place of an event, and
+    4,000 nutzaps.
+    """
     from tests.fuzz import nostr as strangers
 
-    return strangers.jobs(seed, 1_000) + strangers.frames(seed, 10_000) + strangers.bytes_of_events(seed, 4_000)
+    said = strangers.jobs(seed, 1_000) + strangers.nutzap_events(seed, 4_000)
+    return said + strangers.frames(seed, 10_000) + strangers.bytes_of_events(seed, 4_000)
 
 
 def strangers(seed: int) -> Outcome:

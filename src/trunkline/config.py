@@ -127,6 +127,9 @@ class NostrWallet(Section):
     # gives nothing back, so it is used only where ``prepay`` says so.
     connection: str = ""
     prepay: bool = False
+    # Mints whose ecash is taken for jobs, and paid with where ``prepay`` says so: https, or http on this machine. No
+    # other mint is ever asked anything.
+    mints: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
 
 
 class NostrChain(Section):

@@ -186,14 +186,22 @@ def _tool_problems(place: KeyPath, tools: Mapping[str, str], what: str) -> Itera
 
 
 def _offer_problems(nostr: Nostr) -> Iterator[tuple[KeyPath, str]]:
+    from urllib.parse import urlsplit
+
     judge_agent, _, judge_tool = nostr.buyer.judge.partition("/")
     if nostr.buyer.judge and not (AGENT_ID.fullmatch(judge_agent) and TOOL_NAME.fullmatch(judge_tool)):
         yield ("nostr", "buyer", "judge"), "expected the id of a tool, 'agent_id/tool_name'"
     connection = nostr.wallet.connection
     if connection and not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\0]+", connection):
         yield ("nostr", "wallet", "connection"), "expected env:NAME or file:PATH, and never the connection itself"
-    if nostr.wallet.prepay and not connection:
-        yield ("nostr", "wallet", "prepay"), "has no effect without `connection`"
+    for index, mint in enumerate(nostr.wallet.mints):
+        place: KeyPath = ("nostr", "wallet", "mints", index)
+        if not _is_url(mint, ("http", "https"), has_path=True) or "@" in mint:
+            yield place, "expected https://HOST[:PORT][/PATH], without a user"
+        elif urlsplit(mint).scheme == "http" and not is_loopback(urlsplit(mint).hostname or ""):
+            yield place, "http leaves this machine unencrypted: expected https"
+    if nostr.wallet.prepay and not (connection or nostr.wallet.mints):
+        yield ("nostr", "wallet", "prepay"), "has no effect without `connection` or `mints`"
     for index, line in enumerate(nostr.offer):
         key: KeyPath = ("nostr", "offer", index)
         agent_id, slash, tool_name = line.partition("/")

@@ -22,7 +22,7 @@ KEYS_FOLDER: Final = "keys"
 MAX_KEY_FILE_BYTES: Final = 65_536
 
 
-def read_private(path: Path) -> bytes:
+def read_private(path: Path, max_bytes: int = MAX_KEY_FILE_BYTES) -> bytes:
     """What is in such a file. ``FileNotFoundError`` if there is none, ``ConfigError`` if it may not be used."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -33,7 +33,7 @@ def read_private(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         if os.fstat(file.fileno()).st_mode & 0o077:
             raise ConfigError("can be read by others: chmod 600 it", str(path))
-        return file.read(MAX_KEY_FILE_BYTES)
+        return file.read(max_bytes)
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -27,12 +27,12 @@ from tests.unit.money.paid import (
     checkpoint,
     job_locked,
     lightning_paid,
+    onchain_evidence,
     onchain_paid,
     receipt_file,
     tied_id,
 )
 from trunkline.money.cashu.tokens import Token, write_token
-from trunkline.money.onchain.proof import evidence_of
 from trunkline.money.rail import PaymentProof
 
 OTHER = ToyMint("another")
@@ -67,7 +67,7 @@ def without_a_dleq_proof() -> Token:
 def mined_elsewhere() -> Paid:
     paid = onchain_paid()
     other = chain_of(13, SCRIPT)
-    return Paid(paid.proof, msgspec.structs.replace(paid.due, evidence=evidence_of(other.evidence)))
+    return Paid(paid.proof, msgspec.structs.replace(paid.due, evidence=onchain_evidence(other.evidence)))
 
 
 def never_mined() -> Paid:

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.money.onchain.chain import GENESIS, hash_of
 from trunkline.config_file import load
 from trunkline.edges import client
-from trunkline.edges.nostr import cashu_rail, mint_client
+from trunkline.edges.nostr import cashu_rail, mint_client, till
 from trunkline.home import Home
-from trunkline.money.cashu import keysets, locks, proof, tokens
+from trunkline.money.cashu import keysets, locks, proof, purse, tokens
 from trunkline.money.onchain import headers, transactions
 from trunkline.money.rail import PROOF_OF_RAIL
 from trunkline.money.refusals import REASONS
@@ -25,10 +25,11 @@ def row(start: str) -> str:
 
 
 def test_the_settings_on_the_page_are_taken_and_name_the_first_block(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     file = tmp_path / "trunkline.toml"
-    file.write_text(text)
-    assert load(Home(Path("/h")), file, {}).nostr.chain.checkpoints == (f"0:{hash_of(GENESIS)}",)
+    file.write_text("\n".join(re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)))
+    settings = load(Home(Path("/h")), file, {}).nostr
+    assert settings.chain.checkpoints == (f"0:{hash_of(GENESIS)}",)
+    assert (settings.wallet.mints, settings.wallet.prepay) == (("https://mint.example",), True)
 
 
 def test_each_sentence_on_the_page_is_one_that_a_refusal_says() -> None:
@@ -52,4 +53,6 @@ def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
     assert f"{transactions.MAX_TRANSACTION_BYTES:,} bytes" in row("a transaction |")
     assert f"{headers.MAX_HEADERS:,} headers, {headers.MAX_DEPTH} levels" in row("a proof in a block")
     assert (client.MAX_ANSWER_BYTES, mint_client.TIMEOUT_S) == (8 << 20, 30)
-    assert (cashu_rail.LOCK_S, cashu_rail.LEAST_LOCK_S) == (86_400, 3600)
+    assert (cashu_rail.LOCK_S, cashu_rail.LEAST_LOCK_S) == (3 * 3600, 3600)
+    assert row("payments of ours that are locked").endswith(f"| {purse.MAX_LOCKED}; {purse.MAX_LOCKED} |")
+    assert f"{till.NUTZAPS_PER_MINUTE} a minute" in row("nutzaps that are looked at")

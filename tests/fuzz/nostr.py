@@ -18,14 +18,18 @@ import orjson
 
 from tests.fuzz.mutations import VALUES, Mutator
 from tests.unit.edges.nostr.kit import BUYER, ECHO, OURS, Bench
-from trunkline.edges.nostr import events
+from tests.unit.money.cashu.toy_mint import PAYEE, URL, ToyMint
+from trunkline.edges.nostr import events, nutzaps
 from trunkline.edges.nostr.events import Draft, Event, NotAnEvent
 from trunkline.edges.nostr.keys import Signer
+from trunkline.edges.nostr.messages import BadMessage
 from trunkline.edges.nostr.provider import PROCESS
 from trunkline.edges.nostr.session import Filter, RelaySession
 from trunkline.edges.nostr.wallet_service import WalletService
 from trunkline.model import Now
 from trunkline.money import wallet
+from trunkline.money.cashu.checking import Asked, check_hold
+from trunkline.money.refusals import ProofRefused
 
 ENVELOPE = {"job_type": ECHO, "schema_version": 1, "job_hash": "sha256:" + "0" * 64, "payload": {"text": "x"}}
 TAGS: list[Any] = [
@@ -105,6 +109,33 @@ def bytes_of_events(seed: int, count: int) -> int:
     for _ in range(count):
         with contextlib.suppress(NotAnEvent):
             assert events.read(mutator.body()) == good
+    return count
+
+
+def nutzap_events(seed: int, count: int) -> int:
+    """Well signed nutzaps with anything in them: read or refused, and none that was changed pays another amount."""
+    chance, mint, sender = random.Random(seed), ToyMint(), Signer(bytes(31) + b"\x05")
+    token = mint.locked(13, locktime=2_000_000_000)
+    good = nutzaps.nutzap_draft(token, OURS.public, "ab" * 32, 5050, created_at=5)
+    tags, proofs = Mutator(seed, [good.tags]), Mutator(seed, [json.loads(good.tags[0][1])])
+    asked = Asked(URL, "sat", 13, PAYEE[1:])
+    secrets = {one.secret for one in token.proofs}
+    for _ in range(count):
+        try:
+            found = json.loads(tags.body())
+            wanted = [tuple(str(part) for part in tag) for tag in found if isinstance(tag, list)]
+        except (ValueError, TypeError, RecursionError):
+            wanted = list(good.tags)
+        if chance.random() < 0.7:
+            wanted = list(good.tags)
+            wanted[0] = ("proof", proofs.body().decode("utf-8", "replace"))
+        try:
+            event = events.read(events.encoded(events.signed(Draft(9321, "", tuple(wanted), 5), sender)))
+            zap = nutzaps.read_nutzap(event)
+            check_hold(zap.token, asked, [mint.keyset], 1_900_000_000)
+        except (BadMessage, ProofRefused, NotAnEvent, UnicodeEncodeError, orjson.JSONEncodeError):
+            continue
+        assert {one.secret for one in zap.token.proofs} == secrets
     return count
 
 

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from tests.fuzz.mutations import Mutator
-from tests.unit.money.cashu.toy_mint import PAYEE, URL, ToyMint, released
+from tests.unit.money.cashu.toy_mint import PAYEE, URL, ToyMint, released, write_token_v3
 from tests.unit.money.onchain.chain import SCRIPT, Chain, transaction
 from trunkline.money import cbor
-from trunkline.money.cashu import mint, requests, tokens
+from trunkline.money.cashu import mint, requests, spent, tokens
 from trunkline.money.cashu.checking import Asked, check_payment
 from trunkline.money.cashu.locks import lock_secret, read_lock, read_witness
 from trunkline.money.evidence import read_evidence
@@ -29,6 +29,7 @@ from trunkline.money.onchain.headers import REGTEST, read_chain
 from trunkline.money.onchain.transactions import read_transaction
 from trunkline.money.refusals import ProofRefused
 
+written = msgspec.json.encode
 Reader = Callable[[bytes], object]
 
 
@@ -46,14 +47,16 @@ class Scene:
         keys = {str(amount): key.hex() for amount, key in self.mint.keyset.keys.items()}
         self.texts: list[tuple[bytes, Reader]] = [
             (tokens.write_token(self.token).encode(), self._token),
-            (tokens.write_token_v3(self.token).encode(), self._token),
+            (write_token_v3(self.token).encode(), self._token),
             (requests.write_request(request).encode(), self._request),
+            (spent.write_spent(self.token).encode(), self._spent),
         ]
         self.json: list[tuple[bytes, Reader]] = [
-            (base64.urlsafe_b64decode(tokens.write_token_v3(self.token)[6:] + "=="), self._v3),
+            (base64.urlsafe_b64decode(write_token_v3(self.token)[6:] + "=="), self._v3),
             (locked.encode(), lambda data: read_lock(data.decode("utf-8", "replace"))),
             (self.token.proofs[0].witness.encode(), lambda data: read_witness(data.decode("utf-8", "replace"))),
-            (payments.write_evidence(self.chain.evidence).encode(), self._evidence),
+            (written(self.chain.evidence), self._evidence),
+            (json.dumps({"quote": "q-1", "request": "lnbc1", "state": "PAID", "expiry": 7}).encode(), self._quote),
             (json.dumps(states).encode(), lambda data: mint.read_states(data, self.token.proofs)),
             (json.dumps({"keysets": [{"id": self.mint.keyset.id, "unit": "sat", "keys": keys}]}).encode(), self._keys),
         ]
@@ -67,7 +70,7 @@ class Scene:
     def _token(self, data: bytes) -> bool:
         found = tokens.read_token(data.decode("utf-8", "replace"))
         assert tokens.read_token(tokens.write_token(found)) == found
-        assert tokens.read_token(tokens.write_token_v3(found)) == found
+        assert tokens.read_token(write_token_v3(found)) == found
         try:
             check_payment(found, self.asked, [self.mint.keyset])
         except ProofRefused:
@@ -84,6 +87,17 @@ class Scene:
     def _v4(self, data: bytes) -> bool:
         return self._token(b"cashuB" + base64.urlsafe_b64encode(data))
 
+    def _spent(self, data: bytes) -> bool:
+        found = spent.read_spent(data.decode("utf-8", "replace"))
+        assert spent.read_spent(spent.write_spent(found)) == found
+        assert all(read_lock(one.secret) is not None and one.witness for one in found.proofs)
+        return True
+
+    def _quote(self, data: bytes) -> bool:
+        found = mint.read_quote(data)
+        assert "/" not in found.quote
+        return True
+
     def _request(self, data: bytes) -> bool:
         found = requests.read_request(data.decode("utf-8", "replace"))
         assert requests.read_request(requests.write_request(found)) == found
@@ -91,7 +105,7 @@ class Scene:
 
     def _evidence(self, data: bytes) -> bool:
         found = read_evidence(data.decode("utf-8", "replace"), payments.Evidence, payments.MAX_EVIDENCE_BYTES)
-        assert read_evidence(payments.write_evidence(found), payments.Evidence, payments.MAX_EVIDENCE_BYTES) == found
+        assert read_evidence(written(found).decode(), payments.Evidence, payments.MAX_EVIDENCE_BYTES) == found
         payments.check_payment(self.chain.txid, SCRIPT, 1000, found, [self.chain.checkpoint], REGTEST, confirmations=1)
         # A header on top may be missing; where the payment is may not be another place.
         assert msgspec.structs.replace(found, headers="") == msgspec.structs.replace(self.chain.evidence, headers="")

@@ -29,3 +29,8 @@ def test_what_is_asked_of_the_wallet_is_never_fatal_and_makes_no_money(seed: int
 
 def test_every_value_in_every_field_of_a_request_to_the_wallet_is_never_fatal() -> None:
     assert nostr.wallet_fields() > 500
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_nutzap_is_fatal_and_none_that_was_changed_pays(seed: int) -> None:
+    nostr.nutzap_events(seed, 1000)

@@ -5,6 +5,7 @@ In an environment of its own, made from a lock and kept in pytest's cache: its d
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -23,21 +24,25 @@ from typing import NamedTuple
 import httpx
 import msgspec
 import pytest
+from msgspec import Raw
 
 from tests.running import leash, started, wait_until
-from tests.unit.money.cashu.toy_mint import PAYEE, PAYEE_SECRET, PAYER, PAYER_SECRET, ToyMint
-from tests.unit.money.paid import JOB_HASH, signed_event
+from tests.unit.money.cashu.toy_mint import PAYEE, PAYEE_SECRET, PAYER, PAYER_SECRET, ToyMint, write_token_v3
+from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
 from trunkline.edges.nostr.cashu_rail import CashuRail
 from trunkline.edges.nostr.mint_client import MintClient
+from trunkline.money.cashu import proof as proofs
 from trunkline.money.cashu.checking import Asked, check_hold, check_payment, check_signatures
 from trunkline.money.cashu.keysets import Keyset, fee, find_keyset
-from trunkline.money.cashu.locks import lock_secret, read_lock, signed_witness
+from trunkline.money.cashu.locks import JOB_TAG, lock_secret, read_lock, signed_witness
 from trunkline.money.cashu.mint import check_unspent
 from trunkline.money.cashu.purse import Purse
+from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.cashu.swaps import outputs_of
-from trunkline.money.cashu.tokens import Proof, Token, read_token, write_token, write_token_v3
-from trunkline.money.rail import Quote, RailFailed
+from trunkline.money.cashu.tokens import Proof, Token, read_token, write_token
+from trunkline.money.rail import Due
 from trunkline.money.refusals import ProofRefused
+from trunkline.money.wallet import Held
 
 # The first run installs it: half a minute.
 pytestmark = pytest.mark.timeout(240)
@@ -275,25 +280,43 @@ async def test_its_wallet_takes_what_we_write(nutshell: Nutshell, write: object)
     assert any("Received 14 sat" in line for line in nutshell.wallet("receive", write(Token(mint.url, "sat", new))))
 
 
-async def test_a_payment_from_quote_to_proof_goes_through_its_mint(nutshell: Nutshell) -> None:
+async def test_a_payment_from_an_invoice_to_its_proof_goes_through_its_mint(nutshell: Nutshell) -> None:
     kept: list[Purse] = []
 
-    def side(private_key: bytes, *proofs: Proof) -> CashuRail:
-        return CashuRail(MintClient(nutshell.url), private_key, Purse(proofs), kept.append, time.time, chance)
+    def side(private_key: bytes) -> CashuRail:
+        return CashuRail(MintClient(nutshell.url), private_key, Purse(), kept.append, time.time, chance)
 
-    payee, payer = side(PAYEE_SECRET), side(PAYER_SECRET, *nutshell.token("64", "--dleq").proofs)
-    due = await payee.quote(12_500, payee.npub, JOB_HASH, 0)
-    due = await payee.evidence(due, signed_event(await payee.asking_tags(due)))
-    quote = Quote("q1", "k1", JOB_HASH, "cashu", due, int(time.time() * 1000))
-    hold = await payer.hold(quote, payer.npub)
-    with pytest.raises(RailFailed, match="still locked"):
-        await payer.refund(hold)
-    accepted = await payee.accept(quote, hold.reference)
-    proof = await payee.release(accepted)
-    payee.verify(proof, due)
-    assert await payee.release(accepted) == proof
+    payee, payer = side(PAYEE_SECRET), side(PAYER_SECRET)
+    await payer.fund(64)
+    deadline = time.monotonic() + 60
+    while not await payer.collect():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.1)
+    assert payer.purse.amount == 64
+    await payee.look()
+    assert payee.can_ask(13)
+    request = write_request(PaymentRequest(13, "sat", (nutshell.url,), payee.key.hex(), tags=((JOB_TAG, JOB_HASH),)))
+    asked = signed_event([("amount", "13000", request), payee.keyset_tag()])
+    held = Held(
+        payment_hash=hashlib.sha256(request.encode()).hexdigest(), payer="exchange", payee=NPUB, msats=13_000,
+        invoice=request, asked=Raw(asked), quote_id="", request_id="00" * 32, schema_id="s", job_hash=JOB_HASH,
+        provider=NPUB, at_ms=0, judge="buyer",
+    )  # fmt: skip
+    locked = await payer.lock(held, lambda tag: tag == payee.keyset_tag())
+    with pytest.raises(ProofRefused) as refused:
+        await payer.reclaim(locked)
+    assert refused.value.reason == "refused_by_mint"
+    token = Token(nutshell.url, "sat", locked.proofs)
+    await payee.check(token, request)
+    payee.take(held, token)
+    assert await payer.redeemed(locked) is None
+    proven = await payee.redeem(payee.purse.taken[0])
+    assert await payee.redeem(payee.purse.taken[0]) == proven
+    # What its mint tells the payer, by NUT-07, is the same proof.
+    assert await payer.redeemed(locked) == proven
+    due = Due(13_000, NPUB, proven.asset_id, request, JOB_HASH, bytes(proven.evidence).decode())
+    proofs.verify(proven.proof, due)
     assert (payee.purse.amount, payer.purse.amount) == (12, 64 - 13 - 1)
-    for again in (payee.accept(quote, hold.reference), payer.refund(hold)):
-        with pytest.raises(ProofRefused) as refused:
-            await again
-        assert refused.value.reason == "spent"
+    with pytest.raises(ProofRefused) as refused:
+        await payer.reclaim(locked)
+    assert refused.value.reason == "spent"

@@ -87,7 +87,7 @@ class House:
         wallet_signer = Signer(WALLET_SECRET)
         self.service = WalletService(feed, wallet_signer, self.payments, till, self.said.append)
         self.wallet_agent = WalletAgent(
-            feed, SETTINGS.wallet, self.payments, till, partial(is_open, views), wallet_signer.public, None,
+            feed, SETTINGS.wallet, self.payments, till, partial(is_open, views), wallet_signer.public, (), None,
             lambda: "ws://relay", Background(feed), given.process, "0", given.entropy,
         )  # fmt: skip
         feed.guard(AGENT, self.wallet_agent.guard)
@@ -96,7 +96,7 @@ class House:
         self.provider = Provider(feed, views, SETTINGS, US, Offer(exchange.config, views), till, self._say)
         # As the edge starts them.
         now = exchange.now()
-        self.provider.take_up(now)
+        self.provider.take_up()
         self.service.start(now)
         self.payments.close_older()
         settling.take_up(now)

@@ -52,7 +52,7 @@ class OwnBench(Bench):
         bench.said, bench.takes, bench.waiting = [], True, []
         bench.agent = bench.attach(answers=False)
         bench.provider = bench._provider(bench.exchange.config)
-        bench.provider.take_up(bench.exchange.now())
+        bench.provider.take_up()
         return bench
 
 

@@ -422,7 +422,7 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
         ),
         (
             "[nostr.wallet]\nprepay = true",
-            "trunkline.toml:2: nostr.wallet.prepay: has no effect without `connection`",
+            "trunkline.toml:2: nostr.wallet.prepay: has no effect without `connection` or `mints`",
         ),
         (
             '[nostr.buyer]\njudge = "compare"',

@@ -29,6 +29,7 @@ def wallet() -> None:
     \b
     trunkline wallet new alice
     trunkline wallet fund alice 100000
+    trunkline wallet fund exchange 21000 --mint https://mint.example
     trunkline wallet balance
     trunkline wallet history alice
     """
@@ -61,19 +62,41 @@ def _connection(public: str, relay: str, secret: str) -> str:
 @wallet.command("fund", short_help="Make money in an account.")
 @click.argument("name")
 @click.argument("msats", type=click.IntRange(min=1))
+@click.option("--mint", metavar="URL", help="Ecash of this listed mint instead: prints an invoice to pay.")
 @shared
-def fund(settings: CommandSettings, name: str, msats: int) -> None:
-    """Make MSATS of regtest money in the account NAME; `exchange` is the exchange's own."""
+def fund(settings: CommandSettings, name: str, msats: int, mint: str | None) -> None:
+    """Make MSATS of regtest money in the account NAME; `exchange` is the exchange's own.
+
+    With --mint it is ecash, which only `exchange` has: the mint's Lightning invoice is printed, and once somebody paid
+    it, `trunkline wallet balance` shows the ecash.
+    """
+    if mint is not None:
+        _fund_at(settings, name, msats, mint)
+        return
     made = _called(_reached(settings), "fund", {"name": name, "msats": msats})
     if not settings.shown_as_json(made):
         say(f"{printable(name)}: {made['balance']:,} msats")
+
+
+def _fund_at(settings: CommandSettings, name: str, msats: int, mint: str) -> None:
+    if name != "exchange":
+        raise CommandFailed(
+            "usage.invalid",
+            "ecash is the exchange's own: `trunkline wallet fund exchange MSATS --mint URL`",
+            exit_code=2,
+        )
+    made = _called(_reached(settings), "mint", {"mint": mint, "msats": msats})
+    if settings.shown_as_json(made):
+        return
+    say(printable(str(made["invoice"])))
+    note(f"pay this invoice: then {msats:,} msats are ecash of {printable(mint)}")
 
 
 @wallet.command("balance", short_help="What accounts have.")
 @click.argument("name", required=False)
 @shared
 def balance(settings: CommandSettings, name: str | None) -> None:
-    """What all accounts have, or the account NAME; and what is held for jobs that are being done."""
+    """What all accounts have, or the account NAME; what is held for jobs that are being done; and ecash, by mint."""
     found = _fold(settings)
     if name is not None and name not in found.balances:
         raise CommandFailed("not_found", f"no wallet {name!r}; `trunkline wallet balance` lists them")
@@ -85,10 +108,19 @@ def balance(settings: CommandSettings, name: str | None) -> None:
         for account, msats in found.balances.items()
         if name in (None, account)
     ]
-    if settings.shown_as_json(rows[0] if name is not None else {"wallets": rows, "total_msats": found.total}):
+    ecash = [
+        {"mint": one.mint, "balance_msats": one.sats * 1000, "locked_msats": one.locked * 1000}
+        for one in found.ecash.values()
+    ]
+    everything = {"wallets": rows, "total_msats": found.total, "ecash": ecash}
+    if settings.shown_as_json(rows[0] if name is not None else everything):
         return
     cells = [[row["name"], f"{row['balance_msats']:,}", f"{row['held_msats']:,}"] for row in rows]
     table(["WALLET", "MSATS", "HELD"], [[printable(str(one)) for one in row] for row in cells])
+    if ecash and name is None:
+        say("")
+        cells = [[one["mint"], f"{one['balance_msats']:,}", f"{one['locked_msats']:,}"] for one in ecash]
+        table(["MINT", "MSATS", "LOCKED"], [[printable(str(one)) for one in row] for row in cells])
 
 
 @wallet.command("history", short_help="What happened to an account.")

@@ -21,7 +21,6 @@ import shutil
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -55,7 +54,7 @@ from trunkline.ledger.ledger import Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.search_process import SearchProcess
 from trunkline.ledger.verify import verify
-from trunkline.model import ProcessIdentity, Status
+from trunkline.model import ProcessIdentity, Status, uuid_4
 from trunkline.tracing import refuse_tracing
 
 if TYPE_CHECKING:
@@ -494,4 +493,4 @@ def _call_prefix() -> str:
 
 
 def _new_id() -> str:
-    return str(uuid.uuid4())
+    return uuid_4(secrets.token_bytes(16))

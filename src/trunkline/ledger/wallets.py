@@ -75,6 +75,9 @@ def _told(step: ProcessStep) -> dict[str, Any] | None:
             return {
                 **told, "account": said.payer, "to": said.payee, "msats": said.msats, "payment_hash": said.payment_hash,
             }  # fmt: skip
+        case wallet.Ecash():
+            # What there is of it now.
+            return {**told, "account": wallet.OWN, "to": said.mint, "msats": said.sats * 1000}
         case wallet.Sent():
             return {**told, "account": "outside", "to": said.provider, "msats": said.msats}
         case _:

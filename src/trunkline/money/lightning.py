@@ -13,9 +13,11 @@ import hashlib
 import re
 from typing import Final
 
+from msgspec import Raw
+
 from trunkline.money import bolt11, signed_events
 from trunkline.money.bech32 import NotBech32, public_of
-from trunkline.money.rail import Due, NotPaid, PaymentProof
+from trunkline.money.rail import Due, NotPaid, PaymentProof, Proven
 
 ASSET: Final = "BTC_LN"
 TYPE: Final = "lightning_preimage"
@@ -34,6 +36,11 @@ def names_job(description: str, job_hash: str) -> bool | None:
     """
     named = set(_JOB.findall(description))
     return named == {job_hash.removeprefix("sha256:")} if named else None
+
+
+def proven(preimage: str, asked: Raw) -> Proven:
+    """A payment with this preimage, as a receipt has it; ``asked`` is the payee's event that names the invoice."""
+    return Proven("lightning", ASSET, PaymentProof(TYPE, preimage), asked)
 
 
 def verify(proof: PaymentProof, due: Due) -> None:

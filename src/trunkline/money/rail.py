@@ -1,18 +1,22 @@
-"""Ways to pay, behind one interface: a quote, a hold, its release or refund, and a proof that verifies.
+"""Ways to pay: the values that all rails share, and what is asked of one by those who pay and who are paid.
 
-Owns the values that all rails share and what a rail has to be able to do. Each rail is a module of its own: its
-``verify`` is pure arithmetic, its other methods are carried out by an edge. Does not own quotes' states (``quotes``) or
-receipts (``receipts``).
+Each rail has a judge of its proofs, which is pure arithmetic (``verifying``). Those that an exchange pays with are
+``Payer`` (a wallet elsewhere, ecash); those that it is paid by are ``Payee`` (the embedded wallet, ecash); both are
+carried out by an edge. Does not own quotes' states (``quotes``) or receipts (``receipts``).
 
-Invariant: nothing counts as paid before ``verify`` took its proof. A proof of one rail is none of another
+Invariant: nothing counts as paid before its judge took its proof. A proof of one rail is none of another
 (``PROOF_OF_RAIL``).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
+
+if TYPE_CHECKING:
+    from trunkline.money.wallet import Held
 
 RailName = Literal["lightning", "cashu", "onchain", "taproot_assets"]
 ProofType = Literal["lightning_preimage", "cashu_proof", "onchain_txid"]
@@ -79,37 +83,44 @@ class Quote(Struct, frozen=True):
     expires_ms: int
 
 
-class Hold(Struct, frozen=True):
-    """Money that its payer cannot spend any more and its payee not yet."""
+class Proven(Struct, frozen=True):
+    """A payment that was made, as a receipt has it. ``evidence`` is what the proof is judged by (``Due.evidence``)."""
 
-    quote_id: str
     rail: RailName
-    amount_msats: Msats
-    # What the rail itself calls it: a payment hash, the secret of a lock, an output of a transaction.
-    reference: str
+    asset_id: str
+    proof: PaymentProof
+    evidence: Raw
 
 
-class Rail(Protocol):
-    """One way to pay."""
+class Payer(Protocol):
+    """A way to have somebody paid at once, whatever becomes of his work: used only where ``prepay`` is set."""
 
-    name: RailName
-    # Whether money can be held; one that cannot pays at once, and only where ``prepay`` is set.
-    can_hold: bool
+    def reaches(self, request: str) -> bool:
+        """Whether what a payee asks to be paid by is of this kind, and can be paid from here."""
 
-    def verify(self, proof: PaymentProof, due: Due) -> None:
-        """``NotPaid`` unless this proof shows that ``due`` was paid: to this payee, this amount, for this request.
+    def need_ready(self, wish: Held) -> None:
+        """``Refused`` if it is certain that this cannot be paid: nothing was asked of anybody then."""
 
-        Pure: whoever has the proof and what is due comes to the same, today and in ten years.
+    async def pay(self, wish: Held) -> str:
+        """Pay it; what proves it, or empty if that is known only later. ``RailFailed`` says why it was not paid, or
+        that nobody knows.
         """
 
-    async def quote(self, amount_msats: int, payee: str, job_hash: str, expires_ms: int) -> Due:
-        """Ask to be paid."""
 
-    async def hold(self, quote: Quote, payer: str) -> Hold:
-        """Lock the money of a quote. ``RailFailed`` if it is not there; then nothing is locked."""
+class Payee(Protocol):
+    """A way in which strangers' money for jobs done here is held until a job has ended."""
 
-    async def release(self, hold: Hold) -> PaymentProof:
-        """Let the payee have it; the proof verifies. The same hold twice gives the same proof."""
+    def held_for(self, request_id: str) -> Held | None:
+        """What is held for a job, or was released for it without a receipt yet."""
 
-    async def refund(self, hold: Hold) -> None:
-        """Let the payer have it back. What was released cannot be refunded."""
+    def release(self, held: Held, done: Callable[[Proven | None], None]) -> None:
+        """Take it, and say what proves that. None: it could not be had any more, whatever was tried."""
+
+    def refund(self, held: Held, reason: str, done: Callable[[], None] | None = None) -> None:
+        """Leave it to its payer. What was released stays released."""
+
+    def forget(self, held: Held) -> None:
+        """Its receipt is on record, and the buyer has his result."""
+
+    def all_held(self) -> list[Held]:
+        """All that is held for jobs done here."""

@@ -126,7 +126,7 @@ class Receipted(Struct, frozen=True, tag="receipted", tag_field="step"):
 
 
 class Sent(Struct, frozen=True, tag="sent", tag_field="step"):
-    """About to be paid by a wallet elsewhere. What became of it is said by ``Settled``, or never known."""
+    """About to be paid at once, by a wallet elsewhere or in ecash. ``Settled`` says how it ended, if that is known."""
 
     payment_hash: str
     provider: str
@@ -140,10 +140,21 @@ class Sent(Struct, frozen=True, tag="sent", tag_field="step"):
 
 
 class Settled(Struct, frozen=True, tag="settled", tag_field="step"):
-    """What the wallet elsewhere said: paid with this preimage, or not paid."""
+    """How it ended: paid with this preimage, in ecash with this nutzap, or not paid."""
 
     payment_hash: str
     preimage: str = ""
+
+
+class Ecash(Struct, frozen=True, tag="ecash", tag_field="step"):
+    """What there is of a mint's ecash, in satoshis; ``locked`` is on its way to a payee, or back. The ecash itself is
+    in a file of its own: this is what the record tells of it.
+    """
+
+    mint: str
+    sats: int
+    locked: int
+    at_ms: int
 
 
 class Over(Struct, frozen=True):
@@ -210,9 +221,10 @@ class Carried(Struct, frozen=True, tag="carried", tag_field="step"):
     paid: dict[str, Paid]
     funded: int
     ended: tuple[Ended, ...] = ()
+    ecash: tuple[Ecash, ...] = ()
 
 
-Step = Opened | Funded | Held | Released | Refunded | Moved | Receipted | Sent | Settled | Carried
+Step = Opened | Funded | Held | Released | Refunded | Moved | Receipted | Sent | Settled | Ecash | Carried
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(Step).decode
 
@@ -251,6 +263,8 @@ class Wallet:
         self.spent: dict[str, Spent] = {}
         # By the payee's npub: what this exchange paid.
         self.paid: dict[str, Paid] = {}
+        # By mint.
+        self.ecash: dict[str, Ecash] = {}
         self.funded = 0
 
     @property
@@ -356,6 +370,8 @@ class Wallet:
                 self._spend(spent)
             case Settled():
                 self._settled(step)
+            case Ecash():
+                self.ecash[step.mint] = step
             case Carried():
                 self._carry(step)
 
@@ -413,7 +429,7 @@ class Wallet:
         return Carried(
             dict(self.balances), dict(self.clients), tuple(self.held.values()), tuple(self.unreceipted.values()),
             (), tuple(self.spent.values()), dict(self.paid), self.funded,
-            tuple(Ended(*msgspec.structs.astuple(one)) for one in self.over.values()),
+            tuple(Ended(*msgspec.structs.astuple(one)) for one in self.over.values()), tuple(self.ecash.values()),
         )  # fmt: skip
 
     def _carry(self, step: Carried) -> None:
@@ -426,3 +442,4 @@ class Wallet:
             self._forgotten.setdefault(over.forgotten_hour, []).append(over.payment_hash)
         self.spent = {one.payment_hash: one for one in step.spent}
         self.paid, self.funded = dict(step.paid), step.funded
+        self.ecash = {one.mint: one for one in step.ecash}

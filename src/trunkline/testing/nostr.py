@@ -184,7 +184,7 @@ class JobsOnRelay(RunningEdge):
     async def start(self) -> None:
         """Go on with what is on record, then ask the relay."""
         self._loop = asyncio.get_running_loop()
-        self._provider.take_up(self._given.feed.now())
+        self._provider.take_up()
         self._users.open(self)
 
     async def stop(self) -> None:

@@ -161,6 +161,21 @@ async def test_it_is_stopped_started_restarted_and_let_go_of_and_a_reload_of_age
     assert keeping.supervisor.views() == []
 
 
+async def test_one_that_cannot_start_is_said_to_when_it_is_kept_and_by_each_reload_until_it_can(
+    keeping: Keeping, tmp_path: Path
+) -> None:
+    await keeping.start()
+    script = tmp_path / "server.sh"
+    program = AgentProgram(id="mcp.x", command=("sh", str(script)), cwd=str(tmp_path), isolation="none")
+    problem = f"its script {script} does not exist"
+    owner = Owner()
+    assert keeping.supervisor.keep(program, owner, edge="mcp", table="[[mcp]]") == problem
+    assert keeping.supervisor.reload([])["cannot_start"] == [f"mcp.x: {problem}"]
+    script.write_text("echo here; cat")
+    await owner.until(lambda: owner.said == b"here\n")
+    assert "cannot_start" not in keeping.supervisor.reload([])
+
+
 async def test_another_form_of_it_takes_its_place_and_each_owner_hears_of_his_own(keeping: Keeping) -> None:
     await keeping.start()
     first = keeping.keep("cat")

@@ -28,6 +28,7 @@ from trunkline.money.cashu.locks import JOB_TAG
 from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.cashu.tokens import Token, write_token
 from trunkline.money.onchain import proof as onchain
+from trunkline.money.onchain.payments import Evidence as Found
 from trunkline.money.onchain.scripts import job_script
 from trunkline.money.rail import Due, PaymentProof
 from trunkline.money.receipts import receipt_id_of
@@ -92,9 +93,14 @@ def onchain_paid(amount: int = 13, script: bytes = b"", *, request: str = "", as
     """Satoshis on a chain of a test; to the script that follows from payee and job unless another is given."""
     own = job_script(PAYEE[1:], bytes.fromhex(JOB_HASH.removeprefix("sha256:")))
     chain = chain_of(amount, script or own)
-    evidence = onchain.evidence_of(chain.evidence, asked)
+    evidence = onchain_evidence(chain.evidence, asked)
     due = Due(13_000, NPUB, onchain.ASSET, request or own.hex(), JOB_HASH, evidence)
     return Paid(PaymentProof(onchain.TYPE, chain.txid), due)
+
+
+def onchain_evidence(found: Found, asked: bytes = b"null") -> str:
+    """What a payment on the chain is judged by, as a receipt has it."""
+    return msgspec.json.encode(onchain.Evidence(found, msgspec.Raw(asked))).decode()
 
 
 def lightning_paid(preimage: str = "00" * 32, *, names: str = JOB_HASH, job_hash: str = JOB_HASH) -> Paid:

@@ -1,14 +1,16 @@
-"""Ecash as a way to pay (``money.rail``): a token locked to its payee, redeemed by him or taken back by its payer.
+"""Ecash at one mint: locked to a payee, taken from a payer, redeemed, had back, and bought with Lightning.
 
-Owns the order of disk and mint in each step. Does not own what a token proves (``money.cashu``) or the mint's words.
-Both sides are here: ``hold`` and ``refund`` are the payer's, ``accept`` and ``release`` the payee's. Nobody but the
-mint moves the money, so no step can be taken back by a crash: what was begun is asked for again (``take_up``).
+Owns the order of disk and mint in each step. Does not own what a token proves (``money.cashu``), the mint's words, or
+who is told (``ecash``). Nobody but the mint moves the money, so a crash takes nothing back: a swap that was begun is
+asked about again (``finish_begun``), and what was never handed over stays in the purse until its lock ends.
 
-Invariant: the outputs of a swap are on disk before the mint hears of it.
+Invariant: the outputs of a swap are on disk before the mint hears of it. One thing at a time is asked of the mint that
+changes the purse.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -16,32 +18,38 @@ from typing import Final
 import msgspec
 
 from trunkline.edges.nostr.mint_client import MintClient
-from trunkline.money.bech32 import encoded, to_words
 from trunkline.money.cashu import proof as proofs
 from trunkline.money.cashu.checking import Asked, check_hold
 from trunkline.money.cashu.curve import public_key
 from trunkline.money.cashu.keysets import Keyset, fee, find_keyset, second_version_id
-from trunkline.money.cashu.locks import JOB_TAG, lock_secret, signed_witness
-from trunkline.money.cashu.mint import check_unspent
-from trunkline.money.cashu.purse import Begun, Purse
-from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
+from trunkline.money.cashu.locks import check_released, lock_secret, read_lock, read_witness, signed_witness
+from trunkline.money.cashu.mint import ProofState, check_unspent
+from trunkline.money.cashu.purse import MAX_LOCKED, Begun, Funding, Locked, Purse, Taken
+from trunkline.money.cashu.requests import PaymentRequest, read_request
+from trunkline.money.cashu.spent import write_spent
 from trunkline.money.cashu.swaps import Output, outputs_of, split
-from trunkline.money.cashu.tokens import Proof, Token, read_token, write_token
-from trunkline.money.rail import Due, Hold, PaymentProof, Quote, RailFailed, RailName
+from trunkline.money.cashu.tokens import Proof, Token
+from trunkline.money.rail import PaymentProof, Proven, RailFailed
 from trunkline.money.refusals import ProofRefused
+from trunkline.money.wallet import Held
 
-# Between the end of a quote and that of a lock: the job, its verification, and a mint that does not answer for a while.
-LOCK_S: Final = 24 * 3600
+# From a payment to the end of its lock: an hour that the payee wants to be left, the longest job, and a mint that does
+# not answer for a while.
+LOCK_S: Final = 3 * 3600
 # What is left of a lock when a token is taken: enough to do the job and redeem it.
 LEAST_LOCK_S: Final = 3600
+# Before a lock ends nothing is begun with it any more: clocks differ, and a swap takes its time.
+SPARE_S: Final = 60
 UNIT: Final = "sat"
+# A secret with a lock: mints sign what they do not see, and some spend none that is longer. Ours have 400.
+MAX_LOCK_CHARS: Final = 512
+# In the place of one that is drawn, to see what a lock will be.
+NONCE: Final = "00" * 32
+_NO_LOCKS: Final = "the mint does not enforce locks: whoever sees a token could spend it"
 
 
 class CashuRail:
-    """Payments at one mint. ``private_key`` is that of the Nostr identity; ``keep`` puts the purse on disk."""
-
-    name: RailName = "cashu"
-    can_hold = True
+    """Ecash at one mint. ``private_key`` opens locks to us; ``keep`` puts the purse on disk."""
 
     def __init__(
         self,
@@ -53,166 +61,342 @@ class CashuRail:
         random_bytes: Callable[[int], bytes],
     ) -> None:
         self._mint = mint
+        self.url = mint.url
         self._private_key = private_key
-        self._key = public_key(private_key)
-        self.npub = encoded("npub", to_words(self._key[1:]))
+        # Signatures have no sign of their key: whichever it has, locks name it with 02 (NIP-61).
+        self.key = b"\x02" + public_key(private_key)[1:]
         self.purse = purse
         self._keep = keep
         self._wall = wall
         self._random_bytes = random_bytes
-        # Secrets of tokens that were accepted: the mint does not know yet that they are taken.
-        self._held: set[str] = set()
+        self._turn = asyncio.Lock()
+        # What the mint signs with, once it said that it enforces locks: without it nothing is asked for.
+        self.terms: Keyset | None = None
 
-    def verify(self, proof: PaymentProof, due: Due) -> None:
-        """``NotPaid`` unless the token shows that it was paid."""
-        proofs.verify(proof, due)
+    async def look(self) -> None:
+        """Learn what the mint signs with now."""
+        if not await self._mint.enforces_locks():
+            self.terms = None
+            raise RailFailed(_NO_LOCKS)
+        self.terms = await self._mint.active_keyset(UNIT)
 
     # -- the payee -----------------------------------------------------------------------------------------------------
 
-    async def quote(self, amount_msats: int, payee: str, job_hash: str, expires_ms: int) -> Due:  # noqa: ARG002  (no invoice ends)
-        """Ask to be paid, in whole satoshis. What it is judged by follows when we signed an event that says so."""
-        if payee != self.npub:
-            raise RailFailed("only for ourselves can a token be asked for")
-        if not await self._mint.enforces_locks():
-            raise RailFailed("the mint does not enforce locks: whoever sees a token could spend it")
-        amount = -(-amount_msats // proofs.MSATS[UNIT])
-        active = await self._mint.active_keyset(UNIT)
-        if amount <= fee([active] * len(split(amount, active))):
-            raise RailFailed("the mint's fee for redeeming it is as much as that")
-        request = PaymentRequest(amount, UNIT, (self._mint.url,), self._key.hex(), tags=((JOB_TAG, job_hash),))
-        asset = proofs.asset_of(self._mint.url)
-        return Due(amount * proofs.MSATS[UNIT], payee, asset, write_request(request), job_hash)
+    def can_ask(self, amount: int) -> bool:
+        """Whether so many satoshis can be asked for: the mint is known, and its fee for redeeming them is less."""
+        if self.terms is None or len(self.purse.taken) >= MAX_LOCKED:
+            return False
+        try:
+            return amount > fee([self.terms] * len(split(amount, self.terms)))
+        except ProofRefused:  # more than its keys can make
+            return False
 
-    async def asking_tags(self, due: Due) -> list[tuple[str, ...]]:
-        """What our event says when it asks for this: the amount, and the keys that we take."""
-        keyset = await self._mint.active_keyset(UNIT)
-        named = (proofs.KEYSET_TAG, second_version_id(keyset))
-        return [("amount", str(due.amount_msats), due.request), named]
+    def keyset_tag(self) -> tuple[str, str]:
+        """What our event says of the keys that we take; only while ``terms`` are known."""
+        assert self.terms is not None
+        return (proofs.KEYSET_TAG, second_version_id(self.terms))
 
-    async def evidence(self, due: Due, asked: bytes) -> Due:
-        """What is due, with our event and the mint's keys: what a proof of it is judged by."""
-        keyset = await self._mint.active_keyset(UNIT)
-        return msgspec.structs.replace(due, evidence=proofs.evidence_of(asked, [keyset]))
-
-    async def accept(self, quote: Quote, text: str) -> Hold:
-        """Take a payer's token for a hold; ``ProofRefused`` says what is wrong with it."""
-        token = read_token(text)
-        request = read_request(quote.due.request)
-        asked = Asked(self._mint.url, request.unit, request.amount, self._key[1:], request.hash, request.job_hash)
-        check_hold(token, asked, await self._mint.keysets_of(token.proofs), int(self._wall()) + LEAST_LOCK_S)
+    async def check(self, token: Token, text: str) -> None:
+        """``ProofRefused`` unless this token pays a request of ours; ``RailFailed`` if the mint does not say whether it
+        is unspent, which is asked last.
+        """
+        request = read_request(text)
+        asked = Asked(self.url, request.unit, request.amount, self.key[1:], request.hash, request.job_hash)
+        keysets = [] if self.terms is None else [self.terms]
+        check_hold(token, asked, keysets, int(self._wall()) + LEAST_LOCK_S)
+        self._need_new(token)
         check_unspent(await self._mint.states(token.proofs))
-        secrets = {proof.secret for proof in token.proofs}
-        if secrets & self._held:
-            raise ProofRefused("pending", "it is held for another quote")
-        self._held |= secrets
-        return Hold(quote.quote_id, self.name, quote.due.amount_msats, write_token(token))
+        self._need_new(token)
 
-    async def release(self, hold: Hold) -> PaymentProof:
-        """Redeem a token that was held for us. What we show the mint is the proof, the same each time."""
-        token = read_token(hold.reference)
-        keysets = await self._mint.keysets_of(token.proofs)
-        opened = tuple(self._opened(proof, keysets) for proof in token.proofs)
-        states = await self._mint.states(opened)
-        if [state.witness for state in states] != [proof.witness for proof in opened]:
-            # By us it was not redeemed yet; whoever else did it before, had no key of ours.
-            check_unspent(states)
-            await self._swap(opened, keysets)
-        # From here on the mint knows.
-        self._held -= {proof.secret for proof in opened}
-        return PaymentProof(proofs.TYPE, write_token(msgspec.structs.replace(token, proofs=opened)))
+    def _need_new(self, token: Token) -> None:
+        known = {proof.secret for one in self.purse.taken for proof in one.proofs}
+        if known & {proof.secret for proof in token.proofs}:
+            raise ProofRefused("pending", "it is held for another job")
+
+    def take(self, held: Held, token: Token) -> None:
+        """Hold a token that was checked, for a job."""
+        self._put(self.purse.with_taken(Taken(held, token.proofs)))
+
+    def give_up(self, payment_hash: str) -> None:
+        """Leave a token to its payer, or know no more of one that was redeemed and receipted."""
+        self._put(self.purse.without_taken(payment_hash))
+
+    async def redeem(self, taken: Taken) -> Proven:
+        """Have a token that was locked to us. What we show the mint is the proof, the same each time."""
+        async with self._turn:
+            keysets = await self._mint.keysets_of(taken.proofs)
+            opened = tuple(self._opened(proof, keysets) for proof in taken.proofs)
+            states = await self._mint.states(opened)
+            if not _is_opened_by(self.key, opened, states):
+                check_unspent(states)
+                if _earliest_end(opened) and self._wall() > _earliest_end(opened) - SPARE_S:
+                    raise ProofRefused("lock_too_short", "it ended before the token was redeemed")
+                try:
+                    await self._swap(opened, keysets)
+                except ProofRefused:
+                    # A swap from before a crash may have come there first: then it was us.
+                    if not _is_opened_by(self.key, opened, await self._mint.states(opened)):
+                        raise
+        return self._proven(opened, keysets, taken.held)
 
     # -- the payer -----------------------------------------------------------------------------------------------------
 
-    async def hold(self, quote: Quote, payer: str) -> Hold:
-        """Lock ecash of ours to the payee, until a day after the quote's end. ``RailFailed`` if there is not enough."""
-        if payer != self.npub:
-            raise RailFailed("only our own ecash can be held")
-        request = read_request(quote.due.request)
-        if self._mint.url not in request.mints or request.unit != UNIT:
-            raise RailFailed("the payee wants ecash of another mint")
-        if not await self._mint.enforces_locks():
-            raise RailFailed("the mint does not enforce locks: whoever sees a token could spend it")
-        active = await self._mint.active_keyset(UNIT)
-        locktime = quote.expires_ms // 1000 + LOCK_S
+    def need_ready(self, wish: Held) -> None:
+        """``RailFailed`` if it is certain that this cannot be paid."""
+        request = read_request(wish.invoice)
+        if self.url not in request.mints or request.unit != UNIT:
+            raise RailFailed("the payee wants ecash of another mint, or in another unit")
+        _need_lockable(self._lock_secret(request, NONCE, 1), request)
+        if len(self.purse.locked) >= MAX_LOCKED:
+            raise RailFailed(f"{MAX_LOCKED} payments in ecash wait to be redeemed or to end")
+        self.purse.enough(request.amount, 0 if self.terms is None else self.terms.input_fee_ppk)
 
-        def locked(nonce: str) -> str:
-            key = bytes.fromhex(request.key)
-            return lock_secret(
-                nonce, key, locktime=locktime, refund_key=self._key, lock_hash=request.hash, tags=request.tags
-            )
-
-        inputs = self.purse.enough(request.amount, active.input_fee_ppk)
-        keysets = await self._mint.keysets_of(inputs)
-        held = await self._swap(inputs, keysets, outputs_of(request.amount, active, locked, self._random_bytes))
-        return Hold(quote.quote_id, self.name, quote.due.amount_msats, write_token(Token(self._mint.url, UNIT, held)))
-
-    async def refund(self, hold: Hold) -> None:
-        """Take a token back that its payee did not redeem. Before its lock ends the mint does not let us."""
-        token = read_token(hold.reference)
-        keysets = await self._mint.keysets_of(token.proofs)
-        check_unspent(await self._mint.states(token.proofs))
-        try:
-            await self._swap(tuple(self._opened(proof, keysets) for proof in token.proofs), keysets)
-        except ProofRefused as refused:
-            if refused.reason != "refused_by_mint":
-                raise
-            raise RailFailed("it is still locked to its payee") from None
-
-    # -- both ----------------------------------------------------------------------------------------------------------
-
-    async def take_up(self, holds: Sequence[Hold] = ()) -> list[Token]:
-        """After a restart: what is held, and swaps that were begun: had from the mint, or their inputs are ours again.
-
-        Gives tokens that were locked to somebody who never heard of them: they can be refunded when their time is over.
+    async def lock(self, wish: Held, named: Callable[[tuple[str, str]], bool]) -> Locked:
+        """Lock ecash of ours to the payee. ``named`` says whether his event names a keyset. ``RailFailed`` if there is
+        not enough, or nobody knows; then it is in the purse as begun.
         """
-        self._held |= {proof.secret for hold in holds for proof in read_token(hold.reference).proofs}
-        untold = []
-        for begun in self.purse.begun:
-            [keyset] = await self._mint.keysets_of(_as_proofs(begun.outputs))
+        request = read_request(wish.invoice)
+        async with self._turn:
+            await self.look()
+            assert self.terms is not None
+            if not named(self.keyset_tag()):
+                raise RailFailed("the payee does not name the keys that the mint signs with: no receipt would verify")
+            locktime = int(self._wall()) + LOCK_S
+
+            def locked(nonce: str) -> str:
+                return self._lock_secret(request, nonce, locktime)
+
+            inputs = self.purse.enough(request.amount, self.terms.input_fee_ppk)
+            keysets = await self._mint.keysets_of(inputs)
+            outputs = outputs_of(request.amount, self.terms, locked, self._random_bytes)
+            await self._swap(inputs, keysets, outputs, wish, locktime)
+        return next(one for one in self.purse.locked if one.held.payment_hash == wish.payment_hash)
+
+    def _lock_secret(self, request: PaymentRequest, nonce: str, locktime: int) -> str:
+        key = bytes.fromhex(request.key)
+        return lock_secret(nonce, key, locktime=locktime, refund_key=self.key, tags=request.tags)
+
+    def told(self, locked: Locked, nutzap: str) -> Locked:
+        """The payee is about to be told, by this event."""
+        changed = msgspec.structs.replace(locked, nutzap=nutzap)
+        self._put(self.purse.with_locked(changed))
+        return changed
+
+    async def redeemed(self, locked: Locked) -> Proven | None:
+        """What proves that the payee has it; None while he has not. ``ProofRefused``: it was spent, and not by him."""
+        states = await self._mint.states(locked.proofs)
+        if any(state.state != "SPENT" for state in states):
+            return None
+        opened = tuple(
+            msgspec.structs.replace(proof, witness=state.witness or "")
+            for proof, state in zip(locked.proofs, states, strict=True)
+        )
+        key = bytes.fromhex(read_request(locked.held.invoice).key)
+        if not _is_opened_by(key, opened, states):
+            raise ProofRefused("not_released", "the mint shows no signature of the payee")
+        return self._proven(opened, await self._mint.keysets_of(opened), locked.held)
+
+    def ended(self, payment_hash: str) -> None:
+        """The payee has what was locked to him, and all that follows is on record."""
+        self._put(self.purse.without_locked(payment_hash))
+
+    def is_over(self, locked: Locked) -> bool:
+        """Whether a lock has ended: from here on we can have it back."""
+        return self._wall() > locked.locktime + SPARE_S
+
+    async def reclaim(self, locked: Locked) -> None:
+        """Have a token back whose lock has ended. ``ProofRefused`` if its payee was faster, or the mint's clock is
+        behind ours.
+        """
+        async with self._turn:
+            keysets = await self._mint.keysets_of(locked.proofs)
+            check_unspent(await self._mint.states(locked.proofs))
+            await self._swap(tuple(self._opened(proof, keysets) for proof in locked.proofs), keysets)
+        self.ended(locked.held.payment_hash)
+
+    # -- funding -------------------------------------------------------------------------------------------------------
+
+    async def fund(self, amount: int) -> tuple[str, int]:
+        """An invoice of the mint over so many satoshis, and until when it can be paid (0: it does not say)."""
+        found = await self._mint.quote(amount, UNIT)
+        self._put(self.purse.with_funding(Funding(found.quote, amount, found.expiry or 0)))
+        return found.request, found.expiry or 0
+
+    async def collect(self) -> bool:
+        """Have what was paid; whether something was."""
+        has_changed = False
+        for funding in self.purse.funding:
+            state = (await self._mint.quote_state(funding.quote)).state
+            if state == "PAID":
+                async with self._turn:
+                    await self._have_paid(funding)
+                has_changed = True
+            elif state == "ISSUED" or (funding.expires_s and self._wall() > funding.expires_s + LEAST_LOCK_S):
+                # Had before (a swap that was begun gives it), or never paid.
+                self._put(self.purse.without_funding(funding.quote))
+        return has_changed
+
+    async def _have_paid(self, funding: Funding) -> None:
+        active = await self._mint.active_keyset(UNIT)
+        outputs = outputs_of(funding.amount, active, str, self._random_bytes)
+        begun = Begun(self._random_bytes(16).hex(), (), tuple(outputs), quote=funding.quote)
+        self._put(self.purse.begin(begun).without_funding(funding.quote))
+        await self._finish_mint(begun, active)
+
+    async def _finish_mint(self, begun: Begun, keyset: Keyset) -> None:
+        try:
+            made = await self._mint.minted(begun.quote, begun.outputs, keyset)
+        except ProofRefused:
             made = await self._mint.restored(begun.outputs, keyset)
             if not made:
-                states = zip(begun.inputs, await self._mint.states(begun.inputs), strict=True)
-                self._end(begun, [proof for proof, state in states if state.state == "UNSPENT" and not proof.witness])
-                continue
-            if begun.locked:
-                untold.append(Token(self._mint.url, UNIT, made[: begun.locked]))
-            self._end(begun, made[begun.locked :])
-        return untold
+                amount = sum(output.amount for output in begun.outputs)
+                self._put(self.purse.end(begun, ()).with_funding(Funding(begun.quote, amount, 0)))
+                return
+        self._end(begun, made)
+
+    # -- swaps ---------------------------------------------------------------------------------------------------------
+
+    async def finish_begun(self) -> list[Held]:
+        """Swaps of which nobody knows whether the mint heard of them: had from it, or made now. Gives the payments that
+        were never locked: their ecash is ours again.
+        """
+        undone = []
+        async with self._turn:
+            for begun in self.purse.begun:
+                # One that is in the place of another comes after it, and ends with it.
+                if any(one.name == begun.name for one in self.purse.begun):
+                    held = await self._finish(begun)
+                    undone += [] if held is None else [held]
+        return undone
+
+    async def _finish(self, begun: Begun) -> Held | None:
+        [keyset] = await self._mint.keysets_of(_as_proofs(begun.outputs[:1]))
+        made = await self._mint.restored(begun.outputs, keyset)
+        if made:
+            self._end(begun, made)
+        elif begun.quote:
+            await self._finish_mint(begun, keyset)
+        elif begun.held is None or begun.instead_of:
+            await self._finish_swap(begun, keyset)
+        elif not any(one.instead_of == begun.name for one in self.purse.begun):
+            # The mint may still hear of it: so the same proofs are swapped to ourselves, and one of the two is signed.
+            rest = sum(output.amount for output in begun.outputs)
+            ours = outputs_of(rest, keyset, str, self._random_bytes)
+            instead = Begun(self._random_bytes(16).hex(), begun.inputs, tuple(ours), instead_of=begun.name)
+            self._put(self.purse.begin(instead))
+            await self._finish_swap(instead, keyset)
+            return begun.held if not any(one.name == begun.name for one in self.purse.begun) else None
+        return None
+
+    async def _finish_swap(self, begun: Begun, keyset: Keyset) -> None:
+        try:
+            made = await self._mint.swap(begun.inputs, begun.outputs, keyset)
+        except ProofRefused as refused:
+            # What was on its way may have come there meanwhile.
+            made = await self._mint.restored(begun.outputs, keyset)
+            if not made:
+                await self._refused(begun, refused)
+                return
+        self._end(begun, made)
 
     async def _swap(
-        self, inputs: Sequence[Proof], keysets: Sequence[Keyset], locked: Sequence[Output] = ()
-    ) -> tuple[Proof, ...]:
-        """Have proofs swapped: for these outputs, and what is left over is ours. Gives the proofs of those outputs."""
+        self,
+        inputs: Sequence[Proof],
+        keysets: Sequence[Keyset],
+        locked: Sequence[Output] = (),
+        held: Held | None = None,
+        locktime: int = 0,
+    ) -> None:
+        """Have proofs swapped: for these outputs, and what is left over is ours."""
         named = [find_keyset(proof.keyset_id, keysets) for proof in inputs]
         whole = tuple(
             msgspec.structs.replace(proof, keyset_id=keyset.id) for proof, keyset in zip(inputs, named, strict=True)
         )
-        active = await self._mint.active_keyset(UNIT)
+        active = self.terms if locked and self.terms is not None else await self._mint.active_keyset(UNIT)
         rest = sum(proof.amount for proof in inputs) - fee(named) - sum(output.amount for output in locked)
         if rest < 0 or not (rest or locked):
             raise RailFailed("the mint's fee is more than what is left")
         ours = outputs_of(rest, active, str, self._random_bytes)
-        begun = Begun(whole, (*locked, *ours), len(locked))
-        self.purse = self.purse.begin(begun)
-        self._keep(self.purse)
+        name = self._random_bytes(16).hex()
+        begun = Begun(name, whole, (*locked, *ours), len(locked), held, locktime)
+        self._put(self.purse.begin(begun))
         try:
             made = await self._mint.swap(whole, begun.outputs, active)
         except ProofRefused as refused:
-            # Refused as a whole: nothing was spent. Our own are ours again, unless they were spent before.
-            self._end(begun, () if refused.reason == "spent" else [proof for proof in whole if not proof.witness])
+            await self._refused(begun, refused)
             raise
-        self._end(begun, made[len(locked) :])
-        return made[: len(locked)]
+        self._end(begun, made)
+
+    async def _refused(self, begun: Begun, refused: ProofRefused) -> None:
+        """Refused as a whole: nothing was spent by it. Our own proofs are ours again, but for those that were spent
+        before; what was locked stays where it is known.
+        """
+        own = [proof for proof in begun.inputs if not proof.witness]
+        if begun.instead_of:
+            if refused.reason == "spent":
+                # The other one was signed after all; what it gave is asked for the next time.
+                self._put(
+                    msgspec.structs.replace(
+                        self.purse, begun=tuple(one for one in self.purse.begun if one.name != begun.name)
+                    )
+                )
+            return
+        if refused.reason == "spent" and own:
+            states = await self._mint.states(own)
+            own = [proof for proof, state in zip(own, states, strict=True) if state.state != "SPENT"]
+        self._put(self.purse.end(begun, own))
 
     def _end(self, begun: Begun, made: Sequence[Proof]) -> None:
-        self.purse = self.purse.end(begun, made)
-        self._keep(self.purse)
+        locked = None
+        if begun.held is not None:
+            locked = Locked(begun.held, tuple(made[: begun.locked]), begun.locktime)
+        self._put(self.purse.end(begun, made[begun.locked :], locked))
+
+    def _put(self, purse: Purse) -> None:
+        self._keep(purse)
+        self.purse = purse
+
+    # -- words ---------------------------------------------------------------------------------------------------------
+
+    def _proven(self, opened: tuple[Proof, ...], keysets: Sequence[Keyset], held: Held) -> Proven:
+        text = write_spent(Token(self.url, UNIT, opened))
+        evidence = msgspec.Raw(proofs.evidence_of(bytes(held.asked), keysets).encode())
+        return Proven("cashu", proofs.asset_of(self.url), PaymentProof(proofs.TYPE, text), evidence)
 
     def _opened(self, proof: Proof, keysets: Sequence[Keyset]) -> Proof:
         # What would be chance follows from the secret: the same token gives the same proof.
         randomness = hashlib.sha256(self._private_key + proof.secret.encode()).digest()
         witness = signed_witness(proof.secret, self._private_key, randomness)
         return msgspec.structs.replace(proof, keyset_id=find_keyset(proof.keyset_id, keysets).id, witness=witness)
+
+
+def _is_opened_by(key: bytes, opened: Sequence[Proof], states: Sequence[ProofState]) -> bool:
+    """Whether the mint shows of each that this key opened it."""
+    for proof, state in zip(opened, states, strict=True):
+        lock = read_lock(proof.secret)
+        if state.state != "SPENT" or lock is None or [one[1:] for one in lock.keys] != [key[1:]]:
+            return False
+        try:
+            check_released(proof.secret, lock, read_witness(state.witness or ""))
+        except ProofRefused:
+            return False
+    return True
+
+
+def _need_lockable(secret: str, request: PaymentRequest) -> None:
+    """``RailFailed`` for a lock that its mint might never open again, with what the payee wants to stand in it."""
+    try:
+        lock = read_lock(secret)
+    except ProofRefused:
+        lock = None
+    if lock is None or len(secret) > MAX_LOCK_CHARS or lock.job_hash != request.job_hash:
+        raise RailFailed("the payee wants a lock that its mint might never open")
+
+
+def _earliest_end(opened: Sequence[Proof]) -> int:
+    """When the first of these locks ends, in seconds since 1970; 0 for never."""
+    ends = [lock.locktime for proof in opened if (lock := read_lock(proof.secret)) is not None and lock.locktime]
+    return min(ends, default=0)
 
 
 def _as_proofs(outputs: Sequence[Output]) -> list[Proof]:

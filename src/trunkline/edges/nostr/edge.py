@@ -17,7 +17,7 @@ from trunkline.addresses import host_and_port
 from trunkline.edges.background import Background
 from trunkline.edges.edge import Edge, EdgeOff, RunningEdge, Surroundings
 from trunkline.edges.listener import Address
-from trunkline.edges.nostr import messages, nip47
+from trunkline.edges.nostr import messages, nip47, nutzaps
 from trunkline.edges.nostr.announcing import Announcer, count_record
 from trunkline.edges.nostr.client import OLDEST_S, Bad, Client
 from trunkline.edges.nostr.events import MAX_CONTENT_BYTES, Draft, Event
@@ -36,6 +36,7 @@ RELAY_FOLDER: Final = "relay"
 REQUESTS: Final = "requests"
 DELETIONS: Final = "deletions"
 WALLET: Final = "wallet"
+NUTZAPS: Final = "nutzaps"
 # Kinds of Nostr Wallet Connect (NIP-47), which a buyer's wallet speaks beside his jobs.
 WALLET_KINDS: Final = (nip47.INFO, nip47.REQUEST, nip47.RESPONSE)
 # What is still to be told when the exchange stops is told for so long; the rest is on record.
@@ -56,7 +57,7 @@ class NostrEdge(RunningEdge):
         self.client = Client(given.feed, self._background, self.signer)
         self.client.on_bad = self._bad
         self.offer = Offer(given.config, given.views)
-        self.money = Money(given, self.signer.public, self._background, self.client.say, self._relay_url)
+        self.money = Money(given, self.signer, self._background, self.client.say, self._relay_url)
         self.provider = Provider(
             given.feed, given.views, self._settings, self.signer, self.offer, self.money.till, self._say
         )
@@ -94,7 +95,7 @@ class NostrEdge(RunningEdge):
         for url in settings.relays:
             self.client.add(url)
         count_record(self._given.views, self.provider.tally)
-        self.provider.take_up(self._given.feed.now())
+        self.provider.take_up()
         # Deletions first: a request that was taken back while we were away is then not taken on.
         self.client.subscribe(DELETIONS, self._deletions, self._deleted)
         self.client.subscribe(REQUESTS, self._requests, self._requested)
@@ -102,6 +103,9 @@ class NostrEdge(RunningEdge):
         # Also that nothing is offered: relays may still have what was said before.
         self._announcer.start()
         self.money.service.start(self._given.feed.now())
+        if self.money.ecash.rails:
+            self.client.subscribe(NUTZAPS, self._nutzaps, self._nutzapped)
+            self.client.say(self.money.ecash.info(self.client.relays, int(self._given.feed.now().wall)))
         await self.money.start()
         await self.jobs.start()
 
@@ -110,9 +114,10 @@ class NostrEdge(RunningEdge):
         host, port = host_and_port(self._settings.relay)
         lasting = (
             kinds.announcement, kinds.agent_profile, kinds.agent_state, kinds.tick_request, kinds.tick_result,
-            kinds.trajectory_session, kinds.trajectory_event, nip47.INFO,
+            kinds.trajectory_session, kinds.trajectory_event, nip47.INFO, nutzaps.INFO,
         )  # fmt: skip
-        carried = (kinds.request, kinds.result, kinds.feedback, messages.DELETION, *WALLET_KINDS, *lasting)
+        jobs = (kinds.request, kinds.result, kinds.feedback, messages.DELETION, nutzaps.NUTZAP)
+        carried = (*jobs, *WALLET_KINDS, *lasting)
         folder, origins = str(given.home / RELAY_FOLDER), self._settings.allowed_origins
         relay = Settings(host, port, folder, carried, lasting, MAX_CONTENT_BYTES, allowed_origins=origins)
         address = Address(host, port, EDGE, "relay", is_given=given.config.is_given(EDGE, "relay"))
@@ -124,6 +129,7 @@ class NostrEdge(RunningEdge):
         self.money.stop()
         self._announcer.stop()
         self.client.unsubscribe(WALLET)
+        self.client.unsubscribe(NUTZAPS)
         self.client.unsubscribe(REQUESTS)
         self.client.unsubscribe(DELETIONS)
         with suppress(TimeoutError):
@@ -140,6 +146,12 @@ class NostrEdge(RunningEdge):
 
     def _deletions(self, now: Now) -> Sequence[Filter]:
         return [Filter(kinds=(messages.DELETION,), since=int(now.wall) - OLDEST_S)]
+
+    def _nutzaps(self, now: Now) -> Sequence[Filter]:
+        return [Filter(kinds=(nutzaps.NUTZAP,), p=(self.signer.public,), since=int(now.wall) - OLDEST_S)]
+
+    def _nutzapped(self, event: Event, _url: str) -> None:
+        self.money.till.nutzapped(event)
 
     def _requested(self, event: Event, _url: str) -> None:
         if event.kind == self._settings.kinds.request:  # a relay may send what nobody asked for

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
@@ -21,7 +21,7 @@ from msgspec import Meta, Raw, Struct
 from trunkline import strictjson
 from trunkline.config import NostrKinds
 from trunkline.edges.nostr import keys
-from trunkline.edges.nostr.events import Draft, Event, Tag, is_id
+from trunkline.edges.nostr.events import Draft, Event, Tag, Tags, is_id
 from trunkline.model import OptionalRaw
 
 # Contradiction 1: two or three names between `oa` and the version.
@@ -35,6 +35,8 @@ MAX_KEY_CHARS: Final = 128
 JSON_OUTPUT: Final = "application/json"
 # What people read in a feedback; more is cut.
 MAX_STATUS_CHARS: Final = 500
+# Ways to pay for one job that are looked at.
+MAX_AMOUNTS: Final = 8
 # Schema ids and names in one announcement of somebody else.
 MAX_LISTED: Final = 1000
 # What a signature adds to a draft: three hexadecimal texts and their names.
@@ -327,6 +329,8 @@ class JobFeedback(Struct, frozen=True):
     amount_msats: int | None = None
     invoice: str = ""
     is_private: bool = False
+    # Other amounts, and what each of them could be paid by instead.
+    others: tuple[tuple[int | None, str], ...] = ()
 
 
 def feedback_draft(
@@ -339,15 +343,18 @@ def feedback_draft(
     content: str = "",
     amount_msats: int | None = None,
     invoice: str = "",
+    also: Tags = (),
     encrypt: Encrypt | None = None,
 ) -> Draft:
-    """How a job stands. Of a private job the words stand in the encrypted content, and only the status in the clear."""
+    """How a job stands. ``also`` are tags besides: other ways to pay. Of a private job the words stand in the encrypted
+    content, and only the status in the clear.
+    """
     text = text[:MAX_STATUS_CHARS]
     tags = [("status", status.value, text) if text and encrypt is None else ("status", status.value), *_about(request)]
     if encrypt is not None:
         content = encrypt(content or text, request.pubkey) if content or text else ""
         tags.append(("encrypted",))
-    tags += _amount(amount_msats, invoice)
+    tags += [*_amount(amount_msats, invoice), *also]
     return Draft(kinds.feedback, content, tuple(tags), created_at)
 
 
@@ -372,6 +379,7 @@ def read_feedback(event: Event, decrypt: Decrypt | None = None) -> JobFeedback:
         amount_msats=amount,
         invoice=invoice,
         is_private=_is_encrypted(event),
+        others=tuple(_other_amounts(event)),
     )
 
 
@@ -530,6 +538,12 @@ def _amount(msats: int | None, invoice: str) -> list[Tag]:
 def _amount_of(event: Event) -> tuple[int | None, str]:
     tag = event.tag("amount")
     return _msats(tag[1] if len(tag) > 1 else ""), tag[2] if len(tag) > 2 else ""
+
+
+def _other_amounts(event: Event) -> Iterator[tuple[int | None, str]]:
+    for tag in list(event.tags_named("amount"))[1:MAX_AMOUNTS]:
+        if len(tag) > 2:
+            yield _msats(tag[1]), tag[2]
 
 
 def _msats(text: str) -> int | None:

@@ -61,7 +61,10 @@ class MintClient:
 
     async def swap(self, inputs: Sequence[Proof], outputs: Sequence[Output], keyset: Keyset) -> tuple[Proof, ...]:
         """New proofs for old ones. ``ProofRefused`` if the mint refuses, ``RailFailed`` if nobody knows."""
-        answer = await self._ask("POST", mint.SWAP_PATH, mint.swap_body(inputs, outputs))
+        return self._promised(await self._ask("POST", mint.SWAP_PATH, mint.swap_body(inputs, outputs)), outputs, keyset)
+
+    @staticmethod
+    def _promised(answer: client.Answer, outputs: Sequence[Output], keyset: Keyset) -> tuple[Proof, ...]:
         if answer.status == 200:
             return proofs_of(outputs, mint.read_promises(answer.body), keyset)
         if 400 <= answer.status < 500:
@@ -69,6 +72,24 @@ class MintClient:
             reason = {_SPENT: "spent", _PENDING: "pending"}.get(code, "refused_by_mint")
             raise ProofRefused(reason, f"code {code}")
         raise RailFailed(f"the mint answered with {answer.status}", is_unknown=True)
+
+    async def quote(self, amount: int, unit: str) -> mint.MintQuote:
+        """An invoice of the mint over so much. ``RailFailed`` if it gives none."""
+        return self._read_quote(await self._ask("POST", mint.QUOTE_PATH, mint.quote_body(amount, unit)))
+
+    async def quote_state(self, quote: str) -> mint.MintQuote:
+        """Whether such an invoice was paid."""
+        return self._read_quote(await self._ask("GET", f"{mint.QUOTE_PATH}/{quote}"))
+
+    @staticmethod
+    def _read_quote(answer: client.Answer) -> mint.MintQuote:
+        if answer.status != 200:
+            raise RailFailed(f"the mint answered with {answer.status}")
+        return mint.read_quote(answer.body)
+
+    async def minted(self, quote: str, outputs: Sequence[Output], keyset: Keyset) -> tuple[Proof, ...]:
+        """What was paid for. ``ProofRefused`` if the mint refuses, ``RailFailed`` if nobody knows."""
+        return self._promised(await self._ask("POST", mint.MINT_PATH, mint.mint_body(quote, outputs)), outputs, keyset)
 
     async def restored(self, outputs: Sequence[Output], keyset: Keyset) -> tuple[Proof, ...]:
         """The proofs of a swap whose answer was lost; empty if the mint never signed these outputs."""

@@ -7,6 +7,7 @@ Invariant: nothing is paid, and no job is priced, before what is on record of th
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Final
 from trunkline.edges.background import Background
 from trunkline.edges.edge import Surroundings
 from trunkline.edges.nostr import nip47
+from trunkline.edges.nostr.ecash import Ecash, files_of
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import Signer, kept_secret
 from trunkline.edges.nostr.nwc import OutsideWallet
@@ -36,9 +38,9 @@ class Money:
     def __init__(
         self,
         given: Surroundings,
-        public: str,
+        identity: Signer,
         background: Background,
-        say: Callable[[Event], object],
+        say: Callable[[Event], asyncio.Future[bool]],
         relay: Callable[[], str],
     ) -> None:
         settings = given.config.nostr
@@ -46,8 +48,12 @@ class Money:
         self._feed = given.feed
         self.payments = Payments(given.feed, given.views, secret)
         self.receipting = Receipting(given.feed, given.views, self.payments)
-        self.till = Till(given.feed, settings, public, self.payments, self.receipting)
-        self.settling = Settling(given.feed, given.views, self.payments, self.receipting)
+        self.ecash = Ecash(
+            given.feed, given.views, settings.wallet.mints, settings.kinds, identity, secret, self.payments,
+            self.receipting, background, say, files_of(given.home, given.key, given.entropy), given.entropy,
+        )  # fmt: skip
+        self.till = Till(given.feed, settings, identity.public, self.payments, self.receipting, self.ecash, background)
+        self.settling = Settling(given.feed, given.views, self.payments, self.receipting, self.ecash)
         signer = Signer(secret)
         self.service = WalletService(given.feed, signer, self.payments, self.till, say)
         connection = connection_of(settings.wallet.connection, os.environ)
@@ -61,7 +67,8 @@ class Money:
             self.till,
             partial(is_open, given.views),
             signer.public,
-            self.outside,
+            (self.ecash,) if self.outside is None else (self.outside, self.ecash),
+            self.ecash,
             relay,
             background,
             given.process,
@@ -80,12 +87,14 @@ class Money:
         if self.outside is not None:
             self.outside.start()
         self.settling.take_up(self._feed.now())
+        self.ecash.start()
         await self.agent.attach()
 
     def stop(self) -> None:
         """Leave; what is held is on record."""
         self.agent.leave("stopping")
         self.till.stop()
+        self.ecash.stop()
         if self.outside is not None:
             self.outside.stop()
 
@@ -97,6 +106,7 @@ class Money:
             "quotes": len(self.till.quotes),
             "held_msats": sum(one.msats for one in wallet.held.values()),
             "own_msats": wallet.balances["exchange"],
+            **self.ecash.status(),
         }
 
 

@@ -25,8 +25,9 @@ from trunkline.edges.nostr.messages import BadMessage
 from trunkline.edges.nostr.nip47 import Connection, WalletResponse
 from trunkline.edges.nostr.session import Filter
 from trunkline.model import Now
-from trunkline.money import bolt11, lightning
+from trunkline.money import bolt11, demands, lightning
 from trunkline.money.rail import RailFailed
+from trunkline.money.wallet import Held
 
 SUBSCRIPTION: Final = "wallet-responses"
 # A wallet that holds the money answers when the job is done.
@@ -70,8 +71,16 @@ class OutsideWallet:
         since = int(now.wall) - OVERLAP_S
         return [Filter(kinds=(nip47.RESPONSE,), authors=(self._wallet,), p=(self._signer.public,), since=since)]
 
-    async def pay(self, invoice: str, timeout_s: float = ANSWER_S) -> str:
+    def reaches(self, request: str) -> bool:
+        """Whether this is an invoice: any wallet may pay it."""
+        return not demands.is_ecash(request)
+
+    def need_ready(self, wish: Held) -> None:
+        """What it has, the wallet alone knows."""
+
+    async def pay(self, wish: Held, timeout_s: float = ANSWER_S) -> str:
         """Have an invoice paid; the preimage. ``RailFailed`` says why it was not, or that nobody knows."""
+        invoice = wish.invoice
         payment_hash = bolt11.read(invoice).payment_hash
         if not await self._client.wait_any_connected(CONNECT_S):
             raise RailFailed("no relay of the wallet elsewhere can be reached now")

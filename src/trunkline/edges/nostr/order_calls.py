@@ -22,7 +22,8 @@ from trunkline.edges.nostr.orders import Order, Paying, Request
 from trunkline.edges.nostr.results import Received
 from trunkline.events import CallRequested, CancelRequested
 from trunkline.model import Behalf, Circumstance, Principal
-from trunkline.money import bolt11, lightning
+from trunkline.money import demands
+from trunkline.money.demands import NotADemand
 from trunkline.money.wallet import Paid
 
 # What the references of these calls begin with.
@@ -35,22 +36,41 @@ class BadDemand(ValueError):
     """Money that is not even asked about; the text says why."""
 
 
-def demanded(order: Order, said: JobFeedback, event: Event) -> Paying:
-    """What a provider wants to be paid; ``BadDemand`` if that is no honest invoice, or more than was bid."""
+def demanded(order: Order, said: JobFeedback, event: Event, mints: Sequence[str]) -> Paying:
+    """What a provider wants to be paid; ``BadDemand`` if that is no honest request, or more than was bid.
+
+    Of several ways to pay it is ecash of one of these mints, if he takes any of them, else the first.
+    """
+    ways = [(said.amount_msats, said.invoice), *said.others]
+    amount, text = next((way for way in ways if demands.is_ecash(way[1]) and _mint_of(way[1], mints)), ways[0])
     bid = order.options.bid_msats
     try:
-        invoice = bolt11.read(said.invoice)
-    except bolt11.NotAnInvoice as error:
+        demand = demands.read(text, order.job_hash)
+    except NotADemand as error:
         raise BadDemand(f"it asks to be paid by what is no invoice: {error}") from None
-    msats = invoice.amount_msats
-    if msats is None or said.amount_msats != msats:
+    msats, mint = demand.amount_msats, _mint_of(text, mints)
+    if msats is None or amount != msats:
         raise BadDemand("it asks for another amount than its invoice")
     if bid is not None and msats > bid:
         raise BadDemand(f"it asks for {msats} msats, and {bid} are bid")
-    names_job = lightning.names_job(invoice.description, order.job_hash)
-    if names_job is False:
+    if demand.names_job is False:
         raise BadDemand("its invoice is for another job")
-    return Paying(msats, said.invoice, invoice.payment_hash, event, names_job=bool(names_job))
+    if demand.rail == "cashu" and not mint:
+        raise BadDemand("it wants ecash of other mints than [nostr.wallet] mints lists")
+    if demand.rail == "cashu" and demand.names_job is None:
+        raise BadDemand("its request for ecash names no job, so no receipt of it would hold")
+    return Paying(msats, text, demand.payment_hash, event, names_job=bool(demand.names_job), mint=mint)
+
+
+def _mint_of(text: str, mints: Sequence[str]) -> str:
+    """The first of these mints whose ecash is asked for; empty if there is none."""
+    if not demands.is_ecash(text):
+        return ""
+    try:
+        asked = demands.read(text, "").mints
+    except NotADemand:
+        return ""
+    return next((mint for mint in map(str, mints) if mint.rstrip("/") in asked), "").rstrip("/")
 
 
 def pay_call(session: int, order: Order, request: Request, paying: Paying, before: Paid) -> CallRequested:
@@ -65,6 +85,8 @@ def pay_call(session: int, order: Order, request: Request, paying: Paying, befor
         "invoice_names_job": paying.names_job,
         "asked": paying.asked,
     }
+    if paying.mint:
+        wish["mint"] = paying.mint
     key = f"{order.call_id}/pay/{paying.payment_hash}"
     return _call(session, order, f"{PAY}{request.event.id}", PAY_TOOL, wish, key, sensitive=False)
 

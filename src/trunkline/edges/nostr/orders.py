@@ -100,6 +100,8 @@ class Paying(Struct, eq=False):
     call_id: str = ""
     # Of what was paid at once.
     preimage: str = ""
+    # Whose ecash it is to be paid with; empty for Lightning.
+    mint: str = ""
 
 
 class EndPayments(Struct, frozen=True):

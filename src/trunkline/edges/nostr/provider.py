@@ -27,11 +27,12 @@ from msgspec import Raw, Struct
 from trunkline.config import Nostr
 from trunkline.edges.exchange import BaseSink, Feed, Views
 from trunkline.edges.nostr import keys, messages
-from trunkline.edges.nostr.events import Draft, Event, signed
+from trunkline.edges.nostr.events import Draft, Event, Tags, signed
 from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import BadMessage, Encrypt, JobRequest, Provenance, Status
 from trunkline.edges.nostr.offer import NotServed, Offer
-from trunkline.edges.nostr.till import Paid, Priced, Till
+from trunkline.edges.nostr.pace import Pace
+from trunkline.edges.nostr.till import Paid, Priced, Till, Unpaid
 from trunkline.effects import Answer, Progress, Reply, ToSession, Wait
 from trunkline.entries import ProcessStep
 from trunkline.events import CallRequested, CancelRequested, Noticed, ProcessStepped
@@ -60,8 +61,6 @@ PARTIAL_S: Final = 1.0
 CANCELED: Final = "canceled"
 NOT_RIGHT: Final = "the run did not succeed; the result says how"
 NOT_CHARGED: Final = "the run did not succeed and costs nothing; the result says how, and nothing that it made"
-# What an amount, an invoice and a receipt add to a result.
-RECEIPT_BYTES: Final = 4096
 
 
 class Tally(Struct):
@@ -164,7 +163,7 @@ class Provider:
         self._offer = offer
         self._say = say
         self._till = till
-        till.on_held, till.on_unpaid = self.paid, self.unpaid
+        till.on_held, till.on_unpaid, till.on_refused = self.paid, self.unpaid, self.refused
         self.tally = Tally()
         # Taken on; those that wait for a place; those that wait for payment. By the request's id.
         self._jobs: dict[str, Job] = {}
@@ -175,9 +174,7 @@ class Provider:
         self._refused: dict[str, None] = {}
         # Jobs that ended: their last step may be on its way to disk.
         self._over: dict[str, None] = {}
-        # Of all strangers together: requests that may still be looked at.
-        self._room = float(settings.requests_per_minute)
-        self._room_at = float("-inf")
+        self._pace = Pace(settings.requests_per_minute)
 
     def status(self) -> dict[str, object]:
         """Figures for ``trunkline status``."""
@@ -202,7 +199,7 @@ class Provider:
             return
         if self._views.closed() is not None:
             return  # its relay has it, and the next start looks for it
-        if not self._has_room(now):
+        if not self._pace.has_room(now):
             self._note("nostr.too_many", "requests of strangers came faster than they are looked at")
             return
         try:
@@ -251,22 +248,28 @@ class Provider:
 
     def _ask_to_pay(self, job: Job, priced: Priced, now: Now) -> None:
         """Say what it costs. Nothing is called before the money is held (OA-080)."""
-        invoiced = self._till.quote(job.request, priced, now)
-        assert invoiced is not None
+        price = self._till.quote(job.request, priced, now)
+        assert price is not None
         self._unpaid[job.event.id] = job
         draft = self._feedback(
-            job, Status.PAYMENT_REQUIRED, "", int(now.wall), msats=invoiced.msats, invoice=invoiced.text
+            job, Status.PAYMENT_REQUIRED, "", int(now.wall), msats=price.msats, invoice=price.invoice, also=price.also
         )
         event = signed(draft, self._signer)
-        self._till.asked(invoiced.payment_hash, event)
+        self._till.asked(price.payment_hash, event)
         self._say(event, _nobody)
+
+    def refused(self, request_id: str, why: str) -> None:
+        """What somebody gave for a job that waits for payment is refused; it still waits."""
+        job = self._unpaid.get(request_id)
+        if job is not None:
+            self._tell(job, Status.PAYMENT_REQUIRED, why, self._feed.now())
 
     def paid(self, request_id: str) -> None:
         """The money of a job that waited for it is held: it may be called."""
         job = self._unpaid.pop(request_id, None)
         if job is None:
             # Taken back, or forgotten, while it was paid.
-            self._till.settle(request_id, "the request was taken back", self._feed.now(), _nothing)
+            self._till.settle(request_id, "the request was taken back", _nothing)
             return
         self._waiting.append(job)
         self._fill()
@@ -291,7 +294,7 @@ class Provider:
                 else:
                     self._drop(job)
                     self._till.withdraw(name)
-                    self._till.settle(name, "the buyer took the request back", now, _nothing)
+                    self._till.settle(name, "the buyer took the request back", _nothing)
                     self._refuse(job.event, CANCELED, now)
 
     def _drop(self, job: Job) -> None:
@@ -299,19 +302,9 @@ class Provider:
         if job in self._waiting:
             self._waiting.remove(job)
 
-    def _has_room(self, now: Now) -> bool:
-        """One pace for all strangers: a new key costs nothing."""
-        most = float(self._settings.requests_per_minute)
-        self._room = min(most, self._room + (now.mono - self._room_at) * most / 60.0)
-        self._room_at = now.mono
-        if self._room < 1.0:
-            return False
-        self._room -= 1.0
-        return True
-
     # -- a job that is taken on ----------------------------------------------------------------------------------------
 
-    def take_up(self, now: Now) -> None:
+    def take_up(self) -> None:
         """After a restart: what was taken on goes on, and what was answered is told."""
         for subject, steps in self._views.open_steps(PROCESS).items():
             try:
@@ -319,8 +312,7 @@ class Provider:
             except (msgspec.DecodeError, BadMessage):
                 # Not what we write: nothing can be told to anybody, and it must not be looked at at each start.
                 self._feed.feed([ProcessStepped(0, "", PROCESS, subject, "lost", Raw(b"{}"), done=True)])
-        self._till.take_up(lambda name: name in self._jobs, now)
-        self._room_at = now.mono
+        self._till.take_up(lambda name: name in self._jobs)
 
     def _resume(self, steps: list[ProcessStep]) -> None:
         taken = _taken(steps[0].data)
@@ -349,7 +341,7 @@ class Provider:
         """It is on record: make its call."""
         if reply.fault is not None:
             self.forget(job)
-            self._till.settle(job.event.id, reply.fault.message, now, _nothing)
+            self._till.settle(job.event.id, reply.fault.message, _nothing)
             self._refuse(job.event, reply.fault.message, now)
         else:
             self._call(job)
@@ -390,14 +382,14 @@ class Provider:
     def ended(self, job: Job, answer: Answer, now: Now) -> None:
         """It has its outcome: what is held for it is released or refunded, then its last event is put on record."""
         is_held = self._till.held_for(job.event.id) is not None
-        found = self._outcome(job, answer, now, RECEIPT_BYTES if is_held else 0)
+        found = self._outcome(job, answer, now, self._till.receipt_bytes(job.event.id))
         if not job.is_canceled and not answer.refused:
             took_ms = (answer.finished_ms or now.ms) - (answer.started_ms or answer.finished_ms or now.ms)
             self.tally.add(found.is_success, took_ms)
         if is_held:
             problem = "" if found.is_success else found.problem
             self._till.settle(
-                job.event.id, problem, now, lambda paid: self._conclude(job, answer, found, paid), answer.call_id
+                job.event.id, problem, lambda paid: self._conclude(job, answer, found, paid), answer.call_id
             )
         else:
             self._conclude(job, answer, found, self._paid_before(job) if found.is_success else None)
@@ -409,10 +401,12 @@ class Provider:
         priced = self._offer.priced(job.request.schema_id, job.request.inputs, self._till.prices)
         return self._till.paid_before(job.event.id, priced.job_hash) if priced.msats else None
 
-    def _conclude(self, job: Job, answer: Answer, found: Outcome, paid: Paid | None) -> None:
+    def _conclude(self, job: Job, answer: Answer, found: Outcome, paid: Paid | Unpaid | None) -> None:
         """Put the last event on record; it is told when it is there."""
         if job.event.id not in self._jobs:
             return
+        if isinstance(paid, Unpaid):
+            found, paid = self._without_result(job, paid.why, self._feed.now().ms // 1000), None
         draft = found.draft
         if paid is not None:
             draft = self._outcome(job, answer, self._feed.now(), 0, paid).draft
@@ -482,6 +476,7 @@ class Provider:
         """A relay has it, or none will: nothing more can be done for this job."""
         if job.event.id in self._jobs:
             self._step(job, "told" if is_taken else "untold", Raw(b"{}"), done=True)
+            self._feed.when_stored(lambda: self._till.told(job.event.id))
             self.forget(job)
 
     def forget(self, job: Job) -> None:
@@ -510,10 +505,11 @@ class Provider:
         content: str = "",
         msats: int | None = None,
         invoice: str = "",
+        also: Tags = (),
     ) -> Draft:
         return messages.feedback_draft(
             self._settings.kinds, job.event, status, text,
-            created_at=at, content=content, amount_msats=msats, invoice=invoice, encrypt=self._encrypt(job),
+            created_at=at, content=content, amount_msats=msats, invoice=invoice, also=also, encrypt=self._encrypt(job),
         )  # fmt: skip
 
     def _tell(
@@ -546,7 +542,7 @@ def _remember(known: dict[T, None], one: T) -> None:
         del known[next(iter(known))]
 
 
-def _nothing(_paid: Paid | None) -> None:
+def _nothing(_paid: Paid | Unpaid | None) -> None:
     """Nobody waits for how the money of a job ended that was never called."""
 
 

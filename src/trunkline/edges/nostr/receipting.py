@@ -19,9 +19,9 @@ from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.nostr.payments import Payments
 from trunkline.events import ProcessStepped
 from trunkline.model import stamp
-from trunkline.money import lightning, receipts
+from trunkline.money import receipts
 from trunkline.money.budget import UNTIED_RULE
-from trunkline.money.rail import PaymentProof
+from trunkline.money.rail import Proven
 from trunkline.money.receipts import Issued, Receipt
 from trunkline.money.wallet import Held, Receipted
 from trunkline.trajectory import check
@@ -47,7 +47,7 @@ class _Wish(Struct, frozen=True):
     """A receipt that is to be made."""
 
     held: Held
-    preimage: str
+    proven: Proven
     session_id: str
     call_id: str
     done: Done
@@ -70,7 +70,7 @@ class Receipting:
         self._payments = payments
 
     def issue(
-        self, held: Held, preimage: str, session_id: str, done: Done, rule_of: str = "", *,
+        self, held: Held, proven: Proven, session_id: str, done: Done, rule_of: str = "", *,
         call_id: str = "", prepaid: bool = False,
     ) -> None:  # fmt: skip
         """Make the receipt of a payment that was released, and say so when it is on disk.
@@ -79,7 +79,7 @@ class Receipting:
         whose rule approved the payment; the one that was paid for if it is empty.
         """
         call_id = call_id or session_id
-        self._look(_Wish(held, preimage, session_id, call_id, done, rule_of or call_id, prepaid), LOOKS)
+        self._look(_Wish(held, proven, session_id, call_id, done, rule_of or call_id, prepaid), LOOKS)
 
     def _look(self, wish: _Wish, left: int) -> None:
         held, session_id = wish.held, wish.session_id
@@ -93,15 +93,17 @@ class Receipting:
             trajectory_hash=session.trajectory_hash,
             policy_bundle_id=session.policy_bundle_id,
             job_hash=held.job_hash,
-            payment_proof=PaymentProof(lightning.TYPE, wish.preimage),
-            rail="lightning",
-            asset_id=lightning.ASSET,
+            payment_proof=wish.proven.proof,
+            rail=wish.proven.rail,
+            asset_id=wish.proven.asset_id,
             amount_msats=held.msats,
             provider_id=held.provider,
             approval_rule_id=session.rule,
             timestamp=stamp(self._feed.now().ms),
         )
-        issued = receipts.issued(receipt, held.invoice, held.asked, prepaid=wish.prepaid, call_id=wish.call_id)
+        issued = receipts.issued(
+            receipt, held.invoice, wish.proven.evidence, prepaid=wish.prepaid, call_id=wish.call_id
+        )
         self.put(issued)
         self._payments.take(Receipted(held.payment_hash, receipt.receipt_id), lambda: wish.done(issued))
 

@@ -10,7 +10,7 @@ are paid.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -19,6 +19,7 @@ from trunkline.edges.nostr.orders import EndPayments, Prepaid
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.model import Now, Status
+from trunkline.money import lightning
 from trunkline.money.receipts import Issued
 from trunkline.money.wallet import Held, Paid
 
@@ -31,10 +32,23 @@ def is_open(views: Views, call_id: str) -> bool:
     return call is not None and not call.status.is_outcome
 
 
+class HandedOver(Protocol):
+    """Ecash that was handed over for jobs: its payee has it, or it comes back."""
+
+    def look_soon(self) -> None:
+        """A job has its verdict: see how its payments stand."""
+
+    def paid_by(self, payment_hash: str, order: str) -> str:
+        """The call that handed ecash over for an order; empty if none did."""
+
+
 class Settling:
     """Ends payments of ours."""
 
-    def __init__(self, feed: Feed, views: Views, payments: Payments, receipting: Receipting) -> None:
+    def __init__(
+        self, feed: Feed, views: Views, payments: Payments, receipting: Receipting, ecash: HandedOver | None = None
+    ) -> None:
+        self._ecash = ecash
         self._feed = feed
         self._views = views
         self._payments = payments
@@ -53,6 +67,9 @@ class Settling:
                 self._feed.when_stored(partial(self._release, held))
             else:
                 self._payments.refund(held.payment_hash, payments.reasons.get(held.provider, NOT_RIGHT), now)
+        if self._ecash is not None:
+            # By the outcome on record, which is there before it is looked at.
+            self._feed.when_stored(self._ecash.look_soon)
 
     def _held_for(self, order: str) -> list[Held]:
         wallet = self._payments.wallet
@@ -60,7 +77,11 @@ class Settling:
 
     def _release(self, held: Held) -> None:
         preimage = self._payments.release(held.payment_hash, self._feed.now())
-        self._receipting.issue(held, preimage, held.order, _issued, rule_of=held.call_id)
+        self._issue(held, preimage)
+
+    def _issue(self, held: Held, preimage: str) -> None:
+        proven = lightning.proven(preimage, held.asked)
+        self._receipting.issue(held, proven, held.order, _issued, rule_of=held.call_id)
 
     def _receipt_prepaid(self, payment: Prepaid, now: Now) -> None:
         held = Held(
@@ -79,17 +100,19 @@ class Settling:
             judge="buyer",
             order=payment.order,
         )
-        issue = self._receipting.issue
-        issue(held, payment.preimage, payment.order, _issued, rule_of=payment.call_id, prepaid=True)
+        proven = lightning.proven(payment.preimage, payment.asked)
+        self._receipting.issue(held, proven, payment.order, _issued, rule_of=payment.call_id, prepaid=True)
 
     def paid_before(self, provider: str) -> Paid:
         """What a provider, an npub, was paid by this exchange before."""
         return self._payments.wallet.paid.get(provider, Paid())
 
     def held_by(self, payment_hash: str, order: str) -> str:
-        """The call that had this money held for an order; empty if none did."""
+        """The call that had this money held, or handed over, for an order; empty if none did."""
         held = self._payments.wallet.held.get(payment_hash)
-        return held.call_id if held is not None and held.order == order else ""
+        if held is not None and held.order == order:
+            return held.call_id
+        return "" if self._ecash is None else self._ecash.paid_by(payment_hash, order)
 
     def take_up(self, now: Now) -> None:
         """After a restart: end what is held for jobs that have an outcome, and make receipts that are missing."""
@@ -100,14 +123,14 @@ class Settling:
             if held.judge == "buyer":
                 over = self._payments.wallet.over.get(held.payment_hash)
                 preimage = self._payments.preimage(held.quote_id).hex() if over is None else over.preimage
-                self._receipting.issue(held, preimage, held.order, _issued, rule_of=held.call_id)
+                self._issue(held, preimage)
 
     def _end_by_record(self, held: Held, now: Now) -> None:
         """What the outcome on record says. A job without one is delivered again, and goes on."""
         call = self._views.call(held.order) if held.order else None
         if call is not None and not call.status.is_outcome:
             return
-        if call is not None and call.status is Status.SUCCEEDED and held.provider in _to_be_paid(call.output):
+        if call is not None and call.status is Status.SUCCEEDED and held.provider in to_be_paid(call.output):
             self._release(held)
         else:
             self._payments.refund(held.payment_hash, "the job has no result that counts", now)
@@ -117,7 +140,8 @@ def _issued(_issued: Issued) -> None:
     """It is on record, and nobody is told: a provider has his money."""
 
 
-def _to_be_paid(output: msgspec.Raw | None) -> list[str]:
+def to_be_paid(output: msgspec.Raw | None) -> list[str]:
+    """The providers, npubs, that a job's outcome on record says are to be paid."""
     try:
         found: Any = msgspec.json.decode(bytes(output or b"{}"))
         return list(found["verification"]["to_be_paid"])

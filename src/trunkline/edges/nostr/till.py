@@ -5,8 +5,10 @@ Theory of operation, of one priced job::
     request ──> quote, invoice ──paid by a wallet──> held ──> the job is called ──> verified: released, receipt, result
                      └── time over, taken back: expired             └── failed, canceled, lost: refunded
 
-Owns which job has which quote and which payment. The states are ``trunkline.money.quotes``'s, the money is moved by
-``payments``, the job is done by ``provider``. Does not own how somebody pays (``wallet_service``, ``wallet_agent``).
+Owns which job has which quote and which payment. A quote can be paid by a Lightning invoice of the embedded wallet,
+and by a request for ecash where mints are listed; one of the two, once. The states are ``trunkline.money.quotes``'s,
+the money is moved by ``payments`` and ``ecash``, the job is done by ``provider``. Does not own how somebody pays
+(``wallet_service``, ``wallet_agent``, ``nutzaps``).
 
 Invariant: a priced job is called only while its money is held, and what is held for it is released only if its result
 was verified; else it is refunded. However a quote ends, the requests that waited for it are told, and wait no longer.
@@ -14,29 +16,56 @@ was verified; else it is refunded. However a quote ends, the requests that waite
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
 from typing import Final
 
+import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.config import Nostr
+from trunkline.edges.background import Background
 from trunkline.edges.exchange import Feed, Timer
-from trunkline.edges.nostr.events import Event, encoded
+from trunkline.edges.nostr.ecash import Ecash, is_nutzap_due, payment_hash_of
+from trunkline.edges.nostr.embedded_rail import EmbeddedRail
+from trunkline.edges.nostr.events import Event, Tags, encoded
 from trunkline.edges.nostr.keys import npub_of
-from trunkline.edges.nostr.messages import JobRequest
+from trunkline.edges.nostr.messages import BadMessage, JobRequest
+from trunkline.edges.nostr.nutzaps import Nutzap, read_nutzap
+from trunkline.edges.nostr.pace import Pace
 from trunkline.edges.nostr.payments import Invoiced, Payments
 from trunkline.edges.nostr.receipting import Receipting
+from trunkline.events import Noticed
 from trunkline.model import Now
 from trunkline.money import quotes
 from trunkline.money.lightning import ASSET
 from trunkline.money.quotes import NoRoom, Prices, Quoted, Quotes, QuoteState
-from trunkline.money.rail import Due, Quote
+from trunkline.money.rail import Due, Payee, Proven, Quote, RailFailed
 from trunkline.money.receipts import Issued
+from trunkline.money.refusals import ProofRefused
 from trunkline.money.wallet import OWN, Held, Over, Refused
+
+log = logging.getLogger("trunkline")
 
 # How often it is looked whether a quote's time is over.
 LOOK_S: Final = 5.0
+# What an amount, what it was paid by and a receipt add to a result; and each proof of ecash in it.
+RECEIPT_BYTES: Final = 4096
+PROOF_BYTES: Final = 1536
+# Who paid in ecash, on record: the payer has no account here.
+ECASH: Final = "ecash"
 RESTARTED: Final = "the exchange was started anew before the job began"
+
+
+# Nutzaps of all strangers together that are looked at in a minute: a new key costs nothing, and each good one is a
+# question to its mint.
+NUTZAPS_PER_MINUTE: Final = 60
+# A mint that does not say whether a nutzap is unspent is asked again after so long, while its quote holds.
+CHECK_AGAIN_S: Final = 5.0
+# By what somebody finds the nutzap that a refusal is about.
+SHOWN_ID_CHARS: Final = 8
+NOT_HAD: Final = "the ecash for it could not be redeemed"
 
 
 class Paid(Struct, frozen=True):
@@ -45,6 +74,22 @@ class Paid(Struct, frozen=True):
     msats: int
     invoice: str
     receipt: Issued
+
+
+class Unpaid(Struct, frozen=True):
+    """What was held for a job could not be had any more: it is not given either."""
+
+    why: str = NOT_HAD
+
+
+class Price(Struct, frozen=True):
+    """What a job costs, and by what it can be paid."""
+
+    msats: int
+    invoice: str
+    payment_hash: str
+    # Tags of our event besides: the same in ecash, and the keys of mints that we take.
+    also: Tags = ()
 
 
 class Priced(Struct, frozen=True):
@@ -58,7 +103,22 @@ class Priced(Struct, frozen=True):
 class Till:
     """All quotes of this provider. ``public`` is its key; ``on_held`` and ``on_unpaid`` hear of requests."""
 
-    def __init__(self, feed: Feed, settings: Nostr, public: str, payments: Payments, receipting: Receipting) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        settings: Nostr,
+        public: str,
+        payments: Payments,
+        receipting: Receipting,
+        ecash: Ecash | None = None,
+        background: Background | None = None,
+    ) -> None:
+        self._embedded = EmbeddedRail(feed, payments)
+        self._ecash = ecash
+        self._background = background
+        self._rails: tuple[Payee, ...] = (self._embedded,) if ecash is None else (self._embedded, ecash)
+        self._nutzaps = Pace(NUTZAPS_PER_MINUTE)
+        self._public = public
         self._feed = feed
         self._settings = settings
         self._npub = npub_of(public)
@@ -73,12 +133,14 @@ class Till:
         self._offers: dict[str, _Offer] = {}
         self.on_held: Callable[[str], None] = _nobody
         self.on_unpaid: Callable[[str, str], None] = _nobody
+        # A payment for a request was refused, and why.
+        self.on_refused: Callable[[str, str], None] = _nobody
         self._timer: Timer | None = None
 
     # -- asking for money ----------------------------------------------------------------------------------------------
 
-    def quote(self, request: JobRequest, priced: Priced, now: Now) -> Invoiced | None:
-        """What a job costs, as an invoice; None: nothing. The same key gives the same one while it is open.
+    def quote(self, request: JobRequest, priced: Priced, now: Now) -> Price | None:
+        """What a job costs, and by what it is paid; None: nothing. The same key gives the same while it is open.
 
         ``KeyTaken`` if the key of the request was used for another job, or for this one and it was paid; ``NoRoom`` if
         too many quotes are open.
@@ -92,7 +154,7 @@ class Till:
             offer = next(one for one in self._offers.values() if one.quoted is found)
             if request.id != found.request_id:
                 found.repeats.append(request.id)
-            return offer.invoiced
+            return self._price(offer)
         expiry_s = self._settings.wallet.quote_s
         quote_id = quotes.quote_id_of(request.buyer, key, f"{request.id} {now.ms}")
         description = f"{priced.schema_id} {priced.job_hash}"
@@ -104,10 +166,20 @@ class Till:
         due = Due(priced.msats, self._npub, ASSET, invoiced.text, priced.job_hash)
         quote = Quote(quote_id, key, priced.job_hash, "lightning", due, now.ms + expiry_s * 1000)
         quoted = self.quotes.add(request.buyer, request.id, quote)
-        self._offers[invoiced.payment_hash] = _Offer(quoted, invoiced, priced.schema_id)
+        ecash = None
+        if self._ecash is not None:
+            ecash = self._ecash.asking(priced.msats, self._npub, priced.job_hash, quote_id)
+        offer = self._offers[invoiced.payment_hash] = _Offer(quoted, invoiced, priced.schema_id, ecash)
         if self._timer is None:
             self._timer = self._feed.call_later(LOOK_S, self._expire)
-        return invoiced
+        return self._price(offer)
+
+    def _price(self, offer: _Offer) -> Price:
+        also: Tags = ()
+        if offer.ecash is not None and self._ecash is not None:
+            asked = ("amount", str(offer.ecash.amount_msats), offer.ecash.request)
+            also = (asked, *self._ecash.keyset_tags(offer.ecash.request))
+        return Price(offer.invoiced.msats, offer.invoiced.text, offer.invoiced.payment_hash, also)
 
     def asked(self, payment_hash: str, event: Event) -> None:
         """We told the buyer, in this event, what to pay and by which invoice."""
@@ -170,82 +242,179 @@ class Till:
         offer = self._offers[payment_hash]
         quoted = offer.quoted
         assert offer.asked is not None
-        held = Held(
-            payment_hash=payment_hash,
-            payer=payer,
-            payee=OWN,
-            msats=offer.invoiced.msats,
-            invoice=offer.invoiced.text,
-            asked=Raw(encoded(offer.asked)),
-            quote_id=quoted.quote.quote_id,
-            request_id=quoted.request_id,
-            schema_id=offer.schema_id,
-            job_hash=quoted.quote.job_hash,
-            provider=self._npub,
-            at_ms=now.ms,
-            judge=judge,
-            nip47=nip47,
-            order=order,
-            call_id=call_id,
+        held = msgspec.structs.replace(
+            self._held(offer, offer.asked, now), payer=payer, judge=judge, nip47=nip47, order=order, call_id=call_id
         )
 
         def stored() -> None:
             if then is not None:
                 then()
-            self.on_held(quoted.request_id)
-            for request_id in quoted.repeats:
-                self.on_unpaid(request_id, f"what it asks for was paid as {quoted.request_id}")
+            self._begin(quoted)
 
         self._payments.hold(held, stored)
         quoted.become(QuoteState.PENDING)
         # Whoever ends the payment: this exchange itself may be the buyer.
         self._payments.when_over(payment_hash, self._over)
 
+    def _held(self, offer: _Offer, asked: Event, now: Now) -> Held:
+        """The money of a quote, as its invoice says it."""
+        return Held(
+            payment_hash=offer.invoiced.payment_hash,
+            payer="",
+            payee=OWN,
+            msats=offer.invoiced.msats,
+            invoice=offer.invoiced.text,
+            asked=Raw(encoded(asked)),
+            quote_id=offer.quoted.quote.quote_id,
+            request_id=offer.quoted.request_id,
+            schema_id=offer.schema_id,
+            job_hash=offer.quoted.quote.job_hash,
+            provider=self._npub,
+            at_ms=now.ms,
+            judge="provider",
+        )
+
+    def _begin(self, quoted: Quoted) -> None:
+        """Its money is held: the job may be done, once."""
+        self.on_held(quoted.request_id)
+        for request_id in quoted.repeats:
+            self.on_unpaid(request_id, f"what it asks for was paid as {quoted.request_id}")
+
     def _over(self, over: Over) -> None:
         """A payment has ended: its quote has, too."""
-        offer = self._offers.pop(over.payment_hash, None)
+        self._ended(over.payment_hash, is_paid=bool(over.preimage))
+
+    def _ended(self, payment_hash: str, *, is_paid: bool) -> None:
+        offer = self._offers.pop(payment_hash, None)
         if offer is not None and offer.quoted.state is QuoteState.PENDING:
-            offer.quoted.become(QuoteState.PAID if over.preimage else QuoteState.FAILED)
+            offer.quoted.become(QuoteState.PAID if is_paid else QuoteState.FAILED)
+
+    def nutzapped(self, event: Event) -> None:
+        """Somebody hands ecash over to us (NIP-61): for a job that waits for it, it is looked at."""
+        if self._ecash is None or self._background is None or not is_nutzap_due(event, self._public):
+            return
+        try:
+            zap = read_nutzap(event)
+        except BadMessage as error:
+            self._note(str(error))
+            return
+        offer = next((one for one in self._offers.values() if zap.request_id in one.quoted.requests), None)
+        if offer is None or offer.ecash is None or offer.is_taking or offer.quoted.state is not QuoteState.UNPAID:
+            return
+        if not self._nutzaps.has_room(self._feed.now()):
+            self._note("nutzaps of strangers came faster than they are looked at")
+            return
+        offer.is_taking = True
+        self._background.spawn(self._take(self._ecash, offer, offer.ecash, zap))
+
+    async def _take(self, ecash: Ecash, offer: _Offer, due: Due, zap: Nutzap) -> None:
+        try:
+            await self._check(ecash, offer, due, zap)
+        except ProofRefused as refused:
+            self._note(str(refused))
+            if offer.quoted.state is QuoteState.UNPAID:
+                self.on_refused(zap.request_id, f"nutzap {zap.id[:SHOWN_ID_CHARS]}: {refused}")
+            return
+        finally:
+            offer.is_taking = False
+        is_awaited = offer.quoted.state is QuoteState.UNPAID and zap.request_id in offer.quoted.requests
+        if not is_awaited or offer.asked is None:
+            return  # taken back, expired, or paid otherwise meanwhile: its payer has it back when its lock ends
+        payment_hash = payment_hash_of(due.request)
+        # A nutzap says which of the requests with this key it pays for: that one is done.
+        others = [one for one in offer.quoted.requests if one != zap.request_id]
+        offer.quoted.request_id, offer.quoted.repeats = zap.request_id, others
+        held = self._held(offer, offer.asked, self._feed.now())
+        ecash.take(
+            msgspec.structs.replace(
+                held, payment_hash=payment_hash, payer=ECASH, msats=due.amount_msats, invoice=due.request
+            ),
+            zap.token,
+        )
+        # Nobody pays it a second time.
+        self._payments.withdraw(offer.invoiced.payment_hash)
+        self._offers[payment_hash] = self._offers.pop(offer.invoiced.payment_hash)
+        offer.quoted.become(QuoteState.PENDING)
+        self._begin(offer.quoted)
+
+    async def _check(self, ecash: Ecash, offer: _Offer, due: Due, zap: Nutzap) -> None:
+        """Until it is known that a nutzap is good, or nobody waits for it any more; its mint may take its time.
+        ``ProofRefused`` if it is not good.
+        """
+        while offer.quoted.state is QuoteState.UNPAID:
+            try:
+                await ecash.check(zap.token, due.request)
+            except RailFailed as failed:
+                log.info("nostr: a nutzap waits for its mint: %s", failed.why)
+                await asyncio.sleep(CHECK_AGAIN_S)
+            else:
+                return
+
+    def _note(self, why: str) -> None:
+        self._feed.feed([Noticed("nostr.nutzap", "nostr", "", why)])
 
     # -- the end of a job ----------------------------------------------------------------------------------------------
 
     def held_for(self, request_id: str) -> Held | None:
         """What is held for a job, or was released for it without a receipt yet."""
-        wallet = self._payments.wallet
-        return next(
-            (
-                held
-                for held in (*wallet.held.values(), *wallet.unreceipted.values())
-                if held.request_id == request_id and held.payee == OWN
-            ),
-            None,
-        )
+        return next((held for _, held in self._held_on(request_id)), None)
+
+    def _held_on(self, request_id: str) -> Iterator[tuple[Payee, Held]]:
+        for rail in self._rails:
+            held = rail.held_for(request_id)
+            if held is not None:
+                yield rail, held
+
+    def receipt_bytes(self, request_id: str) -> int:
+        """What amount, request and receipt add to the result of a job; nothing if nothing is held for it."""
+        held = self.held_for(request_id)
+        if held is None:
+            return 0
+        return RECEIPT_BYTES + (0 if self._ecash is None else self._ecash.proof_count(held) * PROOF_BYTES)
 
     def settle(
-        self, request_id: str, problem: str, now: Now, done: Callable[[Paid | None], None], call_id: str = ""
+        self, request_id: str, problem: str, done: Callable[[Paid | Unpaid | None], None], call_id: str = ""
     ) -> None:
         """A job has ended: release what is held for it if there is no problem, else refund it. ``call_id`` is its call,
         which the receipt is about; a job that was never called has a problem.
         """
-        held = self.held_for(request_id)
-        if held is None:
-            done(None)
+        for rail, held in self._held_on(request_id):
+            if problem:
+                rail.refund(held, problem, lambda: done(None))
+                if rail is self._ecash:
+                    self._ended(held.payment_hash, is_paid=False)
+            elif held.judge != "provider":
+                done(None)  # the buyer is this exchange: it looks at the result itself
+            else:
+                self._release(rail, held, call_id, done)
             return
-        if problem:
-            self._payments.refund(held.payment_hash, problem, now, lambda: done(None))
-        elif held.judge != "provider":
-            done(None)  # the buyer is this exchange: it looks at the result itself
-        else:
-            # What the receipt points to has to be on disk before it.
-            self._feed.when_stored(lambda: self._release(held, call_id, done))
+        done(None)
 
-    def _release(self, held: Held, call_id: str, done: Callable[[Paid | None], None]) -> None:
-        preimage = self._payments.release(held.payment_hash, self._feed.now())
-
+    def _release(self, rail: Payee, held: Held, call_id: str, done: Callable[[Paid | Unpaid | None], None]) -> None:
         def issued(receipt: Issued) -> None:
             done(Paid(held.msats, held.invoice, receipt))
 
-        self._receipting.issue(held, preimage, held.request_id, issued, call_id=call_id)
+        # A crash came between the receipt and the result: the embedded wallet knows that by itself.
+        known = self._receipting.known(held.payment_hash, held.job_hash) if rail is self._ecash else None
+        if known is not None:
+            issued(known)
+            return
+
+        def released(proven: Proven | None) -> None:
+            if rail is self._ecash:
+                self._ended(held.payment_hash, is_paid=proven is not None)
+            if proven is None:
+                rail.forget(held)
+                done(Unpaid())
+            else:
+                self._receipting.issue(held, proven, held.request_id, issued, call_id=call_id)
+
+        rail.release(held, released)
+
+    def told(self, request_id: str) -> None:
+        """A job's last event is told, or never will be: nothing more is done about its money."""
+        for rail, held in self._held_on(request_id):
+            rail.forget(held)
 
     def paid_before(self, request_id: str, job_hash: str) -> Paid | None:
         """A job whose payment and receipt are on record: a crash came before its result was told."""
@@ -257,18 +426,23 @@ class Till:
                 return Paid(over.msats, issued.request, issued)
         return None
 
-    def take_up(self, is_taken: Callable[[str], bool], now: Now) -> None:
+    def take_up(self, is_taken: Callable[[str], bool]) -> None:
         """After a restart: what is held for a job that was never taken on goes back."""
-        for held in list(self._payments.wallet.held.values()):
-            if held.payee == OWN and held.judge == "provider" and not is_taken(held.request_id):
-                self._payments.refund(held.payment_hash, RESTARTED, now)
+        for rail in self._rails:
+            for held in rail.all_held():
+                if not is_taken(held.request_id):
+                    rail.refund(held, RESTARTED)
 
 
 class _Offer(Struct, eq=False):
     quoted: Quoted
     invoiced: Invoiced
     schema_id: str
+    # The same in ecash, if a mint can be asked for it.
+    ecash: Due | None = None
     asked: Event | None = None
+    # A nutzap for it is being looked at.
+    is_taking: bool = False
 
 
 def _nobody(_request_id: str, _why: str = "") -> None:

@@ -1,9 +1,9 @@
 """The agent ``nostr.wallet``: paying for a job is a call like any other, so it is asked about, recorded and ends once.
 
-Owns the tools ``pay`` (hold money of the exchange in the embedded wallet, or have a wallet elsewhere pay at once),
-``new`` and ``fund`` (accounts, regtest money), and the guard: budgets, which nobody can approve away, and invoices that
-name no job, which a person is always asked about. What is held is released or refunded when the job has its verdict
-(``settling``). Does not own the fold (``payments``).
+Owns the tools ``pay`` (hold money of the exchange in the embedded wallet, or pay at once by a wallet elsewhere or in
+ecash), ``new`` and ``fund`` (accounts, regtest money), ``mint`` (an invoice for ecash), and the guard: budgets, which
+nobody can approve away, and invoices that name no job, which a person is always asked about. What is held is released
+or refunded when the job has its verdict (``settling``). Does not own the fold (``payments``) or ecash (``ecash``).
 
 Invariant: an invoice is paid by one call at most, a provider once for a job, and nothing is held for a job that is
 over. What is judged to be within the budgets counts as spent in the same step, so calls that are made together stay
@@ -12,7 +12,7 @@ within them, too. A payment whose end nobody knows is *unknown*, and is not trie
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -21,23 +21,34 @@ from msgspec import Meta, Raw, Struct
 from trunkline.config import NostrWallet
 from trunkline.edges.background import Background
 from trunkline.edges.exchange import Feed
+from trunkline.edges.nostr.ecash import Ecash
 from trunkline.edges.nostr.keys import npub_of
-from trunkline.edges.nostr.nwc import OutsideWallet
 from trunkline.edges.nostr.payments import Invoiced, Payments
 from trunkline.edges.nostr.till import Till
 from trunkline.edges.resident import Resident
 from trunkline.effects import Cancel, Deliver
 from trunkline.events import CancelAcknowledged
 from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, ToolDefinition, Verdict, fault
-from trunkline.money import bolt11, budget, lightning, signed_events, wallet
+from trunkline.money import budget, demands, signed_events, wallet
 from trunkline.money.budget import BUDGET_RULE, UNTIED_RULE, Budget
-from trunkline.money.rail import MAX_MSATS, Msats, RailFailed
+from trunkline.money.demands import Demand, NotADemand
+from trunkline.money.rail import MAX_MSATS, Msats, Payer, RailFailed, RailName
 from trunkline.money.wallet import OWN, Held, Paid, Refused
 
 EDGE: Final = "nostr"
 AGENT: Final = "nostr.wallet"
-PAY, NEW, FUND = f"{AGENT}/pay", f"{AGENT}/new", f"{AGENT}/fund"
-NOBODY_KNOWS: Final = "nobody can say whether the wallet elsewhere paid"
+PAY, NEW, FUND, MINT = f"{AGENT}/pay", f"{AGENT}/new", f"{AGENT}/fund", f"{AGENT}/mint"
+NOBODY_KNOWS: Final = "nobody can say whether it was paid"
+# How long a payment without an end of its own is known after it was sent: longer than ecash is locked.
+OPEN_MS: Final = 4 * 3_600_000
+_NO_WAY: Final[dict[RailName, str]] = {
+    "lightning": "the embedded wallet reaches nobody elsewhere; [nostr.wallet] connection and prepay = true do",
+    "cashu": "none of its mints is listed in [nostr.wallet] mints",
+}
+_NO_PREPAY: Final[dict[RailName, str]] = {
+    "lightning": _NO_WAY["lightning"],
+    "cashu": "ecash that is handed over can be taken before the job is done; [nostr.wallet] prepay = true lets it be",
+}
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
@@ -63,6 +74,8 @@ class Payment(Struct, frozen=True, forbid_unknown_fields=True):
     paid_before: Paid = Paid()
     # Whether the invoice itself says that it is for this job; else only the payee's word does.
     invoice_names_job: bool | None = None
+    # Whose ecash it is paid with, where ``invoice`` asks for ecash.
+    mint: Annotated[str, Meta(max_length=2048)] = ""
 
 
 class _New(Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +85,11 @@ class _New(Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Fund(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
+    msats: Msats
+
+
+class _Mint(Struct, frozen=True, forbid_unknown_fields=True):
+    mint: Annotated[str, Meta(min_length=1, max_length=2048)]
     msats: Msats
 
 
@@ -104,7 +122,7 @@ _JOB: Final = {
 DEFINITIONS: Final = (
     ToolDefinition(
         PAY,
-        "Pay for a job: hold the money until its result is verified, or have the wallet elsewhere pay at once.",
+        "Pay for a job: hold the money until its result is verified, or pay at once (ecash, a wallet elsewhere).",
         _schema(
             {
                 "amount_msats": {**_MSATS, "description": "How much, in thousandths of a satoshi."},
@@ -118,8 +136,13 @@ DEFINITIONS: Final = (
                 "paid_before": _PAID_BEFORE,
                 "invoice": {
                     "type": "string",
-                    "description": "A signed invoice (BOLT 11) over the amount.",
+                    "description": "A signed invoice (BOLT 11) over the amount, or a request for ecash (NUT-18).",
                     "maxLength": 8192,
+                },
+                "mint": {
+                    "type": "string",
+                    "description": "The mint whose ecash it is paid with, if it is asked for in ecash.",
+                    "maxLength": 2048,
                 },
                 "invoice_names_job": {
                     "type": "boolean",
@@ -149,12 +172,20 @@ DEFINITIONS: Final = (
         side_effects=True,
         tags=("money", "nostr"),
     ),
+    ToolDefinition(
+        MINT,
+        "An invoice of a listed mint: once somebody paid it, the exchange has so much ecash of it.",
+        _schema({"mint": {"type": "string", "minLength": 1, "maxLength": 2048}, "msats": _MSATS}, ("mint", "msats")),
+        Raw(b'{"type":"object"}'),
+        side_effects=True,
+        tags=("money", "nostr"),
+    ),
 )
 
 
 class WalletAgent(Resident):
     """The agent. ``is_open`` says whether a call has no outcome yet, ``relay`` where the embedded relay is, for
-    connections; ``outside`` is the wallet elsewhere.
+    connections; ``payers`` pay at once: a wallet elsewhere, ecash.
     """
 
     def __init__(
@@ -165,7 +196,8 @@ class WalletAgent(Resident):
         till: Till,
         is_open: Callable[[str], bool],
         public: str,
-        outside: OutsideWallet | None,
+        payers: Sequence[Payer],
+        ecash: Ecash | None,
         relay: Callable[[], str],
         background: Background,
         process: ProcessIdentity,
@@ -175,16 +207,18 @@ class WalletAgent(Resident):
         super().__init__(feed, EDGE, AGENT, version, process, entropy)
         self._budget = Budget(settings.max_msats_per_job, settings.max_msats_per_day)
         self._prepay = settings.prepay
+        self._mints = frozenset(mint.rstrip("/") for mint in settings.mints)
         self._payments = payments
         self._till = till
         self._is_open = is_open
         self._public = public
-        self._outside = outside
+        self._payers = payers
+        self._ecash = ecash
         self._relay = relay
         self._background = background
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """Its three tools."""
+        """Its four tools."""
         return DEFINITIONS
 
     # -- before it is called -------------------------------------------------------------------------------------------
@@ -198,7 +232,13 @@ class WalletAgent(Resident):
         except msgspec.DecodeError:
             return _denied("input", fault("tool.invalid_input"))
         problem = self._beyond_budget(payment, self._feed.now())
-        return _untied(payment) if problem is None else _denied(BUDGET_RULE, problem)
+        return self._misfit(payment) if problem is None else _denied(BUDGET_RULE, problem)
+
+    def _misfit(self, payment: Payment) -> Verdict | None:
+        """What a person would be shown wrongly is denied, and what does not name its job is always asked about."""
+        if payment.mint and payment.mint.rstrip("/") not in self._mints:
+            return _denied("input", fault("tool.invalid_input", "mint: is not listed in [nostr.wallet] mints"))
+        return _untied(payment)
 
     def _beyond_budget(self, payment: Payment, now: Now) -> Fault | None:
         own = self._payments.wallet
@@ -215,6 +255,8 @@ class WalletAgent(Resident):
             match effect.tool_id:
                 case _ if effect.tool_id == PAY:
                     self._pay(effect, msgspec.json.decode(bytes(effect.input), type=Payment), now)
+                case _ if effect.tool_id == MINT:
+                    self._background.spawn(self._mint(effect, msgspec.json.decode(bytes(effect.input), type=_Mint)))
                 case _ if effect.tool_id == NEW:
                     self._new(effect, msgspec.json.decode(bytes(effect.input), type=_New))
                 case _:
@@ -242,26 +284,21 @@ class WalletAgent(Resident):
 
     def _pay(self, effect: Deliver, payment: Payment, now: Now) -> None:
         try:
-            invoice = bolt11.read(payment.invoice)
-        except bolt11.NotAnInvoice as error:
+            demand = demands.read(payment.invoice, payment.job.job_hash)
+        except NotADemand as error:
             raise Refused("OTHER", f"invoice: {error}") from None
-        if invoice.amount_msats != payment.amount_msats:
-            raise Refused("OTHER", f"amount_msats: the invoice is over {invoice.amount_msats}")
+        if demand.amount_msats != payment.amount_msats:
+            raise Refused("OTHER", f"amount_msats: the invoice is over {demand.amount_msats}")
         _need_asked(payment)
-        self._need_first(payment, invoice.payment_hash)
+        self._need_first(payment, demand.payment_hash)
         # Once more, and in one step with what counts as spent from here on: others were judged and sent meanwhile.
         problem = self._beyond_budget(payment, now)
         if problem is not None:
             self._failed(effect, problem)
-        elif invoice.node == self._payments.node:
+        elif demand.rail == "lightning" and demand.node == self._payments.node:
             self._hold(effect, payment, self._payments.issued(payment.invoice, now), now)
-        elif self._outside is not None and self._prepay:
-            self._send(effect, payment, invoice, self._outside, now)
         else:
-            raise Refused(
-                "PAYMENT_FAILED",
-                "the embedded wallet reaches nobody elsewhere; [nostr.wallet] connection and prepay = true do",
-            )
+            self._send(effect, payment, demand, now)
 
     def _need_first(self, payment: Payment, payment_hash: str) -> None:
         """The job goes on, and this provider was not paid for it by another invoice."""
@@ -304,29 +341,50 @@ class WalletAgent(Resident):
         )
         self._payments.hold(held, stored)
 
-    def _send(
-        self, effect: Deliver, payment: Payment, invoice: bolt11.Invoice, outside: OutsideWallet, now: Now
-    ) -> None:
-        """Have it paid elsewhere. That it was sent counts at once, and is on record before it is."""
-        wish = wallet.Sent(
-            invoice.payment_hash, payment.payee, payment.amount_msats, payment.job.job_hash, payment.job.order,
-            effect.call_id, now.ms, invoice.expires_s * 1000,
+    def _send(self, effect: Deliver, payment: Payment, demand: Demand, now: Now) -> None:
+        """Have it paid at once. That it was sent counts from here on, and is on record before it is."""
+        payer = next((one for one in self._payers if one.reaches(payment.invoice)), None)
+        if payer is None:
+            raise Refused("PAYMENT_FAILED", _NO_WAY[demand.rail])
+        if not self._prepay:
+            raise Refused("PAYMENT_FAILED", _NO_PREPAY[demand.rail])
+        wish = Held(
+            payment_hash=demand.payment_hash,
+            payer=OWN,
+            payee=payment.payee,
+            msats=payment.amount_msats,
+            invoice=payment.invoice,
+            asked=payment.asked,
+            quote_id="",
+            request_id=payment.job.request_id,
+            schema_id=payment.job.schema_id,
+            job_hash=payment.job.job_hash,
+            provider=payment.payee,
+            at_ms=now.ms,
+            judge="buyer",
+            order=payment.job.order,
+            call_id=effect.call_id,
+        )
+        payer.need_ready(wish)
+        sent = wallet.Sent(
+            wish.payment_hash, wish.provider, wish.msats, wish.job_hash, wish.order, wish.call_id, now.ms,
+            demand.expires_s * 1000 or now.ms + OPEN_MS,
         )  # fmt: skip
 
         def stored() -> None:
-            self._background.spawn(self._sent(effect, payment, invoice.payment_hash, outside))
+            self._background.spawn(self._sent(effect, wish, demand.rail, payer))
 
-        self._payments.take(self._payments.wallet.try_send(wish), stored)
+        self._payments.take(self._payments.wallet.try_send(sent), stored)
 
-    async def _sent(self, effect: Deliver, payment: Payment, payment_hash: str, outside: OutsideWallet) -> None:
-        """Ask the wallet elsewhere, and wait for what it says."""
+    async def _sent(self, effect: Deliver, wish: Held, rail: RailName, payer: Payer) -> None:
+        """Pay, and wait for what is known of it."""
         try:
-            preimage = await outside.pay(payment.invoice)
+            preimage = await payer.pay(wish)
         except RailFailed as failed:
             if failed.is_unknown:
                 self.finish(effect.call_id, Status.UNKNOWN, fault("tool.failed", failed.why))
                 return
-            await self._stored(wallet.Settled(payment_hash))
+            await self._stored(wallet.Settled(wish.payment_hash))
             self._failed(effect, fault("tool.failed", failed.why))
             return
         except BaseException:
@@ -334,9 +392,22 @@ class WalletAgent(Resident):
             if self.number:
                 self.finish(effect.call_id, Status.UNKNOWN, fault("tool.failed", NOBODY_KNOWS))
             raise
-        await self._stored(wallet.Settled(payment_hash, preimage))
-        told = {"state": "paid", "rail": "lightning", "payment_hash": payment_hash, "preimage": preimage}
+        told = {"state": "handed_over", "rail": rail, "payment_hash": wish.payment_hash}
+        if preimage:
+            await self._stored(wallet.Settled(wish.payment_hash, preimage))
+            told |= {"state": "paid", "preimage": preimage}
         self._done(effect, told)
+
+    async def _mint(self, effect: Deliver, wish: _Mint) -> None:
+        """Have a mint write an invoice. Nothing is lost if that is never paid."""
+        try:
+            if self._ecash is None:
+                raise RailFailed("no mint is listed in [nostr.wallet] mints")
+            invoice, expires_s = await self._ecash.fund(wish.mint, wish.msats)
+        except RailFailed as failed:
+            self._failed(effect, fault("tool.failed", failed.why))
+            return
+        self._done(effect, {"mint": wish.mint, "msats": wish.msats, "invoice": invoice, "expires_s": expires_s})
 
     async def _stored(self, step: wallet.Step) -> None:
         import asyncio
@@ -361,16 +432,19 @@ def _denied(rule: str, problem: Fault) -> Verdict:
 def _untied(payment: Payment) -> Verdict | None:
     """Nobody but a person lets an invoice through that does not say which job it is for."""
     try:
-        invoice = bolt11.read(payment.invoice)
-    except bolt11.NotAnInvoice:
+        demand = demands.read(payment.invoice, payment.job.job_hash)
+    except NotADemand:
         return None  # it is refused when it is to be paid, with the reason
-    names_job = lightning.names_job(invoice.description, payment.job.job_hash)
-    if names_job is False:
+    if demand.names_job is False:
         return _denied("input", fault("tool.invalid_input", "invoice: is for another job"))
-    if payment.invoice_names_job not in {None, bool(names_job)}:
+    if payment.invoice_names_job not in {None, bool(demand.names_job)}:
         return _denied("input", fault("tool.invalid_input", "invoice_names_job: is not what the invoice says"))
+    if (payment.mint.rstrip("/") not in demand.mints) if demand.rail == "cashu" else bool(payment.mint):
+        return _denied("input", fault("tool.invalid_input", "mint: is none whose ecash the invoice asks for"))
+    if demand.rail == "cashu" and demand.names_job is None:
+        return _denied("input", fault("tool.invalid_input", "invoice: names no job, so no receipt of it would hold"))
     reason = "the invoice does not say which job it is for: only the payee's word ties it to this one"
-    return None if names_job else Verdict(Decision.ASK, UNTIED_RULE, reason, AGENT)
+    return None if demand.names_job else Verdict(Decision.ASK, UNTIED_RULE, reason, AGENT)
 
 
 def _need_asked(payment: Payment) -> None:

@@ -9,6 +9,7 @@ Invariant: what is read here was signed by a key of its sender, unless the confi
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 from typing import Final
 
@@ -18,7 +19,7 @@ from msgspec import Struct
 from trunkline.config import Ossa
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.ossa import messages, sealing, signing
-from trunkline.edges.ossa.keys import AgentKeys, OwnKeys, agent_keys
+from trunkline.edges.ossa.keys import READ_KEYS, AgentKeys, OwnKeys, agent_keys
 from trunkline.edges.ossa.messages import (
     BAD_REQUEST,
     ERROR,
@@ -161,6 +162,7 @@ class Identities:
         return None
 
 
+@functools.lru_cache(maxsize=READ_KEYS)
 def _digest(kid: str) -> str:
     return hashlib.sha256(kid.encode()).hexdigest()
 

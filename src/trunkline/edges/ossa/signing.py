@@ -19,12 +19,11 @@ import re
 from typing import Any, Final
 
 import msgspec
-import orjson
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from msgspec import Struct
 
-from trunkline.canonical import canonical, canonical_value
+from trunkline.canonical import canonical
 from trunkline.edges.ossa import messages
 from trunkline.edges.ossa.messages import BAD_REQUEST, MAX_INTEGER, UNAUTHORIZED, Message, Refused
 
@@ -102,9 +101,7 @@ def signed_form(data: bytes) -> bytes:
     # A search for a run of digits takes five times as long.
     if _LONG_NUMBER in data.translate(_DIGITS):
         _check_numbers(json.loads(data))
-    value = orjson.loads(data)
-    value.pop("signature", None)
-    return canonical_value(value)
+    return canonical(data, without="signature")
 
 
 def _check_numbers(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""The words of a mint's HTTP interface (NUT-01, 02, 03, 06, 07, 09), typed: what is sent, and what is read.
+"""The words of a mint's HTTP interface (NUT-01, 02, 03, 04, 06, 07, 09, 23), typed: what is sent, and what is read.
 
 Owns the form. Does not own the connection: an edge sends the bodies and hands the answers in. A mint is a stranger like
 any other, so its answers are read within bounds and never believed where they can be checked.
@@ -26,6 +26,8 @@ KEYS_PATH: Final = "/v1/keys/"
 SWAP_PATH: Final = "/v1/swap"
 STATES_PATH: Final = "/v1/checkstate"
 INFO_PATH: Final = "/v1/info"
+QUOTE_PATH: Final = "/v1/mint/quote/bolt11"
+MINT_PATH: Final = "/v1/mint/bolt11"
 RESTORE_PATH: Final = "/v1/restore"
 # Mints keep the old ones: so many are years.
 MAX_KEYSETS: Final = 256
@@ -54,6 +56,15 @@ class ProofState(Struct, frozen=True):
     Y: Hex33
     state: State
     witness: str | None = None
+
+
+class MintQuote(Struct, frozen=True):
+    """An invoice of a mint, for ecash that is had once it was paid. Whoever knows ``quote`` can have it."""
+
+    quote: Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_-]+\Z")]
+    request: Annotated[str, Meta(max_length=8192)]
+    state: Literal["UNPAID", "PENDING", "PAID", "ISSUED"] = "UNPAID"
+    expiry: Annotated[int, Meta(ge=0)] | None = None
 
 
 class _Keysets(Struct):
@@ -126,6 +137,21 @@ def swap_body(inputs: Sequence[Proof], outputs: Sequence[Output]) -> bytes:
     """The request for a swap. Factors of the inputs are not in it: the mint would know where they came from."""
     asked = [proof_as_json(proof, with_dleq=False) for proof in inputs]
     return msgspec.json.encode({"inputs": asked, "outputs": _outputs(outputs)})
+
+
+def quote_body(amount: int, unit: str) -> bytes:
+    """The request for an invoice."""
+    return msgspec.json.encode({"amount": amount, "unit": unit})
+
+
+def read_quote(body: bytes) -> MintQuote:
+    """The invoice, and whether it was paid."""
+    return _read(body, MintQuote)
+
+
+def mint_body(quote: str, outputs: Sequence[Output]) -> bytes:
+    """The request for what was paid."""
+    return msgspec.json.encode({"quote": quote, "outputs": _outputs(outputs)})
 
 
 def restore_body(outputs: Sequence[Output]) -> bytes:

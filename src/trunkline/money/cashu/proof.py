@@ -20,6 +20,7 @@ from trunkline.money.asked import asked_by_payee
 from trunkline.money.cashu.checking import Asked, check_payment
 from trunkline.money.cashu.keysets import Keyset, read_keyset, second_version_id
 from trunkline.money.cashu.requests import PaymentRequest, read_request
+from trunkline.money.cashu.spent import PREFIX, read_spent
 from trunkline.money.cashu.tokens import mint_url, read_token
 from trunkline.money.evidence import read_evidence
 from trunkline.money.rail import Due, PaymentProof
@@ -93,7 +94,8 @@ def verify(proof: PaymentProof, due: Due) -> None:
     key = bytes.fromhex(request.key)[1:]
     with about("payment_proof.value"):
         asked = Asked(mint, request.unit, request.amount, key, request.hash, request.job_hash)
-        check_payment(read_token(proof.value), asked, keysets)
+        found = read_spent(proof.value) if proof.value.startswith(PREFIX) else read_token(proof.value)
+        check_payment(found, asked, keysets)
 
 
 def _named_by(event: SignedEvent, line: KeysetEvidence) -> Keyset:

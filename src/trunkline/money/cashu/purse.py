@@ -1,9 +1,11 @@
-"""Ecash that is ours: proofs, and swaps that were begun. Whoever reads it has the money: it is kept in a private file.
+"""Ecash that is ours at one mint: proofs, what was locked or taken for a job, swaps that were begun, and funding.
 
 Owns which proofs are taken for a payment and what is known of a swap before its answer comes. Does not own the file,
-nor the mint. Pure: a change is a new purse, which is on disk before the mint is asked.
+nor the mint. Pure: a change is a new purse, which is on disk before the mint is asked. Whoever reads a purse has the
+money: it is kept encrypted (``purse_file`` of the edge).
 
-Invariant: each proof is in one place: among those that can be spent, or in one swap that was begun.
+Invariant: each proof is in one place: among those that can be spent, locked to a payee, taken for a job, or in a swap
+that was begun.
 """
 
 from __future__ import annotations
@@ -18,31 +20,91 @@ from trunkline.errors import ConfigError
 from trunkline.money.cashu.swaps import Output
 from trunkline.money.cashu.tokens import Proof
 from trunkline.money.rail import RailFailed
+from trunkline.money.wallet import Held
 
-# Some 400 bytes each.
+# Some 400 bytes each, a locked one 900.
 MAX_PROOFS: Final = 4096
 MAX_PURSE_BYTES: Final = 8_388_608
+# Tokens that are locked to payees, or that strangers locked to us, at a time; each has the payee's event with it.
+MAX_LOCKED: Final = 256
 
 
 class Begun(Struct, frozen=True):
-    """A swap whose answer is not on disk yet."""
+    """A swap, or what a paid quote is to give, whose answer is not on disk yet."""
 
+    name: str
     inputs: tuple[Proof, ...]
     outputs: tuple[Output, ...]
-    # The first so many outputs are locked to somebody else; the others are ours.
+    # What the first so many outputs pay for: they are locked to somebody else until ``locktime``. The others are ours.
     locked: int = 0
+    held: Held | None = None
+    locktime: int = 0
+    # The quote of the mint that was paid, in the place of inputs.
+    quote: str = ""
+    # Another one, of which nobody knows whether the mint heard of it: one of the two is signed.
+    instead_of: str = ""
+
+
+class Locked(Struct, frozen=True):
+    """Proofs of ours that are locked to a payee until a second since 1970, and what they pay for."""
+
+    held: Held
+    proofs: tuple[Proof, ...]
+    locktime: int
+    # The event that told the payee; empty if he was never told.
+    nutzap: str = ""
+
+    @property
+    def amount(self) -> int:
+        """What they are worth."""
+        return sum(proof.amount for proof in self.proofs)
+
+
+class Taken(Struct, frozen=True):
+    """Proofs that a stranger locked to us, for a job that is being done."""
+
+    held: Held
+    proofs: tuple[Proof, ...]
+
+
+class Funding(Struct, frozen=True):
+    """An invoice of the mint that somebody was given to pay. Whoever knows ``quote`` can have what was paid."""
+
+    quote: str
+    amount: int
+    # Seconds since 1970; 0 if the mint does not say.
+    expires_s: int
 
 
 class Purse(Struct, frozen=True):
-    """Proofs that can be spent, and swaps that were begun."""
+    """All of it."""
 
     proofs: Annotated[tuple[Proof, ...], Meta(max_length=MAX_PROOFS)] = ()
     begun: tuple[Begun, ...] = ()
+    locked: tuple[Locked, ...] = ()
+    taken: tuple[Taken, ...] = ()
+    funding: tuple[Funding, ...] = ()
+
+    def __repr__(self) -> str:
+        """Without anything that could be spent."""
+        return f"Purse({self.amount}, {self.amount_locked} locked)"
 
     @property
     def amount(self) -> int:
         """What can be spent."""
         return sum(proof.amount for proof in self.proofs)
+
+    @property
+    def amount_locked(self) -> int:
+        """What is locked to payees, and what is on its way from one proof to another."""
+        on_its_way = sum(proof.amount for one in self.begun if not one.instead_of for proof in self._own_of(one))
+        return sum(one.amount for one in self.locked) + on_its_way
+
+    def _own_of(self, begun: Begun) -> tuple[Proof, ...]:
+        """Inputs that are ours already: those that a stranger locked to us are his until they are swapped."""
+        held = {proof.secret for one in self.taken for proof in one.proofs}
+        held |= {proof.secret for one in self.locked for proof in one.proofs}
+        return tuple(proof for proof in begun.inputs if proof.secret not in held)
 
     def enough(self, amount: int, fee_ppk: int) -> tuple[Proof, ...]:
         """Proofs that are worth so much and the fee for spending them; ``RailFailed`` if there are none."""
@@ -59,11 +121,47 @@ class Purse(Struct, frozen=True):
     def begin(self, begun: Begun) -> Purse:
         """A swap is about to be asked for."""
         secrets = {proof.secret for proof in begun.inputs}
-        return Purse(tuple(one for one in self.proofs if one.secret not in secrets), (*self.begun, begun))
+        left = tuple(one for one in self.proofs if one.secret not in secrets)
+        return msgspec.structs.replace(self, proofs=left, begun=(*self.begun, begun))
 
-    def end(self, begun: Begun, proofs: Sequence[Proof]) -> Purse:
-        """A swap is over: these proofs are ours."""
-        return Purse((*self.proofs, *proofs), tuple(one for one in self.begun if one != begun))
+    def end(self, begun: Begun, proofs: Sequence[Proof], locked: Locked | None = None) -> Purse:
+        """A swap is over, with the one in whose place it was: these proofs are ours, and these locked to a payee."""
+        gone = {begun.name, begun.instead_of} | {one.name for one in self.begun if one.instead_of == begun.name}
+        return msgspec.structs.replace(
+            self,
+            proofs=(*self.proofs, *proofs),
+            begun=tuple(one for one in self.begun if one.name not in gone),
+            locked=self.locked if locked is None else (*self.locked, locked),
+        )
+
+    def with_locked(self, changed: Locked) -> Purse:
+        """What is locked for a payment is known better."""
+        found = tuple(changed if one.held.payment_hash == changed.held.payment_hash else one for one in self.locked)
+        return msgspec.structs.replace(self, locked=found)
+
+    def without_locked(self, payment_hash: str) -> Purse:
+        """What was locked is its payee's, or ours again."""
+        return msgspec.structs.replace(
+            self, locked=tuple(one for one in self.locked if one.held.payment_hash != payment_hash)
+        )
+
+    def with_taken(self, taken: Taken) -> Purse:
+        """A stranger's proofs are taken for a job."""
+        return msgspec.structs.replace(self, taken=(*self.taken, taken))
+
+    def without_taken(self, payment_hash: str) -> Purse:
+        """They are redeemed and receipted, or left to their payer."""
+        return msgspec.structs.replace(
+            self, taken=tuple(one for one in self.taken if one.held.payment_hash != payment_hash)
+        )
+
+    def with_funding(self, funding: Funding) -> Purse:
+        """Somebody was given an invoice to pay."""
+        return msgspec.structs.replace(self, funding=(*self.funding, funding))
+
+    def without_funding(self, quote: str) -> Purse:
+        """It was paid and had, or nobody paid it in its time."""
+        return msgspec.structs.replace(self, funding=tuple(one for one in self.funding if one.quote != quote))
 
 
 def read_purse(data: bytes) -> Purse:

@@ -1,7 +1,7 @@
 """A Cashu token: proofs of one mint, as the text that one hands to another (NUT-00), read and written.
 
-Owns both forms: V3 (``cashuA``, JSON) and V4 (``cashuB``, CBOR). Does not own what a proof is worth: a token that was
-read is well formed and nothing more; whether the mint signed it is ``checking``.
+Owns both forms: V3 (``cashuA``, JSON), which is only read, and V4 (``cashuB``, CBOR). Does not own what a proof is
+worth: a token that was read is well formed and nothing more; whether the mint signed it is ``checking``.
 
 Invariant: a ``Token`` that ``read_token`` gave is written by ``write_token`` to a text that reads as the same token.
 Whatever the text is, ``read_token`` gives a token or raises ``ProofRefused``.
@@ -100,17 +100,6 @@ def write_token(token: Token) -> str:
     return _V4 + base64.urlsafe_b64encode(cbor.encode(value)).decode().rstrip("=")
 
 
-def write_token_v3(token: Token) -> str:
-    """The token as text, V3: for those who cannot read V4."""
-    value: dict[str, object] = {
-        "token": [{"mint": token.mint, "proofs": [proof_as_json(proof) for proof in token.proofs]}],
-        "unit": token.unit,
-    }
-    if token.memo:
-        value["memo"] = token.memo
-    return _V3 + base64.urlsafe_b64encode(msgspec.json.encode(value)).decode().rstrip("=")
-
-
 def proof_as_json(proof: Proof, *, with_dleq: bool = True) -> dict[str, object]:
     """A proof in the form that mints and V3 tokens have. The mint is not told the factor: it would know who paid."""
     value: dict[str, object] = {
@@ -173,7 +162,7 @@ def _from_cbor(data: bytes) -> Token:
         for part in field(group.get("p"), list, "p")
     ]
     memo = value.get("d")
-    return _token(
+    return token(
         field(value.get("m"), str, "m"),
         field(value.get("u"), str, "u"),
         proofs,
@@ -239,7 +228,15 @@ def _from_json(data: bytes) -> Token:
         raise malformed("a token of several mints")
     proofs = [_proof_of_json(proof) for part in read.token for proof in part.proofs]
     # Without a unit it is the first one that there was.
-    return _token(mints.pop(), read.unit or "sat", proofs, read.memo or "")
+    return token(mints.pop(), read.unit or "sat", proofs, read.memo or "")
+
+
+def proof_of_json(data: bytes) -> Proof:
+    """A proof in the form that mints and V3 tokens have."""
+    try:
+        return _proof_of_json(msgspec.json.decode(data, type=_ProofV3))
+    except msgspec.MsgspecError:
+        raise malformed("a proof that cannot be read") from None
 
 
 def _proof_of_json(read: _ProofV3) -> Proof:
@@ -250,17 +247,18 @@ def _proof_of_json(read: _ProofV3) -> Proof:
 # --- both -------------------------------------------------------------------------------------------------------------
 
 
-def _token(mint: str, unit: str, proofs: list[Proof], memo: str) -> Token:
+def token(mint: str, unit: str, proofs: list[Proof], memo: str) -> Token:
+    """Proofs of one mint as a token, refused unless each part has its form."""
     if not 0 < len(proofs) <= MAX_PROOFS:
         raise malformed(f"a token has 1 to {MAX_PROOFS} proofs")
     if _UNIT.fullmatch(unit) is None:
         raise malformed("the unit has no form of one")
     # Those of one keyset side by side, as V4 has them: so that both forms read as the same token.
     order = {proof.keyset_id: at for at, proof in reversed([*enumerate(proofs)])}
-    token = Token(mint_url(mint), unit, tuple(sorted(proofs, key=lambda proof: order[proof.keyset_id])), memo)
-    if token.amount > MAX_AMOUNT:
+    made = Token(mint_url(mint), unit, tuple(sorted(proofs, key=lambda proof: order[proof.keyset_id])), memo)
+    if made.amount > MAX_AMOUNT:
         raise malformed("more than a mint can count")
-    return token
+    return made
 
 
 def _proof(keyset_id: str, amount: int, secret: str, signature: bytes, dleq: Dleq | None, witness: str) -> Proof:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 
 from trunkline.money.onchain.headers import (
@@ -41,11 +40,6 @@ class Evidence(Struct, frozen=True, forbid_unknown_fields=True):
     block: Annotated[int, Meta(ge=0, lt=MAX_HEADERS)]
     position: Annotated[int, Meta(ge=0, lt=1 << MAX_DEPTH)]
     siblings: Annotated[tuple[Hash, ...], Meta(max_length=MAX_DEPTH)]
-
-
-def write_evidence(evidence: Evidence) -> str:
-    """The text of evidence."""
-    return msgspec.json.encode(evidence).decode()
 
 
 def check_payment(

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.money.asked import asked_by_payee, payee_key
@@ -41,11 +40,6 @@ class Evidence(Struct, frozen=True, forbid_unknown_fields=True):
 
     found: Found
     asked: Raw = Raw(_NONE)
-
-
-def evidence_of(found: Found, asked: bytes = _NONE) -> str:
-    """The text of evidence."""
-    return msgspec.json.encode(Evidence(found, Raw(asked))).decode()
 
 
 def verifier(

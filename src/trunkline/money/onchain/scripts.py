@@ -1,7 +1,7 @@
 """Which script an address stands for, and which one is a provider's for one job.
 
 Owns addresses (BIP 13, BIP 173, BIP 350) and the taproot output (BIP 341) that follows from a provider's Nostr key and
-a job's hash. Does not own spending it: the provider's own wallet does, with the private key that ``job_key`` gives.
+a job's hash. Does not own spending it: the provider's own wallet does, with its key tweaked as BIP 341 has it.
 
 Invariant: nobody but the owner of the Nostr key can spend what was paid to ``job_script``; everybody can compute it.
 """
@@ -14,7 +14,7 @@ from typing import Final
 from coincurve import PublicKeyXOnly
 
 from trunkline.money.bech32 import BECH32, BECH32M, CHARSET, NotBech32, decoded, to_bytes, to_words
-from trunkline.money.cashu.curve import ORDER, SCALAR_BYTES, public_key
+from trunkline.money.cashu.curve import SCALAR_BYTES
 from trunkline.money.onchain.headers import Network
 from trunkline.money.onchain.transactions import double_sha256
 from trunkline.money.refusals import malformed
@@ -34,13 +34,6 @@ def job_script(key: bytes, job_hash: bytes) -> bytes:
     except ValueError:
         raise malformed("32 bytes that are no key") from None
     return b"\x51\x20" + point.format()
-
-
-def job_key(private_key: bytes, job_hash: bytes) -> bytes:
-    """The private key that spends what was paid to ``job_script``."""
-    point = public_key(private_key)
-    secret = int.from_bytes(private_key) if point[0] == 2 else ORDER - int.from_bytes(private_key)
-    return ((secret + int.from_bytes(_tweak(point[1:], job_hash))) % ORDER).to_bytes(SCALAR_BYTES)
 
 
 def address_script(address: str, network: Network) -> bytes:

@@ -82,7 +82,7 @@ class Bench:
         bench.said, bench.takes, bench.waiting = [], True, []
         bench.agent = bench.attach(answers=answers)
         bench.provider = bench._provider(bench.exchange.config)
-        bench.provider.take_up(bench.exchange.now())
+        bench.provider.take_up()
         return bench
 
     # -- buyers --------------------------------------------------------------------------------------------------------

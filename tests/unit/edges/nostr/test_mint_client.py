@@ -5,100 +5,35 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
+from tests.mints import MintServer
 from tests.unit.money.cashu.toy_mint import ToyMint
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.errors import ConfigError
+from trunkline.money import bolt11
 from trunkline.money.cashu.checking import check_signatures
-from trunkline.money.cashu.curve import hash_to_curve
 from trunkline.money.cashu.swaps import outputs_of
 from trunkline.money.cashu.tokens import Token
 from trunkline.money.rail import RailFailed
 from trunkline.money.refusals import ProofRefused
 
-LOCKS = {name: {"supported": True} for name in ("10", "11", "14")}
-
-
-class Server:
-    """A mint over HTTP: signs what it is asked, remembers what was spent."""
-
-    def __init__(self, mint: ToyMint) -> None:
-        self.mint = mint
-        self.url = ""
-        self.asked: list[str] = []
-        self.instead: dict[str, tuple[int, bytes] | None] = {}
-        # By the point of a proof: what opened its lock.
-        self._spent: dict[str, str | None] = {}
-        self._signed: dict[str, dict[str, Any]] = {}
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        path = head.split(" ")[1]
-        size = next(int(line[16:]) for line in head.split("\r\n") if line.lower().startswith("content-length"))
-        body = json.loads(await reader.readexactly(size) or b"{}")
-        self.asked.append(path)
-        answer = self.instead.get(path, (0, b""))
-        if answer is not None:
-            status, data = answer if answer[0] else self._answer(path, body)
-            writer.write(b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n" % (status, len(data)) + data)
-        writer.close()
-
-    def _answer(self, path: str, body: Any) -> tuple[int, bytes]:
-        status, value = 200, self._value(path, body)
-        if isinstance(value, int):
-            status, value = 400, {"detail": "no", "code": value}
-        return status, json.dumps(value).encode()
-
-    def _value(self, path: str, body: Any) -> Any:
-        keyset = self.mint.keyset
-        line = {"id": keyset.id, "unit": "sat", "active": True, "input_fee_ppk": keyset.input_fee_ppk}
-        keys = {str(amount): key.hex() for amount, key in keyset.keys.items()}
-        match path.removeprefix("/v1/").split("/"):
-            case ["info"]:
-                return {"nuts": LOCKS}
-            case ["keysets"]:
-                return {"keysets": [line, line | {"id": "00" * 8, "active": False}]}
-            case ["keys", _]:
-                return {"keysets": [line | {"keys": keys}]}
-            case ["checkstate"]:
-                return {"states": [self._state(y) for y in body["Ys"]]}
-            case ["restore"]:
-                known = [one for one in body["outputs"] if one["B_"] in self._signed]
-                return {"outputs": known, "signatures": [self._signed[one["B_"]] for one in known]}
-        ys = [hash_to_curve(one["secret"].encode()).hex() for one in body["inputs"]]
-        if any(y in self._spent for y in ys):
-            return 11001
-        self._spent |= {y: one.get("witness") for y, one in zip(ys, body["inputs"], strict=True)}
-        return {"signatures": [self._sign(one) for one in body["outputs"]]}
-
-    def _state(self, y: str) -> dict[str, Any]:
-        return {"Y": y, "state": "SPENT" if y in self._spent else "UNSPENT", "witness": self._spent.get(y)}
-
-    def _sign(self, output: Any) -> dict[str, Any]:
-        made = self.mint.promise(output["id"], output["amount"], bytes.fromhex(output["B_"]))
-        dleq = {"e": made.e.hex(), "s": made.s.hex()}
-        answer = {"id": made.keyset_id, "amount": made.amount, "C_": made.signature.hex(), "dleq": dleq}
-        self._signed[output["B_"]] = answer
-        return answer
-
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    found = Server(ToyMint())
+async def server() -> AsyncIterator[MintServer]:
+    found = MintServer(ToyMint())
     listening = await asyncio.start_server(found.serve, "127.0.0.1", 0)
     found.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     yield found
     listening.close()
 
 
-def client(server: Server) -> MintClient:
+def client(server: MintServer) -> MintClient:
     return MintClient(f"{server.url}/", timeout_s=5)
 
 
-async def test_keysets_are_fetched_once_and_checked(server: Server) -> None:
+async def test_keysets_are_fetched_once_and_checked(server: MintServer) -> None:
     mint = client(server)
     assert await mint.active_keyset("sat") == server.mint.keyset
     proofs = server.mint.proofs(3)
@@ -111,7 +46,7 @@ async def test_keysets_are_fetched_once_and_checked(server: Server) -> None:
     assert refused.value.reason == "unknown_keyset"
 
 
-async def test_a_swap_gives_proofs_that_the_mint_signed_and_what_was_spent_is_refused(server: Server) -> None:
+async def test_a_swap_gives_proofs_that_the_mint_signed_and_what_was_spent_is_refused(server: MintServer) -> None:
     mint, keyset = client(server), server.mint.keyset
     old = server.mint.proofs(5)
     new = await mint.swap(old, outputs_of(5, keyset, str, server.mint.chance), keyset)
@@ -123,7 +58,7 @@ async def test_a_swap_gives_proofs_that_the_mint_signed_and_what_was_spent_is_re
     assert refused.value.reason == "spent"
 
 
-async def test_a_swap_whose_answer_is_lost_is_unknown_until_it_is_asked_for_again(server: Server) -> None:
+async def test_a_swap_whose_answer_is_lost_is_unknown_until_it_is_asked_for_again(server: MintServer) -> None:
     mint, keyset = client(server), server.mint.keyset
     outputs = outputs_of(5, keyset, str, server.mint.chance)
     assert await mint.restored(outputs, keyset) == ()
@@ -147,7 +82,7 @@ async def test_a_swap_whose_answer_is_lost_is_unknown_until_it_is_asked_for_agai
     ],
 )
 async def test_whatever_a_mint_answers_to_a_swap_is_proofs_a_refusal_or_unknown(
-    server: Server, answer: tuple[int, bytes], error: type[Exception]
+    server: MintServer, answer: tuple[int, bytes], error: type[Exception]
 ) -> None:
     server.instead["/v1/swap"] = answer
     keyset = server.mint.keyset
@@ -155,7 +90,7 @@ async def test_whatever_a_mint_answers_to_a_swap_is_proofs_a_refusal_or_unknown(
         await client(server).swap(server.mint.proofs(1), outputs_of(1, keyset, str, server.mint.chance), keyset)
 
 
-async def test_a_mint_that_has_trouble_is_none_that_enforces_locks(server: Server) -> None:
+async def test_a_mint_that_has_trouble_is_none_that_enforces_locks(server: MintServer) -> None:
     assert await client(server).enforces_locks()
     server.instead["/v1/info"] = (500, b"")
     for asked in (client(server).enforces_locks(), MintClient("http://127.0.0.1:9").enforces_locks()):
@@ -167,3 +102,27 @@ async def test_a_mint_that_has_trouble_is_none_that_enforces_locks(server: Serve
 def test_an_address_that_others_could_read_along_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="mint"):
         MintClient(url)
+
+
+async def test_ecash_is_had_once_its_invoice_was_paid_and_once_only(server: MintServer) -> None:
+    mint, keyset = client(server), server.mint.keyset
+    quote = await mint.quote(21, "sat")
+    assert (quote.state, bolt11.read(quote.request).amount_msats) == ("UNPAID", 21_000)
+    outputs = outputs_of(21, keyset, str, server.mint.chance)
+    with pytest.raises(ProofRefused):
+        await mint.minted(quote.quote, outputs, keyset)
+    server.pay_all()
+    assert (await mint.quote_state(quote.quote)).state == "PAID"
+    proofs = await mint.minted(quote.quote, outputs, keyset)
+    check_signatures(Token(mint.url, "sat", proofs), [keyset])
+    assert await mint.restored(outputs, keyset) == proofs
+    with pytest.raises(ProofRefused):
+        await mint.minted(quote.quote, outputs_of(21, keyset, str, server.mint.chance), keyset)
+
+
+@pytest.mark.parametrize("quote", ["", "../../v1/swap", "a b", "x" * 129])
+async def test_a_quote_whose_name_is_no_name_is_refused(server: MintServer, quote: str) -> None:
+    answer = json.dumps({"quote": quote, "request": "lnbc1", "state": "UNPAID"}).encode()
+    server.instead["/v1/mint/quote/bolt11"] = (200, answer)
+    with pytest.raises(ProofRefused):
+        await client(server).quote(21, "sat")

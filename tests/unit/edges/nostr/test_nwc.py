@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from tests.unit.edges.nostr.test_client import Clock, ScriptedRelay, relay
 from trunkline.edges.background import Background
@@ -20,6 +21,7 @@ from trunkline.edges.nostr.nip47 import Connection, WalletError
 from trunkline.edges.nostr.nwc import OutsideWallet
 from trunkline.money import bolt11, lightning
 from trunkline.money.rail import RailFailed
+from trunkline.money.wallet import Held
 
 WALLET, STRANGER = Signer(bytes(31) + b"\x77"), Signer(bytes(31) + b"\x78")
 PREIMAGE = "07" * 32
@@ -76,12 +78,20 @@ def invoice() -> str:
     return bolt11.written(b"\x09" * 32, 1000, lightning.payment_hash_of(PREIMAGE), "", int(now.wall), 600)
 
 
+def wish(text: str) -> Held:
+    """What is to be paid by this invoice."""
+    return Held(
+        payment_hash="", payer="exchange", payee="", msats=1000, invoice=text, asked=Raw(b"{}"), quote_id="",
+        request_id="", schema_id="", job_hash="", provider="", at_ms=0, judge="buyer",
+    )  # fmt: skip
+
+
 async def test_a_preimage_of_the_invoice_is_what_counts_whatever_relays_say() -> None:
     for is_taken in (True, False):
         async with relay() as one, outside(one) as wallet:
             elsewhere = Elsewhere(one)
             elsewhere.is_taken = is_taken
-            assert await asyncio.wait_for(wallet.pay(invoice()), 20) == PREIMAGE
+            assert await asyncio.wait_for(wallet.pay(wish(invoice())), 20) == PREIMAGE
             assert len(elsewhere.paid) == 1
 
 
@@ -111,7 +121,7 @@ async def test_whatever_is_no_signed_word_of_the_wallet_leaves_it_unknown(
         for name, value in change.items():
             setattr(elsewhere, name, value)
         with pytest.raises(RailFailed) as failed:
-            await asyncio.wait_for(wallet.pay(invoice(), 1.0), 20)
+            await asyncio.wait_for(wallet.pay(wish(invoice()), 1.0), 20)
         assert failed.value.is_unknown
         assert len(elsewhere.paid) == 1
 
@@ -121,7 +131,7 @@ async def test_what_the_wallet_says_it_did_not_pay_was_not_paid_and_its_words_ar
     async with relay() as one, outside(one) as wallet:
         Elsewhere(one).says = lambda: {"error": WalletError(code, "words of a stranger")}
         with pytest.raises(RailFailed) as failed:
-            await asyncio.wait_for(wallet.pay(invoice()), 20)
+            await asyncio.wait_for(wallet.pay(wish(invoice())), 20)
         assert not failed.value.is_unknown
         assert failed.value.why == f"the wallet elsewhere did not pay: {code}"
 
@@ -130,7 +140,7 @@ async def test_an_error_beside_a_preimage_does_not_undo_the_payment() -> None:
     async with relay() as one, outside(one) as wallet:
         said = {"error": WalletError("PAYMENT_FAILED", "x"), "result": {"preimage": PREIMAGE}}
         Elsewhere(one).says = lambda: said
-        assert await asyncio.wait_for(wallet.pay(invoice()), 20) == PREIMAGE
+        assert await asyncio.wait_for(wallet.pay(wish(invoice())), 20) == PREIMAGE
 
 
 async def test_a_request_that_could_not_leave_was_not_paid_and_does_not_leave_later(
@@ -142,11 +152,11 @@ async def test_a_request_that_could_not_leave_was_not_paid_and_does_not_leave_la
             with monkeypatch.context() as patched:
                 patched.setattr(module, "CONNECT_S", 0.2)
                 with pytest.raises(RailFailed) as failed:
-                    await asyncio.wait_for(wallet.pay(invoice()), 20)
+                    await asyncio.wait_for(wallet.pay(wish(invoice())), 20)
             assert not failed.value.is_unknown
             elsewhere = Elsewhere(one)
             await one.start()
-            assert await asyncio.wait_for(wallet.pay(invoice()), 20) == PREIMAGE
+            assert await asyncio.wait_for(wallet.pay(wish(invoice())), 20) == PREIMAGE
             assert len(elsewhere.paid) == 1
 
 
@@ -158,7 +168,7 @@ async def test_a_relay_that_comes_back_after_the_end_carries_nothing_to_the_wall
         elsewhere.says = lambda: {"error": WalletError("INSUFFICIENT_BALANCE", "x")}
         two.takes = lambda event: ["OK", event["id"], False, "rate-limited: later"]
         with pytest.raises(RailFailed):
-            await asyncio.wait_for(wallet.pay(invoice()), 20)
+            await asyncio.wait_for(wallet.pay(wish(invoice())), 20)
         assert [len(relay.session) for relay in wallet._client._relays.values()] == [0, 0]
         assert wallet._client.status()["unsent"] == 0
         assert late.paid == []

@@ -18,6 +18,7 @@ from trunkline.model import Status as CallStatus
 from trunkline.model import ToolDefinition
 from trunkline.money import bolt11
 from trunkline.money.rail import RailFailed
+from trunkline.money.wallet import Held
 from trunkline.testing.memory import ANY_OBJECT, MadeCall
 
 JOB_HASH = "sha256:" + "0" * 64
@@ -30,9 +31,15 @@ class Outside:
     def __init__(self) -> None:
         self.asked: list[tuple[str, asyncio.Future[str]]] = []
 
-    async def pay(self, invoice: str) -> str:
+    def reaches(self, request: str) -> bool:
+        return not request.startswith("creq")
+
+    def need_ready(self, wish: Held) -> None:
+        pass
+
+    async def pay(self, wish: Held) -> str:
         waiting: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.asked.append((invoice, waiting))
+        self.asked.append((wish.invoice, waiting))
         return await waiting
 
     def answer(self, number: int, end: str) -> None:

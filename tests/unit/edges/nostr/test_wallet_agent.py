@@ -30,6 +30,7 @@ from trunkline.model import Principal, ToolDefinition
 from trunkline.model import Status as CallStatus
 from trunkline.money import bolt11, proving, wallet
 from trunkline.money.rail import RailFailed
+from trunkline.money.wallet import Held
 from trunkline.testing.memory import ANY_OBJECT, BOSS, MadeCall, MemoryExchange
 
 FUNDED = 10_000
@@ -51,8 +52,9 @@ class Shop:
         receipting = Receipting(given.feed, given.views, self.payments)
         self.till = Till(given.feed, self.market.settings, ANNA.public, self.payments, receipting)
         self.agent = WalletAgent(
-            given.feed, NostrWallet(**settings), self.payments, self.till, partial(is_open, given.views), "", outside,
-            lambda: "ws://relay", Background(given.feed), given.process, "0", given.entropy,
+            given.feed, NostrWallet(**settings), self.payments, self.till, partial(is_open, given.views), "",
+            () if outside is None else (outside,), None, lambda: "ws://relay", Background(given.feed), given.process,
+            "0", given.entropy,
         )  # fmt: skip
         given.feed.guard(AGENT, self.agent.guard)
         self.agent.arrive()
@@ -371,8 +373,14 @@ class Silent:
         self.asked: list[str] = []
         self._error = error
 
-    async def pay(self, invoice: str) -> str:
-        self.asked.append(invoice)
+    def reaches(self, request: str) -> bool:
+        return not request.startswith("creq")
+
+    def need_ready(self, wish: Held) -> None:
+        pass
+
+    async def pay(self, wish: Held) -> str:
+        self.asked.append(wish.invoice)
         raise self._error
 
 

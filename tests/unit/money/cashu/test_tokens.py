@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.money.cashu.toy_mint import write_token_v3
 from trunkline.money import cbor
 from trunkline.money.cashu.tokens import (
     MAX_AMOUNT,
@@ -20,7 +21,6 @@ from trunkline.money.cashu.tokens import (
     proof_as_json,
     read_token,
     write_token,
-    write_token_v3,
 )
 from trunkline.money.refusals import ProofRefused
 

@@ -5,17 +5,19 @@ For tests that need tokens with real signatures. The keys of two mints differ: o
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 from collections.abc import Callable, Sequence
 
+import msgspec
 from coincurve import PublicKey
 
-from trunkline.money.cashu.curve import ORDER, challenge, public_key
+from trunkline.money.cashu.curve import ORDER, challenge, hash_to_curve, public_key
 from trunkline.money.cashu.keysets import Keyset, second_version_id
 from trunkline.money.cashu.locks import JOB_TAG, lock_secret, signed_witness
 from trunkline.money.cashu.swaps import Output, Promise, outputs_of, proofs_of
-from trunkline.money.cashu.tokens import Proof, Token
+from trunkline.money.cashu.tokens import Proof, Token, proof_as_json
 
 URL = "https://mint.example"
 AMOUNTS = tuple(1 << power for power in range(12))
@@ -54,6 +56,10 @@ class ToyMint:
         signature = PublicKey(blinded).multiply(self._secrets[amount]).format()
         return Promise(keyset_id, amount, signature, *proved(self._secrets[amount], blinded, signature))
 
+    def signature_of(self, amount: int, secret: str) -> bytes:
+        """What this mint would have signed, unblinded."""
+        return PublicKey(hash_to_curve(secret.encode())).multiply(self._secrets[amount]).format()
+
     def signed(self, outputs: Sequence[Output]) -> tuple[Proof, ...]:
         promises = [self.promise(output.keyset_id, output.amount, output.blinded) for output in outputs]
         return proofs_of(outputs, promises, self.keyset)
@@ -86,3 +92,14 @@ def released(token: Token, private_key: bytes = PAYEE_SECRET, preimage: str = ""
         for proof in token.proofs
     ]  # fmt: skip
     return Token(token.mint, token.unit, tuple(proofs), token.memo)
+
+
+def write_token_v3(token: Token) -> str:
+    """The token as text, V3, as older wallets write it."""
+    value: dict[str, object] = {
+        "token": [{"mint": token.mint, "proofs": [proof_as_json(proof) for proof in token.proofs]}],
+        "unit": token.unit,
+    }
+    if token.memo:
+        value["memo"] = token.memo
+    return "cashuA" + base64.urlsafe_b64encode(msgspec.json.encode(value)).decode().rstrip("=")

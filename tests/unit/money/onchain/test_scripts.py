@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.money.cashu.curve import ORDER, public_key
 from trunkline.money.onchain.headers import MAIN, REGTEST
-from trunkline.money.onchain.scripts import address_script, job_key, job_script
+from trunkline.money.onchain.scripts import address_script, job_script
 from trunkline.money.refusals import ProofRefused
 
 # BIP 341, test vectors: an internal key, the root of a tree (here: the hash of a job), the script and its address.
@@ -105,6 +107,15 @@ def test_the_script_of_a_key_and_a_hash_is_that_of_the_specification(
 ) -> None:
     assert job_script(bytes.fromhex(key), bytes.fromhex(root)).hex() == script
     assert address_script(address, MAIN).hex() == script
+
+
+def job_key(private_key: bytes, job_hash: bytes) -> bytes:
+    """The private key that spends what was paid to ``job_script``, as a provider's wallet computes it (BIP 341)."""
+    point = public_key(private_key)
+    secret = int.from_bytes(private_key) if point[0] == 2 else ORDER - int.from_bytes(private_key)
+    tag = hashlib.sha256(b"TapTweak").digest()
+    tweak = int.from_bytes(hashlib.sha256(tag + tag + point[1:] + job_hash).digest())
+    return ((secret + tweak) % ORDER).to_bytes(32)
 
 
 @pytest.mark.parametrize(("key", "root", "spending"), PRIVATE)

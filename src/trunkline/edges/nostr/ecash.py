@@ -1,0 +1,426 @@
+"""Ecash of the mints that the configuration lists: paid with (``money.rail.Payer``) and taken for jobs (``Payee``).
+
+Theory of operation, of one payment::
+
+    payer   lock ──on disk──> nutzap ──> the payee redeems it: paid, and a receipt if the job was found right
+              └── never told, or never redeemed: had back once the lock has ended
+    payee   nutzap ──checked──> taken ──> the job ──> found right: redeemed, receipt, result
+                                            └── else: left alone, so that it goes back to its payer
+
+Owns which mint is asked what and when, and who is told. Does not own the steps at a mint (``cashu_rail``), quotes
+(``till``), budgets (``wallet_agent``) or the form of a nutzap (``nutzaps``).
+
+Invariant: no mint is asked anything that is not listed. Ecash that anybody could spend leaves the purse for nobody but
+its own mint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline.config import NostrKinds
+from trunkline.edges.background import Background
+from trunkline.edges.exchange import Feed, Timer, Views
+from trunkline.edges.nostr import nutzaps
+from trunkline.edges.nostr.cashu_rail import UNIT, CashuRail
+from trunkline.edges.nostr.events import Event, Tag, signed
+from trunkline.edges.nostr.keys import Signer
+from trunkline.edges.nostr.mint_client import MintClient
+from trunkline.edges.nostr.payments import Payments
+from trunkline.edges.nostr.purse_file import PurseFile
+from trunkline.edges.nostr.receipting import Receipting
+from trunkline.edges.nostr.settling import to_be_paid
+from trunkline.events import Noticed
+from trunkline.model import Status
+from trunkline.money import demands, signed_events, wallet
+from trunkline.money.bech32 import public_of
+from trunkline.money.cashu import proof
+from trunkline.money.cashu.locks import JOB_TAG
+from trunkline.money.cashu.purse import Locked, Taken
+from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
+from trunkline.money.cashu.tokens import Token
+from trunkline.money.rail import Due, Proven, RailFailed
+from trunkline.money.receipts import Issued
+from trunkline.money.refusals import ProofRefused
+from trunkline.money.wallet import Held, Refused
+
+log = logging.getLogger("trunkline")
+
+EDGE: Final = "nostr"
+_LABEL: Final = b"trunkline ecash locks 1"
+# How often it is looked whether something is due, and how often a mint is asked what it signs with.
+LOOK_S: Final = 5.0
+TERMS_S: Final = 600.0
+# After a mint that did not answer, and between two looks at a token that its payee has not redeemed.
+FIRST_AGAIN_S: Final = 5.0
+LAST_AGAIN_S: Final = 300.0
+# How long relays may take to take a nutzap before nobody knows whether one did.
+TELL_S: Final = 60.0
+
+Say = Callable[[Event], "asyncio.Future[bool]"]
+
+
+class _Again(Struct):
+    """When something is tried again, and how long after that the next time."""
+
+    at: float
+    wait_s: float = FIRST_AGAIN_S
+
+
+class Ecash:
+    """The purses of all mints. ``secret`` is the wallet's own, ``signer`` who we are; ``say`` tells relays."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        views: Views,
+        mints: Sequence[str],
+        kinds: NostrKinds,
+        signer: Signer,
+        secret: bytes,
+        payments: Payments,
+        receipting: Receipting,
+        background: Background,
+        say: Say,
+        files: Callable[[str], PurseFile],
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self._feed = feed
+        self._views = views
+        self._kinds = kinds
+        self._signer = signer
+        self._payments = payments
+        self._receipting = receipting
+        self._background = background
+        self._say = say
+        # Not the key that we are known by (NIP-61): that one signs what others say.
+        key = hmac.digest(secret, _LABEL, "sha256")
+        self.rails: dict[str, CashuRail] = {}
+        for mint in mints:
+            client = MintClient(mint)
+            file = files(client.url)
+            self.rails[client.url] = CashuRail(client, key, file.read(), file.write, lambda: feed.now().wall, entropy)
+        self._timer: Timer | None = None
+        self._is_looking = False
+        self._looks_again = False
+        self._again: dict[str, _Again] = {}
+        # Payments whose receipt is being made.
+        self._issuing: set[str] = set()
+
+    # -- coming and going ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Go on with what was begun, and look from here on."""
+        if self.rails:
+            self._tell_balances()
+            self._wake()
+
+    def stop(self) -> None:
+        """Look at nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def info(self, relays: Sequence[str], at: int) -> Event:
+        """What we say of how we take ecash."""
+        key = next(iter(self.rails.values())).key.hex()
+        return signed(nutzaps.info_draft(tuple(self.rails), key, relays, created_at=at), self._signer)
+
+    def look_soon(self) -> None:
+        """Something may be due now."""
+        self._again = {name: one for name, one in self._again.items() if name in self.rails}
+        if self.rails:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._feed.call_later(LOOK_S, self._wake)
+        if self._is_looking:
+            self._looks_again = True
+            return
+        self._is_looking = True
+        self._background.spawn(self._look_at_all())
+
+    async def _look_at_all(self) -> None:
+        try:
+            self._looks_again = True
+            while self._looks_again:
+                self._looks_again = False
+                for rail in self.rails.values():
+                    await self._look_at(rail)
+        finally:
+            self._is_looking = False
+
+    async def _look_at(self, rail: CashuRail) -> None:
+        """All that is due at one mint; one that does not answer is left alone for a while."""
+        if not self._is_due(rail.url):
+            return
+        is_known = rail.terms is not None
+        try:
+            if not is_known or self._is_due(f"terms {rail.url}"):
+                await rail.look()
+                self._again[f"terms {rail.url}"] = _Again(self._feed.now().mono + TERMS_S)
+            if rail.purse.begun:
+                for held in await rail.finish_begun():
+                    self._payments.take(wallet.Settled(held.payment_hash))
+            if rail.purse.funding:
+                await rail.collect()
+            for locked in rail.purse.locked:
+                await self._look_at_locked(rail, locked)
+            self._again.pop(rail.url, None)
+        except RailFailed as failed:
+            if rail.url not in self._again:
+                log.warning("nostr: ecash of %s: %s", rail.url, failed.why)
+            self._later(rail.url)
+        except ProofRefused as refused:
+            log.warning("nostr: ecash of %s: %s", rail.url, refused)
+            self._later(rail.url)
+        self._tell_balances()
+
+    def _is_due(self, name: str) -> bool:
+        again = self._again.get(name)
+        return again is None or self._feed.now().mono >= again.at
+
+    def _later(self, name: str) -> None:
+        again = self._again.setdefault(name, _Again(0.0))
+        again.at = self._feed.now().mono + again.wait_s
+        again.wait_s = min(2 * again.wait_s, LAST_AGAIN_S)
+
+    def _tell_balances(self) -> None:
+        """Have the record say what there is, where it says something else."""
+        for mint, rail in self.rails.items():
+            has = (rail.purse.amount, rail.purse.amount_locked)
+            told = self._payments.wallet.ecash.get(mint)
+            if has != ((0, 0) if told is None else (told.sats, told.locked)):
+                self._payments.take(wallet.Ecash(mint, *has, self._feed.now().ms))
+
+    def status(self) -> Mapping[str, object]:
+        """Figures for ``trunkline status``."""
+        if not self.rails:
+            return {}
+        return {
+            "ecash_msats": sum(rail.purse.amount for rail in self.rails.values()) * proof.MSATS[UNIT],
+            "ecash_locked_msats": sum(rail.purse.amount_locked for rail in self.rails.values()) * proof.MSATS[UNIT],
+            "mints": f"{sum(rail.terms is not None for rail in self.rails.values())} of {len(self.rails)} known",
+        }
+
+    # -- paying --------------------------------------------------------------------------------------------------------
+
+    def reaches(self, request: str) -> bool:
+        """Whether this asks for ecash of a mint that is listed."""
+        return demands.is_ecash(request) and self._rail_for(request) is not None
+
+    def _rail_for(self, request: str) -> CashuRail | None:
+        """Of the mints that are asked for, the one of which we have most."""
+        try:
+            mints = read_request(request).mints
+        except ProofRefused:
+            return None
+        shared = [self.rails[mint] for mint in mints if mint in self.rails]
+        return max(shared, key=lambda rail: rail.purse.amount, default=None)
+
+    def need_ready(self, wish: Held) -> None:
+        """``Refused`` if there is not enough."""
+        rail = self._rail_for(wish.invoice)
+        try:
+            if rail is None:
+                raise RailFailed("none of its mints is listed in [nostr.wallet] mints")
+            rail.need_ready(wish)
+        except RailFailed as failed:
+            raise Refused("PAYMENT_FAILED", failed.why) from None
+
+    async def pay(self, wish: Held) -> str:
+        """Lock the money to its payee, and tell him. Empty: what proves it is known when he has redeemed it."""
+        rail = self._rail_for(wish.invoice)
+        assert rail is not None  # it was ready
+        asked = signed_events.read(bytes(wish.asked))
+        try:
+            locked = await rail.lock(wish, lambda tag: tag in asked.tags)
+        except ProofRefused as refused:
+            raise RailFailed(f"the mint did not do it: {refused}") from None
+        finally:
+            self._tell_balances()
+        token = Token(rail.url, UNIT, locked.proofs)
+        draft = nutzaps.nutzap_draft(
+            token, public_of(wish.provider), wish.request_id, self._kinds.request, created_at=int(self._feed.now().wall)
+        )
+        event = signed(draft, self._signer)
+        # On disk first: from here on the payee may have it.
+        rail.told(locked, event.id)
+        told = self._say(event)
+        await asyncio.wait([told], timeout=TELL_S)
+        if not told.done() or told.cancelled() or not told.result():
+            raise RailFailed("no relay says that it took the nutzap; what the payee does not redeem comes back",
+                             is_unknown=True)  # fmt: skip
+        return ""
+
+    def paid_by(self, payment_hash: str, order: str) -> str:
+        """The call that handed ecash over for an order; empty if none did."""
+        for rail in self.rails.values():
+            for locked in rail.purse.locked:
+                if locked.nutzap and (locked.held.payment_hash, locked.held.order) == (payment_hash, order):
+                    return locked.held.call_id
+        return ""
+
+    async def _look_at_locked(self, rail: CashuRail, locked: Locked) -> None:
+        """How a payment of ours stands: redeemed, to be had back, or neither yet."""
+        held, name = locked.held, locked.held.payment_hash
+        call = self._views.call(held.order) if held.order else None
+        is_open = call is not None and not call.status.is_outcome
+        if name in self._issuing or not self._is_due(name) or (is_open and not rail.is_over(locked)):
+            return
+        try:
+            proven = await rail.redeemed(locked)
+        except ProofRefused as refused:
+            self._feed.feed([Noticed("nostr.ecash", EDGE, held.provider, f"it is spent, without proof: {refused}")])
+            self._settled(rail, locked)
+            return
+        if proven is not None:
+            is_right = call is not None and call.status is Status.SUCCEEDED and held.provider in to_be_paid(call.output)
+            if not is_right:
+                text = "it was redeemed for a job that has no result that counts"
+                self._feed.feed([Noticed("nostr.ecash", EDGE, held.provider, text)])
+            if not is_right or self._receipting.known(name, held.job_hash) is not None:
+                self._settled(rail, locked)
+                return
+            self._issuing.add(name)
+
+            def issued(_issued: Issued) -> None:
+                self._issuing.discard(name)
+                self._settled(rail, locked)
+
+            self._receipting.issue(held, proven, held.order, issued, rule_of=held.call_id, prepaid=True)
+        elif rail.is_over(locked):
+            await rail.reclaim(locked)
+            self._payments.take(wallet.Settled(name))
+        else:
+            self._later(name)
+
+    def _settled(self, rail: CashuRail, locked: Locked) -> None:
+        """Its payee has it."""
+        self._payments.take(wallet.Settled(locked.held.payment_hash, locked.nutzap or "untold"))
+        rail.ended(locked.held.payment_hash)
+        self._again.pop(locked.held.payment_hash, None)
+        self._tell_balances()
+
+    # -- being paid ----------------------------------------------------------------------------------------------------
+
+    def asking(self, amount_msats: int, payee: str, job_hash: str, payment_id: str) -> Due | None:
+        """What we ask to be paid in ecash, in whole satoshis; None if no mint can be asked for that now."""
+        amount = -(-amount_msats // proof.MSATS[UNIT])
+        mints = tuple(mint for mint, rail in self.rails.items() if rail.can_ask(amount))
+        if not mints:
+            return None
+        key = self.rails[mints[0]].key.hex()
+        request = PaymentRequest(amount, UNIT, mints, key, payment_id=payment_id, tags=((JOB_TAG, job_hash),))
+        # Which of the mints it will be, the payer says.
+        return Due(amount * proof.MSATS[UNIT], payee, "", write_request(request), job_hash)
+
+    def keyset_tags(self, request: str) -> tuple[Tag, ...]:
+        """What our event says of the keys that we take for this."""
+        mints = read_request(request).mints
+        return tuple(self.rails[mint].keyset_tag() for mint in mints if self.rails[mint].terms is not None)
+
+    async def check(self, token: Token, request: str) -> None:
+        """``ProofRefused`` unless this pays a request of ours; ``RailFailed`` if its mint does not answer."""
+        rail = self.rails.get(token.mint)
+        if rail is None or token.mint not in read_request(request).mints:
+            raise ProofRefused("other_mint")
+        await rail.check(token, request)
+
+    def take(self, held: Held, token: Token) -> None:
+        """Hold a token that was checked, for a job."""
+        self.rails[token.mint].take(held, token)
+
+    def held_for(self, request_id: str) -> Held | None:
+        """What is held for a job, or was redeemed for it and its result is not told yet."""
+        return next((one.held for _, one in self._taken() if one.held.request_id == request_id), None)
+
+    def all_held(self) -> list[Held]:
+        """All that is held for jobs done here."""
+        return [one.held for _, one in self._taken()]
+
+    def _taken(self) -> list[tuple[CashuRail, Taken]]:
+        return [(rail, taken) for rail in self.rails.values() for taken in rail.purse.taken]
+
+    def proof_count(self, held: Held) -> int:
+        """How many proofs a receipt of this will hold."""
+        return next((len(one.proofs) for _, one in self._taken() if one.held.payment_hash == held.payment_hash), 0)
+
+    def release(self, held: Held, done: Callable[[Proven | None], None]) -> None:
+        """Redeem it, however long its mint does not answer. None: its lock ended before."""
+        for rail, taken in self._taken():
+            if taken.held.payment_hash == held.payment_hash:
+                self._background.spawn(self._redeem(rail, taken, done))
+                return
+        done(None)
+
+    async def _redeem(self, rail: CashuRail, taken: Taken, done: Callable[[Proven | None], None]) -> None:
+        again = _Again(0.0)
+        while True:
+            try:
+                proven = await rail.redeem(taken)
+            except RailFailed as failed:
+                log.warning("nostr: ecash of %s is not redeemed yet: %s", rail.url, failed.why)
+                await asyncio.sleep(again.wait_s)
+                again.wait_s = min(2 * again.wait_s, LAST_AGAIN_S)
+                continue
+            except ProofRefused as refused:
+                self._feed.feed([Noticed("nostr.ecash", EDGE, "", f"it could not be redeemed: {refused}")])
+                self._feed.when_stored(partial(done, None))
+                return
+            self._tell_balances()
+            # What the receipt points to has to be on disk before it.
+            self._feed.when_stored(partial(done, proven))
+            return
+
+    def refund(self, held: Held, reason: str, done: Callable[[], None] | None = None) -> None:  # noqa: ARG002  (nobody is told: the lock ends by itself)
+        """Leave it to its payer, who has it back when its lock ends."""
+        self.forget(held)
+        if done is not None:
+            self._feed.when_stored(done)
+
+    def forget(self, held: Held) -> None:
+        """It is redeemed, receipted and told; or left alone."""
+        for rail, taken in self._taken():
+            if taken.held.payment_hash == held.payment_hash:
+                rail.give_up(held.payment_hash)
+
+    # -- funding -------------------------------------------------------------------------------------------------------
+
+    async def fund(self, mint: str, msats: int) -> tuple[str, int]:
+        """An invoice of a mint, and until which second since 1970 it can be paid. ``RailFailed`` says why not."""
+        rail = self.rails.get(mint.rstrip("/"))
+        if rail is None:
+            listed = ", ".join(self.rails) or "none is"
+            raise RailFailed(f"this mint is not listed in [nostr.wallet] mints ({listed})")
+        if msats % proof.MSATS[UNIT]:
+            raise RailFailed("ecash is made in whole satoshis: a multiple of 1000 msats")
+        try:
+            return await rail.fund(msats // proof.MSATS[UNIT])
+        except ProofRefused as refused:
+            raise RailFailed(str(refused)) from None
+
+
+def files_of(home: Path, key: bytes, entropy: Callable[[int], bytes]) -> Callable[[str], PurseFile]:
+    """Where the purse of each mint is."""
+    return lambda mint: PurseFile(home, key, mint, entropy)
+
+
+def is_nutzap_due(event: Event, public: str) -> bool:
+    """Whether an event is a nutzap for us."""
+    return event.kind == nutzaps.NUTZAP and event.value("p") == public
+
+
+def payment_hash_of(request: str) -> str:
+    """By what a payment in ecash is known here."""
+    return hashlib.sha256(request.encode()).hexdigest()

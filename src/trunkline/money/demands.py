@@ -1,0 +1,81 @@
+"""What a payee asks to be paid by, of whichever rail: a Lightning invoice, or a payment request for ecash.
+
+Pure. Owns telling the two apart, and the few facts about one that whoever pays it needs. Does not own reading either
+(``bolt11``, ``cashu.requests``), nor whether it is paid.
+
+Invariant: the same text has the same ``payment_hash``, and no other text has it: what was paid once is known by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline.money import bolt11, lightning
+from trunkline.money.cashu import proof
+from trunkline.money.cashu.requests import read_request
+from trunkline.money.rail import RailName
+from trunkline.money.refusals import ProofRefused
+
+ECASH: Final = "creqA"
+
+
+class NotADemand(ValueError):
+    """Nothing that can be paid; the text says why."""
+
+
+class Demand(Struct, frozen=True):
+    """What is asked for."""
+
+    rail: RailName
+    # None: an invoice that leaves it open.
+    amount_msats: int | None
+    payment_hash: str
+    # Whether it says itself that it is for this job; None if it names none.
+    names_job: bool | None
+    # Of a Lightning invoice: who signed it, and until which second since 1970 it can be paid.
+    node: str = ""
+    expires_s: int = 0
+    # Of ecash: the mints whose ecash is taken.
+    mints: tuple[str, ...] = ()
+
+
+def is_ecash(text: str) -> bool:
+    """Whether this is, or wants to be, a payment request for ecash."""
+    return text.startswith(ECASH)
+
+
+def read(text: str, job_hash: str) -> Demand:
+    """What this text asks for, about a job; ``NotADemand`` if it is nothing of both."""
+    return _ecash(text, job_hash) if is_ecash(text) else _lightning(text, job_hash)
+
+
+def _lightning(text: str, job_hash: str) -> Demand:
+    try:
+        invoice = bolt11.read(text)
+    except bolt11.NotAnInvoice as error:
+        raise NotADemand(str(error)) from None
+    names_job = lightning.names_job(invoice.description, job_hash)
+    return Demand("lightning", invoice.amount_msats, invoice.payment_hash, names_job, invoice.node, invoice.expires_s)
+
+
+def _ecash(text: str, job_hash: str) -> Demand:
+    try:
+        request = read_request(text)
+    except ProofRefused as refused:
+        raise NotADemand(str(refused)) from None
+    if request.unit not in proof.MSATS:
+        raise NotADemand("ecash in a unit that is not bitcoin")
+    if request.hash:
+        # Nobody who pays at once has what such a lock wants to be shown.
+        raise NotADemand("ecash that is locked to a hash as well")
+    named = request.job_hash
+    return Demand(
+        "cashu",
+        request.amount * proof.MSATS[request.unit],
+        hashlib.sha256(text.encode()).hexdigest(),
+        named == job_hash if named else None,
+        mints=request.mints,
+    )

@@ -1,0 +1,186 @@
+"""A mint of Cashu for tests, over HTTP: it signs, remembers what was spent, enforces locks, and sells ecash.
+
+What it is asked can be answered otherwise (``instead``), or done and not answered (``is_deaf``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.unit.money.cashu.toy_mint import ToyMint
+from trunkline.money import bolt11
+from trunkline.money.cashu.curve import hash_to_curve, is_schnorr_signed
+from trunkline.money.cashu.locks import read_lock, read_witness
+
+LOCKS = {name: {"supported": True} for name in ("10", "11", "14")}
+SPENT, NOT_OPENED, UNBALANCED, NOT_PAID, ISSUED = 11001, 11004, 11002, 20001, 20002
+
+
+class MintServer:
+    """A mint over HTTP. ``wall`` is what it takes for the time."""
+
+    def __init__(self, mint: ToyMint) -> None:
+        self.mint = mint
+        self.url = ""
+        self.asked: list[str] = []
+        self.instead: dict[str, tuple[int, bytes] | None] = {}
+        # Told of each request, before and after it is carried out.
+        self.before: Callable[[str, Any], None] = _nothing
+        self.after: Callable[[str, Any], None] = _nothing
+        # Whether an answer is lost on its way, after what was asked for was done.
+        self.is_deaf: set[str] = set()
+        self.wall = time.time
+        # By the point of a proof: what opened its lock.
+        self.spent: dict[str, str | None] = {}
+        self._signed: dict[str, dict[str, Any]] = {}
+        # By the name of a quote: so much, and how it stands.
+        self.quotes: dict[str, tuple[int, str]] = {}
+        # Invoices are paid as soon as they are asked for.
+        self.is_generous = False
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        path = head.split(" ")[1]
+        size = next((int(line[16:]) for line in head.split("\r\n") if line.lower().startswith("content-length")), 0)
+        body = json.loads(await reader.readexactly(size) or b"{}")
+        self.asked.append(path)
+        answer = self.instead.get(path, (0, b""))
+        try:
+            self.before(path, body)
+        except ConnectionError:
+            answer = None
+        if answer is not None:
+            status, data = answer if answer[0] else self._answer(path, body)
+            self.after(path, body)
+            if path not in self.is_deaf:
+                writer.write(b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n" % (status, len(data)) + data)
+        writer.close()
+
+    def _answer(self, path: str, body: Any) -> tuple[int, bytes]:
+        status, value = 200, self._value(path, body)
+        if isinstance(value, int):
+            status, value = 400, {"detail": "no", "code": value}
+        return status, json.dumps(value).encode()
+
+    def _value(self, path: str, body: Any) -> Any:
+        keyset = self.mint.keyset
+        line = {"id": keyset.id, "unit": "sat", "active": True, "input_fee_ppk": keyset.input_fee_ppk}
+        keys = {str(amount): key.hex() for amount, key in keyset.keys.items()}
+        match path.removeprefix("/v1/").split("/"):
+            case ["info"]:
+                return {"nuts": LOCKS}
+            case ["keysets"]:
+                return {"keysets": [line, line | {"id": "00" * 8, "active": False}]}
+            case ["keys", _]:
+                return {"keysets": [line | {"keys": keys}]}
+            case ["checkstate"]:
+                return {"states": [self._state(y) for y in body["Ys"]]}
+            case ["restore"]:
+                known = [one for one in body["outputs"] if one["B_"] in self._signed]
+                return {"outputs": known, "signatures": [self._signed[one["B_"]] for one in known]}
+            case ["mint", "quote", "bolt11"]:
+                name = secrets.token_hex(16)
+                self.quotes[name] = (body["amount"], "PAID" if self.is_generous else "UNPAID")
+                return self._quote(name)
+            case ["mint", "quote", "bolt11", name]:
+                return self._quote(name)
+            case ["mint", "bolt11"]:
+                return self._minted(body)
+        return self._swapped(body)
+
+    def _quote(self, name: str) -> dict[str, Any]:
+        amount, state = self.quotes[name]
+        invoice = bolt11.written(b"\x05" * 32, amount * 1000, "ab" * 32, "", 1_700_000_000, 600)
+        return {"quote": name, "request": invoice, "state": state, "expiry": int(self.wall()) + 600}
+
+    def pay_all(self) -> None:
+        """Somebody pays every invoice that is open."""
+        self.quotes = {
+            name: (amount, "PAID" if state == "UNPAID" else state) for name, (amount, state) in self.quotes.items()
+        }
+
+    def _minted(self, body: Any) -> Any:
+        amount, state = self.quotes[body["quote"]]
+        if state != "PAID":
+            return ISSUED if state == "ISSUED" else NOT_PAID
+        if sum(one["amount"] for one in body["outputs"]) != amount:
+            return UNBALANCED
+        self.quotes[body["quote"]] = (amount, "ISSUED")
+        return {"signatures": [self._sign(one) for one in body["outputs"]]}
+
+    def _swapped(self, body: Any) -> Any:
+        inputs, outputs = body["inputs"], body["outputs"]
+        ys = [hash_to_curve(one["secret"].encode()).hex() for one in inputs]
+        if any(y in self.spent for y in ys):
+            return SPENT
+        fee = -(-len(inputs) * self.mint.keyset.input_fee_ppk // 1000)
+        if sum(one["amount"] for one in inputs) - fee != sum(one["amount"] for one in outputs):
+            return UNBALANCED
+        if not all(self._is_ours(one) and self._is_open(one) for one in inputs):
+            return NOT_OPENED
+        self.spent |= {y: one.get("witness") for y, one in zip(ys, inputs, strict=True)}
+        return {"signatures": [self._sign(one) for one in outputs]}
+
+    def _is_ours(self, proof: Any) -> bool:
+        return proof["C"] == self.mint.signature_of(proof["amount"], proof["secret"]).hex()
+
+    def _is_open(self, proof: Any) -> bool:
+        lock = read_lock(proof["secret"])
+        if lock is None:
+            return True
+        keys = [*lock.keys]
+        if lock.locktime and self.wall() >= lock.locktime:
+            keys += lock.refund_keys
+        shown = read_witness(proof.get("witness") or "").signatures
+        return any(is_schnorr_signed(key, proof["secret"].encode(), one) for key in keys for one in shown)
+
+    def _state(self, y: str) -> dict[str, Any]:
+        return {"Y": y, "state": "SPENT" if y in self.spent else "UNSPENT", "witness": self.spent.get(y)}
+
+    def _sign(self, output: Any) -> dict[str, Any]:
+        made = self.mint.promise(output["id"], output["amount"], bytes.fromhex(output["B_"]))
+        dleq = {"e": made.e.hex(), "s": made.s.hex()}
+        answer = {"id": made.keyset_id, "amount": made.amount, "C_": made.signature.hex(), "dleq": dleq}
+        self._signed[output["B_"]] = answer
+        return answer
+
+
+def _nothing(_path: str, _body: Any) -> None:
+    """Nobody listens."""
+
+
+@contextmanager
+def running_mint(name: str = "mint", *, fee_ppk: int = 0) -> Iterator[MintServer]:
+    """Such a mint in a thread of its own, for exchanges that are processes."""
+    server = MintServer(ToyMint(name, fee_ppk=fee_ppk))
+    loop = asyncio.new_event_loop()
+
+    async def listen() -> asyncio.Server:
+        return await asyncio.start_server(server.serve, "127.0.0.1", 0)
+
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    listening = asyncio.run_coroutine_threadsafe(listen(), loop).result(10)
+    server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+
+    async def end() -> None:
+        listening.close()
+        left = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
+        for one in left:
+            one.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    try:
+        yield server
+    finally:
+        asyncio.run_coroutine_threadsafe(end(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()

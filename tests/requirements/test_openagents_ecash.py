@@ -1,0 +1,248 @@
+"""Jobs paid in ecash (NIP-61, NUT-11): two real exchanges, a mint between them, and receipts that verify."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.mints import MintServer, running_mint
+from tests.nostr import CONFIG, Buyer
+from tests.requirement import requirement
+from tests.requirements.test_openagents_money import EMBED, EMBEDDING, PRICED, SANDBOX, printed, trunkline
+from tests.requirements.test_openagents_paying import BUYING, PAYING, known, questions
+from tests.running import Running, calling, running, wait_until
+from tests.unit.money.cashu.toy_mint import PAYER
+from trunkline.edges.nostr import events, nutzaps
+from trunkline.edges.nostr.events import Draft
+from trunkline.money.cashu.curve import hash_to_curve
+from trunkline.money.cashu.requests import read_request
+from trunkline.money.cashu.tokens import Token
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def mint() -> Iterator[MintServer]:
+    with running_mint() as found:
+        yield found
+
+
+def seller_config(*mints: MintServer) -> str:
+    return PRICED + f"[nostr.wallet]\nmints = {json.dumps([one.url for one in mints])}\n"
+
+
+def buyer_config(seller: Running, *mints: MintServer, rules: str = BUYING + PAYING, more: str = "") -> str:
+    wallet = f"[nostr.wallet]\nprepay = true\nmints = {json.dumps([one.url for one in mints])}\n{more}"
+    return CONFIG.replace("[nostr]\n", f'[nostr]\nrelays = ["{seller.ready["relay"]}"]\n') + wallet + rules
+
+
+def ecash(exchange: Running, mint: MintServer) -> tuple[int, int]:
+    """What there is of a mint's ecash by the record: to spend, and locked."""
+    found = {one["mint"]: one for one in printed(exchange.home, "wallet", "balance")["ecash"]}
+    one = found.get(mint.url, {"balance_msats": 0, "locked_msats": 0})
+    return one["balance_msats"], one["locked_msats"]
+
+
+def fund(exchange: Running, mint: MintServer, msats: int) -> None:
+    """Have a mint's invoice paid, as a person does."""
+    made = printed(exchange.home, "wallet", "fund", "exchange", str(msats), "--mint", mint.url)
+    assert made["invoice"].startswith("lnbcrt")
+    before = sum(ecash(exchange, mint))
+    mint.pay_all()
+    wait_until(lambda: sum(ecash(exchange, mint)) == before + msats, "the ecash")
+
+
+def asks_in_ecash(exchange: Running) -> None:
+    """Until the seller knows its mint."""
+    wait_until(lambda: "1 of 1 known" in json.dumps(exchange.request("GET", "/v1/status")[1]), "the mint to be known")
+
+
+async def bought(buyer: Running, **inputs: Any) -> dict[str, Any]:
+    found: dict[str, Any] = await asyncio.wrap_future(calling(buyer, f"nostr.jobs/{EMBEDDING}", {**EMBED, **inputs}))
+    return found
+
+
+@requirement("OA-058", "OA-063", "OA-069", "OA-070", "OA-080", "OA-081", "OA-082")
+async def test_a_job_is_paid_in_ecash_and_both_have_a_receipt_that_verifies(short_path: Path, mint: MintServer) -> None:
+    with running(short_path / "seller", seller_config(mint)) as seller:
+        asks_in_ecash(seller)
+        with running(short_path / "buyer", buyer_config(seller, mint)) as buyer:
+            fund(buyer, mint, 100_000)
+            await known(buyer, 2)
+            found = await bought(buyer)
+            assert found["status"] == "succeeded", found
+            await asyncio.to_thread(wait_until, lambda: printed(buyer.home, "receipts")["receipts"], "a receipt")
+            [ours] = printed(buyer.home, "receipts")["receipts"]
+            [theirs] = printed(seller.home, "receipts")["receipts"]
+            assert (ours["rail"], ours["asset_id"]) == ("cashu", f"BTC_CASHU({mint.url})")
+            assert ours["payment_proof"] == theirs["payment_proof"]
+            assert ours["prepaid"] is True
+            for home, receipt in ((buyer.home, ours), (seller.home, theirs)):
+                done = trunkline(home, "receipts", "verify", receipt["receipt_id"])
+                assert done.returncode == 0, done.stdout + done.stderr
+            price = ours["amount_msats"]
+            await asyncio.to_thread(wait_until, lambda: ecash(buyer, mint) == (100_000 - price, 0), "nothing locked")
+            assert ecash(seller, mint) == (price, 0)
+            exported = trunkline(buyer.home, "receipts", "export", ours["receipt_id"]).stdout
+            file = short_path / "receipt.json"
+            file.write_text(exported)
+            assert trunkline(short_path / "nowhere", "receipts", "verify", str(file)).returncode == 0
+            value = ours["payment_proof"]["value"]
+            changed = value[:200] + ("A" if value[200] != "A" else "B") + value[201:]
+            file.write_text(exported.replace(value, changed))
+            assert trunkline(short_path / "nowhere", "receipts", "verify", str(file)).returncode == 1
+
+
+@requirement("OA-075", "OA-079")
+async def test_a_payment_in_ecash_is_asked_about_with_amount_payee_mint_and_job(
+    short_path: Path, mint: MintServer
+) -> None:
+    with running(short_path / "seller", seller_config(mint)) as seller:
+        asks_in_ecash(seller)
+        npub = seller.request("GET", "/v1/status")[1]["edges"]["nostr"]["npub"]
+        with running(short_path / "buyer", buyer_config(seller, mint, rules=BUYING)) as buyer:
+            fund(buyer, mint, 100_000)
+            await known(buyer, 2)
+            for answer in ("deny", "approve"):
+                call = calling(buyer, f"nostr.jobs/{EMBEDDING}", EMBED)
+                [question] = await asyncio.to_thread(wait_until, lambda: questions(buyer), "a question")
+                asked = question["input"]
+                assert question["tool_id"] == "nostr.wallet/pay"
+                assert (asked["payee"], asked["mint"], asked["job"]["schema_id"]) == (npub, mint.url, EMBEDDING)
+                assert asked["amount_msats"] % 1000 == 0
+                assert asked["invoice_names_job"] is True
+                assert ecash(buyer, mint) == (100_000, 0)
+                assert "/v1/swap" not in mint.asked
+                trunkline(buyer.home, answer, question["approval_id"])
+                found = await asyncio.wrap_future(call)
+                assert found["status"] == ("succeeded" if answer == "approve" else "failed"), json.dumps(found)
+
+
+async def test_what_may_not_be_paid_in_ecash_is_refused_before_any_mint_hears_of_it(
+    short_path: Path, mint: MintServer
+) -> None:
+    with running_mint("another") as other, running(short_path / "seller", seller_config(mint)) as seller:
+        asks_in_ecash(seller)
+        allowed = buyer_config(seller, mint)
+        for name, config, why in (
+            ("poor", allowed, "not enough ecash"),
+            ("careful", allowed.replace("prepay = true\n", ""), "prepay = true"),
+            ("small", buyer_config(seller, mint, more="max_msats_per_job = 1000\n"), "max_msats_per_job is 1000"),
+            ("elsewhere", buyer_config(seller, other), "embedded wallet reaches nobody elsewhere"),
+        ):
+            with running(short_path / name, config) as buyer:
+                await known(buyer, 2)
+                mint.asked.clear()
+                found = await bought(buyer)
+                assert found["status"] == "failed"
+                assert why in json.dumps(found), (name, found)
+                assert "/v1/swap" not in mint.asked + other.asked
+        assert "/v1/swap" not in mint.asked
+
+
+async def test_a_foreign_buyers_nutzap_is_taken_only_if_it_is_good_and_he_is_told_why_not(
+    short_path: Path, mint: MintServer
+) -> None:
+    with running_mint("another") as other, running(short_path / "seller", seller_config(mint)) as seller:
+        asks_in_ecash(seller)
+        async with Buyer(seller.ready["relay"]) as buyer:
+            provider = await buyer.provider()
+            request = await buyer.ask(EMBEDDING, EMBED)
+            [asked] = await buyer.until(lambda: buyer.about(request, 7000), "what it costs")
+            text = next(tag[2] for tag in asked.tags_named("amount") if tag[2].startswith("creqA"))
+            wanted = read_request(text)
+            key = bytes.fromhex(wanted.key)
+            assert key[1:].hex() != provider  # NIP-61: not the key that signs its events
+            later = int(time.time()) + 4 * 3600
+            good = {"amount": wanted.amount, "key": key, "job_hash": wanted.job_hash, "locktime": later}
+
+            def zap(server: MintServer = mint, as_of: str = mint.url, **changed: Any) -> Draft:
+                lock = good | changed
+                token = server.mint.locked(lock.pop("amount"), **lock)
+                return nutzaps.nutzap_draft(
+                    msgspec.structs.replace(token, mint=as_of), provider, request.id, 5050, created_at=int(time.time())
+                )
+
+            spent = zap()
+            await redeem_elsewhere(mint, nutzaps.read_nutzap(events.signed(spent, buyer.signer)).token)
+            for number, (draft, why) in enumerate(
+                (
+                    (zap(amount=wanted.amount - 1), "amount"),
+                    (zap(amount=wanted.amount + 1), "amount"),
+                    (zap(key=PAYER), "locked to somebody else"),
+                    (zap(job_hash="sha256:" + "00" * 32), "another job"),
+                    (zap(locktime=int(time.time()) + 60), "ends too early"),
+                    (zap(other), "keyset"),
+                    (zap(other, other.url), "another mint"),
+                    (spent, "spent before"),
+                ),
+                start=2,
+            ):
+                await buyer.publish(draft)
+                await buyer.until(lambda count=number: len(buyer.about(request, 7000)) == count, why)
+                status = buyer.about(request, 7000)[-1].tag("status")
+                assert status[1] == "payment-required"
+                assert why in status[2], (why, status)
+            await buyer.publish(zap())
+            found = await buyer.result(request)
+            assert found.invoice == text
+            receipt = json.loads((buyer.about(request, 6050)[0]).value("receipt"))
+            assert receipt["rail"] == "cashu"
+            assert receipt["amount_msats"] == wanted.amount * 1000
+        assert other.asked == []  # it is not listed
+        assert trunkline(seller.home, "receipts", "verify", receipt["receipt_id"]).returncode == 0
+
+
+async def redeem_elsewhere(mint: MintServer, token: Token) -> None:
+    """Its payee's key is not ours: the mint is told that it was spent."""
+    mint.spent |= {hash_to_curve(proof.secret.encode()).hex(): None for proof in token.proofs}
+
+
+async def test_a_payment_whose_mint_does_not_answer_is_unknown_and_nothing_is_lost(
+    short_path: Path, mint: MintServer
+) -> None:
+    with running(short_path / "seller", seller_config(mint)) as seller:
+        asks_in_ecash(seller)
+        with running(short_path / "buyer", buyer_config(seller, mint)) as buyer:
+            fund(buyer, mint, 100_000)
+            await known(buyer, 2)
+            mint.instead["/v1/swap"] = (500, b"")
+            found = await bought(buyer)
+            assert found["status"] == "failed", found
+            assert "unknown" in json.dumps(found)
+            paid = [one for one in buyer.entries(kind="call.settled") if one.get("status") == "unknown"]
+            assert len(paid) == 1
+            mint.instead.clear()
+            await asyncio.to_thread(wait_until, lambda: ecash(buyer, mint) == (100_000, 0), "the ecash to be back")
+            assert printed(buyer.home, "receipts")["receipts"] == []
+
+
+@requirement("OA-058")
+async def test_for_a_job_that_fails_nothing_is_redeemed_and_nothing_that_it_made_is_given(
+    short_path: Path, mint: MintServer
+) -> None:
+    with running(short_path / "seller", seller_config(mint)) as seller:
+        asks_in_ecash(seller)
+        async with Buyer(seller.ready["relay"]) as buyer:
+            provider = await buyer.provider()
+            request = await buyer.ask(SANDBOX, {"commands": [{"cmd": "echo made; exit 3"}]})
+            [asked] = await buyer.until(lambda: buyer.about(request, 7000), "what it costs")
+            wanted = read_request(next(tag[2] for tag in asked.tags_named("amount") if tag[2].startswith("creqA")))
+            later, key = int(time.time()) + 4 * 3600, bytes.fromhex(wanted.key)
+            token = mint.mint.locked(wanted.amount, key=key, locktime=later, job_hash=wanted.job_hash)
+            token = msgspec.structs.replace(token, mint=mint.url)
+            zap = nutzaps.nutzap_draft(token, provider, request.id, 5050, created_at=int(time.time()))
+            await buyer.publish(zap)
+            found = await buyer.result(request)
+            assert found.amount_msats is None
+            assert "stdout_preview" not in bytes(found.outputs).decode()
+        assert "/v1/swap" not in mint.asked
+        assert printed(seller.home, "receipts")["receipts"] == []
+        assert ecash(seller, mint) == (0, 0)

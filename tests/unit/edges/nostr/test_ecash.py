@@ -1,0 +1,255 @@
+"""Ecash in an exchange: handed over, redeemed or had back in the end; and no mint is asked that is not listed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from tests.mints import MintServer
+from tests.unit.edges.nostr.kit import OURS
+from tests.unit.edges.nostr.market import WALLET_SECRET
+from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, ToyMint
+from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
+from trunkline.config import NostrKinds
+from trunkline.edges.background import Background
+from trunkline.edges.nostr import nutzaps
+from trunkline.edges.nostr.cashu_rail import LOCK_S, CashuRail
+from trunkline.edges.nostr.ecash import LAST_AGAIN_S, TERMS_S, Ecash, files_of
+from trunkline.edges.nostr.events import Event
+from trunkline.edges.nostr.mint_client import MintClient
+from trunkline.edges.nostr.payments import Payments
+from trunkline.edges.nostr.receipting import Receipting
+from trunkline.money import wallet
+from trunkline.money.cashu.locks import JOB_TAG
+from trunkline.money.cashu.purse import Purse
+from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
+from trunkline.money.rail import RailFailed
+from trunkline.money.refusals import ProofRefused
+from trunkline.money.wallet import Held, Refused
+from trunkline.testing.memory import MemoryExchange
+
+FUNDED = 100
+
+
+class House:
+    """One exchange with ecash of one mint; ``said`` are its nutzaps, which relays take unless ``takes`` is False."""
+
+    def __init__(self, server: MintServer, home: Path, *, before: House | None = None) -> None:
+        self.server, self.home = server, home
+        self.exchange = MemoryExchange() if before is None else before.exchange.restarted()
+        server.wall = lambda: self.exchange.now().wall
+        given = self.exchange.surroundings()
+        self.payments = Payments(given.feed, given.views, WALLET_SECRET)
+        self.payments.take_up()
+        self.background = Background(given.feed)
+        self.said: list[Event] = []
+        self.takes = True
+        self.ecash = Ecash(
+            given.feed, given.views, (server.url,), NostrKinds(), OURS, WALLET_SECRET, self.payments,
+            Receipting(given.feed, given.views, self.payments), self.background, self._say,
+            files_of(home, given.key, os.urandom), os.urandom,
+        )  # fmt: skip
+        self.ecash.start()
+
+    def _say(self, event: Event) -> asyncio.Future[bool]:
+        self.said.append(event)
+        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        told.set_result(self.takes)
+        return told
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Until what was spawned has done it; its mint answers over a real socket."""
+        deadline = asyncio.get_running_loop().time() + 20
+        while not condition():
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.005)
+
+    async def funded(self) -> None:
+        await self.ecash.fund(self.server.url + "/", FUNDED * 1000)
+        self.server.pay_all()
+        self.ecash.look_soon()
+        await self.until(lambda: self.money() == (FUNDED, 0))
+
+    def money(self) -> tuple[int, int]:
+        """What the record says."""
+        found = self.payments.wallet.ecash.get(self.server.url)
+        return (0, 0) if found is None else (found.sats, found.locked)
+
+    def sent(self, wish: Held) -> None:
+        """As the wallet's agent puts it on record before it pays."""
+        at_ms = self.exchange.now().ms
+        self.payments.take(wallet.Sent(wish.payment_hash, wish.provider, wish.msats, JOB_HASH, "", "c", at_ms, at_ms))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[MintServer]:
+    found = MintServer(ToyMint())
+    listening = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    found.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    yield found
+    listening.close()
+
+
+@pytest.fixture
+async def house(server: MintServer, tmp_path: Path) -> AsyncIterator[House]:
+    found = House(server, tmp_path)
+    await found.until(lambda: found.ecash.rails[server.url].terms is not None)
+    await found.funded()
+    yield found
+    found.ecash.stop()
+    await found.background.stop()
+    found.exchange.close()
+
+
+def payee(server: MintServer) -> CashuRail:
+    return CashuRail(MintClient(server.url), PAYEE_SECRET, Purse(), lambda _purse: None, server.wall, os.urandom)
+
+
+async def wanted(server: MintServer, amount: int = 13, **changed: Any) -> Held:
+    rail = payee(server)
+    await rail.look()
+    usual = {"mints": (server.url,), "tags": ((JOB_TAG, JOB_HASH),)}
+    request = write_request(PaymentRequest(amount, "sat", key=rail.key.hex(), **(usual | changed)))
+    asked = signed_event([("amount", str(amount * 1000), request), rail.keyset_tag()])
+    return Held(
+        payment_hash=hashlib.sha256(request.encode()).hexdigest(), payer="exchange", payee=NPUB, msats=amount * 1000,
+        invoice=request, asked=Raw(asked), quote_id="", request_id="ab" * 32, schema_id="s", job_hash=JOB_HASH,
+        provider=NPUB, at_ms=0, judge="buyer", call_id="c",
+    )  # fmt: skip
+
+
+async def test_what_its_payee_redeemed_is_paid_and_without_a_result_that_counts_there_is_no_receipt(
+    house: House, server: MintServer
+) -> None:
+    wish = await wanted(server)
+    house.sent(wish)
+    assert house.ecash.reaches(wish.invoice)
+    house.ecash.need_ready(wish)
+    assert await house.ecash.pay(wish) == ""
+    assert house.money() == (87, 13)
+    zap = nutzaps.read_nutzap(house.said[-1])
+    assert (zap.request_id, zap.token.amount) == (wish.request_id, 13)
+    rail = payee(server)
+    rail.take(wish, zap.token)
+    await rail.redeem(rail.purse.taken[0])
+    house.ecash.look_soon()
+    await house.until(lambda: house.money() == (87, 0))
+    assert house.payments.wallet.paid[NPUB] == wallet.Paid(1, 13_000)
+    assert wish.payment_hash in house.payments.wallet.spent
+    assert house.exchange.notices() == ["nostr.ecash"]
+    assert house.exchange.views.receipts(10, None)[0] == []
+
+
+async def test_what_its_payee_never_redeemed_is_had_back_when_its_lock_has_ended(
+    house: House, server: MintServer
+) -> None:
+    wish = await wanted(server)
+    house.sent(wish)
+    await house.ecash.pay(wish)
+    house.exchange.advance(LOCK_S - 3600)
+    house.ecash.look_soon()
+    await asyncio.sleep(0.1)
+    assert house.money() == (87, 13)
+    house.exchange.advance(3600 + 61)
+    await house.until(lambda: house.money() == (FUNDED, 0))
+    assert wish.payment_hash not in house.payments.wallet.spent
+    assert house.payments.wallet.paid == {}
+
+
+async def test_a_nutzap_that_no_relay_takes_is_unknown_and_comes_back(house: House, server: MintServer) -> None:
+    house.takes = False
+    wish = await wanted(server)
+    house.sent(wish)
+    with pytest.raises(RailFailed) as failed:
+        await house.ecash.pay(wish)
+    assert failed.value.is_unknown
+    house.exchange.advance(LOCK_S + 61)
+    await house.until(lambda: house.money() == (FUNDED, 0))
+
+
+async def test_after_a_restart_the_call_that_handed_ecash_over_is_known_and_the_record_says_the_same(
+    house: House, server: MintServer
+) -> None:
+    wish = msgspec.structs.replace(await wanted(server), order="o")
+    house.sent(wish)
+    await house.ecash.pay(wish)
+    await house.background.stop()
+    again = House(server, house.home, before=house)
+    assert again.money() == (87, 13)
+    assert again.ecash.paid_by(wish.payment_hash, "o") == "c"
+    assert again.ecash.paid_by(wish.payment_hash, "p") == ""
+    again.ecash.stop()
+    await again.background.stop()
+
+
+async def test_ecash_of_a_mint_that_is_not_listed_is_neither_paid_taken_nor_bought(
+    house: House, server: MintServer
+) -> None:
+    other = await wanted(server, mints=("https://mint.example",))
+    assert not house.ecash.reaches(other.invoice)
+    assert not house.ecash.reaches("lnbcrt1")
+    assert not house.ecash.reaches("creqAxx")
+    with pytest.raises(Refused, match="listed"):
+        house.ecash.need_ready(other)
+    with pytest.raises(RailFailed, match="not listed"):
+        await house.ecash.fund("https://mint.example", 1000)
+    token = msgspec.structs.replace(ToyMint("x").locked(13), mint="https://mint.example")
+    with pytest.raises(ProofRefused) as refused:
+        await house.ecash.check(token, (await wanted(server)).invoice)
+    assert refused.value.reason == "other_mint"
+    assert {path.split("/")[2] for path in server.asked} <= {"info", "keysets", "keys", "mint"}
+
+
+async def test_what_we_ask_for_is_in_whole_satoshis_for_our_key_and_names_the_job(
+    house: House, server: MintServer
+) -> None:
+    due = house.ecash.asking(12_001, OURS.npub, JOB_HASH, "id")
+    assert due is not None
+    request = read_request(due.request)
+    assert (due.amount_msats, request.amount, request.mints) == (13_000, 13, (server.url,))
+    assert request.job_hash == JOB_HASH
+    assert request.key == house.ecash.rails[server.url].key.hex()
+    assert house.ecash.keyset_tags(due.request) == (house.ecash.rails[server.url].keyset_tag(),)
+    info = house.ecash.info(["ws://x"], 5)
+    assert (info.kind, info.value("mint"), info.value("pubkey")) == (10_019, server.url, request.key)
+
+
+async def test_a_mint_that_does_not_answer_is_left_alone_for_a_while_and_asked_for_nothing_new(
+    house: House, server: MintServer
+) -> None:
+    server.instead["/v1/info"] = (200, b'{"nuts":{}}')
+    house.exchange.advance(TERMS_S + 1)
+    await house.until(lambda: house.ecash.asking(13_000, OURS.npub, JOB_HASH, "id") is None)
+    with pytest.raises(RailFailed, match="locks"):
+        await house.ecash.pay(await wanted_of(server))
+    count = len(server.asked)
+    house.ecash.look_soon()
+    await asyncio.sleep(0.05)
+    assert len(server.asked) == count
+    server.instead.clear()
+    house.exchange.advance(LAST_AGAIN_S + 1)
+    await house.until(lambda: house.ecash.asking(13_000, OURS.npub, JOB_HASH, "id") is not None)
+
+
+async def wanted_of(server: MintServer) -> Held:
+    """A wish that was made while the mint was well."""
+    kept = server.instead
+    server.instead = {}
+    try:
+        return await wanted(server)
+    finally:
+        server.instead = kept
+
+
+@pytest.mark.parametrize("msats", [1, 999, 1001])
+async def test_ecash_is_bought_in_whole_satoshis(house: House, server: MintServer, msats: int) -> None:
+    with pytest.raises(RailFailed, match="whole satoshis"):
+        await house.ecash.fund(server.url, msats)
