@@ -29,6 +29,8 @@ from trunkline.ledger import receipts as on_record
 from trunkline.model import Principal, ToolDefinition
 from trunkline.model import Status as CallStatus
 from trunkline.money import bolt11, proving, wallet
+from trunkline.money.cashu.locks import JOB_TAG
+from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.rail import RailFailed
 from trunkline.money.wallet import Held
 from trunkline.testing.memory import ANY_OBJECT, BOSS, MadeCall, MemoryExchange
@@ -404,3 +406,86 @@ async def test_a_payment_whose_end_nobody_knows_is_unknown_and_never_sent_again(
     assert second.outcome.status is CallStatus.FAILED
     # What failed for certain may be tried again; what nobody knows may not.
     assert len(outside.asked) == (1 if is_unknown else 2)
+
+
+class Purse:
+    """Ecash that is handed over at once."""
+
+    def __init__(self) -> None:
+        self.paid: list[Held] = []
+
+    def reaches(self, request: str) -> bool:
+        return request.startswith("creqA")
+
+    def need_ready(self, wish: Held) -> None:
+        if wish.msats > 20_000:
+            raise wallet.Refused("PAYMENT_FAILED", "there is not enough ecash")
+
+    async def pay(self, wish: Held) -> str:
+        self.paid.append(wish)
+        return ""
+
+
+MINT = "https://mint.example"
+
+
+def ecash_wish(shop: Shop, sats: int = 13, **changes: Any) -> dict[str, Any]:
+    """A payment in ecash as the buyer asks for it."""
+    tags = ((JOB_TAG, changes.pop("about", JOB_HASH)),) if changes.get("about") != "" else ()
+    changes.pop("about", None)
+    text = write_request(PaymentRequest(sats, "sat", (MINT,), "02" + "ab" * 32, tags=tags))
+    request_id = "ab" * 32
+    draft = events.Draft(7000, "", (("e", request_id), ("amount", str(sats * 1000), text)), 5)
+    asked = json.loads(events.encoded(events.signed(draft, ANNA)))
+    job = {"schema_id": EMBEDDING, "job_hash": JOB_HASH, "request_id": request_id}
+    body = {"amount_msats": sats * 1000, "payee": ANNA.npub, "job": job, "invoice": text, "mint": MINT, "asked": asked}
+    return {**body, **changes}
+
+
+async def test_ecash_is_handed_over_once_counts_at_once_and_is_not_yet_paid() -> None:
+    purse = Purse()
+    shop = Shop(outside=purse, prepay=True, mints=(MINT,))
+    made = shop.market.exchange.call(PAY, ecash_wish(shop))
+    await turns()
+    assert made.output["state"] == "handed_over"
+    assert (made.output["rail"], purse.paid[0].msats) == ("cashu", 13_000)
+    assert purse.paid[0].payment_hash in shop.payments.wallet.spent
+    assert shop.payments.wallet.paid == {}
+    again = shop.market.exchange.call(PAY, ecash_wish(shop))
+    await turns()
+    assert again.outcome.status is CallStatus.FAILED
+    assert len(purse.paid) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "why"),
+    [
+        ({"prepay": False}, {}, "prepay = true"),
+        ({"mints": ()}, {}, "not listed"),
+        ({}, {"mint": "https://other.example"}, "not listed"),
+        ({"mints": (MINT, "https://b.example")}, {"mint": "https://b.example"}, "none whose ecash"),
+        ({}, {"mint": ""}, "none whose ecash"),
+        ({}, {"about": ""}, "names no job"),
+        ({}, {"about": "sha256:" + "0" * 64}, "for another job"),
+        ({}, {"sats": 21}, "not enough ecash"),
+        ({"max_msats_per_job": 12_999}, {}, "max_msats_per_job"),
+        ({}, {"amount_msats": 13_001}, "is over 13000"),
+    ],
+)
+async def test_ecash_that_may_not_be_paid_is_refused_and_nothing_is_handed_over(
+    settings: dict[str, Any], changes: dict[str, Any], why: str
+) -> None:
+    purse = Purse()
+    shop = Shop(outside=purse, **({"prepay": True, "mints": (MINT,)} | settings))
+    made = shop.market.exchange.call(PAY, ecash_wish(shop, **changes))
+    await turns()
+    assert made.outcome.fault is not None
+    assert why in json.dumps(msgspec.to_builtins(made.outcome.fault))
+    assert purse.paid == []
+
+
+def test_a_mint_beside_an_invoice_of_lightning_is_not_what_it_claims() -> None:
+    shop = Shop(mints=(MINT,))
+    made = paid(shop, mint=MINT)
+    assert made.outcome.fault is not None
+    assert "none whose ecash" in made.outcome.fault.message
