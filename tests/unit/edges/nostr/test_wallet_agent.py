@@ -13,7 +13,7 @@ import pytest
 
 from tests.requirement import requirement
 from tests.unit.edges.nostr.market import EMBED, EMBEDDING, PROVIDERS, RANK, RERANK, Market, ranked
-from trunkline.config import Config, NostrWallet
+from trunkline.config import Config, Nostr, NostrWallet
 from trunkline.edges.background import Background
 from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.messages import Status
@@ -489,3 +489,49 @@ def test_a_mint_beside_an_invoice_of_lightning_is_not_what_it_claims() -> None:
     made = paid(shop, mint=MINT)
     assert made.outcome.fault is not None
     assert "none whose ecash" in made.outcome.fault.message
+
+
+def _creq(mint: str = MINT, sats: int = 13, job_hash: str = JOB_HASH) -> str:
+    tags = ((JOB_TAG, job_hash),) if job_hash else ()
+    return write_request(PaymentRequest(sats, "sat", (mint,), "02" + "ab" * 32, tags=tags))
+
+
+@pytest.mark.parametrize(
+    ("amount", "text", "why"),
+    [
+        (13_000, _creq("https://other.example"), "other mints"),
+        (13_001, _creq(), "another amount"),
+        (13_000, _creq(job_hash="sha256:" + "0" * 64), "for another job"),
+        (13_000, _creq(job_hash=""), "names no job"),
+        (13_000, "creqAxx", "no invoice"),
+    ],
+)
+def test_what_is_no_honest_request_for_ecash_is_not_even_asked_about(amount: int, text: str, why: str) -> None:
+    market = Market(wallet=NostrWallet(mints=(MINT,), prepay=True))
+    market.announce(ANNA)
+    call = market.call(EMBEDDING)
+    market.feedback(ANNA, Status.PAYMENT_REQUIRED, amount_msats=amount, invoice=text)
+    market.exchange.advance(6)
+    assert market.exchange.views.questions() == []
+    assert why in json.dumps(msgspec.to_builtins(call.outcome.fault))
+
+
+@pytest.mark.parametrize(
+    ("mints", "prepay"),
+    [((MINT,), True), ((f"{MINT}/",), True), (("https://other.example",), True), ((), False), ((MINT,), False)],
+)
+def test_of_two_ways_to_pay_it_is_ecash_of_a_listed_mint_where_that_may_be_or_else_the_first(
+    mints: tuple[str, ...], prepay: bool
+) -> None:
+    shop = Shop(mints=mints, prepay=prepay)
+    shop.market.agent.buyer._settings = Nostr(wallet=NostrWallet(mints=mints, prepay=prepay))
+    shop.market.call(EMBEDDING)
+    now = shop.market.exchange.now()
+    invoice = shop.payments.invoice("seller", 12_500, "q", JOB_HASH, now, 600).text
+    also = (("amount", "13000", _creq()),)
+    shop.market.feedback(ANNA, Status.PAYMENT_REQUIRED, amount_msats=12_500, invoice=invoice, also=also)
+    [question] = shop.market.exchange.views.questions()
+    asked = json.loads(bytes(question.input or b"{}"))
+    is_ecash = prepay and MINT in {mint.rstrip("/") for mint in mints}
+    assert asked["amount_msats"] == (13_000 if is_ecash else 12_500)
+    assert asked.get("mint") == (MINT if is_ecash else None)
