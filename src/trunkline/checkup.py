@@ -27,7 +27,7 @@ from msgspec import Struct
 
 import trunkline
 from trunkline.addresses import host_and_port
-from trunkline.config import LISTENERS, AgentProcess, Config
+from trunkline.config import LISTENERS, AgentProgram, Config
 from trunkline.config_file import load, overriding
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError, SecretMissing, WorkspaceError
@@ -318,7 +318,7 @@ def _why_no_program(command: Sequence[str], cwd: str, env: Mapping[str, str]) ->
     return ""
 
 
-def _why_not_launched(agent: AgentProcess) -> str:
+def _why_not_launched(agent: AgentProgram) -> str:
     if agent.manifest is not None and not Path(agent.manifest).is_file():
         return f"its manifest {agent.manifest} does not exist"
     return _why_no_secret(agent.env) or _why_no_program(agent.command, agent.cwd, agent.env)

@@ -219,8 +219,10 @@ class Cluster(Section):
     nats: str = ""
 
 
-class AgentProcess(Section):
-    """An agent that is launched and supervised. All paths are absolute once loaded."""
+class AgentProgram(Section):
+    """A program that is run as an agent and kept running, as ``[[agent]]`` or an edge describes it. All paths are
+    absolute once loaded.
+    """
 
     id: str
     command: Words
@@ -248,7 +250,7 @@ class AgentProcess(Section):
 
     def __repr__(self) -> str:
         """Without ``env``, which is where people put secrets."""
-        return f"AgentProcess(id={self.id!r})"
+        return f"AgentProgram(id={self.id!r})"
 
 
 class McpSignIn(Section):
@@ -483,7 +485,7 @@ class Sections(Struct, frozen=True, kw_only=True):
     chiffon: Chiffon = Chiffon()
     jobs: Jobs = Jobs()
     cluster: Cluster = Cluster()
-    agents: tuple[AgentProcess, ...] = field(default=(), name="agent")
+    agents: tuple[AgentProgram, ...] = field(default=(), name="agent")
     mcp_servers: tuple[McpServer, ...] = field(default=(), name="mcp")
     profile: tuple[Profile, ...] = ()
     approvals: Approvals = Approvals()

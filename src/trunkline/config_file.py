@@ -20,7 +20,7 @@ import msgspec
 from msgspec import structs
 
 from trunkline import secret_references
-from trunkline.config import AgentProcess, Config, Jobs, LedgerTable, McpServer, Nostr, Ossa, Sections
+from trunkline.config import AgentProgram, Config, Jobs, LedgerTable, McpServer, Nostr, Ossa, Sections
 from trunkline.config_problems import problems, write_problems
 from trunkline.home import Home
 from trunkline.tomlfile import TomlFile, placed_path
@@ -111,7 +111,7 @@ def _placed_nostr(nostr: Nostr, folder: Path) -> Nostr:
     return structs.replace(nostr, wallet=structs.replace(nostr.wallet, connection=connection))
 
 
-def _placed(agent: AgentProcess, folder: Path) -> AgentProcess:
+def _placed(agent: AgentProgram, folder: Path) -> AgentProgram:
     return structs.replace(
         agent,
         cwd=str(folder / agent.cwd),

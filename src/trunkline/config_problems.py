@@ -21,7 +21,7 @@ from trunkline.config import (
     LISTENERS,
     MOUNT_PREFIX,
     SCHEMA_ID,
-    AgentProcess,
+    AgentProgram,
     Jobs,
     McpServer,
     McpSignIn,
@@ -233,7 +233,7 @@ def _path_problems(key: KeyPath, path: str) -> Iterator[tuple[KeyPath, str]]:
         yield key, "a path holds no zero character"
 
 
-def _agent_problems(agents: tuple[AgentProcess, ...]) -> Iterator[tuple[KeyPath, str]]:
+def _agent_problems(agents: tuple[AgentProgram, ...]) -> Iterator[tuple[KeyPath, str]]:
     seen: dict[str, str] = {}
     for index, agent in enumerate(agents):
         key: KeyPath = ("agent", index, "id")
@@ -258,7 +258,7 @@ def _environment_problems(key: KeyPath, env: Mapping[str, str]) -> Iterator[tupl
             yield (*key, name), problem
 
 
-def _isolation_problems(place: KeyPath, agent: AgentProcess | McpServer) -> Iterator[tuple[KeyPath, str]]:
+def _isolation_problems(place: KeyPath, agent: AgentProgram | McpServer) -> Iterator[tuple[KeyPath, str]]:
     is_sandbox = agent.isolation not in {"user", "none"}
     no_effect = f'has no effect with isolation = "{agent.isolation}", which is no sandbox'
     for key, paths in (("read", agent.read), ("write", agent.write)):

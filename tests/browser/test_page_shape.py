@@ -225,6 +225,12 @@ def test_axe_finds_nothing_serious(
         assert [(one["id"], one["nodes"][0]["html"][:200]) for one in serious] == [], address
 
 
+def test_the_page_in_docs_tells_what_each_view_is_for() -> None:
+    page = (PAGE_FOLDER.parents[4] / "docs" / "console.md").read_text()
+    table = page.partition("| view | what it is for |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| ([\w ]+) \|", table, re.MULTILINE) == list(VIEWS.values())
+
+
 def test_every_kind_of_entry_has_words() -> None:
     told = (PAGE_FOLDER / "story.js").read_text()
     kinds = {kind.__struct_config__.tag for kind in get_args(AnyEntry)}

@@ -54,26 +54,26 @@ def completed(command: str, said: str) -> str:
 
 def play(page: str, exchange: Running, cwd: Path, before: Callable[[str], None] = lambda _: None) -> int:
     """Run a page's session against an exchange; how many commands it has. Each prints what the page says."""
-    env = {
-        **os.environ,
-        "TRUNKLINE_HOME": str(exchange.home),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "COLUMNS": "200",
-    }
     steps, said = session(page), ""
     for command, expected in steps:
         before(command)
-        ran = subprocess.run(  # noqa: S602  (the page's own lines)
-            completed(command, said),
-            shell=True,
-            env=env,
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        assert re.fullmatch(as_pattern(expected), ran.stdout), f"$ {command}\n{ran.stdout}"
-        said += ran.stdout
+        said += printed(completed(command, said), expected, cwd, {"TRUNKLINE_HOME": str(exchange.home)})
     return len(steps)
+
+
+def printed(command: str, expected: str, cwd: Path, given: dict[str, str]) -> str:
+    """What a command of a page prints, which has to be what the page says; ``given`` is in its environment."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ran = subprocess.run(  # noqa: S602  (the page's own lines)
+        command,
+        shell=True,
+        env={**os.environ, "PATH": path, "COLUMNS": "200", **given},
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert re.fullmatch(as_pattern(expected), ran.stdout), f"$ {command}\n{ran.stdout}"
+    return ran.stdout

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, MutableMapping, Sequence
+from collections.abc import Awaitable, MutableMapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
@@ -156,7 +156,7 @@ class Scene:
         asyncio._set_running_loop(self._before)
         self.exchange.close()
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Awaitable[Any]) -> None:
         """Begin this; what it raises is kept."""
 
         async def kept() -> None:

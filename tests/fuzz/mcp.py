@@ -9,6 +9,8 @@ import json
 from collections import Counter
 from typing import Any, Final
 
+from starlette.types import ASGIApp
+
 from tests.fuzz.asgi import Request, Scene
 from tests.fuzz.mutations import VALUES, Mutator
 from trunkline.edges.mcp.edge import MCP, McpEdge
@@ -65,7 +67,7 @@ class World:
         self.open: list[Request] = []
         exchange = scene.exchange
         (edge,) = (running for running in exchange.edges._running.values() if isinstance(running, McpEdge))
-        self.door = edge.doors()[0].app
+        self.door = edge.doors()[0].taking["POST", "/mcp"]
         self.tokens = [exchange.token("mcp", name) for name in ("a", "b")]
         self.sessions = [self._begun(token) for token in self.tokens]
         echo = ToolDefinition(ECHO, "says it", ANY_OBJECT, side_effects=False, capabilities=("cancellation",))
@@ -75,7 +77,7 @@ class World:
     def _begun(self, token: str) -> str:
         body = json.dumps(messages()[0]).encode()
         headers = [(b"authorization", b"Bearer " + token.encode()), *self._plain()]
-        asked = self.scene.ask(self.door, Request("POST", "/mcp", body, headers))
+        asked = self._ask(Request("POST", "/mcp", body, headers))
         return asked.headers[b"mcp-session-id"].decode()
 
     def _plain(self) -> list[tuple[bytes, bytes]]:
@@ -122,8 +124,22 @@ class World:
         method = "POST" if rng.random() < 0.95 else rng.choice(("GET", "DELETE", "PUT"))
         if method == "DELETE":
             self.sessions[who] = self._begun(self.tokens[who])
-        asked = self.scene.ask(self.door, Request(method, "/mcp", body, headers), rng.choice((0, 0, 0.1, 20)))
+        asked = self._ask(Request(method, "/mcp", body, headers), rng.choice((0, 0, 0.1, 20)))
         self._judge(asked)
+
+    def _ask(self, request: Request, wait_s: float = 0.0) -> Request:
+        """As the listener does: what is taken without a task has none, until it wants one."""
+
+        def serve(app: ASGIApp) -> None:
+            self.scene.spawn(app(request.scope, request.receive, request.send))
+
+        method, _, body = request.sent
+        comes_whole = method == "POST" and self.rng.random() < 0.9
+        if comes_whole and self.door.try_take(request.scope, body, serve, lambda: None):
+            self.seen["without a task"] += 1
+            self.scene.exchange.advance(wait_s)
+            return request
+        return self.scene.ask(self.door, request, wait_s)
 
     def _judge(self, asked: Request) -> None:
         assert asked.status in STATUSES, (asked.status, asked.sent)

@@ -30,6 +30,7 @@ def test_the_messages_reach_the_exchange_and_are_wrong_in_many_ways() -> None:
         seen += mcp.story(seed, mcp.STEPS)
     assert seen.keys() >= {"200", "202", "400", "401", "404", "405", "406", "result", "error"}
     assert min(seen["result"], seen["error"]) > 100
+    assert seen["without a task"] > 30
 
 
 def test_the_bridge_on_stdin_answers_whatever_is_written_to_it(short_path: Path) -> None:

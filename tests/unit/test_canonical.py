@@ -54,6 +54,14 @@ def test_the_order_and_spelling_in_which_a_value_was_written_do_not_matter(
     assert canonical(other.encode()) == canonical(json.dumps(value).encode())
 
 
+@given(st.dictionaries(TEXT, ANY, min_size=1))
+def test_a_member_that_is_left_out_is_as_one_that_was_never_there(value: dict[str, object]) -> None:
+    name = next(iter(value))
+    data, rest = json.dumps(value).encode(), {other: value[other] for other in value if other != name}
+    assert canonical(data, without=name) == canonical(json.dumps(rest).encode())
+    assert canonical(json.dumps(rest).encode(), without=name) == canonical(json.dumps(rest).encode())
+
+
 @given(st.integers())
 def test_an_integer_of_any_size_stays_as_written(number: int) -> None:
     assert canonical(b'{"id": %d}' % number) == b'{"id":%d}' % number

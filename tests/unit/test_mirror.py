@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tools import soak
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "trunkline"
 SECTION = (ROOT / "docs" / "testing.md").read_text().partition("## Where a module is tested\n")[2].partition("\n## ")[0]
@@ -29,3 +31,13 @@ def test_each_test_file_that_the_table_names_exists() -> None:
     named = [name for _, tests in ROWS for name in re.findall(r"`(tests/[^`]+)`", tests)]
     assert [name for name in named if not (ROOT / name).exists()] == []
     assert len(named) > len(ROWS)
+
+
+def test_the_page_names_each_module_that_fuzzes_and_jobs_of_the_soak_that_there_are() -> None:
+    section = (ROOT / "docs" / "testing.md").read_text().partition("## Fuzzing\n")[2].partition("\n## ")[0]
+    modules = {
+        path.stem for path in (ROOT / "tests" / "fuzz").glob("*.py") if not path.stem.startswith(("test_", "__"))
+    }
+    assert {name for name in modules if not re.search(rf"`{name}[`.]", section)} == set()
+    rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row[3])} <= {job.name for job in soak.JOBS}

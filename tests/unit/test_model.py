@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from trunkline.model import FAULTS, is_told_of
+from trunkline.model import FAULTS, is_told_of, uuid_4
 
 SOURCE = Path(__file__).parents[2] / "src" / "trunkline"
 AREAS = {code.partition(".")[0] for code in FAULTS if "." in code}
@@ -82,3 +85,8 @@ def test_the_columns_of_the_edges_are_found() -> None:
 
 def test_of_the_same_the_first_the_tenth_and_the_hundredth_are_told_of() -> None:
     assert [count for count in range(2000) if is_told_of(count)] == [1, 10, 100, 1000]
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_sixteen_bytes_are_the_uuid_that_the_standard_library_makes_of_them(data: bytes) -> None:
+    assert uuid_4(data) == str(uuid.UUID(bytes=data, version=4))

@@ -242,8 +242,9 @@ def _answer_run(
                 _tell(answers[-1])
         if message["status"] != "awaiting_approval" and not message.get("more"):
             break
+    counted = "1 question" if len(answers) == 1 else f"{len(answers)} questions"
     if not settings.shown_as_json({"answers": answers, "status": message["status"]}):
-        say(f"{printable(run_id)} ended: {printable(message['status'])}, {len(answers)} questions {decision}")
+        say(f"{printable(run_id)} ended: {printable(message['status'])}, {counted} {decision}")
 
 
 def _allow_from_now_on(

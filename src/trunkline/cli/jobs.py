@@ -182,7 +182,7 @@ def providers(settings: CommandSettings, schema: str | None) -> None:
         [
             printable(one["provider"]),
             printable(", ".join(one["supported_jobs"])),
-            "/".join(f"{price:g}" for price in one["pricing"].values()),
+            "/".join(_price(price) for price in one["pricing"].values()),
             f"{one['capacity']['max_concurrent_jobs']}",
             _own_word(one["stability"]),
             _record(one["record"]),
@@ -192,6 +192,10 @@ def providers(settings: CommandSettings, schema: str | None) -> None:
     table(["PROVIDER", "JOBS", "MSATS IN/OUT/MINUTE", "AT ONCE", "SAYS", "OUR RECORD"], rows)
     if len(rows) < listed["count"]:
         say(f"{len(rows)} of {listed['count']}; --schema shows fewer")
+
+
+def _price(msats: float) -> str:
+    return f"{int(msats):,}" if msats == int(msats) else f"{msats:,}"
 
 
 def _own_word(stability: dict[str, Any] | None) -> str:

@@ -187,6 +187,8 @@ def backup(settings: CommandSettings, file: Path) -> None:
     from trunkline.ledger.backup import backup as copy
     from trunkline.ledger.heads import public_key_of
 
+    if file.exists():
+        raise file_failure(file, "exists already: choose another name")
     report = copy(settings.home.ledger_file, file, public_key_of(settings.home.keys_folder))
     if not settings.shown_as_json({"file": str(file), "entries": report.entries, "signed": report.signed}):
         say(f"{printable(str(file))}: {report.entries:,} entries, verified; signed up to {report.signed:,}")
@@ -200,6 +202,8 @@ def check(settings: CommandSettings, file: Path) -> None:
     from trunkline.ledger.export import verify_proof
 
     expect("proof", file)
+    if kind_of(file) != "proof":
+        raise LedgerError(f"{file} is not a proof: it is no zip")
     has_record = settings.home.ledger_file.exists()
     if has_record:
         with reading(settings) as reader:

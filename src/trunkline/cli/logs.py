@@ -44,7 +44,7 @@ def logs(settings: CommandSettings, agent: str, last: int, follow: bool) -> None
     """
     folder = settings.home.logs_folder / agent
     if AGENT_ID.fullmatch(agent) is None or not _runs(folder):
-        text = f"no log of an agent {agent!r}; those that the exchange launches have one"
+        text = f"no log of an agent {agent!r}; those that the exchange launches have one once they ran"
         raise CommandFailed("not_found", text + _meant(settings.home.logs_folder, agent))
     newest, end, lines = _latest(_runs(folder), last)
     if settings.as_json and not follow:

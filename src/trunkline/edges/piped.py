@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from trunkline.config import AgentProcess
+from trunkline.config import AgentProgram
 from trunkline.model import ProcessIdentity
 
 
@@ -127,7 +127,7 @@ class KeptOwner(Protocol):
 class Programs(Protocol):
     """The host's side: what is kept runs, is isolated, restarted, listed, steered and logged as a launched agent is."""
 
-    def keep(self, program: AgentProcess, owner: KeptOwner, *, edge: str, table: str) -> str:
+    def keep(self, program: AgentProgram, owner: KeptOwner, *, edge: str, table: str) -> str:
         """Run this from now on; one of the same id in another form is replaced. Why it cannot start, if that is known.
 
         ``edge`` is whose agent it is, ``table`` where it is configured, for advice to people.
@@ -140,7 +140,7 @@ class Programs(Protocol):
 class NoPrograms:
     """For an exchange without processes."""
 
-    def keep(self, program: AgentProcess, owner: KeptOwner, *, edge: str, table: str) -> str:  # noqa: ARG002
+    def keep(self, program: AgentProgram, owner: KeptOwner, *, edge: str, table: str) -> str:  # noqa: ARG002
         """Nothing is started."""
         return ""
 

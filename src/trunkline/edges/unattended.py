@@ -83,8 +83,11 @@ class Unattended(Waiting, ABC):
         except Exception:  # noqa: BLE001  (the task meets it again, within its boundary)
             data = None
         if data is not None:
-            self.close()
-            self._scope["extensions"][ANSWER](200, data)
+            try:
+                # First: who waits for it is another process, and what follows need not be waited for.
+                self._scope["extensions"][ANSWER](200, data)
+            finally:
+                self.close()
             return
         self._is_attended = True
         super().put(item, size)

@@ -58,7 +58,8 @@ class Socket(WebSocketsSansIOProtocol):
         # Of a message that is on its way: its bytes, and what they take of its sender's share.
         self._message_bytes = 0
         self._share: Share | None = None
-        # Whether nothing is read from the peer; `read_paused` is one of the reasons, that the application is busy.
+        # Whether nothing is read from the peer: something that was read waits, since the application is busy
+        # (`read_paused`), or for its turn.
         self._is_held = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -106,7 +107,8 @@ class Socket(WebSocketsSansIOProtocol):
         self._set_reading()
 
     def _set_reading(self) -> None:
-        is_held = bool(self._unread) or self.read_paused
+        # Not as soon as the application has something to take: mostly it has taken it before more comes.
+        is_held = bool(self._unread)
         if is_held is not self._is_held and not self.transport.is_closing():
             self._is_held = is_held
             if is_held:

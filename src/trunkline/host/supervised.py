@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from trunkline.config import AgentProcess
+from trunkline.config import AgentProgram
 from trunkline.host.confinement import View
 from trunkline.host.isolation import Isolation, Wanted
 from trunkline.host.kept import Kept, KeptPipes
@@ -37,7 +37,7 @@ class AgentSpec(Struct, frozen=True):
     watch: bool = False
 
     @classmethod
-    def of(cls, agent: AgentProcess) -> AgentSpec:
+    def of(cls, agent: AgentProgram) -> AgentSpec:
         """How a configured agent is run."""
         return cls(
             agent.id,

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from trunkline.config import AgentProcess
+from trunkline.config import AgentProgram
 from trunkline.edges.edge import Launcher, new_bearer
 from trunkline.edges.exchange import AgentAction
 from trunkline.edges.piped import KeptOwner, PipedSpec
@@ -129,8 +129,9 @@ class Supervisor:
             agent = self._agents[agent_id]
             if agent.kept is not None and not agent.is_removed:
                 # Whether it is wanted is its edge's affair.
+                is_fit = agent.life.state is State.RUNNING or not self._tell_problem(agent.spec, done, is_ours=False)
                 step = agent.life.retry(self._clock())
-                if step is not None and not self._tell_problem(agent.spec, done):
+                if step is not None and is_fit:
                     done["started"].append(agent_id)
                 self._perform(agent, step)
                 continue
@@ -160,7 +161,7 @@ class Supervisor:
             self._perform(agent, agent.life.start(self._clock()))
         return done
 
-    def _problem(self, spec: AgentSpec) -> str:
+    def _problem(self, spec: AgentSpec, *, is_ours: bool = True) -> str:
         """Why an agent could not start now; empty if it could, as far as can be told without starting it."""
         try:
             if spec.manifest is not None:
@@ -168,20 +169,20 @@ class Supervisor:
             # A keyring may ask its owner to unlock it, and is not asked for this.
             quick = {name: text for name, text in spec.env.items() if not may_wait({name: text})}
             own = Found(quick, os.environ).texts
-            find_program(spec.command, spec.cwd, environment(own, {}, os.environ)["PATH"])
+            find_program(spec.command, spec.cwd, environment(own, {}, os.environ, is_ours=is_ours)["PATH"])
         except SecretMissing as problem:
             return f"a secret is missing: {problem}"
         except (ConfigError, LaunchError) as problem:
             return str(problem)
         return ""
 
-    def _tell_problem(self, spec: AgentSpec, done: dict[str, list[str]]) -> bool:
-        problem = self._problem(spec)
+    def _tell_problem(self, spec: AgentSpec, done: dict[str, list[str]], *, is_ours: bool = True) -> bool:
+        problem = self._problem(spec, is_ours=is_ours)
         if problem:
             done.setdefault("cannot_start", []).append(f"{spec.agent_id}: {problem}")
         return bool(problem)
 
-    def keep(self, program: AgentProcess, owner: KeptOwner, *, edge: str, table: str) -> str:
+    def keep(self, program: AgentProgram, owner: KeptOwner, *, edge: str, table: str) -> str:
         """Run a program for an edge: ``edges.piped.Programs``. Before ``start`` it is only noted."""
         spec, known = AgentSpec.of(program), self._agents.get(program.id)
         if known is None:
@@ -190,7 +191,7 @@ class Supervisor:
         known.life.restart = spec.restart
         if self._link is not None or self._replacing is not None:
             self._perform(known, known.life.start(self._clock()))
-        return self._problem(spec)
+        return self._problem(spec, is_ours=False)
 
     def release(self, agent_id: str) -> None:
         """Run it no longer."""

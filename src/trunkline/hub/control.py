@@ -26,6 +26,9 @@ from trunkline.model import Decision, Fault, Manifest, Now, Status, Verdict, fau
 
 # Decision 13: long enough to type the call, short enough that a forgotten intent is worth nothing tomorrow.
 DIRECTIVE_LIFE_S: Final = 3600.0
+# What the id of a directive begins with; what caused a call may also be another call.
+_DIRECTIVE: Final = "d-"
+_UNKNOWN: Final = "there is no such directive: never stated here, or long ago; `trunkline directive new` states one"
 _USED: Final = "the directive was used: each is good for one call; `trunkline directive new` states another"
 # Keys of one agent on one edge that are good at the same time: the one in use, and the one that takes its place.
 MAX_KEYS_EACH: Final = 2
@@ -239,8 +242,9 @@ class Control:
         named = event.causation_id or ""
         stated = self._state.directives.get(named)
         if stated is None:
-            was_used = named in self._directives_until
-            return fault("policy.directive_required", _USED if was_used else "")
+            if named in self._directives_until:
+                return fault("policy.directive_required", _USED)
+            return fault("policy.directive_required", _UNKNOWN if named.startswith(_DIRECTIVE) else "")
         if stated.tool_id != event.tool_id:
             return fault("policy.directive_required", f"the directive was stated for {stated.tool_id}")
         if now.mono >= self._directives_until[stated.directive_id]:
@@ -274,7 +278,7 @@ class Control:
         self._approvals.await_answer(question, (event.session, event.ref))
 
     def _write_directive(self, tool_id: str, by: str, reason: str, mac: str | None, now: Now) -> str:
-        directive_id = f"d-{self._new_id()}"
+        directive_id = f"{_DIRECTIVE}{self._new_id()}"
         self._journal.write(
             entries.DirectiveStated(
                 n=self._journal.next,

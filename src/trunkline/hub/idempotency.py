@@ -22,11 +22,15 @@ class Fingerprints:
 
     def __init__(self, mac_key: bytes) -> None:
         self._mac_key = mac_key
+        # The last key: it is looked up before its call is judged by it.
+        self._last = ("", "", "")
 
     def key_id(self, caller: str, key: str) -> str:
         """A key in its caller's scope. The length in front keeps (a, bc) and (ab, c) apart."""
-        data = b"key\0%d\0%s\0%s" % (len(caller), caller.encode(), key.encode())
-        return hmac.digest(self._mac_key, data, "sha256").hex()
+        if self._last[0] != caller or self._last[1] != key:
+            data = b"key\0%d\0%s\0%s" % (len(caller), caller.encode(), key.encode())
+            self._last = (caller, key, hmac.digest(self._mac_key, data, "sha256").hex())
+        return self._last[2]
 
     def input_mac(self, tool_id: str, body: Raw) -> str:
         """Tool and input, whatever the order of the input's keys."""

@@ -36,8 +36,8 @@ from trunkline.workspace.policy import (
     CommandLimits,
     FilesystemPolicy,
     NetworkPolicy,
-    Policy,
     ShellPolicy,
+    SpacePolicy,
     judge_command,
 )
 from trunkline.workspace.sandbox import EXIT_TIMED_OUT, CommandResult, Sandbox
@@ -78,7 +78,7 @@ class Bounds(Struct, frozen=True):
 class Plan(Struct, frozen=True):
     """A job as the sandbox runs it; made from inputs that are valid and have their defaults."""
 
-    policy: Policy
+    policy: SpacePolicy
     timeout_s: float
     mount: tuple[str, ...]
     # The folder of each command.
@@ -119,10 +119,10 @@ def plan(inputs: Mapping[str, Any], bounds: Bounds, sandbox: Sandbox) -> Plan:
     )
 
 
-def _policy(resources: Mapping[str, Any], network: str, bounds: Bounds) -> Policy:
+def _policy(resources: Mapping[str, Any], network: str, bounds: Bounds) -> SpacePolicy:
     memory = resources["memory_mb"] * MEBIBYTE
     disk = (resources.get("disk_mb") or bounds.disk_mb) * MEBIBYTE
-    return Policy(
+    return SpacePolicy(
         filesystem=FilesystemPolicy(protected=()),
         shell=_SHELL,
         network=NetworkPolicy(allowed=network == "full"),
@@ -138,7 +138,7 @@ def _policy(resources: Mapping[str, Any], network: str, bounds: Bounds) -> Polic
 
 def denied_command(inputs: Mapping[str, Any]) -> str:
     """Why one of the commands is not run at all; empty if all are."""
-    policy = Policy(shell=_SHELL)
+    policy = SpacePolicy(shell=_SHELL)
     for index, command in enumerate(inputs["commands"]):
         verdict = judge_command(policy, command["cmd"])
         if verdict.decision is Decision.DENY:

@@ -61,7 +61,7 @@ class Plan(Struct, frozen=True):
 Planner = Callable[["Worker", WorkRequest], Plan]
 
 
-class Peer(abc.ABC):
+class ChiffonPeer(abc.ABC):
     """What workers and orchestrators have in common: a token, a process, requests, a poll that never ends."""
 
     def __init__(
@@ -73,8 +73,8 @@ class Peer(abc.ABC):
         web: Web,
         rng: Random,
         witness: Witness,
-        needs_token: Callable[[Peer], None],
-        died: Callable[[Peer], None],
+        needs_token: Callable[[ChiffonPeer], None],
+        died: Callable[[ChiffonPeer], None],
     ) -> None:
         self.agent_id = agent_id
         self.kind = kind
@@ -208,7 +208,7 @@ class Peer(abc.ABC):
         return str(uuid.UUID(bytes=self._rng.randbytes(16), version=4))
 
 
-class Worker(Peer):
+class Worker(ChiffonPeer):
     """An agent that does work. What it did outlives its process."""
 
     def __init__(self, agent_id: str, kind: str, work_types: tuple[str, ...], planner: Planner, **terms: Any) -> None:
@@ -340,7 +340,7 @@ class Worker(Peer):
         self._send(said, heard)
 
 
-class Orchestrator(Peer):
+class Orchestrator(ChiffonPeer):
     """One that gives work."""
 
     def __init__(self, agent_id: str, **terms: Any) -> None:

@@ -40,8 +40,7 @@ from trunkline.model import (
 from trunkline.testing import jobs
 from trunkline.testing.agents import Script, ScriptedAgent
 from trunkline.testing.callers import HttpCallers
-from trunkline.testing.chiffon import Orchestrator, Planner, Worker
-from trunkline.testing.chiffon import Peer as ChiffonPeer
+from trunkline.testing.chiffon import ChiffonPeer, Orchestrator, Planner, Worker
 from trunkline.testing.clock import ManualLoop
 from trunkline.testing.edges import simulated_edges
 from trunkline.testing.exchange import PowerCut, Setup, SimulatedExchange

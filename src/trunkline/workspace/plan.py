@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from trunkline.workspace.folder import Workspace
-    from trunkline.workspace.policy import CommandLimits, Policy
+    from trunkline.workspace.policy import CommandLimits, SpacePolicy
 
 # Where the launcher, as root, shows the workspace to the user it becomes. In a mount namespace of its own.
 PLACE: Final = "/tmp/workspace"  # noqa: S108 — nothing is written there, and nobody else sees it
@@ -62,7 +62,7 @@ def environment(home: str, temporary: str, extra: Mapping[str, str]) -> dict[str
 
 
 def bubblewrap_plan(
-    program: str, workspace: Workspace, policy: Policy, command: str, cwd: tuple[str, ...], env: Mapping[str, str]
+    program: str, workspace: Workspace, policy: SpacePolicy, command: str, cwd: tuple[str, ...], env: Mapping[str, str]
 ) -> dict[str, Any]:
     """For a command in namespaces of its own. Bytes among the options stand for a descriptor to read them from."""
     is_root = os.geteuid() == 0
@@ -92,7 +92,7 @@ def bubblewrap_plan(
 
 
 def landlock_plan(
-    workspace: Workspace, policy: Policy, command: str, cwd: tuple[str, ...], env: Mapping[str, str]
+    workspace: Workspace, policy: SpacePolicy, command: str, cwd: tuple[str, ...], env: Mapping[str, str]
 ) -> dict[str, Any]:
     """For a command that sees the machine's names but may open only these."""
     is_root = os.geteuid() == 0
@@ -134,7 +134,7 @@ def _plan(workspace: Workspace, limits: CommandLimits, *, is_root: bool) -> dict
     }
 
 
-def _settings(policy: Policy) -> tuple[str, ...]:
+def _settings(policy: SpacePolicy) -> tuple[str, ...]:
     return (*SETTINGS, *NETWORK_SETTINGS) if policy.network.allowed else SETTINGS
 
 

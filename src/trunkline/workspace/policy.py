@@ -117,7 +117,7 @@ class SnapshotLimits(Struct, frozen=True, forbid_unknown_fields=True):
     largest_space_bytes: Amount = 1_073_741_824
 
 
-class Policy(Struct, frozen=True, forbid_unknown_fields=True):
+class SpacePolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """All rules and limits of one workspace."""
 
     filesystem: FilesystemPolicy = FilesystemPolicy()
@@ -128,17 +128,17 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     snapshots: SnapshotLimits = SnapshotLimits()
 
 
-PRESETS: Final[Mapping[str, Policy]] = {
-    "restrictive": Policy(
+PRESETS: Final[Mapping[str, SpacePolicy]] = {
+    "restrictive": SpacePolicy(
         filesystem=FilesystemPolicy(write=Decision.ASK),
         shell=ShellPolicy(allowed=READING_COMMANDS),
     ),
-    "standard": Policy(),
-    "permissive": Policy(shell=ShellPolicy(asked=(), unclear=Decision.ALLOW)),
+    "standard": SpacePolicy(),
+    "permissive": SpacePolicy(shell=ShellPolicy(asked=(), unclear=Decision.ALLOW)),
 }
 
 
-class Verdict(Struct, frozen=True):
+class SpaceVerdict(Struct, frozen=True):
     """What the policy says of one operation, by which rule, and why."""
 
     decision: Decision
@@ -148,7 +148,7 @@ class Verdict(Struct, frozen=True):
     scripts: tuple[str, ...] = ()  # files that the command reads, of which the person who is asked should see the hash
 
 
-def make_policy(preset: str, overrides: Mapping[str, object] | None = None) -> Policy:
+def make_policy(preset: str, overrides: Mapping[str, object] | None = None) -> SpacePolicy:
     """A preset with some of its values replaced: ``{"shell": {"denied": ["curl"]}}``."""
     if preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}: one of {', '.join(PRESETS)}", "preset")
@@ -165,7 +165,7 @@ def make_policy(preset: str, overrides: Mapping[str, object] | None = None) -> P
                 raise ConfigError(f"unknown key: one of {', '.join(fields[section])}", f"{section}.{key}")
             fields[section][key] = value
     try:
-        policy = msgspec.convert(fields, Policy)
+        policy = msgspec.convert(fields, SpacePolicy)
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at `$.")
         raise ConfigError(text, place.rstrip("`")) from None
@@ -178,7 +178,7 @@ def make_policy(preset: str, overrides: Mapping[str, object] | None = None) -> P
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def judge_file(policy: Policy, action: Literal["create", "read", "edit", "delete"], path: str) -> Verdict:
+def judge_file(policy: SpacePolicy, action: Literal["create", "read", "edit", "delete"], path: str) -> SpaceVerdict:
     """Whether a file tool may do this. WorkspaceError (validation) if it is no path."""
     names = tuple(name.casefold() for name in check_path(path))
     rules = policy.filesystem
@@ -186,14 +186,14 @@ def judge_file(policy: Policy, action: Literal["create", "read", "edit", "delete
         for protected in rules.protected:
             if _touches(names, tuple(protected.casefold().split("/"))):
                 reason = f"Path '{protected}' is protected: other programs run what is written there"
-                return Verdict(Decision.DENY, "filesystem.protected", reason, "Write to another path")
+                return SpaceVerdict(Decision.DENY, "filesystem.protected", reason, "Write to another path")
     decision = rules.read if action == "read" else rules.write
     if decision is Decision.ALLOW:
-        return Verdict(Decision.ALLOW, "default")
+        return SpaceVerdict(Decision.ALLOW, "default")
     verb = {"create": "Creating", "read": "Reading", "edit": "Editing", "delete": "Deleting"}[action]
     if decision is Decision.ASK:
-        return Verdict(Decision.ASK, "filesystem.approvalRequired", f"{verb} files requires approval")
-    return Verdict(Decision.DENY, "filesystem.denied", f"{verb} files is not allowed in this space")
+        return SpaceVerdict(Decision.ASK, "filesystem.approvalRequired", f"{verb} files requires approval")
+    return SpaceVerdict(Decision.DENY, "filesystem.denied", f"{verb} files is not allowed in this space")
 
 
 def _touches(names: tuple[str, ...], protected: tuple[str, ...]) -> bool:
@@ -208,7 +208,7 @@ def _touches(names: tuple[str, ...], protected: tuple[str, ...]) -> bool:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def judge_command(policy: Policy, command: str, env: Mapping[str, str] | None = None) -> Verdict:
+def judge_command(policy: SpacePolicy, command: str, env: Mapping[str, str] | None = None) -> SpaceVerdict:
     """Whether a command line may run, with these extra variables."""
     rules = policy.shell
     for key in env or {}:
@@ -222,12 +222,14 @@ def judge_command(policy: Policy, command: str, env: Mapping[str, str] | None = 
     for one in found.commands:
         if denied := _first_match(one, rules.denied, certain=True):
             name = denied.split(" ", 1)[0]
-            return Verdict(Decision.DENY, "shell.denied", f"Command '{name}' is blocked", f"Remove {name} from command")
+            return SpaceVerdict(
+                Decision.DENY, "shell.denied", f"Command '{name}' is blocked", f"Remove {name} from command"
+            )
     destructive = [one for one in found.commands if _first_match(one, rules.asked, certain=False)]
     if destructive:
         # One command alone is what is shown anyway; of a longer line, what matters stands first.
         parts = "" if len(found.commands) == 1 else f": {_parts(destructive)}"
-        return Verdict(
+        return SpaceVerdict(
             Decision.ASK,
             "shell.approvalRequired",
             f"Destructive command requires approval{parts}",
@@ -236,7 +238,7 @@ def judge_command(policy: Policy, command: str, env: Mapping[str, str] | None = 
     for one in found.suspects:
         if _first_match(one, (*rules.denied, *rules.asked), certain=False):
             reason = f"A program is given a command and may run it, which requires approval: {_parts([one])}"
-            return Verdict(Decision.ASK, "shell.approvalRequired", reason, scripts=found.scripts)
+            return SpaceVerdict(Decision.ASK, "shell.approvalRequired", reason, scripts=found.scripts)
     unclear = [*found.unclear, *(f"'{key}' is set, and programs run what it says" for key in env or {}
                                  if variable_holds_code(key))]  # fmt: skip
     if unclear and (rules.unclear is not Decision.ALLOW or _names_denied(command, rules.denied)):
@@ -246,9 +248,9 @@ def judge_command(policy: Policy, command: str, env: Mapping[str, str] | None = 
             reason += _excerpts(command, rules.asked)
         decision = Decision.ASK if rules.unclear is Decision.ALLOW else rules.unclear
         rule = "shell.denied" if decision is Decision.DENY else "shell.approvalRequired"
-        return Verdict(decision, rule, reason, "Write the command out plainly", found.scripts)
+        return SpaceVerdict(decision, rule, reason, "Write the command out plainly", found.scripts)
     if rules.allowed is None:
-        return Verdict(Decision.ALLOW, "default")
+        return SpaceVerdict(Decision.ALLOW, "default")
     judged = _judge_allowed(found.commands, rules.allowed, plain=found.plain and not env)
     return msgspec.structs.replace(judged, scripts=found.scripts)
 
@@ -281,28 +283,28 @@ def _excerpts(command: str, asked: tuple[str, ...]) -> str:
     return f"; it holds, among other things: {'; '.join(shown)}" if shown else ""
 
 
-def _judge_variable(key: str) -> Verdict | None:
+def _judge_variable(key: str) -> SpaceVerdict | None:
     if not VARIABLE.fullmatch(key):
         reason = f"'{key}' is not a name of an environment variable"
     elif any(fnmatch.fnmatchcase(key, pattern) for pattern in DENIED_VARIABLES):
         reason = f"Environment variable '{key}' is blocked"
     else:
         return None
-    return Verdict(Decision.DENY, "shell.environment", reason, f"Remove {key} from env")
+    return SpaceVerdict(Decision.DENY, "shell.environment", reason, f"Remove {key} from env")
 
 
-def _judge_allowed(commands: tuple[Command, ...], allowed: tuple[str, ...], *, plain: bool) -> Verdict:
+def _judge_allowed(commands: tuple[Command, ...], allowed: tuple[str, ...], *, plain: bool) -> SpaceVerdict:
     rule = "shell.approvalRequired"
     if not plain:
         text = "Only plain reading commands run without approval: no redirections, expansions, variables or functions"
-        return Verdict(Decision.ASK, rule, text)
+        return SpaceVerdict(Decision.ASK, rule, text)
     for command in commands:
         # Without its folder `./cat` would be `cat`. /usr/bin is the sandbox's own and cannot be written.
         name = command.words[0].text.removeprefix("/usr/bin/").removeprefix("/bin/")
         if name not in allowed or (name == "find" and _find_writes(command)):
             text = f"Command '{name}' is not one of the reading commands and requires approval"
-            return Verdict(Decision.ASK, rule, text)
-    return Verdict(Decision.ALLOW, "shell.allowed")
+            return SpaceVerdict(Decision.ASK, rule, text)
+    return SpaceVerdict(Decision.ALLOW, "shell.allowed")
 
 
 def _find_writes(command: Command) -> bool:

@@ -33,7 +33,7 @@ from trunkline.workspace.folder import Quota, Workspace
 from trunkline.workspace.output import Capture, Output
 from trunkline.workspace.paths import check_cwd, open_folder, system_calls
 from trunkline.workspace.plan import bubblewrap_plan, landlock_plan
-from trunkline.workspace.policy import PRESETS, VARIABLE, Policy
+from trunkline.workspace.policy import PRESETS, VARIABLE, SpacePolicy
 from trunkline.workspace.seccomp import is_known
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Sandbox(Struct, frozen=True):
         workspace: Workspace,
         command: str,
         *,
-        policy: Policy,
+        policy: SpacePolicy,
         cwd: str | None = None,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         env: Mapping[str, str] | None = None,
@@ -193,7 +193,7 @@ class _Running(asyncio.SubprocessProtocol):
     # --- from start to end
 
     async def to_end(
-        self, workspace: Workspace, policy: Policy, timeout_s: float, *, watch_memory: bool
+        self, workspace: Workspace, policy: SpacePolicy, timeout_s: float, *, watch_memory: bool
     ) -> CommandResult:
         loop = asyncio.get_running_loop()
         began = time.monotonic()
@@ -207,7 +207,7 @@ class _Running(asyncio.SubprocessProtocol):
         loop: asyncio.AbstractEventLoop,
         transport: asyncio.SubprocessTransport,
         workspace: Workspace,
-        policy: Policy,
+        policy: SpacePolicy,
         timeout_s: float,
         *,
         watch_memory: bool,
@@ -251,7 +251,7 @@ class _Running(asyncio.SubprocessProtocol):
         stdin.close()
         return transport
 
-    async def watch(self, workspace: Workspace, policy: Policy, *, watch_memory: bool) -> None:
+    async def watch(self, workspace: Workspace, policy: SpacePolicy, *, watch_memory: bool) -> None:
         """End a command that fills the disk, or, where no control group bounds it, the memory."""
         try:
             await self._watch(workspace, policy, watch_memory=watch_memory)
@@ -259,7 +259,7 @@ class _Running(asyncio.SubprocessProtocol):
             # A command that nobody can watch any more does not go on.
             self.stopped.set()
 
-    async def _watch(self, workspace: Workspace, policy: Policy, *, watch_memory: bool) -> None:
+    async def _watch(self, workspace: Workspace, policy: SpacePolicy, *, watch_memory: bool) -> None:
         quota = policy.quota
         room = Quota(int(quota.max_bytes * TIDY_ROOM), int(quota.max_files * TIDY_ROOM))
         counted_at, took = 0.0, 0.0

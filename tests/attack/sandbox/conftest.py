@@ -11,7 +11,7 @@ import pytest
 
 from trunkline.errors import WorkspaceError
 from trunkline.workspace.folder import Workspace
-from trunkline.workspace.policy import Policy, make_policy
+from trunkline.workspace.policy import SpacePolicy, make_policy
 from trunkline.workspace.sandbox import CommandResult, Sandbox, probe
 
 SECRET = "outside-7f3a"
@@ -99,7 +99,7 @@ STANDARD = make_policy("standard")
 
 
 def runner(sandbox: Sandbox, workspace: Workspace) -> Run:
-    def run(command: str, policy: Policy = STANDARD, timeout_ms: int = 20_000, **more: object) -> CommandResult:
+    def run(command: str, policy: SpacePolicy = STANDARD, timeout_ms: int = 20_000, **more: object) -> CommandResult:
         return asyncio.run(sandbox.run(workspace, command, policy=policy, timeout_ms=timeout_ms, **more))  # type: ignore[arg-type]
 
     return run

@@ -132,7 +132,7 @@ def test_a_copy_is_verified_and_has_its_heads_beside_it(signed: Path, tmp_path: 
     assert verify(copy, public_key=public_key_of(signed / "keys")).signed == 7
     assert {file.name for file in tmp_path.glob("*copy*")} == {"copy.sqlite", "copy.heads"}
     assert copy.stat().st_mode & 0o777 == 0o600
-    assert run(signed, "backup", str(copy)).code == 1, "nothing is written over"
+    assert run(signed, "backup", str(copy)).code == 2, "nothing is written over"
 
 
 def test_a_damaged_record_is_not_copied(signed: Path, tmp_path: Path) -> None:
@@ -317,6 +317,18 @@ def test_a_file_that_is_no_ledger_is_said_to_be_none(signed: Path, tmp_path: Pat
     said = run(signed, "verify", str(file))
     assert said.code == 1
     assert said.err.startswith(f"ledger.unreadable: {file} is {'empty' if what == 'empty' else 'not a ledger'}")
+
+
+def test_a_file_that_is_no_proof_is_said_to_be_none_and_a_backup_goes_to_a_new_file(
+    signed: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "notes"
+    file.write_text("not a proof\n")
+    said = run(signed, "check", str(file))
+    assert (said.code, said.err) == (1, f"ledger.unreadable: {file} is not a proof: it is no zip\n")
+    said = run(signed, "backup", str(file))
+    assert (said.code, said.err) == (2, f"file.unusable: {file}: exists already: choose another name\n")
+    assert file.read_text() == "not a proof\n"
 
 
 def test_a_copy_whose_beginning_is_damaged_is_a_damaged_record(signed: Path, tmp_path: Path) -> None:

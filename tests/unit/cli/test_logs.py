@@ -77,7 +77,7 @@ def test_an_unknown_agent_is_said_to_be_one(short_path: Path, agent: str, says: 
     printed(short_path, 1, b"one\n")
     said = logs(short_path, agent)
     assert (said.code, said.out) == (2, "")
-    launched = "those that the exchange launches have one"
+    launched = "those that the exchange launches have one once they ran"
     assert said.err == f"not_found: no log of an agent {agent!r}; {launched}{says}\n"
 
 

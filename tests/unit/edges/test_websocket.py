@@ -15,8 +15,9 @@ from websockets.frames import CloseCode
 
 from tests.unit.edges.web import BOUND_S, Server, wait_until
 from trunkline.edges import patience, websocket
+from trunkline.edges.request_scope import SAY
 from trunkline.edges.shares import MAX_SHARE_BYTES, SHARE, Share, Shares
-from trunkline.edges.websocket import MAX_FRAGMENTS, TURN_BYTES
+from trunkline.edges.websocket import MAX_FRAGMENTS, TURN_BYTES, close_quietly
 
 UPGRADE = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -117,6 +118,42 @@ async def test_a_message_larger_than_a_turn_is_one_message(server: Server) -> No
         assert await client.said() == (TEXT, b"x" * 1_000_000)
         client.writer.write(frame(CLOSE))
         assert (await client.said())[0] == CLOSE
+
+
+async def test_a_text_is_said_at_once_unless_a_goodbye_was_said_before(server: Server) -> None:
+    async with opened(server) as client:
+        say = server.pages.sockets[0].scope["extensions"][SAY]
+        assert [say(text) for text in (b"first", "größer".encode(), b"x" * 70_000)] == [True] * 3
+        assert [await client.said() for _ in range(2)] == [(TEXT, b"first"), (TEXT, "größer".encode())]
+        assert await client.said() == (TEXT, b"x" * 70_000)
+        await close_quietly(server.pages.sockets[0], CloseCode.NORMAL_CLOSURE)
+        assert not say(b"late")
+        assert await client.said() == (CLOSE, b"\x03\xe8")
+
+
+async def test_a_busy_application_is_read_for_no_further_than_one_read(server: Server) -> None:
+    async with opened(server) as client:
+        sock = client.writer.get_extra_info("socket").dup()
+        sock.setblocking(False)
+        client.writer.write(frame(TEXT, b"wait"))
+        await wait_until(lambda: bool(server.pages.heard))
+        pieces, sent, idle = frame(TEXT, b"x" * 1000) * 1000, 0, 0
+        while idle < 100:
+            try:
+                sent += sock.send(pieces[sent % len(pieces) :])
+                idle = 0
+            except BlockingIOError:
+                idle += 1
+            await asyncio.sleep(0.001)
+        sock.close()
+        # What the two buffers of the kernel hold, and little more.
+        [connection] = server.connections.connections
+        assert sum(map(len, connection._unread)) <= 262_144  # type: ignore[union-attr]
+        assert sent < 20_000_000
+        server.pages.goes_on.set()
+        assert await client.said() == (TEXT, b"wait")
+        whole = sent // len(frame(TEXT, b"x" * 1000))
+        assert {await client.said() for _ in range(whole)} == {(TEXT, b"x" * 1000)}
 
 
 async def test_others_have_their_turn_while_small_frames_are_read(server: Server) -> None:
@@ -259,6 +296,15 @@ async def test_a_peer_that_pings_and_does_not_read_is_not_listened_to(server: Se
     connection = await wait_stuck(server)
     assert connection.transport.get_write_buffer_size() < 1_000_000
     assert sent < 60_000_000
+    sock.close()
+
+
+async def test_nothing_is_said_at_once_to_a_peer_that_does_not_read(server: Server) -> None:
+    sock = deaf(server)
+    await wait_until(lambda: bool(server.pages.sockets))
+    sock.sendall(frame(TEXT, b"many"))
+    connection = await wait_stuck(server)
+    assert not connection.try_say(b"more")
     sock.close()
 
 

@@ -105,7 +105,9 @@ class Pages:
         return answer
 
     async def socket(self, websocket: WebSocket) -> None:
-        """What is said is noted and said again; ``many`` is answered with many messages, until nobody is there."""
+        """What is said is noted and said again; ``many`` is answered with many messages, until nobody is there, and
+        ``wait`` when it goes on.
+        """
         self.sockets.append(websocket)
         await websocket.accept()
         try:
@@ -118,6 +120,8 @@ class Pages:
                     while True:
                         await websocket.send_text("x" * 65_536)
                         self.answered += 1
+                if message.get("text") == "wait":
+                    await self.goes_on.wait()
                 await websocket.send_text(message.get("text") or "bytes")
         except WebSocketDisconnect:
             self.lost.set()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.descriptors import open_descriptors
-from trunkline.config import AgentProcess
+from trunkline.config import AgentProgram
 from trunkline.edges.opensentience.launching import AgentLauncher
 from trunkline.edges.piped import KeptRun, NoPrograms
 from trunkline.events import AgentExited, AgentLaunched, Event, Noticed
@@ -75,7 +75,7 @@ class Keeping:
     def keep(self, script: str, **terms: Any) -> Owner:
         owner = Owner()
         table = {"isolation": "none", "stop_grace_s": 0.5, "restart": "always", **terms}
-        program = AgentProcess(id="mcp.x", command=("sh", "-c", script), cwd=str(self.home), **table)
+        program = AgentProgram(id="mcp.x", command=("sh", "-c", script), cwd=str(self.home), **table)
         self.supervisor.keep(program, owner, edge="mcp", table="[[mcp]]")
         return owner
 
@@ -161,6 +161,21 @@ async def test_it_is_stopped_started_restarted_and_let_go_of_and_a_reload_of_age
     assert keeping.supervisor.views() == []
 
 
+async def test_one_that_cannot_start_is_said_to_when_it_is_kept_and_by_each_reload_until_it_can(
+    keeping: Keeping, tmp_path: Path
+) -> None:
+    await keeping.start()
+    script = tmp_path / "server.sh"
+    program = AgentProgram(id="mcp.x", command=("sh", str(script)), cwd=str(tmp_path), isolation="none")
+    problem = f"its script {script} does not exist"
+    owner = Owner()
+    assert keeping.supervisor.keep(program, owner, edge="mcp", table="[[mcp]]") == problem
+    assert keeping.supervisor.reload([])["cannot_start"] == [f"mcp.x: {problem}"]
+    script.write_text("echo here; cat")
+    await owner.until(lambda: owner.said == b"here\n")
+    assert "cannot_start" not in keeping.supervisor.reload([])
+
+
 async def test_another_form_of_it_takes_its_place_and_each_owner_hears_of_his_own(keeping: Keeping) -> None:
     await keeping.start()
     first = keeping.keep("cat")
@@ -225,5 +240,5 @@ async def test_a_keyring_is_waited_for_without_holding_up_anybody_and_a_stop_mea
 
 def test_an_exchange_without_processes_keeps_nothing() -> None:
     programs, owner = NoPrograms(), Owner
-    programs.keep(AgentProcess(id="x", command=("x",)), owner, edge="e", table="t")  # type: ignore[arg-type]
+    programs.keep(AgentProgram(id="x", command=("x",)), owner, edge="e", table="t")  # type: ignore[arg-type]
     programs.release("x")

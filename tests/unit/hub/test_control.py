@@ -155,6 +155,8 @@ def test_a_tool_that_requires_a_directive_is_refused_to_everybody_without_one(ki
     for causation_id in (None, "d-invented"):
         refused = kit.call("com.x/intended", by=by, causation_id=causation_id)
         assert (refused.code, refused.refused) == ("policy.directive_required", True)
+        assert refused.outcome.fault is not None
+        assert refused.outcome.fault.message.startswith("there is no such directive") == (causation_id is not None)
     assert kit.deliveries == []
 
 

@@ -480,7 +480,9 @@ class Api:
         count = number_of(request, "lines", 1, MAX_LOG_LINES) or LOG_LINES
         lines = self._operator.agent_log(request.path_params["agent_id"], count)
         if lines is None:
-            return refusal(fault("not_found", "no log of such an agent; those that the exchange launches have one"))
+            return refusal(
+                fault("not_found", "no log of such an agent; those that are launched here have one once they ran")
+            )
         return json_answer({"lines": lines})
 
     async def watch(self, _: Request) -> ASGIApp:

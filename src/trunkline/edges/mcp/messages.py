@@ -159,9 +159,9 @@ def object_of(fields: Mapping[str, Any], name: str, *, where: str = "") -> Field
     return found
 
 
-def progress_token(message: Message) -> int | str | None:
+def progress_token(meta: Mapping[str, Any]) -> int | str | None:
     """By which a request's progress is told, if it wants to be told."""
-    found = message.meta.get("progressToken")
+    found = meta.get("progressToken")
     if found is None:
         return None
     is_number = isinstance(found, int) and not isinstance(found, bool)
@@ -170,19 +170,19 @@ def progress_token(message: Message) -> int | str | None:
     raise BadMessage(INVALID_PARAMS, "_meta.progressToken: expected an integer or a text")
 
 
-def name_of(message: Message, key: str) -> str | None:
+def name_of(meta: Mapping[str, Any], key: str) -> str | None:
     """What its caller calls something of a call, under a key of ours: a repeat, a correlation."""
-    if message.meta.get(key) is None:
+    if meta.get(key) is None:
         return None
-    found = text_of(message.meta, key, MAX_KEY_CHARS, where="_meta.")
+    found = text_of(meta, key, MAX_KEY_CHARS, where="_meta.")
     if not found.isprintable():
         raise BadMessage(INVALID_PARAMS, f"_meta.{key}: expected no control characters")
     return found
 
 
-def timeout_of(message: Message) -> int | None:
+def timeout_of(meta: Mapping[str, Any]) -> int | None:
     """How long a call may take, if its caller says."""
-    found = message.meta.get(TIMEOUT_KEY)
+    found = meta.get(TIMEOUT_KEY)
     if found is None:
         return None
     if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MAX_TIMEOUT_MS:

@@ -225,15 +225,15 @@ def _call(message: Message, data: bytes) -> CallTool:
     value = messages.object_of(message.params, "arguments")
     responses = messages.object_of(message.params, "inputResponses")
     said = responses.get("approval")
-    state = message.params.get("requestState")
+    state, meta = message.params.get("requestState"), message.meta
     return CallTool(
         messages.text_of(message.params, "name", MAX_NAMED_CHARS),
         messages.arguments_of(data),
         value,
-        messages.name_of(message, messages.IDEMPOTENCY_KEY),
-        messages.name_of(message, messages.CORRELATION_KEY),
-        messages.timeout_of(message),
-        messages.progress_token(message),
+        messages.name_of(meta, messages.IDEMPOTENCY_KEY),
+        messages.name_of(meta, messages.CORRELATION_KEY),
+        messages.timeout_of(meta),
+        messages.progress_token(meta),
         None if state is None else messages.text_of(message.params, "requestState", MAX_STATE_CHARS),
         isinstance(said, dict) and said.get("action") in ("decline", "cancel"),
     )

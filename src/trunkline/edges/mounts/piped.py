@@ -7,17 +7,17 @@ Invariant: what a server writes is read message by message; one that does not re
 
 from __future__ import annotations
 
-from trunkline.config import AgentProcess, McpServer
+from trunkline.config import AgentProgram, McpServer
 from trunkline.edges.framing.lines import MAX_LINE_BYTES, Lines
 from trunkline.edges.mounts.mount import Launch, Mount
 from trunkline.edges.mounts.session import Outgoing
 from trunkline.edges.piped import KeptRun
 
 
-def program(server: McpServer) -> AgentProcess:
+def program(server: McpServer) -> AgentProgram:
     """How the host runs it."""
     assert server.command is not None
-    return AgentProcess(
+    return AgentProgram(
         id=server.agent_id,
         command=server.command,
         cwd=server.cwd,

@@ -53,7 +53,7 @@ LOOK_S: Final = 600.0
 LET_IN_S: Final = 5.0
 
 
-class Policy(nostr_sdk.WritePolicy):  # type: ignore[misc]
+class RelayPolicy(nostr_sdk.WritePolicy):  # type: ignore[misc]
     """Which events are taken."""
 
     def __init__(self, settings: Settings) -> None:
@@ -82,7 +82,7 @@ async def serve(settings: Settings) -> None:
     threading.Thread(target=_hear, args=(asyncio.get_running_loop(), is_awaited), daemon=True).start()
     nostr_sdk.uniffi_set_event_loop(asyncio.get_running_loop())
     database = await nostr_sdk.NostrLmdb.open(settings.folder)
-    policy = Policy(settings)
+    policy = RelayPolicy(settings)
     builder = (
         nostr_sdk.LocalRelayBuilder()
         .addr(settings.host if settings.auth else _hidden_address())

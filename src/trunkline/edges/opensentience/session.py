@@ -160,7 +160,7 @@ class CoreSession:
         self._health = Health.OK
         self._given = GivenCalls(session, self._outbox, self._note, self._events.append)
         self._made = MadeCalls(session, self._outbox)
-        limits = translate.Limits(settings.max_tool_input_bytes, settings.max_tool_output_bytes)
+        limits = translate.ToolSizes(settings.max_tool_input_bytes, settings.max_tool_output_bytes)
         judging = judging or JudgingBudget(translate.EDGE)
         self._tools = OfferedTools(session, self._outbox, self._given.cancelable, limits, judging)
         self._told = ToldEvents(session, self._events.append)

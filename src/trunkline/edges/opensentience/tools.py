@@ -36,7 +36,7 @@ class OfferedTools:
         session: int,
         outbox: Outbox,
         cancelable: set[str],
-        limits: translate.Limits,
+        limits: translate.ToolSizes,
         judging: JudgingBudget,
     ) -> None:
         self._session = session

@@ -132,7 +132,7 @@ def manifest_sha256(hello: Hello) -> str | None:
 # --- tools ------------------------------------------------------------------------------------------------------------
 
 
-class Limits(Struct, frozen=True):
+class ToolSizes(Struct, frozen=True):
     """What one body of a tool may have; the hub enforces it."""
 
     max_input_bytes: int
@@ -143,7 +143,7 @@ Rejected = tuple[str, Fault]
 
 
 def offered_tools(
-    register: RegisterTools, agent_id: str, limits: Limits, too_often: Callable[[int], Fault | None]
+    register: RegisterTools, agent_id: str, limits: ToolSizes, too_often: Callable[[int], Fault | None]
 ) -> tuple[tuple[ToolDefinition, ...], tuple[Rejected, ...]]:
     """The tools that can be read, and why not the others. Conflicts between tools are the hub's to find.
 
@@ -180,7 +180,7 @@ _TOO_LARGE_TOGETHER: Final = fault(
 )
 
 
-def _definition(tool: Tool, limits: Limits) -> ToolDefinition:
+def _definition(tool: Tool, limits: ToolSizes) -> ToolDefinition:
     return ToolDefinition(
         tool_id=tool.tool_id,
         description=tool.description,

@@ -9,16 +9,18 @@ Invariant: what is read here was signed by a key of its sender, unless the confi
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.config import Ossa
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.ossa import messages, sealing, signing
-from trunkline.edges.ossa.keys import AgentKeys, OwnKeys, agent_keys
+from trunkline.edges.ossa.keys import READ_KEYS, AgentKeys, OwnKeys, agent_keys
 from trunkline.edges.ossa.messages import (
     BAD_REQUEST,
     ERROR,
@@ -72,6 +74,9 @@ class Identities:
                 await self._refuse_unknown(message, claim, data)
                 raise Refused(UNAUTHORIZED, NOT_YOURS)
             await self._check(data, claim, keys)
+            form = signing.as_signed(data)
+            if form is not None:
+                message = replace(messages.read(form, any_uuid=self._config.any_uuid), signature=message.signature)
             return self._known(message, keys)
         except Refused as refused:
             refused.to, refused.correlation = message.sender, message.correlation
@@ -161,6 +166,7 @@ class Identities:
         return None
 
 
+@functools.lru_cache(maxsize=READ_KEYS)
 def _digest(kid: str) -> str:
     return hashlib.sha256(kid.encode()).hexdigest()
 

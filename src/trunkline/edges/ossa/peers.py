@@ -13,7 +13,6 @@ Invariant: nothing of a message changes anything before its signature was checke
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
@@ -54,6 +53,7 @@ from trunkline.model import (
     fault,
     stamp,
     tool_agent,
+    uuid_4,
 )
 
 # Who has said nothing for so long, waits for nothing and is not connected is forgotten.
@@ -116,7 +116,7 @@ class OssaPeers:
 
     def new_id(self) -> str:
         """A UUID that nobody can foresee."""
-        return str(uuid.UUID(bytes=self._entropy(16), version=4))
+        return uuid_4(self._entropy(16))
 
     # -- after a restart -----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ tools, and the form of the values that pass. Pure: it knows no conversation and 
 from __future__ import annotations
 
 import hmac
-import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -32,7 +31,7 @@ from trunkline.edges.ossa.messages import (
     Refused,
 )
 from trunkline.edges.ossa.messages import ERROR as ERROR_TYPE
-from trunkline.model import AGENT_ID, EMPTY_OBJECT, TOOL_NAME, Fault, RetryPolicy, ToolDefinition, fault, stamp
+from trunkline.model import AGENT_ID, EMPTY_OBJECT, TOOL_NAME, Fault, RetryPolicy, ToolDefinition, fault, stamp, uuid_4
 
 EDGE: Final = "ossa"
 # The exchange itself, as a recipient and as a sender.
@@ -247,4 +246,4 @@ def failed(to: Message, info: ErrorInfo, message_id: str, sender: Identity) -> M
 def derived_id(key: bytes, *parts: str) -> str:
     """A UUID of version 4 that follows from these: what is said again has the same id, also after a restart."""
     mac = hmac.digest(key, "\n".join(("ossa", *parts)).encode(), "sha256")
-    return str(uuid.UUID(bytes=mac[:16], version=4))
+    return uuid_4(mac[:16])

@@ -54,7 +54,7 @@ PASSED_ON: Final = ("CODEX_HOME",)
 STARTING, RUNNING, ENDING = "starting", "running", "ending"
 
 
-class Question(Struct):
+class CodexQuestion(Struct):
     """Something that codex asks, until it is answered."""
 
     request_id: RequestId
@@ -80,7 +80,7 @@ class Workspace(BaseSink):
         self._joining: dict[str, str] = {}
         self._server = AppServer(agent.version)
         self._process: PipedProcess
-        self._questions: dict[str, Question] = {}
+        self._questions: dict[str, CodexQuestion] = {}
         # Calls whose answers wait in the app-server.
         self._requests: set[str] = set()
         self._deadline: Timer | None = None
@@ -244,7 +244,7 @@ class Workspace(BaseSink):
         if len(self._questions) >= MAX_QUESTIONS or question in self._questions:
             self.stop(f"codex asked {MAX_QUESTIONS} things at once, or the same twice")
             return
-        self._questions[question] = Question(said.request_id, said.method, said.params)
+        self._questions[question] = CodexQuestion(said.request_id, said.method, said.params)
         if is_approval(said.method):
             asked = translate.ApproveInput(self.workspace_id, self.cwd, question, said.method, said.params)
             by, body = self._agent.principal, Raw(encode(asked))

@@ -91,7 +91,7 @@ class SpaceAgent(Resident):
             return verdict
         return msgspec.structs.replace(verdict, reason=verdict.reason + self._scripts(tool_id, body))
 
-    def judge(self, tool_id: str, body: Raw) -> policy.Verdict | None:
+    def judge(self, tool_id: str, body: Raw) -> policy.SpaceVerdict | None:
         """The same in the space's own words."""
         try:
             return translate.judge(self.space.policy, tool_id.partition("/")[2], body)

@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 from trunkline.errors import ConfigError, WorkspaceError
 from trunkline.tomlfile import TomlFile
 from trunkline.workspace.folder import FILES, NOTES, SETTINGS, Workspace, erase
-from trunkline.workspace.policy import Policy, make_policy
+from trunkline.workspace.policy import SpacePolicy, make_policy
 
 # A space's name is a folder's name and part of an agent's id; lower case, so that no two differ by case only.
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -37,7 +37,7 @@ class Space(Struct, frozen=True):
 
     name: str
     preset: str
-    policy: Policy
+    policy: SpacePolicy
     workspace: Workspace
     folder: Path
 
@@ -133,14 +133,14 @@ class SpacesFolder:
         erase(space.folder)
 
 
-def _possible(policy: Policy, workspace: Workspace, folder: Path) -> Policy:
+def _possible(policy: SpacePolicy, workspace: Workspace, folder: Path) -> SpacePolicy:
     """Without snapshots where they cannot be brought back: that is done by renames, which stay on one file system."""
     if workspace.device == folder.stat().st_dev:
         return policy
     return structs.replace(policy, snapshots=structs.replace(policy.snapshots, kept=0))
 
 
-def _settings(folder: Path) -> tuple[SpaceFile, Policy]:
+def _settings(folder: Path) -> tuple[SpaceFile, SpacePolicy]:
     file = folder / SETTINGS
     settings = TomlFile(file, required=True).convert(SpaceFile)
     try:

@@ -176,7 +176,7 @@ _ACTIONS: Final = {"create_file": "create", "read_file": "read", "edit_file": "e
 _read_subject: Final = msgspec.json.Decoder(_Subject).decode
 
 
-def judge(rules: policy.Policy, tool: str, body: Raw) -> policy.Verdict | None:
+def judge(rules: policy.SpacePolicy, tool: str, body: Raw) -> policy.SpaceVerdict | None:
     """What a space's own rules say to one input; None: nothing. ``WorkspaceError`` if it cannot be an input at all."""
     if tool == "message":
         return None
@@ -191,7 +191,7 @@ def judge(rules: policy.Policy, tool: str, body: Raw) -> policy.Verdict | None:
     return policy.judge_file(rules, _ACTIONS[tool], subject.path)  # type: ignore[arg-type]
 
 
-def guard_verdict(rules: policy.Policy, agent: str, tool: str, body: Raw) -> Verdict | None:
+def guard_verdict(rules: policy.SpacePolicy, agent: str, tool: str, body: Raw) -> Verdict | None:
     """The same in the hub's words: policy of the space and of the exchange must agree."""
     try:
         found = judge(rules, tool, body)

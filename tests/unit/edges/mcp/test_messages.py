@@ -74,8 +74,8 @@ def test_reading_never_raises_anything_else(data: bytes) -> None:
 
 
 def test_keys_and_times_have_bounds() -> None:
-    def meta(**fields: Any) -> Message:
-        return Message(1, "tools/call", {"_meta": {name.replace("__", "/"): value for name, value in fields.items()}})
+    def meta(**fields: Any) -> dict[str, Any]:
+        return {name.replace("__", "/"): value for name, value in fields.items()}
 
     assert messages.name_of(meta(trunkline__idempotency_key="k"), messages.IDEMPOTENCY_KEY) == "k"
     assert messages.name_of(meta(trunkline__idempotency_key=None), messages.IDEMPOTENCY_KEY) is None

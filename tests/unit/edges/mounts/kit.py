@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trunkline.config import AgentProcess, Config, McpServer
+from trunkline.config import AgentProgram, Config, McpServer
 from trunkline.edges.mounts.edge import MOUNTS
 from trunkline.edges.mounts.session import Said, Session
 from trunkline.edges.piped import KeptOwner
@@ -93,11 +93,11 @@ class Programs:
     """The host's side, moved by hand."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, tuple[AgentProcess, KeptOwner]] = {}
+        self.kept: dict[str, tuple[AgentProgram, KeptOwner]] = {}
         # Why one of them cannot start.
         self.problems: dict[str, str] = {}
 
-    def keep(self, program: AgentProcess, owner: KeptOwner, *, edge: str, table: str) -> str:
+    def keep(self, program: AgentProgram, owner: KeptOwner, *, edge: str, table: str) -> str:
         assert (edge, table) == ("mcp", "[[mcp]]")
         self.kept[program.id] = program, owner
         return self.problems.get(program.id, "")

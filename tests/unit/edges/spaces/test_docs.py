@@ -19,7 +19,7 @@ from trunkline.home import Home
 from trunkline.model import Decision
 from trunkline.tomlfile import TomlFile
 from trunkline.workspace import files, output
-from trunkline.workspace.policy import PRESETS, Policy, make_policy
+from trunkline.workspace.policy import PRESETS, SpacePolicy, make_policy
 
 PAGE = (Path(__file__).parents[4] / "docs" / "protocols" / "spaces.md").read_text(encoding="utf-8")
 
@@ -85,7 +85,7 @@ def test_the_page_has_every_key_of_a_space_toml() -> None:
     for name in re.findall(r"`(policy\.[a-z_.]+|\.[a-z_]+|preset|at)`", first_column):
         section = name.rpartition(".")[0] if name.startswith("policy.") else section
         found.add(f"{section}{name}" if name.startswith(".") else name)
-    sections = {field.name: field.type for field in msgspec.structs.fields(Policy)}
+    sections = {field.name: field.type for field in msgspec.structs.fields(SpacePolicy)}
     keys = {f"policy.{name}.{key}" for name, kind in sections.items() for key in kind.__struct_fields__}
     assert found == keys | {"preset", "at"}
 
