@@ -32,6 +32,8 @@ TRAPS: list[tuple[str, bytes, str]] = [
     ("duplicate key with spaces", b'{"a": 1, "a": 2}', "twice"),
     ("duplicate key below", b'{"x":[{"a":1,"b":2,"a":3}]}', "twice"),
     ("duplicate key by an escape", b'{"a":1,"\\u0061":2}', "twice"),
+    ("duplicate key that an escaped colon makes up for", b'{"a": 1, "a": "\\u003a"}', "twice"),
+    ("duplicate key beside colons in strings", b'{"a": ":", "b": ":", "a": 1}', "twice"),
     ("duplicate empty key", b'{"":1,"":2}', "twice"),
     ("duplicate key with a quote in it", b'{"\\"":1,"\\"":2}', "twice"),
     ("duplicate key with equal values", b'{"a":1,"a":1}', "twice"),

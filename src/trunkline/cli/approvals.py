@@ -260,7 +260,9 @@ def _allow_from_now_on(
     address = at("approvals", approval_id, "rule")
     shown = exchange.get(f"{address}?also_untrusted=true" if also_untrusted else address)
     if not settings.as_json:
-        note(f"for {printable(str(file))}:\n")
+        for line in list(described(exchange.get(at("approvals", approval_id))))[:-1]:
+            note(line)
+        note(f"\nfor {printable(str(file))}:\n")
         note(printable(shown["rule"], keep="\n"))
         if shown.get("passed_over"):
             note("For this caller and tool these rules of yours are not reached any more:\n")

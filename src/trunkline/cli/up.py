@@ -1,8 +1,8 @@
 """``trunkline up``: run the exchange in the foreground, or with ``--detach`` in the background.
 
 The only verb that imports the exchange; all others speak HTTP to one that runs, or read its files. What happens at the
-start and at the end is in ``host.up``. One in the background is the same program in a session of its own, which prints
-to ``exchange.log`` in the home.
+start and at the end is in ``host.begin`` and ``host.up``. One in the background is the same program in a session of its
+own, which prints to ``exchange.log`` in the home.
 
 Invariant: ``up --detach`` succeeds only when the exchange that it started is ready.
 """
@@ -55,7 +55,7 @@ def up(settings: CommandSettings, config: Path | None, demo: bool, detach: bool)
         options = [*(["--config", str(config.absolute())] if config is not None else []), *(["--demo"] if demo else [])]
         _start_in_background(settings, options)
         return
-    from trunkline.host.up import run
+    from trunkline.host.begin import run
 
     raise SystemExit(run(settings.home, config, demo=demo))
 

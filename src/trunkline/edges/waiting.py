@@ -185,21 +185,23 @@ class Requests:
         Requests of many connections then reach an agent in one write instead of one for each. One that is alone has
         nobody to wait for: another turn of the loop takes 10 µs of it.
         """
-        if len(self._open) <= 1 and not self._gathered:
-            self._feed.feed([event])
-            return
-        if not self._gathered:
-            asyncio.get_running_loop().call_soon(self._feed_gathered)
         self._gathered.append(event)
+        if len(self._open) <= 1 or self._is_closing:
+            # While it closes at once: who is told so learns whether his call is on record.
+            self._feed_gathered()
+        elif len(self._gathered) == 1:
+            asyncio.get_running_loop().call_soon(self._feed_gathered)
 
     def _feed_gathered(self) -> None:
         gathered, self._gathered = self._gathered, []
-        self._feed.feed(gathered)
+        if gathered:
+            self._feed.feed(gathered)
 
     def close(self) -> None:
         """Tell everybody who waits that the edge closes."""
         self._is_closing = True
-        for waiting in self._open:
+        self._feed_gathered()
+        for waiting in tuple(self._open):
             waiting.put(CLOSING)
 
 

@@ -1,7 +1,7 @@
 """``trunkline up``: bring an exchange up, keep it up, take it down.
 
-Owns the order of things: home, configuration, ledger, fold, hub, listeners, agents, ``ready.json``; and the reverse
-when it stops. Does not own any of these parts.
+Owns the order of things: ledger, fold, hub, listeners, agents, ``ready.json``; and the reverse when it stops. Does not
+own any of these parts, nor what comes before them (``begin``: home, configuration, log, the ledger's writer).
 
 Invariant: ``ready.json`` exists only while every listener is up.
 """
@@ -25,13 +25,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import uvloop
-from msgspec import structs
-
 import trunkline
 from trunkline import events
 from trunkline.config import Config
-from trunkline.config_file import load
 from trunkline.edges.edge import Edge, new_bearer
 from trunkline.edges.known import EDGES, UNBUILT
 from trunkline.errors import ConfigError, LedgerCorrupt, LedgerError
@@ -40,6 +36,7 @@ from trunkline.host import processes
 from trunkline.host.anchoring import Anchoring
 from trunkline.host.asked import AskedPeople
 from trunkline.host.assembly import Plan, assemble
+from trunkline.host.begin import load_config
 from trunkline.host.edges import Edges, refuse_fixed
 from trunkline.host.housekeeping import Housekeeping, storage_figures
 from trunkline.host.logs import is_kept, notice, set_up
@@ -50,13 +47,12 @@ from trunkline.host.supervisor import Supervisor
 from trunkline.host.verifying import Verifying
 from trunkline.hub.hub import Hub
 from trunkline.ledger.kept_masking import KeptMasking
-from trunkline.ledger.ledger import Ledger
+from trunkline.ledger.ledger import BegunWriter, Ledger
 from trunkline.ledger.masking import Masker
 from trunkline.ledger.search_process import SearchProcess
 from trunkline.ledger.verify import verify
 from trunkline.model import ProcessIdentity, Status, uuid_4
 from trunkline.rule_remarks import never_reached
-from trunkline.tracing import refuse_tracing
 
 if TYPE_CHECKING:
     from trunkline.host.spans import Exporter
@@ -72,30 +68,6 @@ EXIT_FAILED: Final = 70
 GC_THRESHOLDS: Final = (20_000, 20, 100)
 # Ours have 47. What is shorter than this is a file that was cut off, or a word that can be guessed.
 MIN_TOKEN_CHARS: Final = 16
-# The example agents: in a clone, or where a wheel puts them.
-EXAMPLES: Final = (Path(__file__).parents[3] / "examples", Path(sys.prefix) / "share" / "trunkline" / "examples")
-
-
-def run(home: Home, config_path: Path | None, *, demo: bool = False) -> int:
-    """Run the exchange in the foreground until it is told to stop; the process's exit code."""
-    refuse_tracing()
-    home.create()
-    config = _load(home, config_path, demo=demo)
-    set_up(config.log, home.to_name)
-    return uvloop.run(Exchange(home, config_path, config, demo=demo).serve())
-
-
-def _load(home: Home, config_path: Path | None, *, demo: bool) -> Config:
-    """The configuration; for a demonstration with the example agents besides those of the file."""
-    config = load(home, config_path, os.environ)
-    if not demo:
-        return config
-    examples = next((file for folder in EXAMPLES if (file := folder / "trunkline.toml").exists()), None)
-    if examples is None:
-        raise ConfigError("the example agents are not installed here; `git clone` has them")
-    own = {agent.id for agent in config.agents}
-    added = tuple(agent for agent in load(home, examples, {}).agents if agent.id not in own)
-    return structs.replace(config, agents=config.agents + added)
 
 
 class Exchange:
@@ -109,11 +81,14 @@ class Exchange:
         *,
         demo: bool,
         edges: Sequence[Edge] = EDGES,
+        begun: BegunWriter | None = None,
     ) -> None:
         self._home = home
         self._config_path = config_path
         self._config = config
         self._demo = demo
+        # The ledger's writer, if it is on its way already.
+        self._begun = begun
         self._instance = secrets.token_hex(8)
         self._stop = asyncio.Event()
         self._exit_code = 0
@@ -188,6 +163,7 @@ class Exchange:
             on_durable=self._on_durable,
             on_failure=self._on_failure,
             secrets=known,
+            begun=self._begun,
         )
         self._signed_at_start = self._anchoring.signed
         self._last_at_start = ledger.last
@@ -295,7 +271,7 @@ class Exchange:
 
     def _reload_now(self) -> dict[str, list[str]]:
         """Read the file again, and say what became of the agents. A file that cannot be used changes nothing."""
-        config = _load(self._home, self._config_path, demo=self._demo)
+        config = load_config(self._home, self._config_path, demo=self._demo)
         place = str(self._config_path or "")
         own = {
             "[otel]": config.otel != self._config.otel,

@@ -3,6 +3,7 @@
 Four subjects share one flow: a call that policy says to ask about, a tool definition that changed, the permissions a
 manifest asks for, and a directive an agent would like to have. A question about a call is bound to caller, chain, tool,
 definition, input and policy version; identical calls wait behind one question, and its answer covers the first of them.
+Under another policy it is asked anew, and its earlier names answer it where the same is shown (decision 129).
 
 Does not own what follows from an answer (``control``). Invariant: one agent has at most five questions open, after
 each entry; a call that would be the sixth is refused, and what an agent raises by what it is (definitions, manifest) is
@@ -165,8 +166,8 @@ class Approvals:
         self._open_or_hold(_named_after(before, draft), now)
 
     def about_permissions(self, agent_id: str) -> str | None:
-        """The open question whether an agent gets the permissions of its manifest."""
-        for question in self._journal.state.questions.values():
+        """The open question whether an agent gets the permissions of its manifest, once it may be told of."""
+        for question in self.shown():
             if question.entry.subject == "manifest" and question.entry.agent_id == agent_id:
                 return question.entry.approval_id
         return None
@@ -258,7 +259,8 @@ class Approvals:
     def try_answer(self, event: ApprovalAnswered, now: Now) -> OpenQuestion | Fault:
         """The question that is now closed by this answer, or why it is not (decision 10)."""
         question = self.find(event.approval_id)
-        if question is None:
+        # What is not on disk was shown to nobody: who names it saw another one, which a crash took away.
+        if question is None or not self._journal.state.is_shown(question):
             return fault("not_found", "there is no such open question; it may have been answered or have expired")
         by = event.by
         is_part = agent_of(by.identity) in map(agent_of, (question.entry.asked_by, *question.entry.chain))
@@ -343,11 +345,20 @@ class Approvals:
 
     # -- showing -------------------------------------------------------------------------------------------------------
 
+    def shown(self) -> list[OpenQuestion]:
+        """The open questions that are on disk, oldest first: a crash would give the name of another one to the next."""
+        state = self._journal.state
+        return [question for question in state.questions.values() if state.is_shown(question)]
+
+    def shown_ids(self) -> list[str]:
+        """Their names."""
+        return [question.entry.approval_id for question in self.shown()]
+
     def views(self) -> list[Question]:
         """All open questions as a person is shown them, oldest first."""
         state = self._journal.state
         found: list[Question] = []
-        for question in state.questions.values():
+        for question in self.shown():
             entry = question.entry
             call = state.by_number.get(question.calls[0]) if question.calls else None
             pin = state.pins.get(entry.tool_id) if entry.tool_id and entry.subject == "definition" else None

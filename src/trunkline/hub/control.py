@@ -317,7 +317,7 @@ class Control:
         if event.public is not None and len(keys) >= MAX_KEYS_EACH:
             text = f"{event.agent} has {' and '.join(keys)} already; `trunkline token revoke {keys[0]}` ends the oldest"
             problem = fault("state.conflict", text)
-            self._journal.reply(event.session, event.ref, 0, problem=problem)
+            self._journal.reply(event.session, event.ref, standing[-1].n, problem=problem)
             return
         token_id = f"t{self._journal.next}"
         number = self._journal.write(
@@ -343,7 +343,9 @@ class Control:
             problem = fault("not_allowed", "only the operator revokes tokens")
             self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
-        if event.token_id not in self._state.tokens or event.token_id in self._state.revoked:
+        token = self._state.tokens.get(event.token_id)
+        # One that is not on disk was shown to nobody (decision 135).
+        if token is None or token.n > self._state.stored or event.token_id in self._state.revoked:
             problem = fault("not_found", "there is no such token; `trunkline token list` shows them")
             self._journal.reply(event.session, event.ref, 0, problem=problem)
             return
@@ -353,7 +355,6 @@ class Control:
         for agent in self._registry.agents.values():
             if agent.credential == event.token_id:
                 self._journal.say(Close(agent.session, number, "protocol.unauthorized"))
-        token = self._state.tokens[event.token_id]
         identity = f"{token.edge}:{token.agent}"
         if self._credentials.is_revoked(identity):
             self._let_go_of(identity, now)

@@ -304,6 +304,15 @@ class State:
         lately = (jump for jump in self.jumps if self.age_ms(jump.to_ms, now_ms) < LONGEST_LIFE_MS)
         return sum(jump.to_ms - jump.from_ms for jump in lately)
 
+    def is_shown(self, question: OpenQuestion) -> bool:
+        """Whether a question may be told of: its name is that of its entry, so it has to be on disk (decision 135)."""
+        return question.entry.n <= self.stored
+
+    def question_of(self, call: Call) -> str | None:
+        """The open question that a call waits for, once it may be told of."""
+        question = self.questions.get(call.approval_id or "")
+        return call.approval_id if question is not None and self.is_shown(question) else None
+
     def questions_inside(self) -> dict[int, str]:
         """Calls (by number) that wait for a person because a call that they caused does: the open question's id.
 
@@ -311,6 +320,8 @@ class State:
         """
         found: dict[int, str] = {}
         for question in self.questions.values():
+            if not self.is_shown(question):
+                continue
             for number in question.calls:
                 call = self.by_number.get(number)
                 while call is not None and (call := self._part_of(call)) is not None:

@@ -46,8 +46,8 @@ from trunkline.model import (
 UNRESPONSIVE_AFTER: Final = 3
 
 
-def open_call(call: Call) -> CallView:
-    """A call that has no outcome yet."""
+def open_call(call: Call, approval_id: str | None = None) -> CallView:
+    """A call that has no outcome yet, and the question that it waits for, if that may be told of."""
     entry = call.entry
     return CallView(
         entry.call_id,
@@ -56,7 +56,7 @@ def open_call(call: Call) -> CallView:
         call.status,
         stamp(entry.at),
         entry.correlation_id,
-        call.approval_id,
+        approval_id,
         started_at=None if call.started_ms is None else stamp(call.started_ms),
         provider=call.provider,
     )
@@ -97,7 +97,7 @@ def call(hub: Hub, call_id: str) -> CallView | None:
     """One call that is still in memory."""
     found = hub.state.calls.get(call_id)
     if found is not None:
-        return _held_up(open_call(found), found, hub.state.questions_inside())
+        return _held_up(open_call(found, hub.state.question_of(found)), found, hub.state.questions_inside())
     recent = hub.state.recent.get(call_id)
     return None if recent is None else _recent_call(hub, recent)
 
@@ -109,7 +109,7 @@ def awaited(hub: Hub, session: int, ref: str) -> CallView | None:
     # A call that nobody can be promised yet is not there (decision 26).
     if found is None or (found.entry.n > hub.state.stored and waits_for_disk(found)):
         return None
-    return open_call(found)
+    return open_call(found, hub.state.question_of(found))
 
 
 def _held_up(view: CallView, call: Call, questions: dict[int, str]) -> CallView:
@@ -195,9 +195,13 @@ def _tool(hub: Hub, found: Tool, now: Now) -> ToolView:
 
 
 def tokens(hub: Hub) -> list[TokenView]:
-    """The standing credentials, oldest first."""
-    revoked = hub.state.revoked
-    return [_token(token, is_revoked=token_id in revoked) for token_id, token in hub.state.tokens.items()]
+    """The standing credentials, oldest first. One that is not on disk yet has a name that a crash would give away."""
+    revoked, stored = hub.state.revoked, hub.state.stored
+    return [
+        _token(token, is_revoked=token_id in revoked)
+        for token_id, token in hub.state.tokens.items()
+        if token.n <= stored
+    ]
 
 
 def credential(hub: Hub, edge: str, token_sha256: str) -> TokenView | None:
@@ -306,6 +310,11 @@ def calls_in_memory(
     newest = heapq.nlargest(limit, found, key=itemgetter(0))
     inside = state.questions_inside() if newest else {}
     return [
-        (n, _recent_call(hub, one, listed_call) if isinstance(one, Settled) else _held_up(open_call(one), one, inside))
+        (
+            n,
+            _recent_call(hub, one, listed_call)
+            if isinstance(one, Settled)
+            else _held_up(open_call(one, state.question_of(one)), one, inside),
+        )
         for n, one in newest
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from trunkline.entries import (
@@ -46,7 +46,7 @@ from trunkline.ledger.store import Lock
 from trunkline.ledger.writer import INLINE_BODY_BYTES, Writer
 from trunkline.model import INLINE_OUTPUT_BYTES
 
-__all__ = ["Ledger"]
+__all__ = ["BegunWriter", "Ledger"]
 
 # A commit costs 200 to 300 µs of CPU. What nobody waits for may gather so long.
 GATHER_S: Final = 0.010
@@ -55,6 +55,21 @@ GATHER_BYTES: Final = 1_048_576
 
 # Encoded it leaves a gap, where a large body goes.
 _NOTHING: Final = Raw(b"")
+
+
+class BegunWriter(Struct):
+    """A writer that starts: what ``Ledger.begin`` made, for ``Ledger.open`` to wait for, whose it is from there on."""
+
+    link: ProcessLink
+    lock: Lock
+    keys: LedgerKeys
+    is_taken: bool = False
+
+    def abandon(self) -> None:
+        """End it if nobody opened it after all."""
+        if not self.is_taken:
+            self.link.abandon()
+            self.lock.release()
 
 
 class Ledger:
@@ -112,6 +127,17 @@ class Ledger:
         self._timer: asyncio.TimerHandle | None = None
         link.listen(self._acknowledged, self._fail)
 
+    @staticmethod
+    def begin(path: Path, keys_dir: Path) -> BegunWriter:
+        """Start the writer of a record, made if there is none, without waiting for it. ``LedgerError`` says why not."""
+        lock = Lock(path.with_name("ledger.lock"))
+        try:
+            keys = _keys_of(path, keys_dir)
+            return BegunWriter(ProcessLink(path, keys_dir, lock=lock.descriptor), lock, keys)
+        except LedgerError:
+            lock.release()
+            raise
+
     @classmethod
     def open(
         cls,
@@ -124,29 +150,37 @@ class Ledger:
         secrets: Iterable[tuple[str, str]] = (),
         vfs: str | None = None,
         keys: LedgerKeys | None = None,
+        begun: BegunWriter | None = None,
     ) -> Ledger:
         """Open the record, making it if there is none; blocks until the writer is ready. ``LedgerError`` says why not.
 
         Without a ``loop`` there is no process: everything happens in ``flush``, in this thread. ``vfs`` names an apsw
-        file system, which only this process has; ``keys`` replaces those of ``keys_dir``, for a simulation.
+        file system, which only this process has; ``keys`` replaces those of ``keys_dir``, for a simulation. ``begun``
+        is the writer of this record, if it was started before.
         """
         known = list(secrets)
         masker = Masker(known)
-        lock = None if vfs is not None else Lock(path.with_name("ledger.lock"))
+        lock: Lock | None = None
         link: Link | None = None
+        if begun is not None:
+            begun.is_taken = True
+            lock, link, keys = begun.lock, begun.link, begun.keys
+        elif vfs is None:
+            lock = Lock(path.with_name("ledger.lock"))
         try:
             if keys is None:
-                # A new key beside an old record would lose the originals that the old one opens.
-                keys = LedgerKeys.load(keys_dir, create=not path.exists() or not path.stat().st_size)
+                keys = _keys_of(path, keys_dir)
             if loop is None or lock is None:
                 # A file system of its own, or keys of its own: nothing beside the record is written.
                 own = vfs is not None or not (keys_dir / FILE_NAME).exists()
                 signer = None if own else HeadSigner(path, keys.head_seed, keys_dir, in_background=False)
                 link = InlineLink(Writer(path, keys, masker, vfs=vfs, signer=signer))
             else:
-                link = ProcessLink(path, keys_dir, lock=lock.descriptor, loop=loop)
+                process = ProcessLink(path, keys_dir, lock=lock.descriptor) if begun is None else begun.link
+                link = process
+                process.wait_ready(loop)
                 for name, secret in known:
-                    link.send_secret(name, secret)
+                    process.send_secret(name, secret)
             reader = Reader(path, keys, vfs=vfs)
         except LedgerError:
             if link is not None:
@@ -394,3 +428,8 @@ class Ledger:
             self.reader.close()
             if self._lock is not None:
                 self._lock.release()
+
+
+def _keys_of(path: Path, keys_dir: Path) -> LedgerKeys:
+    # A new key beside an old record would lose the originals that the old one opens.
+    return LedgerKeys.load(keys_dir, create=not path.exists() or not path.stat().st_size)

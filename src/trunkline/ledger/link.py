@@ -128,10 +128,13 @@ class InlineLink:
 
 
 class ProcessLink:
-    """The writer as a child process. It holds ``lock`` too, so that nobody else writes while it still does."""
+    """The writer as a child process. It holds ``lock`` too, so that nobody else writes while it still does.
 
-    def __init__(self, path: Path, keys: Path, *, lock: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    Made, it starts; ``wait_ready`` waits for it, and comes before all else.
+    """
+
+    def __init__(self, path: Path, keys: Path, *, lock: int) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._outgoing: deque[memoryview] = deque()
         self._incoming = bytearray()
         self._answers = 0
@@ -160,8 +163,12 @@ class ProcessLink:
         self._on_durable: Callable[[int], None] = self._begin
         self._on_failure: Callable[[LedgerError], None] = self._refuse
         self.last = -1
+
+    def wait_ready(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Block until the file is open, and use this loop from here on. ``LedgerError`` if it cannot be opened."""
         self._await_answer(START_S)
         self._channel.setblocking(False)
+        self._loop = loop
 
     def _begin(self, last: int) -> None:
         self.last = last
@@ -181,6 +188,7 @@ class ProcessLink:
         """Say who is told of each answer."""
         self._on_durable = on_durable
         self._on_failure = on_failure
+        assert self._loop is not None
         self._loop.add_reader(self._channel, self._read)
 
     # --- to the writer ------------------------------------------------------------------------------------------------
@@ -209,12 +217,14 @@ class ProcessLink:
                 if sent:
                     outgoing[0] = outgoing[0][sent:]
         except BlockingIOError:
+            assert self._loop is not None
             self._loop.add_writer(self._channel, self._write)
             return
         except OSError:
             # The reading side finds out how it ended.
             outgoing.clear()
-        self._loop.remove_writer(self._channel)
+        if self._loop is not None:
+            self._loop.remove_writer(self._channel)
 
     # --- from the writer ----------------------------------------------------------------------------------------------
 
@@ -251,16 +261,19 @@ class ProcessLink:
 
     def _fail(self, error: LedgerError) -> None:
         self._failed = True
-        self._loop.remove_reader(self._channel)
-        self._loop.remove_writer(self._channel)
+        self._leave_loop()
         self._on_failure(error)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
+    def _leave_loop(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self._channel)
+            self._loop.remove_writer(self._channel)
+
     def wait(self) -> None:
         """Block until the group that was sent is answered."""
-        self._loop.remove_reader(self._channel)
-        self._loop.remove_writer(self._channel)
+        self._leave_loop()
         self._await_answer(LAST_GROUP_S)
 
     def _await_answer(self, seconds: float) -> None:
@@ -274,8 +287,7 @@ class ProcessLink:
 
     def close(self) -> None:
         """Close this end: the writer checkpoints and ends."""
-        self._loop.remove_reader(self._channel)
-        self._loop.remove_writer(self._channel)
+        self._leave_loop()
         self._channel.close()
         try:
             code = self._process.wait(STOP_S)
@@ -291,8 +303,7 @@ class ProcessLink:
 
         It has the lock until it does, so that nobody else writes before.
         """
-        self._loop.remove_reader(self._channel)
-        self._loop.remove_writer(self._channel)
+        self._leave_loop()
         self._channel.close()
         try:
             self._process.wait(KILL_S)

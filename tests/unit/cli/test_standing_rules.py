@@ -140,6 +140,19 @@ command = ["python", "agent.py"]
         assert exchange.request("POST", path, {"rule": shown})[1]["call_id"] == asked["call_id"]
         assert exchange.wait_entry("call.settled", call_id=asked["call_id"])["status"] == "succeeded"
         assert exchange.request("GET", path)[0] == 404
+        # Asked again for another reason meanwhile: what was shown under the old name is not what would be allowed.
+        told = trunkline("--home", str(home), "token", "new", "http", "--agent", "mallory")
+        asked = exchange.request("POST", "/v1/calls", WRITE, token=told.out.strip())[1]
+        reasoned = 'caller = "http:mallory"\ntool = "com.a/write"\ndecision = "ask"\nreason = "production since today"'
+        exchange.config_file.write_text(f"{exchange.config_file.read_text()}\n[[policy.rule]]\n{reasoned}\n")
+        assert trunkline("--home", str(home), "reload").code == 0
+        before = exchange.config_file.read_text()
+        refused = trunkline("--home", str(home), "approve", asked["approval_id"], "--always", "--yes")
+        assert (refused.code, exchange.config_file.read_text()) == (2, before)
+        assert "because: production since today" in refused.err
+        assert "for another reason: production since today" in refused.err
+        held = exchange.request("GET", f"/v1/calls/{asked['call_id']}", token=told.out.strip())[1]
+        assert held["status"] == "waiting_approval"
 
 
 def test_a_person_who_wants_that_allows_it_also_after_what_strangers_wrote(short_path: Path) -> None:

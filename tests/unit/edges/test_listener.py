@@ -26,7 +26,7 @@ from starlette.types import Scope, Send
 from tests.unit.edges.web import BOUND_S, CLOSE, JSON, Pages, Server, wait_until
 from trunkline.edges import listener, log_lines, patience
 from trunkline.edges.edge import EdgeOff
-from trunkline.edges.listener import Address, WebListener
+from trunkline.edges.listener import Address, Connection, WebListener
 from trunkline.edges.request_scope import ANSWER
 from trunkline.edges.tls import server_context
 from trunkline.errors import ConfigError
@@ -182,6 +182,37 @@ async def test_a_reader_who_does_not_read_is_dropped(server: Server, monkeypatch
     async with asyncio.timeout(BOUND_S):
         await server.connections.gone.wait()
     sock.close()
+
+
+async def test_a_connection_on_which_nothing_is_asked_any_more_is_ended(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "KEEP_ALIVE_S", 0.02)
+    reader, writer = await server.connect()
+    writer.write(server.head())
+    async with asyncio.timeout(BOUND_S):
+        assert b"200" in await reader.readuntil(b"\r\n\r\n")
+        await server.connections.gone.wait()
+    writer.close()
+
+
+async def test_each_rest_of_a_connection_counts_for_itself(server: Server) -> None:
+    reader, writer = await server.connect()
+    await wait_until(lambda: bool(server.connections.connections))
+    (connection,) = server.connections.connections
+    assert isinstance(connection, Connection)
+    for _ in range(2):
+        writer.write(server.head())
+        async with asyncio.timeout(BOUND_S):
+            assert b"200" in await reader.readuntil(b"\r\n\r\n")
+        await wait_until(lambda: connection.is_idle)
+        # The timer of an earlier rest is due in the middle of this one.
+        assert connection._rest_timer is not None
+        connection._rest_timer.cancel()
+        connection._look_at_rest()
+        assert not connection.transport.is_closing()
+        assert connection._rest_timer is not None
+    writer.close()
 
 
 async def test_an_idle_connection_makes_room_and_a_busy_one_does_not(

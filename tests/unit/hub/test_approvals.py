@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.hub.kit import ASK, BOSS, Asked, Kit, body, rules, tool
 from trunkline import entries, events
+from trunkline.hub import views
 from trunkline.hub.approvals import MAX_NAMES, MAX_OPEN_BY_ONE
 from trunkline.model import Circumstance, Decision, Manifest, Policy, Principal, Rule, Status
 
@@ -45,6 +46,57 @@ def test_a_person_is_shown_exactly_what_would_be_done(kit: Kit) -> None:
     assert shown.call_id == asked.call_id
     assert shown.input == body(value)
     assert shown.waiting == 1
+
+
+def test_a_question_that_is_not_on_disk_is_shown_nowhere_and_an_answer_to_it_counts_for_nothing(kit: Kit) -> None:
+    # After a crash its name would be given to the next question, and the answer would be to that one.
+    kit.has_disk = False
+    asked = kit.call("com.a/x", by=GUEST)
+    assert kit.hub.approvals.views() == []
+    assert kit.hub.approvals.shown_ids() == []
+    shown = views.call(kit.hub, asked.call_id)
+    assert shown is not None
+    assert (shown.status, shown.approval_id) == (Status.WAITING_APPROVAL, None)
+    assert [view.approval_id for _, view in views.calls_in_memory(kit.hub, range(1000), 9)] == [None]
+    refused = kit.answer(asked.approval_id)
+    assert refused.fault is not None
+    assert refused.fault.code == "not_found"
+    assert asked.deliveries == []
+    kit.store()
+    assert kit.hub.approvals.shown_ids() == [asked.approval_id]
+    found = views.call(kit.hub, asked.call_id)
+    assert found is not None
+    assert found.approval_id == asked.approval_id
+    kit.answer(asked.approval_id)
+    assert len(asked.deliveries) == 1
+
+
+def test_who_lacks_permissions_hears_of_the_question_about_them_once_it_is_on_disk() -> None:
+    kit = Kit(rules(("*", "*", "allow")))
+    kit.attach("com.p", tool("com.p/x", required_permissions=("files",)))
+    kit.has_disk = False
+    kit.attach("com.q", manifest=Manifest("m1", ("files",)))
+    (question,) = kit.log_of(entries.QuestionOpened)
+
+    def says() -> str:
+        problem = kit.call("com.p/x", by="com.q").outcome.fault
+        assert problem is not None
+        return problem.message
+
+    assert question.approval_id not in says()
+    kit.store()
+    assert question.approval_id in says()
+
+
+def test_a_token_that_is_not_on_disk_is_not_listed_and_its_name_revokes_nothing(kit: Kit) -> None:
+    kit.has_disk = False
+    named = kit.token("http", "guest", "secret")
+    assert views.tokens(kit.hub) == []
+    refused = kit.revoke(named).fault
+    assert refused is not None
+    assert refused.code == "not_found"
+    kit.store()
+    assert [token.token_id for token in views.tokens(kit.hub)] == [named]
 
 
 def test_an_approved_call_is_sent_and_its_record_says_who_let_it(kit: Kit) -> None:

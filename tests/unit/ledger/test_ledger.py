@@ -110,6 +110,31 @@ def test_entries_become_durable_through_the_writer_process(tmp_path: Path, run: 
     assert verify(tmp_path / "ledger.sqlite").entries == 101
 
 
+async def test_a_writer_that_was_begun_before_is_the_one_that_writes(tmp_path: Path) -> None:
+    path, keys = tmp_path / "ledger.sqlite", tmp_path / "keys"
+    begun = Ledger.begin(path, keys)
+    writer = begun.link._process.pid
+    with pytest.raises(LedgerLocked):
+        Ledger.begin(path, keys)
+    ledger = Ledger.open(
+        path, keys, loop=asyncio.get_running_loop(), on_durable=lambda _: None, on_failure=lambda _: None, begun=begun
+    )
+    # It is the ledger's from here on.
+    begun.abandon()
+    assert psutil.pid_exists(writer)
+    ledger.append(noticed(1))
+    ledger.close()
+    assert not psutil.pid_exists(writer)
+    assert verify(path).entries == 1
+
+
+def test_a_writer_that_nobody_opens_ends_and_lets_go_of_the_record(tmp_path: Path) -> None:
+    for _ in range(2):
+        begun = Ledger.begin(tmp_path / "ledger.sqlite", tmp_path / "keys")
+        begun.abandon()
+        assert not psutil.pid_exists(begun.link._process.pid)
+
+
 async def test_what_nobody_waits_for_is_written_all_the_same(tmp_path: Path) -> None:
     async with attended(tmp_path) as made:
         made.ledger.append(noticed(1))

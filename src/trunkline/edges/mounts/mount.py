@@ -35,7 +35,7 @@ from trunkline.edges.mounts.session import (
     ToolsChanged,
     ToolsListed,
 )
-from trunkline.edges.mounts.translate import EDGE, Bound, Offer
+from trunkline.edges.mounts.translate import AGENT_EDGE, Bound, Offer
 from trunkline.edges.offers import LEAST_TOOL_BYTES, JudgingBudget
 from trunkline.effects import Admit, Cancel, ConfirmTools, Deliver, Refuse, ToSession
 from trunkline.events import (
@@ -277,7 +277,7 @@ class Mount(BaseSink):
             AgentArrived(
                 session=self.number,
                 ref="arrive",
-                edge=EDGE,
+                edge=AGENT_EDGE,
                 agent_id=self.agent_id,
                 version=self.session.server_version,
                 token_sha256=launch.token_sha256,

@@ -14,7 +14,7 @@ from trunkline.edges.edge import Surroundings
 from trunkline.edges.exchange import SignInAddress
 from trunkline.edges.mounts.mount import Mount
 from trunkline.edges.mounts.piped import PipedServer, program
-from trunkline.edges.mounts.translate import EDGE, TABLE
+from trunkline.edges.mounts.translate import AGENT_EDGE, TABLE
 from trunkline.edges.offers import JudgingBudget
 from trunkline.errors import SignInRefused
 from trunkline.model import AgentView
@@ -30,7 +30,7 @@ class Mounted:
 
     def __init__(self, given: Surroundings) -> None:
         self._given = given
-        self._judging = JudgingBudget(EDGE, given.feed.offer_refused)
+        self._judging = JudgingBudget(AGENT_EDGE, given.feed.offer_refused)
         self._background = Background(given.feed)
         self._mounts: dict[str, Mount] = {}
         self._remote: dict[str, RemoteServer] = {}
@@ -56,7 +56,7 @@ class Mounted:
     def _add(self, server: McpServer) -> str:
         mount = self._mounts[server.agent_id] = Mount(self._given, server, self._judging)
         if server.url is None:
-            return self._given.programs.keep(program(server), PipedServer(mount), edge=EDGE, table=TABLE)
+            return self._given.programs.keep(program(server), PipedServer(mount), edge=AGENT_EDGE, table=TABLE)
         from trunkline.edges.mounts.remote import RemoteServer
 
         remote = self._remote[server.agent_id] = RemoteServer(self._given, mount, self._background)

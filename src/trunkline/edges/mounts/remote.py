@@ -32,7 +32,7 @@ from trunkline.edges.mounts.mount import Mount
 from trunkline.edges.mounts.notices import Notices
 from trunkline.edges.mounts.session import Outgoing
 from trunkline.edges.mounts.signing_in import SigningIn
-from trunkline.edges.mounts.translate import EDGE
+from trunkline.edges.mounts.translate import AGENT_EDGE
 from trunkline.errors import SecretMissing
 from trunkline.model import AgentView
 from trunkline.secret_references import Found
@@ -115,7 +115,7 @@ class RemoteServer:
 
     def view(self) -> AgentView:
         """How it is."""
-        return AgentView(self._mount.agent_id, EDGE, self._state, restarts=self._restarts, note=self._note)
+        return AgentView(self._mount.agent_id, AGENT_EDGE, self._state, restarts=self._restarts, note=self._note)
 
     # -- conversations, one after the other ----------------------------------------------------------------------------
 

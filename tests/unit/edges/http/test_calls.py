@@ -336,6 +336,18 @@ async def test_a_call_that_came_whole_is_told_when_the_edge_closes(server: Serve
         assert (status, shape["status"]) == (202, "running"), "it was asked for, so it is on record"
 
 
+async def test_calls_that_came_with_others_in_the_moment_in_which_the_edge_closes_are_on_record(server: Server) -> None:
+    async with Whole(server) as first, Whole(server) as second, Whole(server) as third:
+        first.ask({"tool_id": SLOW, "input": {}})
+        await server.wait_fed(CallRequested)
+        server.edge._requests.close()
+        second.ask({"tool_id": SLOW, "input": {}})
+        third.ask({"tool_id": SLOW, "input": {}})
+        for caller in (first, second, third):
+            status, shape = await caller.heard()
+            assert (status, shape["status"]) == (202, "running")
+
+
 async def test_calls_that_came_whole_count_for_their_caller(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "MAX_REQUESTS", 1)
     exchange = server.exchange

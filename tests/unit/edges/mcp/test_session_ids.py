@@ -8,7 +8,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.edges.mcp.session_ids import MAX_ENDED, SessionIds
+from trunkline.edges.mcp.session_ids import MAX_ENDED, MAX_FOUND, SessionIds
 
 COUNT = itertools.count(1)
 
@@ -29,7 +29,16 @@ def test_an_id_says_what_was_agreed_on() -> None:
 
 def test_another_callers_id_is_no_session() -> None:
     made = ids()
-    assert made.find(made.new("mcp:me", "2025-11-25", opens_urls=False), "mcp:other") is None
+    session_id = made.new("mcp:me", "2025-11-25", opens_urls=False)
+    assert made.find(session_id, "mcp:me") is not None
+    assert made.find(session_id, "mcp:other") is None
+
+
+def test_only_so_many_sessions_are_kept_in_memory() -> None:
+    made = ids()
+    for _ in range(MAX_FOUND + 10):
+        made.find(made.new("mcp:me", "2025-11-25", opens_urls=False), "mcp:me")
+    assert len(made._found) <= MAX_FOUND
 
 
 def test_a_session_goes_on_in_the_next_process_of_the_same_home_only() -> None:
@@ -54,6 +63,7 @@ def test_no_text_of_a_stranger_is_a_session(text: str) -> None:
 def test_a_session_that_ended_is_gone_and_only_so_many_ends_are_kept() -> None:
     made = ids()
     session_id = made.new("mcp:me", "2025-11-25", opens_urls=False)
+    assert made.find(session_id, "mcp:me") is not None
     made.end(session_id)
     assert made.find(session_id, "mcp:me") is None
     for _ in range(MAX_ENDED + 10):
