@@ -41,6 +41,7 @@ from trunkline.ledger.keys import LedgerKeys
 from trunkline.ledger.reader import Reader
 from trunkline.ledger.store import holder_of
 from trunkline.ledger.verify import verify
+from trunkline.rule_remarks import never_reached
 from trunkline.secret_references import Found, may_wait
 from trunkline.sizes import shown_size
 from trunkline.workspace import sandbox as shell_sandbox
@@ -102,6 +103,7 @@ def findings(
             yield from _missing(config)
             yield from _agents(config)
             yield from _mounts(config)
+            yield from (Finding("warning", "warning", text) for text in never_reached(config.policy().rules))
         yield from _brokers(config, exchange)
     if exchange is not None:
         yield from _told(exchange)

@@ -359,15 +359,17 @@ def _sign_in_problems(key: KeyPath, oauth: McpSignIn) -> Iterator[tuple[KeyPath,
         yield (*key, "issuer"), "expected https://HOST[:PORT][/PATH] without a user, or http:// on this machine"
 
 
+# A name that others can look up, in small letters, a port that is not the usual one, and a path in which nothing is
+# escaped or empty.
+_CLIENT_DOCUMENT: Final = re.compile(
+    r"https://([a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z][a-z0-9-]*)(:[1-9][0-9]{0,4})?((?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+)"
+)
+
+
 def _is_client_document(url: str) -> bool:
     """Whether a URL can be the name of a client: what is compared byte by byte has one way to be written."""
-    from urllib.parse import urlsplit
-
-    if not _is_url(url, ("https",), has_path=True):
-        return False
-    parts = urlsplit(url)
-    is_bare = parts.username is None and not {"?", "#"} & set(url)
-    return is_bare and parts.path not in {"", "/"} and not {".", ".."} & set(parts.path.split("/"))
+    found = _CLIENT_DOCUMENT.fullmatch(url)
+    return found is not None and found[2] != ":443" and not {".", ".."} & set(found[3].split("/"))
 
 
 def _profile_problems(profiles: tuple[Profile, ...]) -> Iterator[tuple[KeyPath, str]]:

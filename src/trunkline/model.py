@@ -595,6 +595,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     fault: Fault | None = None
     # Whether a rule that let the call through says that its content is not for the record.
     sensitive: bool = False
+    # Of a dry run without an input: what would be decided otherwise for some inputs.
+    depends: tuple[str, ...] = ()
 
 
 # What the agent behind a tool says to one input (tool id, body) before anybody is let through; None: nothing against

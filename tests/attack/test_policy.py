@@ -15,7 +15,7 @@ from tests.attack.policy import call_many, judge_many
 from tests.running import RawAgent, Running, attached, calling, running, wait_until
 from tests.unit.hub.kit import ASK, Asked, Kit, rules, tool
 from trunkline import entries
-from trunkline.model import Policy, Principal
+from trunkline.model import Decision, Policy, Principal, Rule
 
 # --- nothing that is not allowed (P-F1) -------------------------------------------------------------------------------
 
@@ -159,6 +159,7 @@ def asking() -> tuple[Kit, Asked]:
         "other chain",
         "other definition",
         "other rules",
+        "other rules for the same reason",
         "too late",
     ],
 )
@@ -184,13 +185,15 @@ def test_an_answer_lets_through_exactly_what_was_asked(asking: tuple[Kit, Asked]
         assert asked.deliveries == again.deliveries == []
         return
     if case == "other rules":
-        kit.in_force(Policy(ASK.rules, "another"))
+        kit.in_force(Policy((Rule("other", "*", "*", Decision.ASK, reason="strangers wrote to it"),), "another"))
         assert kit.answer(question).fault is not None
         assert asked.deliveries == []
         return
+    if case == "other rules for the same reason":
+        kit.in_force(Policy(ASK.rules, "another"))
     assert kit.answer(question).fault is None
     assert len(asked.deliveries) == 1
-    if case == "replay":
+    if case in {"replay", "other rules for the same reason"}:
         assert kit.answer(question).fault is not None
         kit.finish(asked, {})
         again = kit.call("com.a/x", {"n": 1}, by=GUEST)

@@ -487,6 +487,9 @@ def test_a_bad_variable_is_named(home: Home, variable: str, value: str, message:
                 *("http://you.example/t.json", "https://you.example", "https://you.example/", "you.example/t.json"),
                 *("https://me@you.example/t.json", "https://you.example/t.json?v=1", "https://you.example/t.json#me"),
                 *("https://you.example/a/../t.json", "https://you.example/t t.json", "https://you.example/é.json"),
+                *("HTTPS://you.example/t.json", "https://You.Example/t.json", "https://you.example:443/t.json"),
+                *("https://you.example:/t.json", "https://you.example/%2e%2e/t.json", "https://you.example//t.json"),
+                *("https://127.0.0.1/t.json", "https://you.example/t%00.json", "https://localhost/t.json"),
             )
         ),
         (

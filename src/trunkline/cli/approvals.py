@@ -278,6 +278,11 @@ def _allow_from_now_on(
             note(line)
         note(f"\nfor {printable(str(file))}:\n")
         note(printable(shown["rule"], keep="\n"))
+        if shown.get("passed_over"):
+            note("For this caller and tool these rules of yours are not reached any more:\n")
+            for rule in shown["passed_over"]:
+                note(f"  {printable(rule)}")
+            note("")
         _show_also(exchange, shown["also"])
     if not yes:
         confirm("Allow this from now on?", "this would write these rules")

@@ -24,7 +24,7 @@ import click
 from trunkline import key_files
 from trunkline.cli import client_files
 from trunkline.cli.json_text import NotJson
-from trunkline.cli.mcp_clients import CLIENTS, ENTRY, McpClient
+from trunkline.cli.mcp_clients import CLIENTS, ENTRY, McpClient, is_exchange
 from trunkline.cli.mcp_import import Import, Imported, Importer
 from trunkline.cli.mcp_secrets import shown
 from trunkline.cli.options import CommandSettings, shared
@@ -200,8 +200,9 @@ def _found(known: McpClient, file: Path, home: Home) -> Import:
     except ConfigError as error:
         raise CommandFailed("config.invalid", f"{error}; nothing was changed") from None
     servers: list[dict[str, Any]] = tables.get("mcp", [])
-    taken = [ENTRY, *(str(table.get("id")) for table in servers)]
-    found = Importer(os.environ, home.keys_folder / "mcp-servers", home.path).servers(entries, taken)
+    # An exchange is no server of the client's own.
+    entries = [one for one in entries if one.name != ENTRY or not is_exchange(one.entry)]
+    found = Importer(os.environ, home.keys_folder / "mcp-servers", home.path).servers(entries, servers)
     for one in list(found.servers):
         if reason := server_problem(home, {**tables, "mcp": [*servers, one.table]}, one.secrets.values()):
             found.leave_out(one, reason)

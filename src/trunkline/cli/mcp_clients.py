@@ -84,11 +84,7 @@ class McpClient(NamedTuple):
     def owner_of_entry(self, text: str) -> str | None:
         """Which home the entry of our name is for; empty if it is none of ours, None if there is none."""
         entry = self.servers(text).get(ENTRY)
-        if entry is None:
-            return None
-        words = [str(word) for word in entry.get("args", ())] if isinstance(entry.get("args"), list) else []
-        is_ours = "mcp" in words and "--as" in words and "--home" in words[:-1]
-        return words[words.index("--home") + 1] if is_ours else ""
+        return None if entry is None else home_of(entry)
 
     def without_entry(self, text: str) -> str:
         """Its file without us."""
@@ -108,6 +104,18 @@ class McpClient(NamedTuple):
         found = _toml(text) if self.form == "toml" else json_text.read(text)
         rest = {name: value for name, value in found.items() if name != self.key}
         return rest, {name: entry for name, entry in self.servers(text).items() if name != ENTRY}
+
+
+def home_of(entry: Mapping[str, Any]) -> str:
+    """Which home an entry of ours is for; empty if it is none of ours."""
+    words = [str(word) for word in entry.get("args", ())] if isinstance(entry.get("args"), list) else []
+    is_ours = "mcp" in words and "--as" in words and "--home" in words[:-1]
+    return words[words.index("--home") + 1] if is_ours else ""
+
+
+def is_exchange(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry starts an exchange's `mcp`, written by us or by hand."""
+    return bool(home_of(entry)) or Path(str(entry.get("command", ""))).name == "trunkline"
 
 
 CLIENTS: Final = {

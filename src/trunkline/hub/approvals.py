@@ -3,7 +3,8 @@
 Four subjects share one flow: a call that policy says to ask about, a tool definition that changed, the permissions a
 manifest asks for, and a directive an agent would like to have. A question about a call is bound to caller, chain, tool,
 definition, input and policy version, and to all else that is shown of it (``Terms``); identical calls wait behind one
-question, and its answer covers the first of them. A question is told of once it is on disk.
+question, and its answer covers the first of them. A question is told of once it is on disk. Under another policy it is
+asked anew, and its earlier names answer it where the same is shown (decision 129).
 
 Does not own what follows from an answer (``control``). Invariant: one agent has at most five questions open, after
 each entry; a call that would be the sixth is refused, and what an agent raises by what it is (definitions, manifest) is

@@ -247,8 +247,9 @@ def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now, beh
     judging = hub.judging
     refusal = judging.dry_refusal(case, now, has_input=body is not None)
     status = tool.status(now.mono)
+    depends = () if body is not None else hub.judge.depends_on_input(case.tool, case.caller, case.circumstances)
     if case.verdict.fault is not None:
-        return case.verdict
+        return replace(case.verdict, depends=depends)
     if refusal is not None:
         return Verdict(Decision.DENY, "schema", refusal.fault.message, caller, refusal.fault)
     nobody = body is not None and status == "available" and judging.provider_is_there(case, now) is not None
@@ -260,7 +261,7 @@ def dry_run(hub: Hub, caller: str, tool_id: str, body: Raw | None, now: Now, beh
         remarks.append("nobody can serve it now")
     if status != "available":
         remarks.append(f"the tool is {status} now")
-    return Verdict(verdict.decision, verdict.rule, "; ".join(remarks), caller)
+    return Verdict(verdict.decision, verdict.rule, "; ".join(remarks), caller, depends=depends)
 
 
 def figures(hub: Hub) -> dict[str, object]:

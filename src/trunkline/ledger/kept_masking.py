@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import hmac
 import os
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -52,8 +53,11 @@ class KeptMasking:
 
     def _read(self, purpose: bytes) -> bytes | None:
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            # Not to wait for whoever writes, should a pipe stand there.
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    return None
                 data = file.read(MAX_BYTES)
         except OSError:
             return None
@@ -64,7 +68,8 @@ class KeptMasking:
         # Two processes may do so at the same time. Without room on the disk it is compiled each time.
         part = self._path.with_name(f".{FILE_NAME}.{os.getpid()}")
         try:
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            part.unlink(missing_ok=True)
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(self._mac(purpose, data) + data)
             part.replace(self._path)

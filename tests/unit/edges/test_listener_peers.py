@@ -312,6 +312,15 @@ async def test_who_closes_all_of_it_is_noticed(server: Server) -> None:
         await server.pages.lost.wait()
 
 
+async def test_who_left_is_noticed_also_when_the_first_of_its_requests_is_answered(server: Server) -> None:
+    sock = socket.create_connection(("127.0.0.1", server.port))
+    sock.sendall(server.head() + server.head(path="/waiting"))
+    await wait_until(lambda: server.pages.lasting == 1)
+    sock.close()
+    async with asyncio.timeout(BOUND_S):
+        await server.pages.lost.wait()
+
+
 async def test_who_leaves_after_a_large_body_is_noticed(server: Server) -> None:
     body = b"1" * (MAX_BODY_BYTES - 1)
     sock = socket.create_connection(("127.0.0.1", server.port))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import hyperscan
@@ -46,7 +47,7 @@ def test_what_was_compiled_once_is_read_back_and_finds_the_same(tmp_path: Path) 
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("change", ["cut", "flipped", "empty", "key", "seeds", "link"])
+@pytest.mark.parametrize("change", ["cut", "flipped", "empty", "key", "seeds", "link", "pipe"])
 def test_anything_else_is_compiled_anew(tmp_path: Path, change: str) -> None:
     compiling, path, key, seeds = Compiling(), tmp_path / FILE_NAME, KEY, SEEDS
     KeptMasking(tmp_path / "ledger.sqlite", key).database(seeds, compiling)
@@ -62,6 +63,9 @@ def test_anything_else_is_compiled_anew(tmp_path: Path, change: str) -> None:
             key = b"o" * 32
         case "seeds":
             seeds = [SEEDS[0], b"secon", b"d"]
+        case "pipe":
+            path.unlink()
+            os.mkfifo(path)
         case _:
             path.rename(tmp_path / "elsewhere")
             path.symlink_to(tmp_path / "elsewhere")

@@ -59,6 +59,7 @@ from trunkline.model import (
     identity_of,
     reserved_prefix,
 )
+from trunkline.rule_remarks import described
 from trunkline.standing_rules import NoStandingRule, StandingRule, also_let_go, rule_for
 
 # One page of calls: what a person scrolls through, and what a program may ask for at once.
@@ -321,8 +322,10 @@ class Api:
             return refusal(_NO_QUESTION)
         rule = self._rule_for(question, request.query_params.get("also_untrusted") == "true")
         also = also_let_go(rule, question, self._views.questions())
+        passed_over = [described(one) for one in rule.passed_over(self._operator.policy().rules)]
         # Which question it is: the name of the path may be an earlier one of it.
-        return json_answer({"rule": rule.text, "also": also, "approval_id": question.approval_id})
+        shown = {"rule": rule.text, "also": also, "passed_over": passed_over, "approval_id": question.approval_id}
+        return json_answer(shown)
 
     async def allow(self, request: Request) -> Response:
         """``POST /v1/approvals/{id}/rule``: the same, written; what was shown has to be said. The call may go on."""
@@ -450,7 +453,7 @@ class Api:
 
     async def policy(self, _: Request) -> Response:
         """``GET /v1/policy``: the rules in force, in the order in which they are tried."""
-        return json_answer(self._operator.policy())
+        return json_answer({**_plain(self._operator.policy()), "warnings": self._operator.rule_warnings()})
 
     async def check(self, request: Request) -> Response:
         """``POST /v1/policy/check``: what would happen, by which rule. Nothing is recorded."""

@@ -136,9 +136,12 @@ class McpCall(Unattended):
         return request.outcome_line(outcome_of(answer))
 
     def tell_left(self) -> None:
-        """The client is gone; one of 2026-07-28 wants the call stopped by that."""
+        """The client is gone; one of 2026-07-28 wants the call stopped by that.
+
+        Not where it gave a key: that is there to get the outcome after a connection was lost, here or elsewhere.
+        """
         client = self.request.client
-        if client.is_modern:
+        if client.is_modern and self.request.step.key is None:
             by, reason = client.principal, "the client closed its request"
             self._feed.feed([CancelRequested(self.number, "cancel", by, target=REF, reason=reason)])
         super().tell_left()

@@ -87,7 +87,7 @@ class Client:
         self,
         url: str,
         reached: Callable[[], Awaitable[str]] | None = None,
-        on_up: Callable[[], None] = lambda: None,
+        on_up: Callable[[], object] = lambda: None,
     ) -> None:
         """Keep up a connection to this relay from here on. ``reached`` is awaited for each connection, where the relay
         is to be reached at another address than the one it is known by; ``on_up`` hears that it was told what we want.
@@ -296,7 +296,7 @@ class _Relay:
         url: str,
         sign: Callable[[Draft], Event],
         reached: Callable[[], Awaitable[str]] | None,
-        on_up: Callable[[], None],
+        on_up: Callable[[], object],
     ) -> None:
         self.session = RelaySession(url, sign)
         self.is_up = asyncio.Event()

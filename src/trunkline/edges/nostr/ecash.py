@@ -58,11 +58,13 @@ log = logging.getLogger("trunkline")
 EDGE: Final = "nostr"
 _LABEL: Final = b"trunkline ecash locks 1"
 # How often it is looked whether something is due, and how often a mint is asked what it signs with.
-LOOK_S: Final = 5.0
+LOOK_S: Final = 1.0
 TERMS_S: Final = 600.0
 # After a mint that did not answer, and between two looks at a token that its payee has not redeemed.
-FIRST_AGAIN_S: Final = 5.0
+FIRST_AGAIN_S: Final = 1.0
 LAST_AGAIN_S: Final = 300.0
+# The longest between two looks at an invoice that somebody is to pay: he waits for it.
+FUNDING_AGAIN_S: Final = 30.0
 # How long relays may take to take a nutzap before nobody knows whether one did.
 TELL_S: Final = 60.0
 
@@ -136,7 +138,8 @@ class Ecash:
 
     def look_soon(self) -> None:
         """Something may be due now."""
-        self._again = {name: one for name, one in self._again.items() if name in self.rails}
+        kept = {one for mint in self.rails for one in (mint, f"terms {mint}", f"funding {mint}")}
+        self._again = {name: one for name, one in self._again.items() if name in kept}
         if self.rails:
             self._wake()
 
@@ -172,8 +175,8 @@ class Ecash:
             if rail.purse.begun:
                 for held in await rail.finish_begun():
                     self._payments.take(wallet.Settled(held.payment_hash))
-            if rail.purse.funding:
-                await rail.collect()
+            if rail.purse.funding and self._is_due(f"funding {rail.url}") and not await rail.collect():
+                self._later(f"funding {rail.url}", FUNDING_AGAIN_S)
             for locked in rail.purse.locked:
                 await self._look_at_locked(rail, locked)
             self._again.pop(rail.url, None)
@@ -190,10 +193,10 @@ class Ecash:
         again = self._again.get(name)
         return again is None or self._feed.now().mono >= again.at
 
-    def _later(self, name: str) -> None:
+    def _later(self, name: str, longest_s: float = LAST_AGAIN_S) -> None:
         again = self._again.setdefault(name, _Again(0.0))
         again.at = self._feed.now().mono + again.wait_s
-        again.wait_s = min(2 * again.wait_s, LAST_AGAIN_S)
+        again.wait_s = min(2 * again.wait_s, longest_s)
 
     def _tell_balances(self) -> None:
         """Have the record say what there is, where it says something else."""
@@ -405,6 +408,7 @@ class Ecash:
             raise RailFailed(f"this mint is not listed in [nostr.wallet] mints ({listed})")
         if msats % proof.MSATS[UNIT]:
             raise RailFailed("ecash is made in whole satoshis: a multiple of 1000 msats")
+        self._again.pop(f"funding {rail.url}", None)
         try:
             return await rail.fund(msats // proof.MSATS[UNIT])
         except ProofRefused as refused:

@@ -39,7 +39,8 @@ WALLET: Final = "wallet"
 NUTZAPS: Final = "nutzaps"
 # Kinds of Nostr Wallet Connect (NIP-47), which a buyer's wallet speaks beside his jobs.
 WALLET_KINDS: Final = (nip47.INFO, nip47.REQUEST, nip47.RESPONSE)
-# What is still to be told when the exchange stops is told for so long; the rest is on record.
+# What is still to be told when the exchange stops is told for so long; the rest is on record. As long do clients of the
+# embedded relay wait for what is told when it starts.
 LAST_WORDS_S: Final = 2.0
 # How long after a start an agent that brings a tool of the offer may take until it is missed.
 PATIENCE_S: Final = 30.0
@@ -91,7 +92,7 @@ class NostrEdge(RunningEdge):
         if settings.relay:
             relay = self._relay = self._embedded()
             await relay.start()
-            self.client.add(relay.url, relay.reached, relay.let_in)
+            self.client.add(relay.url, relay.reached, lambda: self._background.spawn(self._let_in(relay)))
         for url in settings.relays:
             self.client.add(url)
         count_record(self._given.views, self.provider.tally)
@@ -108,6 +109,13 @@ class NostrEdge(RunningEdge):
             self.client.say(self.money.ecash.info(self.client.relays, int(self._given.feed.now().wall)))
         await self.money.start()
         await self.jobs.start()
+
+    async def _let_in(self, relay: RelayProcess) -> None:
+        """Our client has said what it listens for: others come in when the relay has what we said meanwhile, too."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self.client.wait_quiet()
+        relay.let_in()
 
     def _embedded(self) -> RelayProcess:
         given, kinds = self._given, self._settings.kinds

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
+from trunkline.config import NostrWallet
 from trunkline.edges.nostr.events import Event
 from trunkline.edges.nostr.keys import npub_of
 from trunkline.edges.nostr.messages import JobFeedback
@@ -36,11 +37,12 @@ class BadDemand(ValueError):
     """Money that is not even asked about; the text says why."""
 
 
-def demanded(order: Order, said: JobFeedback, event: Event, mints: Sequence[str]) -> Paying:
+def demanded(order: Order, said: JobFeedback, event: Event, wallet: NostrWallet) -> Paying:
     """What a provider wants to be paid; ``BadDemand`` if that is no honest request, or more than was bid.
 
-    Of several ways to pay it is ecash of one of these mints, if he takes any of them, else the first.
+    Of several ways to pay it is ecash of a mint that is listed, where we may pay with it, else the first.
     """
+    mints = wallet.mints if wallet.prepay else ()
     ways = [(said.amount_msats, said.invoice), *said.others]
     amount, text = next((way for way in ways if demands.is_ecash(way[1]) and _mint_of(way[1], mints)), ways[0])
     bid = order.options.bid_msats
@@ -56,7 +58,8 @@ def demanded(order: Order, said: JobFeedback, event: Event, mints: Sequence[str]
     if demand.names_job is False:
         raise BadDemand("its invoice is for another job")
     if demand.rail == "cashu" and not mint:
-        raise BadDemand("it wants ecash of other mints than [nostr.wallet] mints lists")
+        why = "of other mints than [nostr.wallet] mints lists" if wallet.prepay else "and prepay = true is not set"
+        raise BadDemand(f"it wants ecash, {why}")
     if demand.rail == "cashu" and demand.names_job is None:
         raise BadDemand("its request for ecash names no job, so no receipt of it would hold")
     return Paying(msats, text, demand.payment_hash, event, names_job=bool(demand.names_job), mint=mint)

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.config import Ossa
 from trunkline.edges.exchange import Feed, Views
@@ -73,6 +74,9 @@ class Identities:
                 await self._refuse_unknown(message, claim, data)
                 raise Refused(UNAUTHORIZED, NOT_YOURS)
             await self._check(data, claim, keys)
+            form = signing.as_signed(data)
+            if form is not None:
+                message = replace(messages.read(form, any_uuid=self._config.any_uuid), signature=message.signature)
             return self._known(message, keys)
         except Refused as refused:
             refused.to, refused.correlation = message.sender, message.correlation

@@ -117,6 +117,20 @@ async def test_who_leaves_cancels_in_one_era_and_not_in_the_other(
     assert len(served.exchange.recorded(CallSettled)) == 1
 
 
+async def test_a_call_with_a_key_outlives_the_connection_that_began_it(served: Served, slow: AttachedAgent) -> None:
+    first, second = [await served.client(era=MODERN).begin() for _ in range(2)]
+    params = {"name": SLOW_NAME, "_meta": {"trunkline/idempotency_key": "K1"}}
+    lost = asyncio.create_task(first.post("tools/call", params))
+    await wait_until(lambda: slow.delivered)
+    repeat = asyncio.create_task(second.ask("tools/call", params))
+    await wait_until(lambda: len(served.waiting) == 2)
+    lost.cancel()
+    await wait_until(lambda: len(served.waiting) == 1)
+    assert not slow.canceled
+    slow.finish({"done": 1})
+    assert (await repeat)["result"]["structuredContent"] == {"done": 1}
+
+
 async def test_who_leaves_while_his_call_waits_for_a_place_ends_it(served: Served) -> None:
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, found: raised.append(found))

@@ -13,7 +13,7 @@ import pytest
 
 from tests.requirement import requirement
 from tests.unit.edges.nostr.market import EMBED, EMBEDDING, PROVIDERS, RANK, RERANK, Market, ranked
-from trunkline.config import Config, NostrWallet
+from trunkline.config import Config, Nostr, NostrWallet
 from trunkline.edges.background import Background
 from trunkline.edges.nostr import events, messages
 from trunkline.edges.nostr.messages import Status
@@ -29,6 +29,8 @@ from trunkline.ledger import receipts as on_record
 from trunkline.model import Principal, ToolDefinition
 from trunkline.model import Status as CallStatus
 from trunkline.money import bolt11, proving, wallet
+from trunkline.money.cashu.locks import JOB_TAG
+from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.rail import RailFailed
 from trunkline.money.wallet import Held
 from trunkline.testing.memory import ANY_OBJECT, BOSS, MadeCall, MemoryExchange
@@ -404,3 +406,132 @@ async def test_a_payment_whose_end_nobody_knows_is_unknown_and_never_sent_again(
     assert second.outcome.status is CallStatus.FAILED
     # What failed for certain may be tried again; what nobody knows may not.
     assert len(outside.asked) == (1 if is_unknown else 2)
+
+
+class Purse:
+    """Ecash that is handed over at once."""
+
+    def __init__(self) -> None:
+        self.paid: list[Held] = []
+
+    def reaches(self, request: str) -> bool:
+        return request.startswith("creqA")
+
+    def need_ready(self, wish: Held) -> None:
+        if wish.msats > 20_000:
+            raise wallet.Refused("PAYMENT_FAILED", "there is not enough ecash")
+
+    async def pay(self, wish: Held) -> str:
+        self.paid.append(wish)
+        return ""
+
+
+MINT = "https://mint.example"
+
+
+def ecash_wish(shop: Shop, sats: int = 13, **changes: Any) -> dict[str, Any]:
+    """A payment in ecash as the buyer asks for it."""
+    tags = ((JOB_TAG, changes.pop("about", JOB_HASH)),) if changes.get("about") != "" else ()
+    changes.pop("about", None)
+    text = write_request(PaymentRequest(sats, "sat", (MINT,), "02" + "ab" * 32, tags=tags))
+    request_id = "ab" * 32
+    draft = events.Draft(7000, "", (("e", request_id), ("amount", str(sats * 1000), text)), 5)
+    asked = json.loads(events.encoded(events.signed(draft, ANNA)))
+    job = {"schema_id": EMBEDDING, "job_hash": JOB_HASH, "request_id": request_id}
+    body = {"amount_msats": sats * 1000, "payee": ANNA.npub, "job": job, "invoice": text, "mint": MINT, "asked": asked}
+    return {**body, **changes}
+
+
+async def test_ecash_is_handed_over_once_counts_at_once_and_is_not_yet_paid() -> None:
+    purse = Purse()
+    shop = Shop(outside=purse, prepay=True, mints=(MINT,))
+    made = shop.market.exchange.call(PAY, ecash_wish(shop))
+    await turns()
+    assert made.output["state"] == "handed_over"
+    assert (made.output["rail"], purse.paid[0].msats) == ("cashu", 13_000)
+    assert purse.paid[0].payment_hash in shop.payments.wallet.spent
+    assert shop.payments.wallet.paid == {}
+    again = shop.market.exchange.call(PAY, ecash_wish(shop))
+    await turns()
+    assert again.outcome.status is CallStatus.FAILED
+    assert len(purse.paid) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "why"),
+    [
+        ({"prepay": False}, {}, "prepay = true"),
+        ({"mints": ()}, {}, "not listed"),
+        ({}, {"mint": "https://other.example"}, "not listed"),
+        ({"mints": (MINT, "https://b.example")}, {"mint": "https://b.example"}, "none whose ecash"),
+        ({}, {"mint": ""}, "none whose ecash"),
+        ({}, {"about": ""}, "names no job"),
+        ({}, {"about": "sha256:" + "0" * 64}, "for another job"),
+        ({}, {"sats": 21}, "not enough ecash"),
+        ({"max_msats_per_job": 12_999}, {}, "max_msats_per_job"),
+        ({}, {"amount_msats": 13_001}, "is over 13000"),
+    ],
+)
+async def test_ecash_that_may_not_be_paid_is_refused_and_nothing_is_handed_over(
+    settings: dict[str, Any], changes: dict[str, Any], why: str
+) -> None:
+    purse = Purse()
+    shop = Shop(outside=purse, **({"prepay": True, "mints": (MINT,)} | settings))
+    made = shop.market.exchange.call(PAY, ecash_wish(shop, **changes))
+    await turns()
+    assert made.outcome.fault is not None
+    assert why in json.dumps(msgspec.to_builtins(made.outcome.fault))
+    assert purse.paid == []
+
+
+def test_a_mint_beside_an_invoice_of_lightning_is_not_what_it_claims() -> None:
+    shop = Shop(mints=(MINT,))
+    made = paid(shop, mint=MINT)
+    assert made.outcome.fault is not None
+    assert "none whose ecash" in made.outcome.fault.message
+
+
+def _creq(mint: str = MINT, sats: int = 13, job_hash: str = JOB_HASH) -> str:
+    tags = ((JOB_TAG, job_hash),) if job_hash else ()
+    return write_request(PaymentRequest(sats, "sat", (mint,), "02" + "ab" * 32, tags=tags))
+
+
+@pytest.mark.parametrize(
+    ("amount", "text", "why"),
+    [
+        (13_000, _creq("https://other.example"), "other mints"),
+        (13_001, _creq(), "another amount"),
+        (13_000, _creq(job_hash="sha256:" + "0" * 64), "for another job"),
+        (13_000, _creq(job_hash=""), "names no job"),
+        (13_000, "creqAxx", "no invoice"),
+    ],
+)
+def test_what_is_no_honest_request_for_ecash_is_not_even_asked_about(amount: int, text: str, why: str) -> None:
+    market = Market(wallet=NostrWallet(mints=(MINT,), prepay=True))
+    market.announce(ANNA)
+    call = market.call(EMBEDDING)
+    market.feedback(ANNA, Status.PAYMENT_REQUIRED, amount_msats=amount, invoice=text)
+    market.exchange.advance(6)
+    assert market.exchange.views.questions() == []
+    assert why in json.dumps(msgspec.to_builtins(call.outcome.fault))
+
+
+@pytest.mark.parametrize(
+    ("mints", "prepay"),
+    [((MINT,), True), ((f"{MINT}/",), True), (("https://other.example",), True), ((), False), ((MINT,), False)],
+)
+def test_of_two_ways_to_pay_it_is_ecash_of_a_listed_mint_where_that_may_be_or_else_the_first(
+    mints: tuple[str, ...], prepay: bool
+) -> None:
+    shop = Shop(mints=mints, prepay=prepay)
+    shop.market.agent.buyer._settings = Nostr(wallet=NostrWallet(mints=mints, prepay=prepay))
+    shop.market.call(EMBEDDING)
+    now = shop.market.exchange.now()
+    invoice = shop.payments.invoice("seller", 12_500, "q", JOB_HASH, now, 600).text
+    also = (("amount", "13000", _creq()),)
+    shop.market.feedback(ANNA, Status.PAYMENT_REQUIRED, amount_msats=12_500, invoice=invoice, also=also)
+    [question] = shop.market.exchange.views.questions()
+    asked = json.loads(bytes(question.input or b"{}"))
+    is_ecash = prepay and MINT in {mint.rstrip("/") for mint in mints}
+    assert asked["amount_msats"] == (13_000 if is_ecash else 12_500)
+    assert asked.get("mint") == (MINT if is_ecash else None)

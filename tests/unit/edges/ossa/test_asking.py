@@ -70,6 +70,29 @@ def test_a_repeat_after_a_restart_gets_the_very_same_reply(kit: Kit) -> None:
     assert first == later != []
 
 
+def test_a_word_that_waited_for_its_entry_does_not_wait_for_later_ones(kit: Kit) -> None:
+    reads, writes, alice = bob(kit, "look", side_effects=False), kit.agent("carol"), kit.agent("alice")
+    changes = writes.connect("change", side_effects=True)
+    waited: list[Callable[[], None]] = []
+    feed = kit.exchange.feed
+    stored = feed.when_stored
+
+    def noted(told: Callable[[], None]) -> None:
+        waited.append(told)
+        stored(told)
+
+    with patch.object(feed, "when_stored", noted):
+        published = alice.ask("event", "trunkline", "told", {}, topic="a.b", qos=1)
+        changed = alice.ask("request", "carol", "change", {})
+        changes.answer(changes.got[-1], {})
+        assert [len(replies) for replies in (published, changed)] == [1, 1]
+        assert waited == []
+        # What nobody had to wait for is on disk before its outcome is told, so that a repeat is told the same.
+        alice.ask("request", "bob", "look", {})
+        reads.answer(reads.got[-1], {})
+        assert len(waited) == 1
+
+
 def test_a_repeat_of_a_refusal_gets_the_same_one(kit: Kit) -> None:
     denied = Kit(Policy((Rule("no", "ossa:alice", "bob/*", Decision.DENY), Rule("all", "*", "*", Decision.ALLOW)), "v"))
     bob(denied)

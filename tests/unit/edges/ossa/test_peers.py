@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.edges.ossa.kit import Agent, Kit, refusal
+from tests.unit.edges.ossa.kit import Agent, Kit, finished, refusal
 from trunkline import entries
 from trunkline.edges.ossa.peers import FORGET_S
 from trunkline.events import SettingsChanged, SubscriptionEnded
@@ -31,6 +31,15 @@ def stream(agent: Agent, to: str | list[str], *pieces: int, name: str = "s", end
 
 def open_streams(kit: Kit) -> list[str]:
     return list(kit.exchange.views.open_steps("ossa.streams"))
+
+
+def test_a_number_is_handed_on_as_it_was_signed_and_not_as_somebody_wrote_it_since(kit: Kit) -> None:
+    alice = kit.agent("alice")
+    data = alice.signed(alice.message("request", "bob", "work", {"n": 9007199254740991, "part": 0.5}))
+    written = data.replace(b"9007199254740991", b"9007199254740991.4").replace(b"0.5", b"0.49999999999999999999")
+    read = finished(kit.peers.identities.read(written)).message
+    assert bytes(read.payload) == b'{"n":9007199254740991,"part":0.5}'
+    assert read.signature == json.loads(data)["signature"]
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------

@@ -129,10 +129,10 @@ function snapshots(name, found, again) {
   if (!found.snapshots.length) return empty("Nothing is kept yet.", "Before each run that changes something, the space is kept as it was.");
   const undo = async (button, snapshot) => {
     let plan = null;
-    if (!(await doing(button, async () => { plan = await post(`/v1/spaces/${part(name)}/undo`, { ...(snapshot.run && { run: snapshot.run }), dry_run: true }); }))) return;
+    if (!(await doing(button, async () => { plan = await post(`/v1/spaces/${part(name)}/undo`, { run: String(snapshot.number), dry_run: true }); }))) return;
     const place = button.closest("tr").nextElementSibling?.classList.contains("plan") ? button.closest("tr").nextElementSibling : h("tr", { class: "plan" });
     const really = h("button", { type: "button", class: "danger", on: { click: async () => {
-      const went_well = await doing(really, () => post(`/v1/spaces/${part(name)}/undo`, snapshot.run ? { run: snapshot.run } : {}));
+      const went_well = await doing(really, () => post(`/v1/spaces/${part(name)}/undo`, { run: String(snapshot.number) }));
       if (went_well) { notify(`${name} is as it was before ${snapshot.run ?? "that run"}`); again(); }
     } } }, "Undo now");
     fill(place, h("td", { colspan: "4", class: "wide" }, h("div", { class: "stack note" }, planOf(plan), h("div", { class: "row" }, really, h("button", { type: "button", class: "quiet", on: { click: () => place.remove() } }, "Leave it")))));
