@@ -584,6 +584,11 @@ class Question(Struct, frozen=True, omit_defaults=True):
     waiting: int = 1
     # Of a call: the rule that asks.
     rule: str = ""
+    # What its provider gets beside the input.
+    context: Raw | None = None
+    actor: Actor | None = None
+    # Who would serve it, if it is a call of a tool that stands for others.
+    provider: str | None = None
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):

@@ -517,7 +517,8 @@ def test_the_old_address_of_a_question_leads_to_where_it_is_asked_now(
     other = '\n[[policy.rule]]\ncaller = "http:nobody"\ntool = "*"\ndecision = "deny"\n'
     exchange.config_file.write_text(before + other)
     assert exchange.request("POST", "/v1/reload")[0] == 200
-    [new] = (one["approval_id"] for one in exchange.request("GET", "/v1/approvals")[1]["approvals"])
+    [asked_now] = wait_until(lambda: exchange.request("GET", "/v1/approvals")[1]["approvals"], "it is asked again")
+    new = asked_now["approval_id"]
     assert new != old
     visit(page, exchange, f"approvals/{old}")
     expect(page).to_have_url(f"{exchange.ready['http']}/#/approvals/{new}")

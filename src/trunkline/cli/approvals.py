@@ -38,7 +38,7 @@ def approvals(settings: CommandSettings) -> None:
 
     A question that nobody answers expires, after an hour unless the configuration says otherwise.
     """
-    found: list[dict[str, Any]] = settings.connect().get(at("approvals"))["approvals"]
+    found: list[dict[str, Any]] = _read(settings.connect(), at("approvals"))["approvals"]
     if settings.shown_as_json({"approvals": found}):
         return
     if not found:
@@ -47,6 +47,13 @@ def approvals(settings: CommandSettings) -> None:
         for line in described(question):
             say(line)
         say()
+
+
+def _read(exchange: ExchangeClient, path: str) -> Any:
+    """Questions as they are on the wire: a number with more digits than a double has keeps all of them."""
+    from msgspec import Raw, json
+
+    return json.Decoder(float_hook=lambda text: Raw(text.encode())).decode(exchange.request("GET", path))
 
 
 def described(question: dict[str, Any]) -> Iterator[str]:
@@ -61,6 +68,8 @@ def described(question: dict[str, Any]) -> Iterator[str]:
     yield f"  asked by {printable(question['asked_by'])} at {clock(asked)}, expires in {left}"
     if question.get("chain"):
         yield f"  through: {printable(' → '.join((*question['chain'], question['asked_by'])))}"
+    if question.get("provider"):
+        yield f"  served by: {printable(question['provider'])}"
     if question.get("waiting", 1) > 1:
         yield f"  {question['waiting']} identical calls wait; the answer covers the first"
     if question.get("permissions"):
@@ -68,6 +77,11 @@ def described(question: dict[str, Any]) -> Iterator[str]:
     if "input" in question:
         yield "  with the input:"
         yield from _indented(question["input"])
+    if question.get("actor"):
+        yield f"  for, as the caller says: {printable(' '.join(str(word) for word in question['actor'].values()))}"
+    if question.get("context"):
+        yield "  and beside it, in the caller's words:"
+        yield from _indented(question["context"])
     if "after" in question:
         yield from _changed(question.get("before"), question["after"])
     yield f"  {typed(f'approve {approval_id}')}   or   {typed(f'deny {approval_id} --reason …')}"
@@ -229,7 +243,7 @@ def _answer_run(
     while True:
         message = events_message(exchange.answer("GET", at("runs", run_id, wait=WAIT_S, after=seen))[1])
         seen += len(message["events"])
-        is_open = {one["approval_id"]: one for one in exchange.get(at("approvals"))["approvals"]}
+        is_open = {one["approval_id"]: one for one in _read(exchange, at("approvals"))["approvals"]}
         named = [str(event.get("details", {}).get("approvalId", "")) for event in message["events"]]
         for approval_id in named:
             if approval_id not in is_open:
@@ -260,7 +274,7 @@ def _allow_from_now_on(
     address = at("approvals", approval_id, "rule")
     shown = exchange.get(f"{address}?also_untrusted=true" if also_untrusted else address)
     if not settings.as_json:
-        for line in list(described(exchange.get(at("approvals", approval_id))))[:-1]:
+        for line in list(described(_read(exchange, at("approvals", approval_id))))[:-1]:
             note(line)
         note(f"\nfor {printable(str(file))}:\n")
         note(printable(shown["rule"], keep="\n"))
@@ -288,7 +302,7 @@ def _show_also(exchange: ExchangeClient, also: list[str]) -> None:
     """The other calls that wait now and that the same rules let go, whole."""
     if also:
         note("The same rules let go what waits now besides:\n")
-    for one in exchange.get(at("approvals"))["approvals"] if also else ():
+    for one in _read(exchange, at("approvals"))["approvals"] if also else ():
         if one["approval_id"] in also:
             for line in list(described(one))[:-1]:
                 note(line)

@@ -19,7 +19,7 @@ from trunkline.hub.idempotency import Fingerprints
 from trunkline.hub.in_force import InForce
 from trunkline.hub.journal import Journal
 from trunkline.hub.policy import Judge
-from trunkline.hub.registry import Registry
+from trunkline.hub.registry import Registry, Tool
 from trunkline.hub.state import BY_POLICY, Call, OpenQuestion
 from trunkline.hub.timers import seconds_left
 from trunkline.model import Decision, Fault, Manifest, Now, Status, Verdict, fault, reserved_prefix, tool_agent
@@ -119,10 +119,14 @@ class Control:
         match entry.subject:
             case "call":
                 first, *rest = [self._state.by_number[number] for number in question.calls]
-                # The answer covered one call; the identical ones behind it are asked about anew.
-                for call in rest:
-                    self._ask(call, entry.reason, entry.rule, now)
-                self._calls.send_or_wait(first, now)
+                # The answer covered one call; those behind it are asked about anew, each for its own reason: in an
+                # older record they may have been identical in less than what is shown.
+                self._judge_anew(rest, now)
+                if entry.beside is not None and first.context is None and first.actor is None:
+                    problem = fault("call.expired", "what came with its sensitive input is not on record any more")
+                    self._calls.settle(first, Status.FAILED, now, fault=problem)
+                else:
+                    self._calls.send_or_wait(first, now)
             case "definition":
                 self._definition_approved(entry, now)
             case "manifest":
@@ -132,9 +136,13 @@ class Control:
                 directive_id = self._write_directive(entry.tool_id, entry.asked_by, entry.reason, entry.input_mac, now)
                 self._tell_waiter(entry.approval_id, directive_id=directive_id)
 
-    def _ask(self, call: Call, reason: str, rule: str, now: Now, before: QuestionOpened | None = None) -> None:
+    def _ask(
+        self, call: Call, verdict: Verdict, provider: Tool | None, now: Now, before: QuestionOpened | None = None
+    ) -> None:
         policy = self._in_force.settings.policy.version
-        question = self._approvals.ask_call(call, policy, reason, now, rule=rule, before=before)
+        question = self._approvals.ask_call(
+            call, policy, verdict.reason, now, rule=verdict.rule, provider=provider, before=before
+        )
         self._approvals.say_waiting(call, question, call.waiters)
 
     def _turned_down(self, question: OpenQuestion, problem: Fault, now: Now) -> None:
@@ -215,7 +223,7 @@ class Control:
     def _judge_anew(self, calls: list[Call], now: Now, before: QuestionOpened | None = None) -> None:
         """Calls that were behind one question: each goes on, ends, or is asked about by the rules of now."""
         version = self._in_force.settings.policy.version
-        to_ask: list[tuple[Call, Verdict]] = []
+        to_ask: list[tuple[Call, Verdict, Tool | None]] = []
         for call in calls:
             entry = call.entry
             pin = self._state.pins.get(entry.tool_id)
@@ -223,17 +231,17 @@ class Control:
                 problem = fault("policy.denied", "the tool's definition changed")
                 self._calls.settle(call, Status.FAILED, now, fault=problem)
                 continue
-            verdict = self._calls.with_provider(self._judge.verdict_now(pin.definition, entry), call, now)
+            verdict, provider = self._calls.with_provider(self._judge.verdict_now(pin.definition, entry), call, now)
             if verdict.fault is not None:
                 self._calls.settle(call, Status.FAILED, now, fault=verdict.fault)
             elif verdict.decision is Decision.ASK:
-                to_ask.append((call, verdict))
+                to_ask.append((call, verdict, provider))
             else:
                 self._approvals.answer_by_policy(call, version, verdict.rule, now)
                 self._calls.send_or_wait(call, now)
         # Last: what policy answers is a question for a moment, and takes the place of the one that was closed.
-        for call, verdict in to_ask:
-            self._ask(call, verdict.reason, verdict.rule, now, before)
+        for call, verdict, provider in to_ask:
+            self._ask(call, verdict, provider, now, before)
 
     # -- intents and credentials ---------------------------------------------------------------------------------------
 

@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import Raw, Struct
 
 from trunkline import entries
 from trunkline.entries import CallAccepted, CallSettled, Entry, QuestionOpened, ToolPinned
 from trunkline.hub.lifecycle import step
 from trunkline.hub.streams import Stream
-from trunkline.model import Actor, Decision, Status
+from trunkline.model import Actor, Decision, OptionalRaw, Status
 
 # A look into an enum takes 70 ns.
 ASK: Final = Decision.ASK
@@ -101,10 +102,12 @@ class Call(Struct, gc=False):
     route: Route | None = None
     # The last number under which readers were shown something of earlier deliveries.
     shown_before: int = 0
-    # Bytes that it holds beside its input (``held_beside``); not on record, so gone after a crash.
+    # Bytes that it holds beside its input (``held_beside``); on record with a question only, else gone after a crash.
     beside: int = 0
     # A person was asked about it, and said yes; on record, as the answer.
     is_answered: bool = False
+    # What that person was shown.
+    answered: QuestionOpened | None = None
 
     @property
     def served_by(self) -> str:
@@ -438,7 +441,12 @@ class State:
         if call is not None:
             call.status = step(call.status, WAITING_APPROVAL)
             call.approval_id = question.entry.approval_id
+            call.is_answered, call.answered = False, None
             question.calls.append(number)
+            if question.entry.beside is not None and call.context is None and call.actor is None:
+                told = _read_beside(question.entry.beside)
+                call.context, call.actor = told.context, told.actor
+                call.beside = held_beside(told.context, told.actor)
 
     def _question_closed(self, entry: entries.QuestionClosed) -> None:
         question = self.questions.pop(entry.approval_id, None)
@@ -453,6 +461,7 @@ class State:
             if call is not None:
                 call.status = step(call.status, QUEUED)
                 call.is_answered = entry.by != BY_POLICY
+                call.answered = question.entry if call.is_answered else None
                 # A fold needs the question as well as its answer.
                 call.trail = (*call.trail, question.entry.n, *question.trail, entry.n)
 
@@ -518,6 +527,16 @@ class State:
             self.processes.pop(key, None)
         else:
             self.processes.setdefault(key, []).append(entry)
+
+
+class Beside(Struct, omit_defaults=True):
+    """What a call hands to its provider beside the input."""
+
+    context: OptionalRaw = None
+    actor: Actor | None = None
+
+
+_read_beside = msgspec.json.Decoder(Beside).decode
 
 
 def held_beside(context: Raw | None, actor: Actor | None) -> int:

@@ -56,9 +56,8 @@ def test_a_question_gives_all_reasons_and_what_is_about_the_input_first() -> Non
     kit.guard("com.a", guard)
     kit.attach("com.a", "shell")
     for command, reason in (("rm -r data", "it removes files; an agent calls"), ("ls", "an agent calls")):
-        asked = kit.call("com.a/shell", {"command": command}, by=SCRIPT)
-        (shown,) = [one for one in kit.hub.approvals.views() if one.approval_id == asked.approval_id]
-        assert shown.reason == reason
+        kit.call("com.a/shell", {"command": command}, by=SCRIPT)
+        assert kit.hub.approvals.views()[-1].reason == reason
     alone = views.dry_run(kit.hub, "http:script", "com.a/shell", None, kit.now)
     assert alone.depends == ("com.a has rules of its own about each input",)
 

@@ -156,7 +156,17 @@ function aboutOf(question) {
     return h("div", { class: "stack" }, h("h3", null, "What changed in its definition"),
       diffBlock(pretty(question.before ?? ""), pretty(question.after ?? "")));
   }
-  return argumentList(question.input);
+  return h("div", { class: "stack" }, argumentList(question.input), besideOf(question));
+}
+
+/** What else its provider gets, and who that is: an answer is to this as well. */
+function besideOf(question) {
+  const { provider, actor, context } = question;
+  if (!provider && !actor && context === undefined) return null;
+  return h("div", { class: "stack beside" },
+    provider ? h("p", null, h("span", { class: "muted" }, "Served by  "), toolName(provider)) : null,
+    actor ? h("p", null, h("span", { class: "muted" }, "For, as the caller says  "), visible(Object.values(actor).join(" "))) : null,
+    context === undefined ? null : [h("h3", null, "Beside the input"), argumentList(context)]);
 }
 
 /** The exact arguments, the dangerous ones first. */
