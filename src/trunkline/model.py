@@ -590,6 +590,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     fault: Fault | None = None
     # Whether a rule that let the call through says that its content is not for the record.
     sensitive: bool = False
+    # Of a denial by a guard: what the record may say of it, without a word of the input.
+    for_record: str = ""
 
 
 # What the agent behind a tool says to one input (tool id, body) before anybody is let through; None: nothing against

@@ -149,9 +149,12 @@ def _show_refused(settings: CommandSettings, last: int, correlation: str | None,
 
 
 def _why_refused(refusal: dict[str, Any]) -> str:
-    """What its code means, which rule decided, and through whom it was asked; its words are not on record."""
+    """What was wrong, or what its code means; which rule decided, and through whom it was asked."""
     row = FAULTS.get(refusal["code"])
-    parts = [row.text if row is not None else "", f"rule {refusal['rule']}" if refusal.get("rule") else ""]
+    parts = [
+        refusal.get("why") or (row.text if row is not None else ""),
+        f"rule {refusal['rule']}" if refusal.get("rule") else "",
+    ]
     if refusal.get("chain"):
         parts.append(f"asked through {' → '.join(refusal['chain'])}")
     return "; ".join(filter(None, parts))

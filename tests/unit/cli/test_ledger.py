@@ -271,6 +271,16 @@ def test_refused_calls_are_shown_from_the_record_newest_first(
     assert [one["n"] for one in found] == [1]
 
 
+def test_what_was_wrong_with_a_refused_call_is_shown_in_the_place_of_what_its_code_means(short_path: Path) -> None:
+    why = '$: "text" is a required property'
+    with in_process(short_path) as made:
+        made.add(lambda n: replace(refusal(n, "http:one"), code="tool.invalid_input", rule="", why=why))
+    home = ("--home", str(short_path))
+    shown = trunkline("calls", "--refused", *home).out
+    assert f"http:one  {why}  {call_id(1)}" in shown
+    assert f"tool.invalid_input: {why}" in trunkline("ledger", "show", "--call", call_id(1), *home).out
+
+
 @pytest.mark.parametrize(
     ("options", "numbers"),
     [
