@@ -234,6 +234,8 @@ class CallRefused(Entry, tag="call.refused"):
     rule: str = ""
     chain: tuple[str, ...] = ()
     correlation_id: str | None = None
+    # What its code does not say: where the input does not fit the schema, which limit is exceeded. Never of the input.
+    why: str = ""
 
 
 class CallNoted(Entry, tag="call.noted"):

@@ -603,6 +603,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     sensitive: bool = False
     # Of a dry run without an input: what would be decided otherwise for some inputs.
     depends: tuple[str, ...] = ()
+    # Of a denial by a guard: what the record may say of it, without a word of the input.
+    for_record: str = ""
 
 
 # What the agent behind a tool says to one input (tool id, body) before anybody is let through; None: nothing against

@@ -36,7 +36,8 @@ from trunkline.cli.terminal import (
 def approvals(settings: CommandSettings) -> None:
     """What waits for your answer: calls, changed definitions, permissions, intents; each with all it is about.
 
-    A question that nobody answers expires, after an hour unless the configuration says otherwise.
+    A question that nobody answers expires, after an hour unless the configuration says otherwise. `approve ID` and
+    `deny ID` answer it; `approve ID --always` also writes a rule, so that the same is not asked again.
     """
     found: list[dict[str, Any]] = _read(settings.connect(), at("approvals"))["approvals"]
     if settings.shown_as_json({"approvals": found}):
@@ -44,7 +45,7 @@ def approvals(settings: CommandSettings) -> None:
     if not found:
         say("No open questions.")
     for question in found:
-        for line in described(question):
+        for line in (*described(question), *_answering(question)):
             say(line)
         say()
 
@@ -84,7 +85,14 @@ def described(question: dict[str, Any]) -> Iterator[str]:
         yield from _indented(question["context"])
     if "after" in question:
         yield from _changed(question.get("before"), question["after"])
+
+
+def _answering(question: dict[str, Any]) -> Iterator[str]:
+    """What can be typed to answer it."""
+    approval_id = question["approval_id"]
     yield f"  {typed(f'approve {approval_id}')}   or   {typed(f'deny {approval_id} --reason …')}"
+    if question["subject"] == "call":
+        yield f"  {typed(f'approve {approval_id} --always')}   allows it from now on, by a rule that is shown first"
 
 
 def _subject(question: dict[str, Any]) -> str:
@@ -249,7 +257,7 @@ def _answer_run(
             if approval_id not in is_open:
                 continue
             if not settings.as_json:
-                for line in list(described(is_open[approval_id]))[:-1]:
+                for line in described(is_open[approval_id]):
                     say(line)
             answers.append(_answer(exchange, approval_id, decision, reason))
             if not settings.as_json:
@@ -304,6 +312,6 @@ def _show_also(exchange: ExchangeClient, also: list[str]) -> None:
         note("The same rules let go what waits now besides:\n")
     for one in _read(exchange, at("approvals"))["approvals"] if also else ():
         if one["approval_id"] in also:
-            for line in list(described(one))[:-1]:
+            for line in described(one):
                 note(line)
             note("")

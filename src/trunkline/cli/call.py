@@ -21,7 +21,7 @@ from msgspec import Raw, Struct
 from trunkline.cli.client import ExchangeClient, at, decode, encode
 from trunkline.cli.completion import tools_here
 from trunkline.cli.options import CommandSettings, json_argument, say_json, shared
-from trunkline.cli.terminal import CommandFailed, clock, exit_code_of, note, printable, seconds_of, typed
+from trunkline.cli.terminal import CommandFailed, answers, clock, exit_code_of, note, printable, seconds_of, typed
 from trunkline.cli.tools import all_tools, help_with_tool
 from trunkline.errors import ExchangeUnreachable
 
@@ -297,12 +297,12 @@ def _questions_inside_told(
                     pass
                 elif looked_at.status == "waiting_approval":
                     told.add(approval_id)
-                    note(f"asked again as {printable(approval_id)}: {typed(f'approve {printable(approval_id)}')}")
+                    note(f"asked again as {printable(approval_id)}: {answers(approval_id)}")
                 else:
                     told.add(approval_id)
                     question = other.get(at("approvals", approval_id))
                     what = printable(f"{approval_id} of {question.get('tool_id', '')}")
-                    note(f"waiting for approval {what}, called inside: {typed(f'approve {approval_id}')}")
+                    note(f"waiting for approval {what}, called inside: {answers(approval_id)}")
                     inside.found(approval_id)
 
     threading.Thread(target=look, daemon=True).start()
@@ -321,14 +321,20 @@ def _wait_for_person(
     """
     until = f" (until {clock(seconds_of(asked.expires_at))})" if asked.expires_at else ""
     try:
-        note(f"waiting for approval {asked.approval_id}{until}: {typed(f'approve {asked.approval_id}')}")
+        note(f"waiting for approval {asked.approval_id}{until}: {answers(str(asked.approval_id))}")
         if no_wait:
+            note(_left(asked))
             raise SystemExit(CANCELED_OR_UNKNOWN)
         with _questions_inside_told(exchange, lambda: asked, QuestionInside()):
             return _polled(exchange, asked.call_id, printer)
     except KeyboardInterrupt:
-        note(f"left; {asked.approval_id} stays open")
+        note(_left(asked))
         raise SystemExit(CANCELED_OR_UNKNOWN) from None
+
+
+def _left(asked: KnownCall) -> str:
+    """For somebody who does not wait for the answer: which call it is, and where its outcome will be."""
+    return f"left; {asked.approval_id} stays open. When it was answered, {_story(asked)} has what came of it"
 
 
 def _polled(exchange: ExchangeClient, call_id: str, printer: ProgressPrinter | None) -> KnownCall:

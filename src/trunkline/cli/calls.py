@@ -153,21 +153,25 @@ def _show_refused(settings: CommandSettings, last: int, correlation: str | None,
 
 
 def _why_refused(refusal: dict[str, Any]) -> str:
-    """What its code means, which rule decided, and through whom it was asked; its words are not on record."""
-    row = FAULTS.get(refusal["code"])
-    text = row.text if row is not None else ""
+    """What was wrong, or what its code means; which rule decided, and through whom it was asked."""
+    parts = [refusal.get("why") or _meaning(refusal), f"rule {refusal['rule']}" if refusal.get("rule") else ""]
+    if refusal.get("chain"):
+        parts.append(f"asked through {' → '.join(refusal['chain'])}")
+    return "; ".join(filter(None, parts))
+
+
+def _meaning(refusal: dict[str, Any]) -> str:
+    """What its code means, and what to type to learn more."""
     tool_id = shlex.quote(refusal["tool_id"])
     if refusal["code"] == "policy.denied":
         # Who judges each input has an answer to an input only.
         given = "" if _OF_POLICY.fullmatch(refusal.get("rule", "")) else " JSON"
         asked = typed(f"policy check {shlex.quote(refusal['caller'])} {tool_id}{given}")
-        text = f"denied; {asked} says why" + (", with the JSON of the call" if given else "")
-    elif refusal["code"] == "policy.directive_required":
-        text = f"needs a directive; {typed(f'directive new {tool_id} --reason WHY')} states one"
-    parts = [text, f"rule {refusal['rule']}" if refusal.get("rule") else ""]
-    if refusal.get("chain"):
-        parts.append(f"asked through {' → '.join(refusal['chain'])}")
-    return "; ".join(filter(None, parts))
+        return f"denied; {asked} says why" + (", with the JSON of the call" if given else "")
+    if refusal["code"] == "policy.directive_required":
+        return f"needs a directive; {typed(f'directive new {tool_id} --reason WHY')} states one"
+    row = FAULTS.get(refusal["code"])
+    return row.text if row is not None else ""
 
 
 def _refusals(reader: Reader, correlation: str | None) -> Iterator[bytes]:

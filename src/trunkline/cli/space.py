@@ -19,6 +19,7 @@ from trunkline.cli.client import ExchangeClient, at, decode, encode, end_with, e
 from trunkline.cli.options import CommandSettings, json_argument, shared
 from trunkline.cli.terminal import (
     CommandFailed,
+    answers,
     clock,
     confirm,
     file_failure,
@@ -380,7 +381,7 @@ def _say(message: dict[str, Any]) -> None:
 def _tell_of_question(message: dict[str, Any]) -> None:
     event = message["events"][-1] if message["events"] else {}
     approval_id = printable(str(event.get("details", {}).get("approvalId", "")))
-    note(f"{printable(event.get('reason', ''))}; waiting: {typed(f'approve {approval_id}')}")
+    note(f"{printable(event.get('reason', ''))}; waiting: {answers(approval_id)}")
 
 
 @space.command("check", short_help="What would be decided of each operation; nothing is done.")

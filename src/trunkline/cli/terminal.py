@@ -160,6 +160,12 @@ def typed(words: str) -> str:
     return hints.command(words, _home_given())
 
 
+def answers(approval_id: str) -> str:
+    """The two commands that answer a question."""
+    shown = printable(approval_id)
+    return f"{typed(f'approve {shown}')}  or  {typed(f'deny {shown}')}"
+
+
 def hinted(text: str) -> str:
     """A text in which each hint is as it has to be typed to mean this home."""
     return hints.completed(text, _home_given())

@@ -14,7 +14,7 @@ import click
 
 from trunkline.cli.client import ExchangeClient, at, decode, encode
 from trunkline.cli.options import CommandSettings, shared
-from trunkline.cli.terminal import STATUS_COLOURS, clock, duration, note, printable, say, seconds_of, typed
+from trunkline.cli.terminal import STATUS_COLOURS, answers, clock, duration, note, printable, say, seconds_of
 
 Entry = dict[str, Any]
 
@@ -31,6 +31,12 @@ def _took(entry: Entry) -> str:
 def _fault(entry: Entry) -> str:
     fault = entry.get("fault")
     return f": {fault.get('code')}: {fault.get('message')}" if isinstance(fault, dict) else ""
+
+
+def _why(entry: Entry) -> str:
+    parts = (entry.get("why"), f"by {entry['rule']}" if entry.get("rule") else None)
+    told = "; ".join(part for part in parts if part)
+    return f": {told}" if told else ""
 
 
 def _served(entry: Entry) -> str:
@@ -53,7 +59,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "call.sent": lambda e: f"call of entry {e['call']}, attempt {e['attempt']}{_served(e)}",
     "call.returned": lambda e: f"call of entry {e['call']} was not taken on by {e['provider']}: {e['code']}",
     "call.settled": lambda e: f"{e['call_id']}  {e['status']}{_took(e)}{_fault(e)}",
-    "call.refused": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['code']}",
+    "call.refused": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['code']}{_why(e)}",
     "call.noted": lambda e: f"{e['call_id']}  {e['note']} {e.get('by', '')} {e.get('detail', '')}",
     "agent.launched": lambda e: f"{e['agent_id']}  pid {e['pid']}",
     "agent.admitted": lambda e: f"{e['agent_id']}  {e['version']} over {e['edge']}",
@@ -67,7 +73,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "tool.pinned": lambda e: f"{e['definition']['tool_id']}",
     "question.opened": lambda e: (
         f"{e['approval_id']}  {e['subject']} of {e.get('tool_id') or e.get('agent_id')}, asked by {e['asked_by']}: "
-        + typed(f"approve {e['approval_id']}")
+        + answers(e["approval_id"])
     ),
     "question.joined": lambda e: f"{e['approval_id']}  call of entry {e['call']} waits behind it",
     "question.closed": lambda e: f"{e['approval_id']}  {e['how']} by {e.get('by') or 'nobody'} {e.get('reason', '')}",
@@ -130,7 +136,7 @@ def _watch_topic(settings: CommandSettings, exchange: ExchangeClient, topic: str
                 note("watching; Ctrl-C ends it")
             elif name == "waiting_approval":
                 approval_id = printable(str(decode(data)["approval_id"]))
-                note(f"a person is asked first: {typed(f'approve {approval_id}')}")
+                note(f"a person is asked first: {answers(approval_id)}")
             elif name == "dropped":
                 note(f"… {decode(data)['dropped']} events were dropped: this terminal is too slow")
             elif name == "closing":

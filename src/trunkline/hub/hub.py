@@ -398,7 +398,7 @@ class Hub:
         else:
             number = self.journal.next
             call_id = f"{self._call_prefix}{number:012x}"
-            self.loads.wrote(event.caller.identity, ENTRY_BYTES)
+            self.loads.wrote(event.caller.identity, ENTRY_BYTES + len(refusal.why))
             self.journal.write(
                 entries.CallRefused(
                     n=number,
@@ -410,6 +410,7 @@ class Hub:
                     rule=refusal.rule,
                     chain=refusal.chain,
                     correlation_id=event.correlation_id,
+                    why=refusal.why,
                 )
             )
         self.journal.say(

@@ -59,6 +59,8 @@ class Refusal(Struct, frozen=True):
     fault: Fault
     rule: str = ""
     chain: tuple[str, ...] = ()
+    # What the record says besides; no word of the input.
+    why: str = ""
 
 
 class Case:
@@ -97,7 +99,7 @@ class Case:
 
     def refused(self, problem: Fault) -> Refusal:
         """Refused to these callers, by the rule that spoke of them."""
-        return Refusal(problem, self.verdict.rule, self.chain.callers)
+        return Refusal(problem, self.verdict.rule, self.chain.callers, self.verdict.for_record)
 
 
 class Judging:
@@ -325,7 +327,7 @@ class Judging:
             return Refusal(_unavailable("the tool rests after it cost its agent three times"))
         if case.size > definition.max_input_bytes:  # OS-019, OS-021
             text = f"{case.size} bytes; the limit is {definition.max_input_bytes}"
-            return Refusal(fault("tool.invalid_input", text))
+            return Refusal(fault("tool.invalid_input", text), why=text)
         if event.expires_ms is not None and event.expires_ms <= now.ms:
             return Refusal(fault("call.expired"))
         case.provider, case.agent = tool, agent
@@ -337,7 +339,8 @@ class Judging:
         if warning is None:
             return None
         if self._in_force.settings.schema_strict:  # OS-159
-            return Refusal(fault("tool.invalid_input", warning))
+            why = case.tool.validator.error(case.event.input, case.event.value, for_record=True) or ""
+            return Refusal(fault("tool.invalid_input", warning), why=why)
         case.warning = warning
         return None
 

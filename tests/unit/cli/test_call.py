@@ -233,7 +233,9 @@ def test_who_waits_for_a_call_is_told_once_of_a_question_inside_it(
     monkeypatch.setattr(call_module, "note", notes.append)
     said = running.run("call", TOOL)
     assert (said.code, said.out) == (0, "{}\n")
-    assert notes == ["waiting for approval a42 of c/write\\u001b, called inside: trunkline approve a42"]
+    assert notes == [
+        "waiting for approval a42 of c/write\\u001b, called inside: trunkline approve a42  or  trunkline deny a42"
+    ]
 
 
 def test_who_waits_for_an_answer_is_told_that_it_is_asked_again_by_another_name(
@@ -248,7 +250,7 @@ def test_who_waits_for_an_answer_is_told_that_it_is_asked_again_by_another_name(
     monkeypatch.setattr(running.exchange.views, "call", lambda _: over if "asked again" in str(notes) else again)
     said = running.run("call", TOOL)
     assert (said.code, said.out) == (0, "{}\n")
-    assert notes[1:] == ["asked again as a43: trunkline approve a43"]
+    assert notes[1:] == ["asked again as a43: trunkline approve a43  or  trunkline deny a43"]
 
 
 def held_up_inside(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +297,8 @@ def test_no_wait_ends_at_the_question_with_3(running: Running) -> None:
     running.script[CallRequested] = lambda event: [asks(event)]
     said = running.run("call", TOOL, "--no-wait")
     assert (said.code, said.out) == (3, "")
-    assert "trunkline approve a42" in said.err
+    assert "trunkline approve a42  or  trunkline deny a42\n" in said.err
+    assert f"left; a42 stays open. When it was answered, trunkline ledger show --call {CALL_ID} has" in said.err
     assert running.run("call", TOOL, "--no-wait", "--json").json["approval_id"] == "a42"
 
 

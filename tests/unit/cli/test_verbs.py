@@ -387,6 +387,7 @@ def test_a_question_shows_its_arguments_whole(running: Running) -> None:
     assert "operator → agent:a" in out
     assert "3 identical calls wait" in out
     assert "trunkline approve a42   or   trunkline deny a42" in out
+    assert "trunkline approve a42 --always" in out
 
 
 def test_a_changed_definition_is_shown_as_what_changed(running: Running) -> None:

@@ -30,7 +30,7 @@ const TELLS = {
       entry.provider ? `served by ${entry.provider}` : "",
     ],
   }),
-  "call.refused": (entry) => ({ text: `Refused: ${entry.code}`, tone: "bad", detail: [entry.rule ? `rule ${entry.rule}` : ""] }),
+  "call.refused": (entry) => ({ text: `Refused: ${entry.code}`, tone: "bad", detail: [entry.why || "", entry.rule ? `rule ${entry.rule}` : ""] }),
   "call.noted": (entry) => ({ text: entry.note.replaceAll("_", " "), tone: "idle", detail: [entry.by ? `by ${entry.by}` : "", entry.detail] }),
   "question.opened": (entry) => ({ text: `A person is asked (${entry.approval_id})`, tone: "wait", detail: [entry.reason] }),
   "question.joined": (entry) => ({ text: `Waits behind ${entry.approval_id}`, tone: "wait", detail: [] }),
