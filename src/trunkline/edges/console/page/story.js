@@ -1,6 +1,6 @@
 // The entries of one call as a story: for each one its words, its tone and what stands below it. Pure; tested with Node.
 
-import { brief, duration } from "./format.js";
+import { brief, duration, failedWith } from "./format.js";
 
 const TELLS = {
   "call.accepted": (entry) => {
@@ -19,9 +19,9 @@ const TELLS = {
   },
   "call.sent": (entry) => ({ text: entry.attempt > 1 ? `Sent again (attempt ${entry.attempt})` : "Sent to its agent", tone: "busy", detail: [entry.provider ? `served by ${entry.provider}` : ""] }),
   "call.returned": (entry) => ({ text: `${entry.provider} did not take it on`, tone: "wait", detail: [entry.code] }),
-  "call.settled": (entry) => ({
-    text: { succeeded: "Succeeded", failed: "Failed", canceled: "Canceled", unknown: "Outcome not known" }[entry.status] ?? entry.status,
-    tone: { succeeded: "good", failed: "bad", canceled: "idle", unknown: "bad" }[entry.status] ?? "idle",
+  "call.settled": (entry, tool_id) => ({
+    text: failedWith(tool_id, entry) !== null ? `The call succeeded; its command ended with ${failedWith(tool_id, entry)}` : { succeeded: "Succeeded", failed: "Failed", canceled: "Canceled", unknown: "Outcome not known" }[entry.status] ?? entry.status,
+    tone: failedWith(tool_id, entry) !== null ? "bad" : { succeeded: "good", failed: "bad", canceled: "idle", unknown: "bad" }[entry.status] ?? "idle",
     detail: [
       entry.fault ? `${entry.fault.code}: ${entry.fault.message}` : "",
       entry.started_ms && entry.finished_ms ? `ran ${duration(entry.finished_ms - entry.started_ms)}` : "",
@@ -70,15 +70,15 @@ const OTHERS = {
   "ledger.part_closed": (entry) => ({ text: `Entries ${entry.first} to ${entry.last} were removed; their hash stays` }),
 };
 
-/** One entry in words: `{n, at, text, tone, detail, kind}`. */
-export function told(entry) {
+/** One entry in words: `{n, at, text, tone, detail, kind}`; of a call's entries, `tool_id` is its tool. */
+export function told(entry, tool_id) {
   const tell = TELLS[entry.kind] ?? OTHERS[entry.kind];
   const { n, at, kind } = entry;
   if (!tell) {
     const { kind: _kind, n: _n, at: _at, ...rest } = entry;
     return { n, at, kind, text: kind, tone: "idle", detail: Object.keys(rest).length ? [brief(rest, 200)] : [] };
   }
-  const { text, tone = "idle", detail = [] } = tell(entry);
+  const { text, tone = "idle", detail = [] } = tell(entry, tool_id);
   return { n, at, kind, text, tone, detail: detail.filter(Boolean) };
 }
 
@@ -99,7 +99,7 @@ export function waterfall(entries, now_ms) {
       if (call) call.status = "running";
     } else if (entry.kind === "call.settled") {
       const call = calls.get(entry.call_id) ?? byNumber.get(entry.call);
-      if (call) Object.assign(call, { status: entry.status, to: entry.finished_ms ?? entry.at });
+      if (call) Object.assign(call, { status: entry.status, failed_with: failedWith(call.tool_id, entry), to: entry.finished_ms ?? entry.at });
     } else if (entry.kind === "call.refused") {
       calls.set(entry.call_id, { call_id: entry.call_id, tool_id: entry.tool_id, caller: entry.caller, status: "refused", at: entry.at, from: entry.at, to: entry.at });
     }

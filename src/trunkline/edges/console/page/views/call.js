@@ -5,7 +5,7 @@ import { download, get, part, post, query } from "../api.js";
 import { visible } from "../danger.js";
 import { fill, h, sayToTheEnd, throttled } from "../dom.js";
 import { bytes, clock, clockMs, duration, isOutcome, shortId, tone } from "../format.js";
-import { doing, empty, facts, heading, stateTag, toolName, trouble, valueBlock } from "../parts.js";
+import { callTag, doing, empty, facts, heading, stateTag, toolName, trouble, valueBlock } from "../parts.js";
 import { on, state } from "../store.js";
 import { told, waterfall } from "../story.js";
 import { argumentList } from "./approvals.js";
@@ -78,7 +78,7 @@ async function drawCall(parts, signal) {
 function head(call, began, status, call_id) {
   const cancel = h("button", { type: "button", class: "danger", on: { click: () => doing(cancel, () => post(`/v1/calls/${part(call_id)}/cancel`, { reason: "canceled on the console" })) } }, "Cancel");
   const tool_id = call?.tool_id ?? began?.tool_id;
-  return h("div", { class: "head" }, h("h1", null, toolName(tool_id)), stateTag(status),
+  return h("div", { class: "head" }, h("h1", null, toolName(tool_id)), call ? callTag(call) : stateTag(status),
     h("span", { class: "push row" },
       call?.approval_id && !isOutcome(status) ? h("a", { class: "button", href: `#/approvals/${call.approval_id}` }, "Answer its question") : null,
       call && !isOutcome(status) ? cancel : null,
@@ -126,7 +126,7 @@ function factsOf(call, began, status, call_id) {
 function timeline(entries) {
   const start = entries[0]?.at;
   return h("ol", { class: "timeline" }, entries.map((entry) => {
-    const { text, tone: colour, detail, at, n } = told(entry);
+    const { text, tone: colour, detail, at, n } = told(entry, entries[0]?.tool_id);
     return h("li", null,
       h("span", { class: "when", title: clockMs(at) }, at === start ? clock(at) : `+${duration(at - start)}`),
       h("span", { class: `dot ${colour}`, aria: { hidden: "true" } }),
@@ -150,10 +150,10 @@ function correlation(correlation_id, call_id, signal) {
 }
 
 function bar({ call, depth, start, end, took_ms }, current) {
-  const span = h("span", { class: `span ${tone(call.status)}`, style: { left: `${(start * 100).toFixed(2)}%`, width: `${Math.max(0, (end - start) * 100).toFixed(2)}%` } });
+  const span = h("span", { class: `span ${call.failed_with ? "bad" : tone(call.status)}`, style: { left: `${(start * 100).toFixed(2)}%`, width: `${Math.max(0, (end - start) * 100).toFixed(2)}%` } });
   const edge = call.caller.includes(":") ? call.caller.split(":", 1)[0] : "";
   return h("a", { href: `#/calls/${part(call.call_id)}`, aria: call.call_id === current ? { current: "true" } : undefined },
-    h("span", { class: "name", style: { "padding-left": `${Math.min(depth, 8) * 14}px` } }, toolName(call.tool_id), edge ? h("span", { class: "muted small" }, `  ${edge}`) : null, h("span", { class: "sr" }, ` ${call.status}`)),
+    h("span", { class: "name", style: { "padding-left": `${Math.min(depth, 8) * 14}px` } }, toolName(call.tool_id), edge ? h("span", { class: "muted small" }, `  ${edge}`) : null, h("span", { class: "sr" }, call.failed_with ? ` ended with ${call.failed_with}` : ` ${call.status}`)),
     h("span", { class: "track" }, span),
     h("span", { class: "right muted small" }, call.status === "refused" ? "refused" : duration(took_ms)));
 }
