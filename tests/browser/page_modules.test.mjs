@@ -67,6 +67,18 @@ test("a command that failed is told from a call that succeeded", () => {
   assert.deepEqual([text, tone], ["The call succeeded; its command ended with 1", "bad"]);
 });
 
+test("how long a call ran is told without the time in which a person was asked, and of one that never ran not at all", () => {
+  const accepted = (n, cause) => ({ kind: "call.accepted", n, at: 1000 * n, call_id: `c${n}`, tool_id: "a/b", caller: "operator", cause });
+  const settled = (n, at, started_ms) => ({ kind: "call.settled", n: 99, at, call: n, call_id: `c${n}`, status: "failed", ...(started_ms && { started_ms, finished_ms: at }) });
+  const rows = story.waterfall([
+    accepted(1), accepted(2, 1),
+    { kind: "question.opened", n: 3, at: 3000, call: 2, approval_id: "a3" },
+    { kind: "question.closed", n: 4, at: 53_000, approval_id: "a3", how: "denied" },
+    settled(2, 53_000), settled(1, 54_000, 1000),
+  ], 60_000);
+  assert.deepEqual(rows.map((row) => [row.took_ms, row.call.asked_ms]), [[3000, 50_000], [null, 0]]);
+});
+
 test("a rule's condition is written as on the command line", () => {
   assert.equal(format.conditionText({ path: ["qty"], compare: ">", value: 3 }), "/qty > 3");
   assert.equal(format.conditionText({ path: ["a/b", "c"], compare: "=", value: "x" }), "/a~1b/c = 'x'");

@@ -106,7 +106,7 @@ export function callTable(calls) {
   return table("Calls", [
     { name: "Tool", class: "wide", cell: (call) => toolName(call.tool_id, `#/calls/${call.call_id}`) },
     { name: "Status", cell: (call) => callTag(call) },
-    { name: "Caller", class: "small", cell: (call) => visible(call.caller) },
+    { name: "Caller", class: "small caller", cell: (call) => visible(call.caller) },
     { name: "What happened", class: "small muted wide", cell: whatCame },
     { name: "Took", class: "num", cell: (call) => duration(tookMs(call)) },
     { name: "Time", class: "num muted side", cell: (call) => clock(call.accepted_at ?? call.started_at) },
