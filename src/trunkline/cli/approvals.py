@@ -50,16 +50,11 @@ def approvals(settings: CommandSettings, raw: bool) -> None:
     if not found:
         say("No open questions.")
     for question in found:
-<<<<<<< HEAD
-        for line in (*described(question), *_answering(question)):
-=======
-        for line in described(question, raw=raw):
->>>>>>> fixb
+        for line in (*described(question, raw=raw), *_answering(question)):
             say(line)
         say()
 
 
-<<<<<<< HEAD
 def _read(exchange: ExchangeClient, path: str) -> Any:
     """Questions as they are on the wire: a number with more digits than a double has keeps all of them."""
     from msgspec import Raw, json
@@ -67,10 +62,7 @@ def _read(exchange: ExchangeClient, path: str) -> Any:
     return json.Decoder(float_hook=lambda text: Raw(text.encode())).decode(exchange.request("GET", path))
 
 
-def described(question: dict[str, Any]) -> Iterator[str]:
-=======
 def described(question: dict[str, Any], *, raw: bool = False) -> Iterator[str]:
->>>>>>> fixb
     """One question, for the person who has to answer it."""
     approval_id = question["approval_id"]
     yield heading(f"{approval_id}  {_subject(question)}")

@@ -65,13 +65,8 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "call.accepted": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['decision']} by {e['rule']}",
     "call.sent": lambda e: f"call of entry {e['call']}, attempt {e['attempt']}{_served(e)}",
     "call.returned": lambda e: f"call of entry {e['call']} was not taken on by {e['provider']}: {e['code']}",
-<<<<<<< HEAD
-    "call.settled": lambda e: f"{e['call_id']}  {e['status']}{_took(e)}{_fault(e)}",
-    "call.refused": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['code']}{_why(e)}",
-=======
     "call.settled": lambda e: f"{e['call_id']}  {e['status']}{_exit(e)}{_took(e)}{_fault(e)}",
-    "call.refused": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['code']}",
->>>>>>> fixb
+    "call.refused": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['code']}{_why(e)}",
     "call.noted": lambda e: f"{e['call_id']}  {e['note']} {e.get('by', '')} {e.get('detail', '')}",
     "agent.launched": lambda e: f"{e['agent_id']}  pid {e['pid']}",
     "agent.admitted": lambda e: f"{e['agent_id']}  {e['version']} over {e['edge']}",

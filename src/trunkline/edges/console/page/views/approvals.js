@@ -165,8 +165,7 @@ function aboutOf(question) {
     return h("div", { class: "stack" }, h("h3", null, "What changed in its definition"),
       diffBlock(pretty(question.before ?? ""), pretty(question.after ?? "")));
   }
-<<<<<<< HEAD
-  return h("div", { class: "stack" }, argumentList(question.input), besideOf(question));
+  return h("div", { class: "stack" }, argumentList(question.input, question), besideOf(question));
 }
 
 /** What else its provider gets, and who that is: an answer is to this as well. */
@@ -177,9 +176,6 @@ function besideOf(question) {
     provider ? h("p", null, h("span", { class: "muted" }, "Served by  "), toolName(provider)) : null,
     actor ? h("p", null, h("span", { class: "muted" }, "For, as the caller says  "), visible(Object.values(actor).join(" "))) : null,
     context === undefined ? null : [h("h3", null, "Beside the input"), argumentList(context)]);
-=======
-  return argumentList(question.input, question);
->>>>>>> fixb
 }
 
 /** The exact arguments, the dangerous ones first. `asked` is the question about them, if there is one. */
