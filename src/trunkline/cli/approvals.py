@@ -321,7 +321,7 @@ def _allow_from_now_on(
     address = at("approvals", approval_id, "rule")
     shown = exchange.get(f"{address}?also_untrusted=true" if also_untrusted else address)
     if not settings.as_json:
-        for line in list(described(_read(exchange, at("approvals", approval_id))))[:-1]:
+        for line in described(_read(exchange, at("approvals", approval_id)), raw=True):
             note(line)
         note(f"\nfor {printable(str(file))}:\n")
         note(printable(shown["rule"], keep="\n"))
