@@ -523,6 +523,8 @@ class CallView(Struct, frozen=True, omit_defaults=True):
     provider: str | None = None
     # In lists: the size of an output that is left out there.
     output_bytes: int | None = None
+    # The call succeeded, and a command that it ran did not: how that ended.
+    failed_with: int | None = None
 
 
 class ToolView(Struct, frozen=True, omit_defaults=True):

@@ -91,7 +91,7 @@ def _show(found: list[dict[str, Any]], correlation: str | None) -> None:
     rows = [
         [
             clock(seconds_of(call["accepted_at"])),
-            call["status"],
+            _ended(call),
             call["tool_id"],
             call["caller"],
             _took(call),
@@ -185,6 +185,11 @@ def _refusals(reader: Reader, correlation: str | None) -> Iterator[bytes]:
         lines_here = list(reader.lines(top - _PIECE + 1, top))
         yield from (line for line in reversed(lines_here) if line.startswith(_REFUSED))
         top -= _PIECE
+
+
+def _ended(call: dict[str, Any]) -> str:
+    """How it stands: a call that succeeded and ran a command that did not is no success to who reads the list."""
+    return f"ended with {call['failed_with']}" if "failed_with" in call else str(call["status"])
 
 
 def _took(call: dict[str, Any]) -> str:

@@ -388,3 +388,4 @@ class Control:
                 self._calls.deny(call, problem, now)
         for question in self._approvals.withdraw_about(event.agent_id, event.reason, now):
             self._tell_waiter(question.entry.approval_id, problem=problem)
+        self._registry.forget(event.agent_id)

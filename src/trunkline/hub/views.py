@@ -41,6 +41,7 @@ from trunkline.model import (
     fault,
     stamp,
 )
+from trunkline.trajectory.commands import failed_with
 
 # Calls in a row that ran out of time. Shown, not acted on: a caller with a short timeout must not shut others out.
 UNRESPONSIVE_AFTER: Final = 3
@@ -79,7 +80,14 @@ def settled_call(accepted: CallAccepted, settled: CallSettled) -> CallView:
         finished_at=None if settled.finished_ms is None else stamp(settled.finished_ms),
         large=LargeOutput.of(output),
         provider=settled.provider,
+        failed_with=_failed_with(accepted, settled),
     )
+
+
+def _failed_with(accepted: CallAccepted, settled: CallSettled) -> int | None:
+    if settled.status is not Status.SUCCEEDED:
+        return None
+    return failed_with(accepted.tool_id, settled.output, settled.metrics)
 
 
 def listed_call(accepted: CallAccepted, settled: CallSettled, moved_bytes: int = 0) -> CallView:
@@ -90,7 +98,8 @@ def listed_call(accepted: CallAccepted, settled: CallSettled, moved_bytes: int =
     size = moved_bytes or len(settled.output or b"")
     if size <= LISTED_OUTPUT_BYTES:
         return settled_call(accepted, settled)
-    return replace(settled_call(accepted, replace(settled, output=None)), output_bytes=size)
+    shown = settled_call(accepted, replace(settled, output=None))
+    return replace(shown, output_bytes=size, failed_with=_failed_with(accepted, settled))
 
 
 def call(hub: Hub, call_id: str) -> CallView | None:

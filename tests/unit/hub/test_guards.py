@@ -206,6 +206,7 @@ def test_an_agent_that_is_removed_takes_along_what_waits_for_it() -> None:
     told = kit.replies[DESK, "wish"][0].fault
     assert told == fault("tool.not_found", "the space was removed")
     assert [question.entry.tool_id for question in kit.state.questions.values()] == ["com.b/x"]
+    assert [tool.tool_id for tool in views.tools(kit.hub, kit.now)] == ["com.b/x"]
 
 
 @pytest.mark.parametrize("approves", [False, True])

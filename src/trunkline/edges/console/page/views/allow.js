@@ -6,8 +6,8 @@ import { fill, h } from "../dom.js";
 import { doing, notify, trouble } from "../parts.js";
 import { refetch } from "../store.js";
 
-/** A panel with the rule for this question; `close` puts it away. */
-export function rulePanel(question, close) {
+/** A panel with the rule for this question, which `asking` is the rule behind; `close` puts it away. */
+export function rulePanel(question, asking, close) {
   const address = `/v1/approvals/${part(question.approval_id)}/rule`;
   const place = h("div", { class: "note stack" }, h("p", { class: "muted" }, "Looking …"));
   const draw = async (also_untrusted = false) => {
@@ -26,7 +26,7 @@ export function rulePanel(question, close) {
           h("span", { class: "muted small" }, "Taken back by removing it from the file and ", h("code", null, "trunkline reload"), ".")));
     } catch (error) {
       const more = h("button", { type: "button", class: "quiet", on: { click: () => draw(true) } }, "Show the rule for that, too");
-      fill(place, trouble(error), question.rule && error.status === 409 && !also_untrusted ? h("div", { class: "row" }, more) : null);
+      fill(place, trouble(error), asking?.when && error.status === 409 && !also_untrusted ? h("div", { class: "row" }, more) : null);
     }
   };
   draw();
