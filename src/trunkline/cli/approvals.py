@@ -101,7 +101,7 @@ def _answering(question: dict[str, Any], rules: set[str]) -> Iterator[str]:
     """What can be typed to answer it; only what a rule of the configuration asks about can be allowed from now on."""
     approval_id = question["approval_id"]
     yield f"  {typed(f'approve {approval_id}')}   or   {typed(f'deny {approval_id} --reason …')}"
-    if question["subject"] == "call" and question.get("rule") in rules:
+    if question["subject"] == "call" and question.get("rule", "") in {*rules, ""}:
         yield f"  {typed(f'approve {approval_id} --always')}   allows it from now on, by a rule that is shown first"
 
 
