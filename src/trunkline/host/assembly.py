@@ -64,7 +64,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     reload: Callable[[], dict[str, list[str]]] = dict
     steer: Callable[[str, AgentAction], bool] = lambda _agent_id, _action: False
     # What is to be said of agents that run without isolation.
-    agent_warnings: Callable[[], list[str]] = list
+    warnings: Callable[[], list[str]] = list
     # Starts programs that edges speak with over pipes.
     start_piped: StartPiped = start_nothing
     # Keeps programs running that edges make agents of.
@@ -124,7 +124,7 @@ def assemble(
         edges,
         reload=plan.reload,
         steer=lambda agent_id, action: plan.steer(agent_id, action) or edges.steer(agent_id, action),
-        agent_warnings=plan.agent_warnings,
+        warnings=plan.warnings,
         anchoring=plan.anchoring,
         verifying=plan.verifying,
         storage=plan.storage,

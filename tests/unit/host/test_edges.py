@@ -319,7 +319,7 @@ def test_a_section_of_an_edge_that_this_release_does_not_have_is_a_warning_also_
             kit.edges,
             reload=dict,
             steer=lambda *_: False,
-            agent_warnings=said.copy,
+            warnings=said.copy,
             anchoring=None,
         )
         assert (operating.status()["warnings"], operating.status()["not_built"]) == (said, ["pylon"])
