@@ -272,6 +272,11 @@ class QuestionOpened(Entry, tag="question.opened"):
     earlier_reasons: tuple[str, ...] = ()
     # Of a call that was judged again: the rule that asks now, if it is not the one that the call was taken on by.
     rule: str = ""
+    # Of a call: what its provider gets beside the input ({"context", "actor"}); empty if the call is sensitive.
+    beside: OptionalRaw = None
+    # Of a call of a tool that stands for others: who would serve it, and by which definition.
+    provider: str | None = None
+    provider_fingerprint: str = ""
 
 
 class QuestionJoined(Entry, tag="question.joined"):

@@ -50,6 +50,13 @@ def _text(entry: Entry) -> str:
     return f"{entry.get('call_id')}  {text.rstrip() if isinstance(text, str) else encode(data).decode()}"
 
 
+def _exit(entry: Entry) -> str:
+    """How a command ended that the call ran, where that is not 0."""
+    codes = entry["metrics"].get("exit_codes") if isinstance(entry.get("metrics"), dict) else None
+    failed = next((code for code in codes if code), None) if isinstance(codes, list) else None
+    return "" if failed is None else f", its command ended with {failed}"
+
+
 # What is said of each kind of entry; any other kind is shown with its fields.
 SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "progress": _text,
@@ -59,7 +66,7 @@ SENTENCES: Final[dict[str, Callable[[Entry], str]]] = {
     "call.accepted": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['decision']} by {e['rule']}",
     "call.sent": lambda e: f"call of entry {e['call']}, attempt {e['attempt']}{_served(e)}",
     "call.returned": lambda e: f"call of entry {e['call']} was not taken on by {e['provider']}: {e['code']}",
-    "call.settled": lambda e: f"{e['call_id']}  {e['status']}{_took(e)}{_fault(e)}",
+    "call.settled": lambda e: f"{e['call_id']}  {e['status']}{_exit(e)}{_took(e)}{_fault(e)}",
     "call.refused": lambda e: f"{e['call_id']}  {e['tool_id']} for {e['caller']}: {e['code']}{_why(e)}",
     "call.noted": lambda e: f"{e['call_id']}  {e['note']} {e.get('by', '')} {e.get('detail', '')}",
     "agent.launched": lambda e: f"{e['agent_id']}  pid {e['pid']}",
@@ -169,6 +176,7 @@ def sentence(entry: Entry) -> str:
         others = {name: value for name, value in entry.items() if name not in {"kind", "n", "at"}}
         text = "  ".join(f"{name}={_plain(value)}" for name, value in others.items())
     word = str(entry.get("status") or entry.get("how") or entry.get("decision") or "")
+    word = "failed" if word == "succeeded" and _exit(entry) else word
     colour = STATUS_COLOURS.get(word, "red" if kind.endswith(".refused") else None)
     shown = click.style(f"{printable(kind):<18}", fg=colour, dim=True if colour is None else None)
     return f"{clock(moment)}  {shown}  {printable(text.rstrip())}"

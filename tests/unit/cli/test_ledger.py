@@ -19,10 +19,8 @@ from tests.unit.cli.conftest import Said, trunkline
 from tests.unit.ledger.made import AT, accepted, call_id, change, in_process, noticed, settled
 from trunkline.cli import calls as calls_module
 from trunkline.entries import CallRefused, TokenIssued, TokenRevoked
-from trunkline.hints import completed
 from trunkline.ledger.heads import public_key_of
 from trunkline.ledger.verify import verify
-from trunkline.model import FAULTS
 
 NASTY = "\x1b[31m\u202eevil\u200b"
 
@@ -258,8 +256,7 @@ def test_refused_calls_are_shown_from_the_record_newest_first(
     home = ("--home", str(short_path))
     lines = trunkline("calls", "--refused", *home).out.splitlines()
     assert lines[0].split() == ["TIME", "REFUSED", "TOOL", "CALLER", "WHY", "CALL"]
-    why = completed(FAULTS["policy.denied"].text, str(short_path))
-    assert all(f"{why}; rule default" in line for line in lines[1:])
+    assert f"denied; trunkline policy check http:three a/b --home {short_path} says why; rule default" in lines[1]
     assert [line.split()[2:5] for line in lines[1:]] == [
         ["policy.denied", "a/b", caller]
         for caller in ("http:three", "http:two\\u001b[31m\\u202eevil\\u200b", "http:one")
@@ -269,6 +266,19 @@ def test_refused_calls_are_shown_from_the_record_newest_first(
     assert [one["n"] for one in found] == [5, 3]
     found = trunkline("calls", "--refused", "--correlation", "chat:1", "--json", *home).json["refused"]
     assert [one["n"] for one in found] == [1]
+
+
+def test_what_is_to_be_typed_about_a_refused_call_is_whole(short_path: Path) -> None:
+    with in_process(short_path) as made:
+        made.add(
+            lambda n: replace(refusal(n, "http:one"), rule="wallet-budget"),
+            lambda n: replace(refusal(n, "http:two"), code="policy.directive_required"),
+        )
+    out = trunkline("calls", "--refused", "--home", str(short_path)).out
+    home = f"--home {short_path}"
+    # Without an input the rules would be asked, which did not deny it.
+    assert f"trunkline policy check http:one a/b JSON {home} says why, with the JSON of the call" in out
+    assert f"trunkline directive new a/b --reason WHY {home} states one" in out
 
 
 def test_what_was_wrong_with_a_refused_call_is_shown_in_the_place_of_what_its_code_means(short_path: Path) -> None:
