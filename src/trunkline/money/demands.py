@@ -3,19 +3,18 @@
 Pure. Owns telling the two apart, and the few facts about one that whoever pays it needs. Does not own reading either
 (``bolt11``, ``cashu.requests``), nor whether it is paid.
 
-Invariant: the same text has the same ``payment_hash``, and no other text has it: what was paid once is known by it.
+Invariant: the same payment has the same ``payment_hash``, and no other has it: what was paid once is known by it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 from msgspec import Struct
 
 from trunkline.money import bolt11, lightning
 from trunkline.money.cashu import proof
-from trunkline.money.cashu.requests import read_request
+from trunkline.money.cashu.requests import payment_hash_of, read_request
 from trunkline.money.rail import RailName
 from trunkline.money.refusals import ProofRefused
 
@@ -75,7 +74,7 @@ def _ecash(text: str, job_hash: str) -> Demand:
     return Demand(
         "cashu",
         request.amount * proof.MSATS[request.unit],
-        hashlib.sha256(text.encode()).hexdigest(),
+        payment_hash_of(text),
         named == job_hash if named else None,
         mints=request.mints,
     )

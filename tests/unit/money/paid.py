@@ -24,7 +24,7 @@ from trunkline.money import bolt11, lightning
 from trunkline.money.bech32 import encoded, to_words
 from trunkline.money.cashu import proof as cashu
 from trunkline.money.cashu.keysets import Keyset, second_version_id
-from trunkline.money.cashu.locks import JOB_TAG
+from trunkline.money.cashu.locks import JOB_TAG, PAYMENT_TAG
 from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.cashu.tokens import Token, write_token
 from trunkline.money.onchain import proof as onchain
@@ -36,6 +36,7 @@ from trunkline.trajectory.build import Origin, Recorded, lines
 from trunkline.trajectory.check import check
 
 NPUB = encoded("npub", to_words(PAYEE[1:]))
+PAYMENT_ID = "5e" * 16
 RULES = [{"id": "r1", "decision": "allow"}]
 MINT = ToyMint()
 TOOL, INPUTS = "com.example.echo/echo", {"text": "hello"}
@@ -44,7 +45,7 @@ JOB_HASH = openagents_hash(json.dumps({"schema_id": schema_id_of(TOOL), "inputs"
 
 def job_locked(amount: int, mint: ToyMint = MINT, **lock: Any) -> Token:
     """A token that is locked to the payee, for the job."""
-    return mint.locked(amount, job_hash=JOB_HASH, **lock)
+    return mint.locked(amount, job_hash=JOB_HASH, **({"payment_id": PAYMENT_ID} | lock))
 
 
 class Paid(NamedTuple):
@@ -77,7 +78,7 @@ def cashu_paid(
     named: Sequence[Keyset] = (MINT.keyset,),
     signer: bytes = PAYEE_SECRET,
     tags: Any = lambda tags: tags,
-    lock_tags: Any = ((JOB_TAG, JOB_HASH),),
+    lock_tags: Any = ((JOB_TAG, JOB_HASH), (PAYMENT_TAG, PAYMENT_ID)),
     **wanted: Any,
 ) -> Paid:
     """Thirteen satoshis in ecash; ``wanted`` is what the payee's request says instead of the usual."""

@@ -101,7 +101,10 @@ class CashuRail:
         is unspent, which is asked last.
         """
         request = read_request(text)
-        asked = Asked(self.url, request.unit, request.amount, self.key[1:], request.hash, request.job_hash)
+        asked = Asked(
+            self.url, request.unit, request.amount, self.key[1:], request.hash, request.job_hash,
+            request.secret_payment_id,
+        )  # fmt: skip
         keysets = [] if self.terms is None else [self.terms]
         check_hold(token, asked, keysets, int(self._wall()) + LEAST_LOCK_S)
         self._need_new(token)

@@ -17,7 +17,6 @@ its own mint.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +43,7 @@ from trunkline.model import Status
 from trunkline.money import demands, signed_events, wallet
 from trunkline.money.bech32 import public_of
 from trunkline.money.cashu import proof
-from trunkline.money.cashu.locks import JOB_TAG
+from trunkline.money.cashu.locks import JOB_TAG, PAYMENT_TAG
 from trunkline.money.cashu.purse import Locked, Taken
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
 from trunkline.money.cashu.tokens import Token
@@ -324,7 +323,8 @@ class Ecash:
         if not mints:
             return None
         key = self.rails[mints[0]].key.hex()
-        request = PaymentRequest(amount, UNIT, mints, key, payment_id=payment_id, tags=((JOB_TAG, job_hash),))
+        tags = ((JOB_TAG, job_hash), (PAYMENT_TAG, payment_id))
+        request = PaymentRequest(amount, UNIT, mints, key, payment_id=payment_id, tags=tags)
         # Which of the mints it will be, the payer says.
         return Due(amount * proof.MSATS[UNIT], payee, "", write_request(request), job_hash)
 
@@ -423,8 +423,3 @@ def files_of(home: Path, key: bytes, entropy: Callable[[int], bytes]) -> Callabl
 def is_nutzap_due(event: Event, public: str) -> bool:
     """Whether an event is a nutzap for us."""
     return event.kind == nutzaps.NUTZAP and event.value("p") == public
-
-
-def payment_hash_of(request: str) -> str:
-    """By what a payment in ecash is known here."""
-    return hashlib.sha256(request.encode()).hexdigest()

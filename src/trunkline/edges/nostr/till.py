@@ -27,18 +27,19 @@ from msgspec import Raw, Struct
 from trunkline.config import Nostr
 from trunkline.edges.background import Background
 from trunkline.edges.exchange import Feed, Timer
-from trunkline.edges.nostr.ecash import Ecash, is_nutzap_due, payment_hash_of
+from trunkline.edges.nostr.ecash import Ecash, is_nutzap_due
 from trunkline.edges.nostr.embedded_rail import EmbeddedRail
 from trunkline.edges.nostr.events import Event, Tags, encoded
 from trunkline.edges.nostr.keys import npub_of
 from trunkline.edges.nostr.messages import BadMessage, JobRequest
+from trunkline.edges.nostr.nutzap_queue import NutzapQueue
 from trunkline.edges.nostr.nutzaps import Nutzap, read_nutzap
-from trunkline.edges.nostr.pace import Pace
 from trunkline.edges.nostr.payments import Invoiced, Payments
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.events import Noticed
 from trunkline.model import Now
 from trunkline.money import quotes
+from trunkline.money.cashu.requests import payment_hash_of
 from trunkline.money.lightning import ASSET
 from trunkline.money.quotes import NoRoom, Prices, Quoted, Quotes, QuoteState
 from trunkline.money.rail import Due, Payee, Proven, Quote, RailFailed
@@ -58,9 +59,10 @@ ECASH: Final = "ecash"
 RESTARTED: Final = "the exchange was started anew before the job began"
 
 
-# Nutzaps of all strangers together that are looked at in a minute: a new key costs nothing, and each good one is a
-# question to its mint.
+# Nutzaps of all buyers together that are looked at in a minute: a new key costs nothing, and each good one is a
+# question to its mint. Those that came faster are looked at later.
 NUTZAPS_PER_MINUTE: Final = 60
+NUTZAPS_AGAIN_S: Final = 1.0
 # A mint that does not say whether a nutzap is unspent is asked again after so long, while its quote holds.
 CHECK_AGAIN_S: Final = 5.0
 # By what somebody finds the nutzap that a refusal is about.
@@ -117,7 +119,7 @@ class Till:
         self._ecash = ecash
         self._background = background
         self._rails: tuple[Payee, ...] = (self._embedded,) if ecash is None else (self._embedded, ecash)
-        self._nutzaps = Pace(NUTZAPS_PER_MINUTE)
+        self._nutzaps = NutzapQueue(NUTZAPS_PER_MINUTE)
         self._public = public
         self._feed = feed
         self._settings = settings
@@ -136,6 +138,7 @@ class Till:
         # A payment for a request was refused, and why.
         self.on_refused: Callable[[str, str], None] = _nobody
         self._timer: Timer | None = None
+        self._nutzap_timer: Timer | None = None
 
     # -- asking for money ----------------------------------------------------------------------------------------------
 
@@ -168,7 +171,7 @@ class Till:
         quoted = self.quotes.add(request.buyer, request.id, quote)
         ecash = None
         if self._ecash is not None:
-            ecash = self._ecash.asking(priced.msats, self._npub, priced.job_hash, quote_id)
+            ecash = self._ecash.asking(priced.msats, self._npub, priced.job_hash, self._payments.ecash_id(quote_id))
         offer = self._offers[invoiced.payment_hash] = _Offer(quoted, invoiced, priced.schema_id, ecash)
         if self._timer is None:
             self._timer = self._feed.call_later(LOOK_S, self._expire)
@@ -223,8 +226,9 @@ class Till:
 
     def stop(self) -> None:
         """Look at nothing more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._nutzap_timer):
+            if timer is not None:
+                timer.cancel()
 
     # -- being paid ----------------------------------------------------------------------------------------------------
 
@@ -298,14 +302,42 @@ class Till:
         except BadMessage as error:
             self._note(str(error))
             return
-        offer = next((one for one in self._offers.values() if zap.request_id in one.quoted.requests), None)
-        if offer is None or offer.ecash is None or offer.is_taking or offer.quoted.state is not QuoteState.UNPAID:
+        offer = self._unpaid_offer(zap.request_id)
+        if offer is None:
             return
-        if not self._nutzaps.has_room(self._feed.now()):
-            self._note("nutzaps of strangers came faster than they are looked at")
-            return
-        offer.is_taking = True
-        self._background.spawn(self._take(self._ecash, offer, offer.ecash, zap))
+        if zap.sender != offer.quoted.buyer:
+            # Nutzaps are public: a stranger could hand somebody else's proofs on, or keep the buyer's own waiting.
+            self._note("a nutzap for a request of somebody else")
+        elif not self._nutzaps.add(zap):
+            self._note("nutzaps of one buyer came faster than they are looked at")
+        else:
+            self._look_at_nutzaps()
+
+    def _unpaid_offer(self, request_id: str) -> _Offer | None:
+        """What a request waits to be paid, if that can be in ecash."""
+        offer = next((one for one in self._offers.values() if request_id in one.quoted.requests), None)
+        is_awaited = offer is not None and offer.ecash is not None and offer.quoted.state is QuoteState.UNPAID
+        return offer if is_awaited else None
+
+    def _look_at_nutzaps(self) -> None:
+        """Look at those whose turn it is; at the others later."""
+        self._nutzaps.drop(lambda zap: self._unpaid_offer(zap.request_id) is None)
+        while (zap := self._nutzaps.next(self._feed.now(), self._can_be_looked_at)) is not None:
+            offer = self._unpaid_offer(zap.request_id)
+            assert offer is not None and offer.ecash is not None  # noqa: PT018  (it was asked just now)
+            assert self._ecash is not None and self._background is not None  # noqa: PT018  (else none is queued)
+            offer.is_taking = True
+            self._background.spawn(self._take(self._ecash, offer, offer.ecash, zap))
+        if self._nutzaps and self._nutzap_timer is None:
+            self._nutzap_timer = self._feed.call_later(NUTZAPS_AGAIN_S, self._look_at_nutzaps_again)
+
+    def _look_at_nutzaps_again(self) -> None:
+        self._nutzap_timer = None
+        self._look_at_nutzaps()
+
+    def _can_be_looked_at(self, zap: Nutzap) -> bool:
+        offer = self._unpaid_offer(zap.request_id)
+        return offer is not None and not offer.is_taking
 
     async def _take(self, ecash: Ecash, offer: _Offer, due: Due, zap: Nutzap) -> None:
         try:

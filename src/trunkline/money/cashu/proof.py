@@ -93,7 +93,9 @@ def verify(proof: PaymentProof, due: Due) -> None:
             raise ProofRefused("wrong_amount", "the payee's request is over another one")
     key = bytes.fromhex(request.key)[1:]
     with about("payment_proof.value"):
-        asked = Asked(mint, request.unit, request.amount, key, request.hash, request.job_hash)
+        asked = Asked(
+            mint, request.unit, request.amount, key, request.hash, request.job_hash, request.secret_payment_id
+        )
         found = read_spent(proof.value) if proof.value.startswith(PREFIX) else read_token(proof.value)
         check_payment(found, asked, keysets)
 
