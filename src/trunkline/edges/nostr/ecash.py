@@ -46,6 +46,7 @@ from trunkline.money.cashu import proof
 from trunkline.money.cashu.locks import JOB_TAG, PAYMENT_TAG
 from trunkline.money.cashu.purse import Locked, Taken
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
+from trunkline.money.cashu.spent import spent_chars
 from trunkline.money.cashu.tokens import Token
 from trunkline.money.rail import Due, Proven, RailFailed
 from trunkline.money.receipts import Issued
@@ -296,7 +297,7 @@ class Ecash:
                 return
             self._issuing.add(name)
 
-            def issued(_issued: Issued) -> None:
+            def issued(_issued: Issued | None) -> None:
                 self._issuing.discard(name)
                 self._settled(rail, locked)
 
@@ -355,9 +356,10 @@ class Ecash:
     def _taken(self) -> list[tuple[CashuRail, Taken]]:
         return [(rail, taken) for rail in self.rails.values() for taken in rail.purse.taken]
 
-    def proof_count(self, held: Held) -> int:
-        """How many proofs a receipt of this will hold."""
-        return next((len(one.proofs) for _, one in self._taken() if one.held.payment_hash == held.payment_hash), 0)
+    def proof_chars(self, held: Held) -> int:
+        """How much of a receipt of this the proofs will be."""
+        found = (one for _, one in self._taken() if one.held.payment_hash == held.payment_hash)
+        return sum(spent_chars(Token("", UNIT, one.proofs)) for one in found)
 
     def release(self, held: Held, done: Callable[[Proven | None], None]) -> None:
         """Redeem it, however long its mint does not answer. None: its lock ended before."""

@@ -51,9 +51,8 @@ log = logging.getLogger("trunkline")
 
 # How often it is looked whether a quote's time is over.
 LOOK_S: Final = 5.0
-# What an amount, what it was paid by and a receipt add to a result; and each proof of ecash in it.
+# What an amount and a receipt add to a result, without what it was paid by and proofs of ecash.
 RECEIPT_BYTES: Final = 4096
-PROOF_BYTES: Final = 1536
 # Who paid in ecash, on record: the payer has no account here.
 ECASH: Final = "ecash"
 RESTARTED: Final = "the exchange was started anew before the job began"
@@ -75,7 +74,8 @@ class Paid(Struct, frozen=True):
 
     msats: int
     invoice: str
-    receipt: Issued
+    # None: it could not be made.
+    receipt: Issued | None
 
 
 class Unpaid(Struct, frozen=True):
@@ -402,7 +402,7 @@ class Till:
         held = self.held_for(request_id)
         if held is None:
             return 0
-        return RECEIPT_BYTES + (0 if self._ecash is None else self._ecash.proof_count(held) * PROOF_BYTES)
+        return RECEIPT_BYTES + len(held.invoice) + (0 if self._ecash is None else self._ecash.proof_chars(held))
 
     def settle(
         self, request_id: str, problem: str, done: Callable[[Paid | Unpaid | None], None], call_id: str = ""
@@ -423,7 +423,7 @@ class Till:
         done(None)
 
     def _release(self, rail: Payee, held: Held, call_id: str, done: Callable[[Paid | Unpaid | None], None]) -> None:
-        def issued(receipt: Issued) -> None:
+        def issued(receipt: Issued | None) -> None:
             done(Paid(held.msats, held.invoice, receipt))
 
         # A crash came between the receipt and the result: the embedded wallet knows that by itself.

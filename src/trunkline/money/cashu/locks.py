@@ -148,6 +148,23 @@ def signed_witness(secret: str, private_key: bytes, randomness: bytes, preimage:
     return msgspec.json.encode(shown).decode()
 
 
+def least_witness(secret: str, lock: Lock, text: str) -> str:
+    """Of what was shown to open a lock only what opens it; refused if it does not. Whoever showed it, and a mint that
+    shows it on, can have put in as much as they liked besides.
+    """
+    witness = read_witness(text)
+    check_released(secret, lock, witness)
+    by_key = {
+        key[1:]: signature.hex()
+        for key in lock.keys
+        for signature in witness.signatures
+        if is_schnorr_signed(key, secret.encode(), signature)
+    }
+    signatures = list(by_key.values())[: lock.signatures]
+    shown = {"preimage": witness.preimage, "signatures": signatures} if lock.hash else {"signatures": signatures}
+    return msgspec.json.encode(shown).decode()
+
+
 def check_released(secret: str, lock: Lock, witness: Witness) -> None:
     """Refuse unless the witness opens the lock for those it was meant for, whatever the time."""
     if lock.hash and not is_preimage(witness.preimage, lock.hash):
