@@ -23,8 +23,10 @@ from trunkline.edges.nostr import events, nutzaps
 from trunkline.edges.nostr.events import Draft, Event
 from trunkline.edges.nostr.keys import Signer
 from trunkline.edges.nostr.till import NUTZAPS_PER_MINUTE
+from trunkline.jobs.schemas import job_types
 from trunkline.ledger import wallets
 from trunkline.ledger.reader import Reader
+from trunkline.money import bolt11
 from trunkline.money.cashu.curve import hash_to_curve
 from trunkline.money.cashu.requests import PaymentRequest, read_request
 from trunkline.money.cashu.tokens import Token
@@ -253,6 +255,34 @@ async def test_a_nutzap_pays_for_no_request_but_its_senders_own_whoever_copies_i
             assert thief.about(same, 6050) == []
             told = [event.tag("status") for event in buyer.about(request, 7000)]
             assert not [status for status in told if "nutzap" in str(status)], told
+
+
+async def test_of_a_private_job_nothing_public_names_the_hash_and_its_receipt_verifies(
+    short_path: Path, mint: MintServer
+) -> None:
+    job_hash = job_types()[EMBEDDING].job_hash(EMBED | {"texts": ["a secret"]})
+    with running(short_path / "seller", seller_config(mint)) as seller:
+        asks_in_ecash(seller)
+        async with Buyer(seller.ready["relay"], also=(nutzaps.NUTZAP,)) as reader:
+            with running(short_path / "buyer", buyer_config(seller, mint)) as buyer:
+                fund(buyer, mint, 100_000)
+                await known(buyer, 2)
+                found = await bought(buyer, texts=["a secret"], remote={"private": True})
+                assert found["status"] == "succeeded", found
+                for home in (seller.home, buyer.home):
+                    [receipt] = await asyncio.to_thread(
+                        wait_until, lambda home=home: printed(home, "receipts")["receipts"], "a receipt"
+                    )
+                    assert receipt["job_hash"] == job_hash
+                    said = trunkline(home, "receipts", "verify", receipt["receipt_id"])
+                    assert said.returncode == 0, said.stderr
+            [zap] = await reader.until(lambda: [e for e in reader.seen if e.kind == nutzaps.NUTZAP], "the nutzap")
+            [cost] = [event for event in reader.seen if event.tag("status")[1:] == ("payment-required",)]
+        invoices = [tag[2] for tag in cost.tags_named("amount")]
+        named = [bolt11.read(text).description for text in invoices if text.startswith("ln")]
+        named += [str(read_request(text)) for text in invoices if text.startswith("creqA")]
+        assert len(named) == 2
+        assert not [text for text in (*named, str(zap)) if job_hash.removeprefix("sha256:") in text]
 
 
 async def redeem_elsewhere(mint: MintServer, token: Token) -> None:

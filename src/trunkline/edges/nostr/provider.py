@@ -248,6 +248,9 @@ class Provider:
 
     def _ask_to_pay(self, job: Job, priced: Priced, now: Now) -> None:
         """Say what it costs. Nothing is called before the money is held (OA-080)."""
+        if job.request.is_private:
+            salt = self._signer.job_salt(job.event.pubkey, priced.job_hash)
+            priced = msgspec.structs.replace(priced, salt=salt)
         price = self._till.quote(job.request, priced, now)
         assert price is not None
         self._unpaid[job.event.id] = job

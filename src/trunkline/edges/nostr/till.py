@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from trunkline.config import Nostr
 from trunkline.edges.background import Background
@@ -40,6 +40,7 @@ from trunkline.events import Noticed
 from trunkline.model import Now
 from trunkline.money import quotes
 from trunkline.money.cashu.requests import payment_hash_of
+from trunkline.money.job_names import job_name, with_salt
 from trunkline.money.lightning import ASSET
 from trunkline.money.quotes import NoRoom, Prices, Quoted, Quotes, QuoteState
 from trunkline.money.rail import Due, Payee, Proven, Quote, RailFailed
@@ -100,6 +101,8 @@ class Priced(Struct, frozen=True):
     schema_id: str
     msats: int
     job_hash: str
+    # Of a private job: what its name in public is made with.
+    salt: str = ""
 
 
 class Till:
@@ -160,7 +163,8 @@ class Till:
             return self._price(offer)
         expiry_s = self._settings.wallet.quote_s
         quote_id = quotes.quote_id_of(request.buyer, key, f"{request.id} {now.ms}")
-        description = f"{priced.schema_id} {priced.job_hash}"
+        name = job_name(priced.job_hash, priced.salt)
+        description = f"{priced.schema_id} {name}"
         self.quotes.need_room(request.buyer)
         try:
             invoiced = self._payments.invoice(OWN, priced.msats, quote_id, description, now, expiry_s)
@@ -171,8 +175,8 @@ class Till:
         quoted = self.quotes.add(request.buyer, request.id, quote)
         ecash = None
         if self._ecash is not None:
-            ecash = self._ecash.asking(priced.msats, self._npub, priced.job_hash, self._payments.ecash_id(quote_id))
-        offer = self._offers[invoiced.payment_hash] = _Offer(quoted, invoiced, priced.schema_id, ecash)
+            ecash = self._ecash.asking(priced.msats, self._npub, name, self._payments.ecash_id(quote_id))
+        offer = self._offers[invoiced.payment_hash] = _Offer(quoted, invoiced, priced.schema_id, priced.salt, ecash)
         if self._timer is None:
             self._timer = self._feed.call_later(LOOK_S, self._expire)
         return self._price(offer)
@@ -268,7 +272,7 @@ class Till:
             payee=OWN,
             msats=offer.invoiced.msats,
             invoice=offer.invoiced.text,
-            asked=Raw(encoded(asked)),
+            asked=with_salt(encoded(asked), offer.salt),
             quote_id=offer.quoted.quote.quote_id,
             request_id=offer.quoted.request_id,
             schema_id=offer.schema_id,
@@ -470,6 +474,7 @@ class _Offer(Struct, eq=False):
     quoted: Quoted
     invoiced: Invoiced
     schema_id: str
+    salt: str = ""
     # The same in ecash, if a mint can be asked for it.
     ecash: Due | None = None
     asked: Event | None = None

@@ -25,6 +25,7 @@ from trunkline.money.cashu.requests import PaymentRequest, read_request
 from trunkline.money.cashu.spent import PREFIX, read_spent
 from trunkline.money.cashu.tokens import mint_url, read_token
 from trunkline.money.evidence import read_evidence
+from trunkline.money.job_names import names_of, salt_of
 from trunkline.money.rail import Due, PaymentProof
 from trunkline.money.refusals import ProofRefused, about
 from trunkline.money.signed_events import SignedEvent
@@ -98,7 +99,7 @@ def verify(proof: PaymentProof, due: Due) -> None:
         keysets = [_named_by(event, one) for one in evidence.keysets]
     with about("request"):
         request = read_request(due.request)
-        if request.job_hash != due.job_hash:
+        if request.job_hash not in names_of(due.job_hash, salt_of(bytes(evidence.asked))):
             raise ProofRefused("other_job")
     with about("asset_id"):
         mint = _mint_of(due, request)
