@@ -319,10 +319,14 @@ class WalletAgent(Resident):
             self._done(effect, {"state": "held", "rail": "lightning", "payment_hash": payment_hash})
 
         if self._till.is_offer(payment_hash):
-            self._till.pay(payment_hash, OWN, "buyer", now, order=order, call_id=effect.call_id, then=stored)
+            # What is paid by hand is for no call whose verdict we know: the provider, who is ourselves, judges it.
+            judge = "buyer" if order else "provider"
+            self._till.pay(payment_hash, OWN, judge, now, order=order, call_id=effect.call_id, then=stored)
             return
         if self._till.request_of(payment_hash):
             raise Refused("PAYMENT_FAILED", "the job of this invoice is not waiting for a payment")
+        if not order:
+            raise Refused("PAYMENT_FAILED", "no call waits for this job (order), so nobody would say when it is paid")
         held = Held(
             payment_hash=payment_hash,
             payer=OWN,
