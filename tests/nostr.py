@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -82,8 +82,8 @@ class OnRelay:
 class Buyer(OnRelay):
     """It hears all that the relay has and gets."""
 
-    def __init__(self, url: str, signer: Signer | None = None) -> None:
-        super().__init__(url, signer or Signer(bytes(31) + b"\x09"), {"kinds": [31_990, 6050, 7000]})
+    def __init__(self, url: str, signer: Signer | None = None, also: Sequence[int] = ()) -> None:
+        super().__init__(url, signer or Signer(bytes(31) + b"\x09"), {"kinds": [31_990, 6050, 7000, *also]})
 
     async def provider(self) -> str:
         """Who announces itself here."""

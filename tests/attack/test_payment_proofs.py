@@ -32,6 +32,7 @@ from tests.unit.money.paid import (
     receipt_file,
     tied_id,
 )
+from trunkline.money.cashu.locks import JOB_TAG, PAYMENT_TAG
 from trunkline.money.cashu.tokens import Token, write_token
 from trunkline.money.rail import PaymentProof
 
@@ -243,6 +244,50 @@ def test_a_receipt_that_nothing_ties_to_its_job_is_not_whole(
     assert "whole" not in accepted.out
     told = verified(home, tmp_path, file, "--accept-untied", "--json").json
     assert (told["status"], len(told["untied"])) == ("untied", (receipt_id is not None) + (not names))
+
+
+def test_of_one_token_and_two_quotes_for_the_same_job_one_is_proven(home: Path, tmp_path: Path) -> None:
+    token = released(job_locked(13))
+    assert verified(home, tmp_path, ecash(token)).code == 0
+    second = ecash(token, lock_tags=((JOB_TAG, JOB_HASH), (PAYMENT_TAG, "0f" * 16)))
+    said = verified(home, tmp_path, second)
+    assert (said.code, "another payment" in said.err) == (1, True)
+    # A request that wants no payment named, and one that is written in another way and has the same id.
+    said = verified(home, tmp_path, ecash(token, lock_tags=((JOB_TAG, JOB_HASH),)))
+    assert (said.code, said.err.startswith("untied: request: ")) == (1, True)
+    again = ecash(token, mints=(URL, "https://b.example"))
+    assert verified(home, tmp_path, again).code == 0
+    assert again["receipt"]["receipt_id"] == ecash(token)["receipt"]["receipt_id"]
+
+
+def test_a_receipt_in_ecash_has_the_one_id_that_follows_from_payment_and_job(home: Path, tmp_path: Path) -> None:
+    said = verified(home, tmp_path, receipt_file(cashu_paid(), "cashu", receipt_id="rcpt_" + "f" * 32))
+    assert (said.code, said.err.startswith("untied: receipt_id: ")) == (1, True)
+
+
+def test_whose_word_the_keys_of_a_mint_are_is_said_and_the_mints_own_answer_is_compared(
+    home: Path, tmp_path: Path
+) -> None:
+    forged = cashu_paid(released(job_locked(13, OTHER)), keysets=[OTHER.keyset], named=[OTHER.keyset])
+    said = verified(home, tmp_path, receipt_file(forged, "cashu"))
+    assert "by keys that the payee says are the mint's" in said.out
+    assert "not computed: asset_id: " in said.out
+
+    def keys_of(mint: ToyMint) -> str:
+        keys = {str(amount): key.hex() for amount, key in mint.keyset.keys.items()}
+        file = tmp_path / "keys.json"
+        file.write_text(json.dumps({"keysets": [{"id": mint.keyset.id, "unit": "sat", "active": True, "keys": keys}]}))
+        return str(file)
+
+    said = verified(home, tmp_path, receipt_file(forged, "cashu"), "--mint-keys", keys_of(MINT))
+    assert (said.code, "the mint's own answer does not have it" in said.err) == (1, True)
+    said = verified(home, tmp_path, ecash(released(job_locked(13))), "--mint-keys", keys_of(MINT))
+    assert said.code == 0
+    assert "payee says" not in said.out
+    assert "not computed" not in said.out
+    (tmp_path / "keys.json").write_text('{"keysets": 7}')
+    said = verified(home, tmp_path, receipt_file(forged, "cashu"), "--mint-keys", str(tmp_path / "keys.json"))
+    assert (said.code, "--mint-keys" in said.err) == (2, True)
 
 
 def test_a_chain_that_the_verifier_does_not_know_proves_nothing(tmp_path: Path) -> None:

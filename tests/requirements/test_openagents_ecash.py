@@ -20,11 +20,15 @@ from tests.requirements.test_openagents_paying import BUYING, PAYING, known, que
 from tests.running import Running, calling, running, wait_until
 from tests.unit.money.cashu.toy_mint import PAYER
 from trunkline.edges.nostr import events, nutzaps
-from trunkline.edges.nostr.events import Draft
+from trunkline.edges.nostr.events import Draft, Event
+from trunkline.edges.nostr.keys import Signer
+from trunkline.edges.nostr.till import NUTZAPS_PER_MINUTE
+from trunkline.jobs.schemas import job_types
 from trunkline.ledger import wallets
 from trunkline.ledger.reader import Reader
+from trunkline.money import bolt11
 from trunkline.money.cashu.curve import hash_to_curve
-from trunkline.money.cashu.requests import read_request
+from trunkline.money.cashu.requests import PaymentRequest, read_request
 from trunkline.money.cashu.tokens import Token
 
 pytestmark = pytest.mark.timeout(120)
@@ -168,7 +172,7 @@ async def test_a_foreign_buyers_nutzap_is_taken_only_if_it_is_good_and_he_is_tol
             key = bytes.fromhex(wanted.key)
             assert key[1:].hex() != provider  # NIP-61: not the key that signs its events
             later = int(time.time()) + 4 * 3600
-            good = {"amount": wanted.amount, "key": key, "job_hash": wanted.job_hash, "locktime": later}
+            good = {"amount": wanted.amount, "key": key, "locktime": later} | named_by(wanted)
 
             def zap(server: MintServer = mint, as_of: str = mint.url, **changed: Any) -> Draft:
                 lock = good | changed
@@ -185,6 +189,7 @@ async def test_a_foreign_buyers_nutzap_is_taken_only_if_it_is_good_and_he_is_tol
                     (zap(amount=wanted.amount + 1), "amount"),
                     (zap(key=PAYER), "locked to somebody else"),
                     (zap(job_hash="sha256:" + "00" * 32), "another job"),
+                    (zap(payment_id="00" * 16), "another payment"),
                     (zap(locktime=int(time.time()) + 60), "ends too early"),
                     (zap(other), "keyset"),
                     (zap(other, other.url), "another mint"),
@@ -205,6 +210,79 @@ async def test_a_foreign_buyers_nutzap_is_taken_only_if_it_is_good_and_he_is_tol
             assert receipt["amount_msats"] == wanted.amount * 1000
         assert other.asked == []  # it is not listed
         assert trunkline(seller.home, "receipts", "verify", receipt["receipt_id"]).returncode == 0
+
+
+def named_by(wanted: PaymentRequest) -> dict[str, str]:
+    """What has to stand in each secret."""
+    return {"job_hash": wanted.job_hash, "payment_id": wanted.secret_payment_id}
+
+
+async def price_of(buyer: Buyer, request: Event) -> PaymentRequest:
+    """What a request costs in ecash."""
+    [asked, *_] = await buyer.until(lambda: buyer.about(request, 7000), "what it costs")
+    return read_request(next(tag[2] for tag in asked.tags_named("amount") if tag[2].startswith("creqA")))
+
+
+async def test_a_nutzap_pays_for_no_request_but_its_senders_own_whoever_copies_it(
+    short_path: Path, mint: MintServer
+) -> None:
+    with running(short_path / "seller", seller_config(mint)) as seller:
+        asks_in_ecash(seller)
+        relay = seller.ready["relay"]
+        async with Buyer(relay) as buyer, Buyer(relay, Signer(bytes(31) + b"\x0a")) as thief:
+            provider = await buyer.provider()
+            # What the victim asks for, word by word: it is public.
+            same = await thief.ask(EMBEDDING, EMBED)
+            await price_of(thief, same)
+            request = await buyer.ask(EMBEDDING, EMBED)
+            wanted = await price_of(buyer, request)
+            later, key = int(time.time()) + 4 * 3600, bytes.fromhex(wanted.key)
+            token = mint.mint.locked(wanted.amount, key=key, locktime=later, **named_by(wanted))
+            token = msgspec.structs.replace(token, mint=mint.url)
+
+            def zap(request: Event, at: int = 0, token: Token = token) -> Draft:
+                return nutzaps.nutzap_draft(token, provider, request.id, 5050, created_at=int(time.time()) - at)
+
+            # For his own request; and for the victim's, in whose place each would be looked at.
+            await thief.publish(zap(same))
+            await thief.until(lambda: len(thief.about(same, 7000)) == 2, "a refusal")
+            assert "another payment" in thief.about(same, 7000)[-1].tag("status")[2]
+            await thief.publish(zap(request, token=mint.mint.locked(1)))
+            for at in range(NUTZAPS_PER_MINUTE):
+                await thief.publish(zap(same, at + 1))
+            await buyer.publish(zap(request))
+            assert (await buyer.result(request)).amount_msats == wanted.amount * 1000
+            assert thief.about(same, 6050) == []
+            told = [event.tag("status") for event in buyer.about(request, 7000)]
+            assert not [status for status in told if "nutzap" in str(status)], told
+
+
+async def test_of_a_private_job_nothing_public_names_the_hash_and_its_receipt_verifies(
+    short_path: Path, mint: MintServer
+) -> None:
+    job_hash = job_types()[EMBEDDING].job_hash(EMBED | {"texts": ["a secret"]})
+    with running(short_path / "seller", seller_config(mint)) as seller:
+        asks_in_ecash(seller)
+        async with Buyer(seller.ready["relay"], also=(nutzaps.NUTZAP,)) as reader:
+            with running(short_path / "buyer", buyer_config(seller, mint)) as buyer:
+                fund(buyer, mint, 100_000)
+                await known(buyer, 2)
+                found = await bought(buyer, texts=["a secret"], remote={"private": True})
+                assert found["status"] == "succeeded", found
+                for home in (seller.home, buyer.home):
+                    [receipt] = await asyncio.to_thread(
+                        wait_until, lambda home=home: printed(home, "receipts")["receipts"], "a receipt"
+                    )
+                    assert receipt["job_hash"] == job_hash
+                    said = trunkline(home, "receipts", "verify", receipt["receipt_id"])
+                    assert said.returncode == 0, said.stderr
+            [zap] = await reader.until(lambda: [e for e in reader.seen if e.kind == nutzaps.NUTZAP], "the nutzap")
+            [cost] = [event for event in reader.seen if event.tag("status")[1:] == ("payment-required",)]
+        invoices = [tag[2] for tag in cost.tags_named("amount")]
+        named = [bolt11.read(text).description for text in invoices if text.startswith("ln")]
+        named += [str(read_request(text)) for text in invoices if text.startswith("creqA")]
+        assert len(named) == 2
+        assert not [text for text in (*named, str(zap)) if job_hash.removeprefix("sha256:") in text]
 
 
 async def redeem_elsewhere(mint: MintServer, token: Token) -> None:
@@ -243,7 +321,7 @@ async def test_for_a_job_that_fails_nothing_is_redeemed_and_nothing_that_it_made
             [asked] = await buyer.until(lambda: buyer.about(request, 7000), "what it costs")
             wanted = read_request(next(tag[2] for tag in asked.tags_named("amount") if tag[2].startswith("creqA")))
             later, key = int(time.time()) + 4 * 3600, bytes.fromhex(wanted.key)
-            token = mint.mint.locked(wanted.amount, key=key, locktime=later, job_hash=wanted.job_hash)
+            token = mint.mint.locked(wanted.amount, key=key, locktime=later, **named_by(wanted))
             token = msgspec.structs.replace(token, mint=mint.url)
             zap = nutzaps.nutzap_draft(token, provider, request.id, 5050, created_at=int(time.time()))
             await buyer.publish(zap)

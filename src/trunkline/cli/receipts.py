@@ -126,6 +126,7 @@ def _written(given: Evidence) -> bytes:
 @click.option("--trajectory", type=_FILE, help="With a FILE that is a bare receipt: its REPLAY.jsonl.")
 @click.option("--policy", type=_FILE, help="With such a FILE: the rules, a JSON list.")
 @click.option("--result", type=_FILE, help="With such a FILE: the provider's signed event that names the invoice.")
+@click.option("--mint-keys", type=_FILE, help="Of ecash: what the mint answers to GET /v1/keys, asked by yourself.")
 @click.option("--accept-untied", is_flag=True, help="Exit with 0 also if nothing says which job was paid for.")
 @shared
 def verify(
@@ -134,6 +135,7 @@ def verify(
     trajectory: Path | None,
     policy: Path | None,
     result: Path | None,
+    mint_keys: Path | None,
     *,
     accept_untied: bool,
 ) -> None:
@@ -144,6 +146,8 @@ def verify(
 
     ID is one of this home's record. FILE is what `export` wrote, here or by anybody, or a receipt alone: then what it
     points to is taken from the record, or from --trajectory, --policy and --result.
+
+    Which keys are a mint's is the payee's word, and said to be that; with --mint-keys it is compared.
     """
     from trunkline.money.proving import Broken, prove
 
@@ -152,7 +156,7 @@ def verify(
             given = _of_file(settings, Path(named), trajectory, policy, result)
         else:
             given = _of_record(settings, named)
-        proved = prove(given, _verifiers(settings))
+        proved = prove(given, _verifiers(settings, mint_keys), knows_mint=mint_keys is not None)
     except Broken as broken:
         _end_with(broken)
     if proved.untied and not accept_untied:
@@ -162,13 +166,19 @@ def verify(
     _tell(settings, proved)
 
 
-def _verifiers(settings: CommandSettings) -> Mapping[RailName, Verify]:
+def _verifiers(settings: CommandSettings, mint_keys: Path | None) -> Mapping[RailName, Verify]:
     """How proofs are judged here: the configuration of this home says which blocks are of the chain."""
     from trunkline.config_file import load
+    from trunkline.money.cashu.known_keys import read_known_keys
+    from trunkline.money.refusals import ProofRefused
     from trunkline.money.verifying import verifiers
 
+    try:
+        known = None if mint_keys is None else read_known_keys(_read(mint_keys))
+    except ProofRefused as refused:
+        raise CommandFailed("input", f"--mint-keys: {refused}", exit_code=2) from None
     chain = load(settings.home, None, os.environ).nostr.chain
-    return verifiers(chain.network, chain.checkpoints, chain.confirmations)
+    return verifiers(chain.network, chain.checkpoints, chain.confirmations, known)
 
 
 def _of_record(settings: CommandSettings, receipt_id: str) -> Evidence:
@@ -257,6 +267,8 @@ def _read(file: Path) -> bytes:
 
 
 def _tell(settings: CommandSettings, proved: Proved) -> None:
+    from trunkline.money.proving import MINT_BY_WORD
+
     receipt = proved.receipt
     status = "untied" if proved.untied else "whole"
     shown = {"status": status, "receipt_id": receipt.receipt_id, "links": proved.links, "unproved": proved.unproved}
@@ -267,7 +279,8 @@ def _tell(settings: CommandSettings, proved: Proved) -> None:
     say(
         f"{status}: {printable(receipt.receipt_id)}, {receipt.amount_msats:,} msats to {printable(receipt.provider_id)}"
     )
-    say(f"payment: {receipt.payment_proof.type} proves it")
+    by_word = ", by keys that the payee says are the mint's" if MINT_BY_WORD in proved.unproved else ""
+    say(f"payment: {receipt.payment_proof.type} proves it{by_word}")
     say(f"job: {receipt.job_hash}")
     say(f"trajectory: {receipt.trajectory_hash}")
     say(f"policy: {printable(receipt.policy_bundle_id)}")

@@ -59,7 +59,7 @@ def checked(reader: Reader, receipt_id: str, judges: Judges) -> ReceiptView | No
         proved = prove(receipts.evidence(reader, found), judges())
     except Broken as broken:
         return shown.with_broken(broken.link, str(broken))
-    return shown.with_links(LINKS, proved.unproved)
+    return shown.with_links(LINKS, (*proved.untied, *proved.unproved))
 
 
 def _job_of(reader: Reader, found: OnRecord) -> str | None:

@@ -3,19 +3,20 @@
 Pure. Owns telling the two apart, and the few facts about one that whoever pays it needs. Does not own reading either
 (``bolt11``, ``cashu.requests``), nor whether it is paid.
 
-Invariant: the same text has the same ``payment_hash``, and no other text has it: what was paid once is known by it.
+Invariant: the same payment has the same ``payment_hash``, and no other has it: what was paid once is known by it.
 """
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Collection
 from typing import Final
 
 from msgspec import Struct
 
 from trunkline.money import bolt11, lightning
 from trunkline.money.cashu import proof
-from trunkline.money.cashu.requests import read_request
+from trunkline.money.cashu.requests import payment_hash_of, read_request
+from trunkline.money.job_names import names_of
 from trunkline.money.rail import RailName
 from trunkline.money.refusals import ProofRefused
 
@@ -47,21 +48,22 @@ def is_ecash(text: str) -> bool:
     return text.startswith(ECASH)
 
 
-def read(text: str, job_hash: str) -> Demand:
-    """What this text asks for, about a job; ``NotADemand`` if it is nothing of both."""
-    return _ecash(text, job_hash) if is_ecash(text) else _lightning(text, job_hash)
+def read(text: str, job_hash: str, salt: str = "") -> Demand:
+    """What this text asks for, about a job, private if there is a salt; ``NotADemand`` if it is nothing of both."""
+    names = names_of(job_hash, salt)
+    return _ecash(text, names) if is_ecash(text) else _lightning(text, names)
 
 
-def _lightning(text: str, job_hash: str) -> Demand:
+def _lightning(text: str, names: Collection[str]) -> Demand:
     try:
         invoice = bolt11.read(text)
     except bolt11.NotAnInvoice as error:
         raise NotADemand(str(error)) from None
-    names_job = lightning.names_job(invoice.description, job_hash)
+    names_job = lightning.is_named(invoice.description, names)
     return Demand("lightning", invoice.amount_msats, invoice.payment_hash, names_job, invoice.node, invoice.expires_s)
 
 
-def _ecash(text: str, job_hash: str) -> Demand:
+def _ecash(text: str, names: Collection[str]) -> Demand:
     try:
         request = read_request(text)
     except ProofRefused as refused:
@@ -75,7 +77,7 @@ def _ecash(text: str, job_hash: str) -> Demand:
     return Demand(
         "cashu",
         request.amount * proof.MSATS[request.unit],
-        hashlib.sha256(text.encode()).hexdigest(),
-        named == job_hash if named else None,
+        payment_hash_of(text),
+        named in names if named else None,
         mints=request.mints,
     )

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from typing import Final
 
 from msgspec import Raw
 
 from trunkline.money import bolt11, signed_events
 from trunkline.money.bech32 import NotBech32, public_of
+from trunkline.money.job_names import names_of, salt_of
 from trunkline.money.rail import Due, NotPaid, PaymentProof, Proven
 
 ASSET: Final = "BTC_LN"
@@ -34,8 +36,13 @@ def names_job(description: str, job_hash: str) -> bool | None:
     """Whether an invoice with this description is for this job; None if it says nothing of any: what others write there
     is theirs. Ours name the job.
     """
-    named = set(_JOB.findall(description))
-    return named == {job_hash.removeprefix("sha256:")} if named else None
+    return is_named(description, {job_hash})
+
+
+def is_named(description: str, names: Collection[str]) -> bool | None:
+    """The same, of a job with several names."""
+    found = set(_JOB.findall(description))
+    return found in [{name.removeprefix("sha256:")} for name in names] if found else None
 
 
 def proven(preimage: str, asked: Raw) -> Proven:
@@ -61,7 +68,7 @@ def verify(proof: PaymentProof, due: Due) -> None:
         raise NotPaid("payment_proof.value: the preimage does not hash to the payment hash of the invoice")
     if invoice.amount_msats != due.amount_msats:
         raise NotPaid(f"amount_msats: the invoice is over {invoice.amount_msats}, and {due.amount_msats} are claimed")
-    if names_job(invoice.description, due.job_hash) is False:
+    if is_named(invoice.description, names_of(due.job_hash, salt_of(due.evidence.encode()))) is False:
         raise NotPaid("job_hash: the invoice is for another job")
     _asked_by_payee(due)
 

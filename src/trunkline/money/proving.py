@@ -19,6 +19,7 @@ from trunkline.canonical import openagents_hash
 from trunkline.jobs.schemas import job_types
 from trunkline.jobs.tool_schemas import schema_id_of
 from trunkline.money import bolt11, lightning, receipts
+from trunkline.money.cashu import requests
 from trunkline.money.rail import Due, NotPaid, PaymentProof, RailName
 from trunkline.money.receipts import NotAReceipt, Receipt
 from trunkline.trajectory import check, events
@@ -28,6 +29,10 @@ LINKS: Final[tuple[Link, ...]] = ("receipt", "payment", "job", "trajectory", "po
 Verify = Callable[[PaymentProof, Due], None]
 # How the proof of each rail is judged, as far as that needs no more than the receipt; the others: ``verifying``.
 VERIFIERS: Final[dict[RailName, Verify]] = {"lightning": lightning.verify}
+# What of a payment in ecash is not arithmetic.
+MINT_BY_WORD: Final = (
+    "asset_id: that the keys are this mint's is the payee's word; --mint-keys compares them with the mint's own answer"
+)
 # Tools whose name after the slash is the schema of the job that they do.
 _JOB_AGENTS: Final = ("trunkline.jobs/", "nostr.jobs/")
 
@@ -67,10 +72,11 @@ class Proved(Struct, frozen=True):
     untied: tuple[str, ...] = ()
 
 
-def prove(given: Evidence, verifiers: Mapping[RailName, Verify] = VERIFIERS) -> Proved:
+def prove(given: Evidence, verifiers: Mapping[RailName, Verify] = VERIFIERS, *, knows_mint: bool = False) -> Proved:
     """Follow every link; ``Broken`` names the first that does not hold.
 
-    ``verifiers`` judge the proof of each rail. Some know more than the receipt says: which blocks are of the chain.
+    ``verifiers`` judge the proof of each rail. Some know more than the receipt says: which blocks are of the chain, and
+    which keys are a mint's (``knows_mint``).
     """
     receipt = _receipt(given)
     _payment(receipt, given, verifiers)
@@ -78,6 +84,8 @@ def prove(given: Evidence, verifiers: Mapping[RailName, Verify] = VERIFIERS) -> 
     _policy(receipt, given)
     call = _trajectory(receipt, given.trajectory, given.call_id)
     unproved = _job(receipt, call)
+    if receipt.rail == "cashu" and not knows_mint:
+        unproved = (*unproved, MINT_BY_WORD)
     return Proved(receipt, LINKS, unproved, _untied(receipt, given))
 
 
@@ -107,15 +115,23 @@ def _payment(receipt: Receipt, given: Evidence, verifiers: Mapping[RailName, Ver
 
 
 def _untied(receipt: Receipt, given: Evidence) -> tuple[str, ...]:
-    """What of a Lightning receipt would be the same for another job. The other rails' proofs name theirs."""
-    if receipt.rail != "lightning":
+    """What of a receipt would be the same for another job, or for another payment. A payment on the chain has a script
+    of its own for each job.
+    """
+    if receipt.rail == "lightning":
+        payment_hash = lightning.payment_hash_of(receipt.payment_proof.value)
+    elif receipt.rail == "cashu":
+        payment_hash = requests.payment_hash_of(given.request)
+    else:
         return ()
     found = []
-    payment_hash = lightning.payment_hash_of(receipt.payment_proof.value)
     expected = receipts.receipt_id_of(payment_hash, receipt.job_hash)
     if receipt.receipt_id != expected:
         found.append(f"receipt_id: is not {expected}, the one of this payment for this job")
-    if lightning.names_job(bolt11.read(given.request).description, receipt.job_hash) is None:
+    if receipt.rail == "cashu":
+        if not requests.read_request(given.request).secret_payment_id:
+            found.append("request: it names no payment, so the same proofs could be shown for another of the same job")
+    elif lightning.names_job(bolt11.read(given.request).description, receipt.job_hash) is None:
         found.append("invoice: it names no job, so the same payment could be shown for any other of this price")
     return tuple(found)
 

@@ -20,6 +20,7 @@ REASONS: Final = {
     "other_asset": "This is another asset than the rail has",
     "not_asked": "The payee did not ask for this, in an event that he signed",
     "other_job": "The payee asked for it for another job",
+    "other_payment": "The token is for another payment than this one",
     "too_large": "The proof is larger than any that is needed",
     "other_mint": "The token is of another mint",
     "other_unit": "The token is in another unit",

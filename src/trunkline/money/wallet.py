@@ -122,6 +122,7 @@ class Receipted(Struct, frozen=True, tag="receipted", tag_field="step"):
     """The receipt of a payment is on record, so that nothing is left to do for it."""
 
     payment_hash: str
+    # Empty: none could be made.
     receipt_id: str
 
 

@@ -24,18 +24,20 @@ from trunkline.money import bolt11, lightning
 from trunkline.money.bech32 import encoded, to_words
 from trunkline.money.cashu import proof as cashu
 from trunkline.money.cashu.keysets import Keyset, second_version_id
-from trunkline.money.cashu.locks import JOB_TAG
-from trunkline.money.cashu.requests import PaymentRequest, write_request
+from trunkline.money.cashu.locks import JOB_TAG, PAYMENT_TAG
+from trunkline.money.cashu.requests import PaymentRequest, payment_hash_of, write_request
 from trunkline.money.cashu.tokens import Token, write_token
 from trunkline.money.onchain import proof as onchain
 from trunkline.money.onchain.payments import Evidence as Found
 from trunkline.money.onchain.scripts import job_script
 from trunkline.money.rail import Due, PaymentProof
 from trunkline.money.receipts import receipt_id_of
+from trunkline.money.refusals import ProofRefused
 from trunkline.trajectory.build import Origin, Recorded, lines
 from trunkline.trajectory.check import check
 
 NPUB = encoded("npub", to_words(PAYEE[1:]))
+PAYMENT_ID = "5e" * 16
 RULES = [{"id": "r1", "decision": "allow"}]
 MINT = ToyMint()
 TOOL, INPUTS = "com.example.echo/echo", {"text": "hello"}
@@ -44,7 +46,7 @@ JOB_HASH = openagents_hash(json.dumps({"schema_id": schema_id_of(TOOL), "inputs"
 
 def job_locked(amount: int, mint: ToyMint = MINT, **lock: Any) -> Token:
     """A token that is locked to the payee, for the job."""
-    return mint.locked(amount, job_hash=JOB_HASH, **lock)
+    return mint.locked(amount, job_hash=JOB_HASH, **({"payment_id": PAYMENT_ID} | lock))
 
 
 class Paid(NamedTuple):
@@ -77,7 +79,7 @@ def cashu_paid(
     named: Sequence[Keyset] = (MINT.keyset,),
     signer: bytes = PAYEE_SECRET,
     tags: Any = lambda tags: tags,
-    lock_tags: Any = ((JOB_TAG, JOB_HASH),),
+    lock_tags: Any = ((JOB_TAG, JOB_HASH), (PAYMENT_TAG, PAYMENT_ID)),
     **wanted: Any,
 ) -> Paid:
     """Thirteen satoshis in ecash; ``wanted`` is what the payee's request says instead of the usual."""
@@ -117,6 +119,14 @@ def tied_id(paid: Paid) -> str:
     return receipt_id_of(lightning.payment_hash_of(paid.proof.value), paid.due.job_hash)
 
 
+def _own_id(paid: Paid) -> str:
+    """The id that a receipt of ecash has; any other if its request cannot be read."""
+    try:
+        return receipt_id_of(payment_hash_of(paid.due.request), paid.due.job_hash)
+    except ProofRefused:
+        return "rcpt_1"
+
+
 def chain_of(amount: int, script: bytes) -> Chain:
     return Chain(transaction((amount, script), (5, b"\x6a\x01\x07")))
 
@@ -136,7 +146,7 @@ def receipt_file(
     origin = Origin("trunkline@1.2.3", openagents_hash(policy))
     trajectory = list(lines("c", lambda: [Recorded(one) for one in entries], origin))
     receipt = {
-        "receipt_id": "rcpt_1",
+        "receipt_id": _own_id(paid) if rail == "cashu" else "rcpt_1",
         "session_id": "c",
         "trajectory_hash": check(iter(trajectory)).trajectory_hash,
         "policy_bundle_id": openagents_hash(policy),

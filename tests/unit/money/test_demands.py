@@ -7,6 +7,7 @@ import pytest
 from tests.unit.money.cashu.toy_mint import PAYEE, URL
 from tests.unit.money.paid import JOB_HASH, cashu_paid, lightning_paid
 from trunkline.money import bolt11, demands
+from trunkline.money.cashu.locks import JOB_TAG
 from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.demands import NotADemand
 
@@ -18,7 +19,10 @@ def test_an_invoice_and_a_request_for_ecash_are_told_apart_and_read() -> None:
     assert (found.node, found.payment_hash) == (bolt11.read(invoice).node, bolt11.read(invoice).payment_hash)
     found = demands.read(request, JOB_HASH)
     assert (found.rail, found.amount_msats, found.names_job, found.mints) == ("cashu", 13_000, True, (URL,))
-    assert found.payment_hash == hashlib.sha256(request.encode()).hexdigest()
+    # However else it is written: the same payment of the same payee.
+    assert found.payment_hash == demands.read(cashu_paid(mints=(URL, "https://b.example")).due.request, "").payment_hash
+    old = cashu_paid(lock_tags=((JOB_TAG, JOB_HASH),)).due.request
+    assert demands.read(old, JOB_HASH).payment_hash == hashlib.sha256(old.encode()).hexdigest()
 
 
 def test_it_is_said_whether_it_is_for_this_job_for_another_or_for_none() -> None:

@@ -288,7 +288,7 @@ class Buyer:
         if request.paying is not None:
             return
         try:
-            request.paying = paying = order_calls.demanded(order, said, event, self._settings.wallet)
+            request.paying = paying = order_calls.demanded(order, said, event, self._settings.wallet, self._signer)
         except BadDemand as error:
             self._over(order, request, "failed", str(error), now)
             return

@@ -26,7 +26,7 @@ from trunkline.money.cashu.locks import check_released, lock_secret, read_lock, 
 from trunkline.money.cashu.mint import ProofState, check_unspent
 from trunkline.money.cashu.purse import MAX_LOCKED, Begun, Funding, Locked, Purse, Taken
 from trunkline.money.cashu.requests import PaymentRequest, read_request
-from trunkline.money.cashu.spent import write_spent
+from trunkline.money.cashu.spent import MAX_SPENT_CHARS, PROOF_CHARS, check_size, write_spent
 from trunkline.money.cashu.swaps import Output, outputs_of, split
 from trunkline.money.cashu.tokens import Proof, Token
 from trunkline.money.rail import PaymentProof, Proven, RailFailed
@@ -83,11 +83,14 @@ class CashuRail:
     # -- the payee -----------------------------------------------------------------------------------------------------
 
     def can_ask(self, amount: int) -> bool:
-        """Whether so many satoshis can be asked for: the mint is known, and its fee for redeeming them is less."""
+        """Whether so many satoshis can be asked for: the mint is known, its fee for redeeming them is less, and a
+        receipt holds their proofs.
+        """
         if self.terms is None or len(self.purse.taken) >= MAX_LOCKED:
             return False
         try:
-            return amount > fee([self.terms] * len(split(amount, self.terms)))
+            count = len(split(amount, self.terms))
+            return amount > fee([self.terms] * count) and count * PROOF_CHARS <= MAX_SPENT_CHARS
         except ProofRefused:  # more than its keys can make
             return False
 
@@ -100,8 +103,12 @@ class CashuRail:
         """``ProofRefused`` unless this token pays a request of ours; ``RailFailed`` if the mint does not say whether it
         is unspent, which is asked last.
         """
+        check_size(token)
         request = read_request(text)
-        asked = Asked(self.url, request.unit, request.amount, self.key[1:], request.hash, request.job_hash)
+        asked = Asked(
+            self.url, request.unit, request.amount, self.key[1:], request.hash, request.job_hash,
+            request.secret_payment_id,
+        )  # fmt: skip
         keysets = [] if self.terms is None else [self.terms]
         check_hold(token, asked, keysets, int(self._wall()) + LEAST_LOCK_S)
         self._need_new(token)

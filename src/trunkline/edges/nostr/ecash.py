@@ -17,7 +17,6 @@ its own mint.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +43,10 @@ from trunkline.model import Status
 from trunkline.money import demands, signed_events, wallet
 from trunkline.money.bech32 import public_of
 from trunkline.money.cashu import proof
-from trunkline.money.cashu.locks import JOB_TAG
+from trunkline.money.cashu.locks import JOB_TAG, PAYMENT_TAG
 from trunkline.money.cashu.purse import Locked, Taken
 from trunkline.money.cashu.requests import PaymentRequest, read_request, write_request
+from trunkline.money.cashu.spent import spent_chars
 from trunkline.money.cashu.tokens import Token
 from trunkline.money.rail import Due, Proven, RailFailed
 from trunkline.money.receipts import Issued
@@ -297,7 +297,7 @@ class Ecash:
                 return
             self._issuing.add(name)
 
-            def issued(_issued: Issued) -> None:
+            def issued(_issued: Issued | None) -> None:
                 self._issuing.discard(name)
                 self._settled(rail, locked)
 
@@ -324,7 +324,8 @@ class Ecash:
         if not mints:
             return None
         key = self.rails[mints[0]].key.hex()
-        request = PaymentRequest(amount, UNIT, mints, key, payment_id=payment_id, tags=((JOB_TAG, job_hash),))
+        tags = ((JOB_TAG, job_hash), (PAYMENT_TAG, payment_id))
+        request = PaymentRequest(amount, UNIT, mints, key, payment_id=payment_id, tags=tags)
         # Which of the mints it will be, the payer says.
         return Due(amount * proof.MSATS[UNIT], payee, "", write_request(request), job_hash)
 
@@ -355,9 +356,10 @@ class Ecash:
     def _taken(self) -> list[tuple[CashuRail, Taken]]:
         return [(rail, taken) for rail in self.rails.values() for taken in rail.purse.taken]
 
-    def proof_count(self, held: Held) -> int:
-        """How many proofs a receipt of this will hold."""
-        return next((len(one.proofs) for _, one in self._taken() if one.held.payment_hash == held.payment_hash), 0)
+    def proof_chars(self, held: Held) -> int:
+        """How much of a receipt of this the proofs will be."""
+        found = (one for _, one in self._taken() if one.held.payment_hash == held.payment_hash)
+        return sum(spent_chars(Token("", UNIT, one.proofs)) for one in found)
 
     def release(self, held: Held, done: Callable[[Proven | None], None]) -> None:
         """Redeem it, however long its mint does not answer. None: its lock ended before."""
@@ -423,8 +425,3 @@ def files_of(home: Path, key: bytes, entropy: Callable[[int], bytes]) -> Callabl
 def is_nutzap_due(event: Event, public: str) -> bool:
     """Whether an event is a nutzap for us."""
     return event.kind == nutzaps.NUTZAP and event.value("p") == public
-
-
-def payment_hash_of(request: str) -> str:
-    """By what a payment in ecash is known here."""
-    return hashlib.sha256(request.encode()).hexdigest()

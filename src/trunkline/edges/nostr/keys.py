@@ -10,6 +10,7 @@ Invariant: the private half is in that file and in a ``Signer``, whose text show
 from __future__ import annotations
 
 import functools
+import hmac
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,12 @@ class Signer:
             return encryption.decrypt_old(self._shared(by), payload)
         except ValueError:
             raise CannotDecrypt("it is not NIP-04 for this key by its author") from None
+
+    def job_salt(self, public: str, job_hash: str) -> str:
+        """What a private job's name is made with, between us and the holder of that public key: both compute the same,
+        and nobody else can.
+        """
+        return hmac.digest(self._shared(public), f"job salt {job_hash}".encode(), "sha256").hex()[:32]
 
     def _shared(self, public: str) -> bytes:
         return encryption.shared_point(self._private.secret, public)

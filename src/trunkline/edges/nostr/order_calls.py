@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trunkline.config import NostrWallet
-from trunkline.edges.nostr.events import Event
-from trunkline.edges.nostr.keys import npub_of
+from trunkline.edges.nostr.events import Event, encoded
+from trunkline.edges.nostr.keys import Signer, npub_of
 from trunkline.edges.nostr.messages import JobFeedback
 from trunkline.edges.nostr.orders import MAX_REASON_CHARS, Order, Paying, Request
 from trunkline.edges.nostr.results import Received
@@ -26,6 +26,7 @@ from trunkline.events import CallRequested, CancelRequested
 from trunkline.model import Behalf, Circumstance, Principal
 from trunkline.money import demands
 from trunkline.money.demands import NotADemand
+from trunkline.money.job_names import with_salt
 from trunkline.money.wallet import Paid
 
 # What the references of these calls begin with.
@@ -38,7 +39,7 @@ class BadDemand(ValueError):
     """Money that is not even asked about; the text says why."""
 
 
-def demanded(order: Order, said: JobFeedback, event: Event, wallet: NostrWallet) -> Paying:
+def demanded(order: Order, said: JobFeedback, event: Event, wallet: NostrWallet, signer: Signer) -> Paying:
     """What a provider wants to be paid; ``BadDemand`` if that is no honest request, or more than was bid.
 
     Of several ways to pay it is ecash of a mint that is listed, where we may pay with it, else the first.
@@ -47,8 +48,9 @@ def demanded(order: Order, said: JobFeedback, event: Event, wallet: NostrWallet)
     ways = [(said.amount_msats, said.invoice), *said.others]
     amount, text = next((way for way in ways if demands.is_ecash(way[1]) and _mint_of(way[1], mints)), ways[0])
     bid = order.options.bid_msats
+    salt = signer.job_salt(event.pubkey, order.job_hash) if order.is_private else ""
     try:
-        demand = demands.read(text, order.job_hash)
+        demand = demands.read(text, order.job_hash, salt)
     except NotADemand as error:
         raise BadDemand(f"it asks to be paid by what is no invoice: {error}") from None
     msats, mint = demand.amount_msats, _mint_of(text, mints)
@@ -63,7 +65,7 @@ def demanded(order: Order, said: JobFeedback, event: Event, wallet: NostrWallet)
         raise BadDemand(f"it wants ecash, {why}")
     if demand.rail == "cashu" and demand.names_job is None:
         raise BadDemand("its request for ecash names no job, so no receipt of it would hold")
-    return Paying(msats, text, demand.payment_hash, event, names_job=bool(demand.names_job), mint=mint)
+    return Paying(msats, text, demand.payment_hash, event, names_job=bool(demand.names_job), mint=mint, salt=salt)
 
 
 def _mint_of(text: str, mints: Sequence[str]) -> str:
@@ -87,7 +89,7 @@ def pay_call(session: int, order: Order, request: Request, paying: Paying, befor
         "paid_before": before,
         "invoice": paying.invoice,
         "invoice_names_job": paying.names_job,
-        "asked": paying.asked,
+        "asked": with_salt(encoded(paying.asked), paying.salt),
     }
     if paying.mint:
         wish["mint"] = paying.mint

@@ -29,6 +29,7 @@ from trunkline.jobs import consistency
 from trunkline.jobs.schemas import SANDBOX, JobType, count_tokens
 from trunkline.jobs.verification import JobVerdict, quorum_of
 from trunkline.model import Fault, fault
+from trunkline.money.job_names import with_salt
 
 PROCESS: Final = "nostr.request"
 ASKED: Final = "asked"
@@ -95,8 +96,9 @@ class Paying(Struct, eq=False):
     payment_hash: str
     # The provider's signed event that asks for it.
     asked: Event
-    # Whether the invoice itself says which job it is for.
+    # Whether the invoice itself says which job it is for; of a private one, with which salt.
     names_job: bool = False
+    salt: str = ""
     # ``asked``: a call pays it, or waits for a person. ``done``: it is held, or paid. ``over``: it will not be.
     state: Literal["asked", "done", "over"] = "asked"
     call_id: str = ""
@@ -409,7 +411,7 @@ def _prepaid(order: Order, finding: Finding) -> Iterator[Prepaid]:
             provider=npub,
             msats=paying.msats,
             invoice=paying.invoice,
-            asked=Raw(encoded(paying.asked)),
+            asked=with_salt(encoded(paying.asked), paying.salt),
             preimage=paying.preimage,
         )
 

@@ -28,6 +28,8 @@ from trunkline.money.wallet import Carried, Held, Over, Refunded, Refused, Relea
 # accounts together; and such of one account that nobody has paid yet.
 MAX_INVOICES: Final = 4096
 MAX_OPEN_OF_ACCOUNT: Final = 64
+# 128 bits; a secret with all of it stays below what every mint spends.
+ECASH_ID_CHARS: Final = 32
 
 Told = Callable[[Over], None]
 
@@ -155,6 +157,12 @@ class Payments:
     def preimage(self, quote_id: str) -> bytes:
         """What proves that an invoice was paid; nobody can say it who does not have the wallet's key."""
         return hmac.digest(self._secret, f"preimage {quote_id}".encode(), "sha256")
+
+    def ecash_id(self, quote_id: str) -> str:
+        """What stands in each proof of ecash that pays a quote. It is public, and nobody learns from it whose quote it
+        is: that would follow from the job's hash.
+        """
+        return hmac.digest(self._secret, f"ecash {quote_id}".encode(), "sha256").hex()[:ECASH_ID_CHARS]
 
     def issued(self, text: str, now: Now) -> Invoiced:
         """The invoice of ours that this is; ``Refused`` says why it cannot be paid here."""

@@ -248,6 +248,9 @@ class Provider:
 
     def _ask_to_pay(self, job: Job, priced: Priced, now: Now) -> None:
         """Say what it costs. Nothing is called before the money is held (OA-080)."""
+        if job.request.is_private:
+            salt = self._signer.job_salt(job.event.pubkey, priced.job_hash)
+            priced = msgspec.structs.replace(priced, salt=salt)
         price = self._till.quote(job.request, priced, now)
         assert price is not None
         self._unpaid[job.event.id] = job
@@ -382,7 +385,9 @@ class Provider:
     def ended(self, job: Job, answer: Answer, now: Now) -> None:
         """It has its outcome: what is held for it is released or refunded, then its last event is put on record."""
         is_held = self._till.held_for(job.event.id) is not None
-        found = self._outcome(job, answer, now, self._till.receipt_bytes(job.event.id))
+        spare_bytes = self._till.receipt_bytes(job.event.id)
+        # What is encrypted is padded, and written in four characters for three bytes.
+        found = self._outcome(job, answer, now, 2 * spare_bytes if job.request.is_private else spare_bytes)
         if not job.is_canceled and not answer.refused:
             took_ms = (answer.finished_ms or now.ms) - (answer.started_ms or answer.finished_ms or now.ms)
             self.tally.add(found.is_success, took_ms)
@@ -410,6 +415,10 @@ class Provider:
         draft = found.draft
         if paid is not None:
             draft = self._outcome(job, answer, self._feed.now(), 0, paid).draft
+            if draft.kind != self._settings.kinds.result:
+                # What was paid for is given, if need be without its receipt, which is on record.
+                alone = msgspec.structs.replace(paid, receipt=None)
+                draft = self._outcome(job, answer, self._feed.now(), 0, alone).draft
         status = None
         if draft.kind == self._settings.kinds.result:
             status = Status.SUCCESS if found.is_success else Status.ERROR
@@ -444,7 +453,7 @@ class Provider:
                 encrypt=self._encrypt(job), max_bytes=MAX_SENT_BYTES - spare_bytes,
                 amount_msats=None if paid is None else paid.msats,
                 invoice="" if paid is None else paid.invoice,
-                receipt="" if paid is None else bytes(paid.receipt.receipt).decode(),
+                receipt="" if paid is None or paid.receipt is None else bytes(paid.receipt.receipt).decode(),
             )  # fmt: skip
         except (messages.TooLarge, keys.CannotEncrypt, NotServed) as error:
             why = str(error) if isinstance(error, NotServed) else "the result is larger than a relay carries"

@@ -4,7 +4,7 @@ Owns when a receipt is made and where its fields come from. Its form is ``trunkl
 whether a job is paid (``till``, ``buying``).
 
 Invariant: one released payment has one receipt, whatever crashes between: what is released and not receipted is taken
-up at the next start.
+up at the next start. If none can be made, that is on record, and whoever waits for it goes on without.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from trunkline.edges.exchange import Feed, Views
 from trunkline.edges.nostr.payments import Payments
-from trunkline.events import ProcessStepped
+from trunkline.events import Noticed, ProcessStepped
 from trunkline.model import stamp
 from trunkline.money import receipts
 from trunkline.money.budget import UNTIED_RULE
@@ -30,7 +30,8 @@ from trunkline.trajectory import check
 # looked for so often, so long. Nobody waits for anything else that has the same correlation (decision 121).
 LOOKS: Final = 30
 LOOK_S: Final = 1.0
-Done = Callable[[Issued], None]
+# None: no receipt can be made of it.
+Done = Callable[[Issued | None], None]
 
 
 class Session(Struct, frozen=True):
@@ -101,9 +102,15 @@ class Receipting:
             approval_rule_id=session.rule,
             timestamp=stamp(self._feed.now().ms),
         )
-        issued = receipts.issued(
-            receipt, held.invoice, wish.proven.evidence, prepaid=wish.prepaid, call_id=wish.call_id
-        )
+        try:
+            issued = receipts.issued(
+                receipt, held.invoice, wish.proven.evidence, prepaid=wish.prepaid, call_id=wish.call_id
+            )
+        except receipts.NotAReceipt as error:
+            # The money has moved, and that stays so: the job has its outcome all the same, and so does the payment.
+            self._feed.feed([Noticed("nostr.receipt", "nostr", held.provider, f"no receipt can be made: {error}")])
+            self._payments.take(Receipted(held.payment_hash, ""), lambda: wish.done(None))
+            return
         self.put(issued)
         self._payments.take(Receipted(held.payment_hash, receipt.receipt_id), lambda: wish.done(issued))
 

@@ -136,8 +136,8 @@ class Settling:
             self._payments.refund(held.payment_hash, "the job has no result that counts", now)
 
 
-def _issued(_issued: Issued) -> None:
-    """It is on record, and nobody is told: a provider has his money."""
+def _issued(_issued: Issued | None) -> None:
+    """It is on record, or said there to be impossible, and nobody is told: a provider has his money."""
 
 
 def to_be_paid(output: msgspec.Raw | None) -> list[str]:

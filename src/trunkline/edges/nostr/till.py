@@ -22,23 +22,25 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from trunkline.config import Nostr
 from trunkline.edges.background import Background
 from trunkline.edges.exchange import Feed, Timer
-from trunkline.edges.nostr.ecash import Ecash, is_nutzap_due, payment_hash_of
+from trunkline.edges.nostr.ecash import Ecash, is_nutzap_due
 from trunkline.edges.nostr.embedded_rail import EmbeddedRail
 from trunkline.edges.nostr.events import Event, Tags, encoded
 from trunkline.edges.nostr.keys import npub_of
 from trunkline.edges.nostr.messages import BadMessage, JobRequest
+from trunkline.edges.nostr.nutzap_queue import NutzapQueue
 from trunkline.edges.nostr.nutzaps import Nutzap, read_nutzap
-from trunkline.edges.nostr.pace import Pace
 from trunkline.edges.nostr.payments import Invoiced, Payments
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.events import Noticed
 from trunkline.model import Now
 from trunkline.money import quotes
+from trunkline.money.cashu.requests import payment_hash_of
+from trunkline.money.job_names import job_name, with_salt
 from trunkline.money.lightning import ASSET
 from trunkline.money.quotes import NoRoom, Prices, Quoted, Quotes, QuoteState
 from trunkline.money.rail import Due, Payee, Proven, Quote, RailFailed
@@ -50,17 +52,17 @@ log = logging.getLogger("trunkline")
 
 # How often it is looked whether a quote's time is over.
 LOOK_S: Final = 5.0
-# What an amount, what it was paid by and a receipt add to a result; and each proof of ecash in it.
+# What an amount and a receipt add to a result, without what it was paid by and proofs of ecash.
 RECEIPT_BYTES: Final = 4096
-PROOF_BYTES: Final = 1536
 # Who paid in ecash, on record: the payer has no account here.
 ECASH: Final = "ecash"
 RESTARTED: Final = "the exchange was started anew before the job began"
 
 
-# Nutzaps of all strangers together that are looked at in a minute: a new key costs nothing, and each good one is a
-# question to its mint.
+# Nutzaps of all buyers together that are looked at in a minute: a new key costs nothing, and each good one is a
+# question to its mint. Those that came faster are looked at later.
 NUTZAPS_PER_MINUTE: Final = 60
+NUTZAPS_AGAIN_S: Final = 1.0
 # A mint that does not say whether a nutzap is unspent is asked again after so long, while its quote holds.
 CHECK_AGAIN_S: Final = 5.0
 # By what somebody finds the nutzap that a refusal is about.
@@ -73,7 +75,8 @@ class Paid(Struct, frozen=True):
 
     msats: int
     invoice: str
-    receipt: Issued
+    # None: it could not be made.
+    receipt: Issued | None
 
 
 class Unpaid(Struct, frozen=True):
@@ -98,6 +101,8 @@ class Priced(Struct, frozen=True):
     schema_id: str
     msats: int
     job_hash: str
+    # Of a private job: what its name in public is made with.
+    salt: str = ""
 
 
 class Till:
@@ -117,7 +122,7 @@ class Till:
         self._ecash = ecash
         self._background = background
         self._rails: tuple[Payee, ...] = (self._embedded,) if ecash is None else (self._embedded, ecash)
-        self._nutzaps = Pace(NUTZAPS_PER_MINUTE)
+        self._nutzaps = NutzapQueue(NUTZAPS_PER_MINUTE)
         self._public = public
         self._feed = feed
         self._settings = settings
@@ -136,6 +141,7 @@ class Till:
         # A payment for a request was refused, and why.
         self.on_refused: Callable[[str, str], None] = _nobody
         self._timer: Timer | None = None
+        self._nutzap_timer: Timer | None = None
 
     # -- asking for money ----------------------------------------------------------------------------------------------
 
@@ -157,7 +163,8 @@ class Till:
             return self._price(offer)
         expiry_s = self._settings.wallet.quote_s
         quote_id = quotes.quote_id_of(request.buyer, key, f"{request.id} {now.ms}")
-        description = f"{priced.schema_id} {priced.job_hash}"
+        name = job_name(priced.job_hash, priced.salt)
+        description = f"{priced.schema_id} {name}"
         self.quotes.need_room(request.buyer)
         try:
             invoiced = self._payments.invoice(OWN, priced.msats, quote_id, description, now, expiry_s)
@@ -168,8 +175,8 @@ class Till:
         quoted = self.quotes.add(request.buyer, request.id, quote)
         ecash = None
         if self._ecash is not None:
-            ecash = self._ecash.asking(priced.msats, self._npub, priced.job_hash, quote_id)
-        offer = self._offers[invoiced.payment_hash] = _Offer(quoted, invoiced, priced.schema_id, ecash)
+            ecash = self._ecash.asking(priced.msats, self._npub, name, self._payments.ecash_id(quote_id))
+        offer = self._offers[invoiced.payment_hash] = _Offer(quoted, invoiced, priced.schema_id, priced.salt, ecash)
         if self._timer is None:
             self._timer = self._feed.call_later(LOOK_S, self._expire)
         return self._price(offer)
@@ -223,8 +230,9 @@ class Till:
 
     def stop(self) -> None:
         """Look at nothing more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._nutzap_timer):
+            if timer is not None:
+                timer.cancel()
 
     # -- being paid ----------------------------------------------------------------------------------------------------
 
@@ -264,7 +272,7 @@ class Till:
             payee=OWN,
             msats=offer.invoiced.msats,
             invoice=offer.invoiced.text,
-            asked=Raw(encoded(asked)),
+            asked=with_salt(encoded(asked), offer.salt),
             quote_id=offer.quoted.quote.quote_id,
             request_id=offer.quoted.request_id,
             schema_id=offer.schema_id,
@@ -298,14 +306,42 @@ class Till:
         except BadMessage as error:
             self._note(str(error))
             return
-        offer = next((one for one in self._offers.values() if zap.request_id in one.quoted.requests), None)
-        if offer is None or offer.ecash is None or offer.is_taking or offer.quoted.state is not QuoteState.UNPAID:
+        offer = self._unpaid_offer(zap.request_id)
+        if offer is None:
             return
-        if not self._nutzaps.has_room(self._feed.now()):
-            self._note("nutzaps of strangers came faster than they are looked at")
-            return
-        offer.is_taking = True
-        self._background.spawn(self._take(self._ecash, offer, offer.ecash, zap))
+        if zap.sender != offer.quoted.buyer:
+            # Nutzaps are public: a stranger could hand somebody else's proofs on, or keep the buyer's own waiting.
+            self._note("a nutzap for a request of somebody else")
+        elif not self._nutzaps.add(zap):
+            self._note("nutzaps of one buyer came faster than they are looked at")
+        else:
+            self._look_at_nutzaps()
+
+    def _unpaid_offer(self, request_id: str) -> _Offer | None:
+        """What a request waits to be paid, if that can be in ecash."""
+        offer = next((one for one in self._offers.values() if request_id in one.quoted.requests), None)
+        is_awaited = offer is not None and offer.ecash is not None and offer.quoted.state is QuoteState.UNPAID
+        return offer if is_awaited else None
+
+    def _look_at_nutzaps(self) -> None:
+        """Look at those whose turn it is; at the others later."""
+        self._nutzaps.drop(lambda zap: self._unpaid_offer(zap.request_id) is None)
+        while (zap := self._nutzaps.next(self._feed.now(), self._can_be_looked_at)) is not None:
+            offer = self._unpaid_offer(zap.request_id)
+            assert offer is not None and offer.ecash is not None  # noqa: PT018  (it was asked just now)
+            assert self._ecash is not None and self._background is not None  # noqa: PT018  (else none is queued)
+            offer.is_taking = True
+            self._background.spawn(self._take(self._ecash, offer, offer.ecash, zap))
+        if self._nutzaps and self._nutzap_timer is None:
+            self._nutzap_timer = self._feed.call_later(NUTZAPS_AGAIN_S, self._look_at_nutzaps_again)
+
+    def _look_at_nutzaps_again(self) -> None:
+        self._nutzap_timer = None
+        self._look_at_nutzaps()
+
+    def _can_be_looked_at(self, zap: Nutzap) -> bool:
+        offer = self._unpaid_offer(zap.request_id)
+        return offer is not None and not offer.is_taking
 
     async def _take(self, ecash: Ecash, offer: _Offer, due: Due, zap: Nutzap) -> None:
         try:
@@ -370,7 +406,7 @@ class Till:
         held = self.held_for(request_id)
         if held is None:
             return 0
-        return RECEIPT_BYTES + (0 if self._ecash is None else self._ecash.proof_count(held) * PROOF_BYTES)
+        return RECEIPT_BYTES + len(held.invoice) + (0 if self._ecash is None else self._ecash.proof_chars(held))
 
     def settle(
         self, request_id: str, problem: str, done: Callable[[Paid | Unpaid | None], None], call_id: str = ""
@@ -391,7 +427,7 @@ class Till:
         done(None)
 
     def _release(self, rail: Payee, held: Held, call_id: str, done: Callable[[Paid | Unpaid | None], None]) -> None:
-        def issued(receipt: Issued) -> None:
+        def issued(receipt: Issued | None) -> None:
             done(Paid(held.msats, held.invoice, receipt))
 
         # A crash came between the receipt and the result: the embedded wallet knows that by itself.
@@ -438,6 +474,7 @@ class _Offer(Struct, eq=False):
     quoted: Quoted
     invoiced: Invoiced
     schema_id: str
+    salt: str = ""
     # The same in ecash, if a mint can be asked for it.
     ecash: Due | None = None
     asked: Event | None = None

@@ -32,6 +32,7 @@ from trunkline.model import Decision, Fault, Now, ProcessIdentity, Status, ToolD
 from trunkline.money import budget, demands, signed_events, wallet
 from trunkline.money.budget import BUDGET_RULE, UNTIED_RULE, Budget
 from trunkline.money.demands import Demand, NotADemand
+from trunkline.money.job_names import salt_of
 from trunkline.money.rail import MAX_MSATS, Msats, Payer, RailFailed, RailName
 from trunkline.money.wallet import OWN, Held, Paid, Refused
 
@@ -291,7 +292,7 @@ class WalletAgent(Resident):
 
     def _pay(self, effect: Deliver, payment: Payment, now: Now) -> None:
         try:
-            demand = demands.read(payment.invoice, payment.job.job_hash)
+            demand = demands.read(payment.invoice, payment.job.job_hash, salt_of(bytes(payment.asked)))
         except NotADemand as error:
             raise Refused("OTHER", f"invoice: {error}") from None
         if demand.amount_msats != payment.amount_msats:
@@ -325,10 +326,14 @@ class WalletAgent(Resident):
             self._done(effect, {"state": "held", "rail": "lightning", "payment_hash": payment_hash})
 
         if self._till.is_offer(payment_hash):
-            self._till.pay(payment_hash, OWN, "buyer", now, order=order, call_id=effect.call_id, then=stored)
+            # What is paid by hand is for no call whose verdict we know: the provider, who is ourselves, judges it.
+            judge = "buyer" if order else "provider"
+            self._till.pay(payment_hash, OWN, judge, now, order=order, call_id=effect.call_id, then=stored)
             return
         if self._till.request_of(payment_hash):
             raise Refused("PAYMENT_FAILED", "the job of this invoice is not waiting for a payment")
+        if not order:
+            raise Refused("PAYMENT_FAILED", "no call waits for this job (order), so nobody would say when it is paid")
         held = Held(
             payment_hash=payment_hash,
             payer=OWN,
@@ -439,7 +444,7 @@ def _denied(rule: str, problem: Fault) -> Verdict:
 def _untied(payment: Payment) -> Verdict | None:
     """Nobody but a person lets an invoice through that does not say which job it is for."""
     try:
-        demand = demands.read(payment.invoice, payment.job.job_hash)
+        demand = demands.read(payment.invoice, payment.job.job_hash, salt_of(bytes(payment.asked)))
     except NotADemand:
         return None  # it is refused when it is to be paid, with the reason
     if demand.names_job is False:

@@ -31,6 +31,8 @@ class Asked(Struct, frozen=True):
     hash: str = ""
     # The job that has to stand in each secret; empty if none has to.
     job_hash: str = ""
+    # The payment that has to stand in each secret; empty if none has to.
+    payment_id: str = ""
 
 
 def check_hold(token: Token, asked: Asked, keysets: Iterable[Keyset], until: int) -> None:
@@ -92,4 +94,7 @@ def _lock_to(asked: Asked, secret: str) -> Lock:
     if asked.job_hash and lock.job_hash != asked.job_hash:
         # Else one token could be shown for every job of the same price.
         raise ProofRefused("other_job")
+    if asked.payment_id and lock.payment_id != asked.payment_id:
+        # Else who copies a token that is handed over in public could show it for his own request of the same job.
+        raise ProofRefused("other_payment")
     return lock

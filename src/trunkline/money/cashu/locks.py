@@ -5,7 +5,7 @@ the mint does that, and so a lock is worth what the mint's word is. A payment is
 the provider's key, and to a hash too if there is one, and can be spent by the payer's key once its time is over.
 
 Invariant: ``read_lock`` gives the same conditions that a mint would enforce, ``None`` for a secret that is no lock, and
-refuses one that no mint would ever open.
+refuses one that no mint would ever open, and every tag that mints could read in two ways.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ MAX_KEYS: Final = 16
 # Seconds since 1970: what comes after is no time.
 LAST_SECOND: Final = 2**53 - 1
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
+_KEY: Final = re.compile(r"0[23][0-9a-f]{64}")
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,15}")
 JOB_TAG: Final = "job_hash"
+# The one payment that a proof is for: an id that the payee drew.
+PAYMENT_TAG: Final = "payment_id"
 # What changes who can open a lock; each of them stands once at most.
 CONDITIONS: Final = frozenset({"sigflag", "pubkeys", "n_sigs", "locktime", "refund", "n_sigs_refund"})
-_ONCE: Final = CONDITIONS | {JOB_TAG}
+_ONCE: Final = CONDITIONS | {JOB_TAG, PAYMENT_TAG}
 
 Tag = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
 Tags = Sequence[Sequence[str]]
@@ -54,6 +57,8 @@ class Lock(Struct, frozen=True):
     signs_all: bool = False
     # The job that it is for: part of the secret, so that who opens the lock signs it too. Mints pass it over.
     job_hash: str = ""
+    # The payment that it is for, in the same way: else one token could be shown for two requests about one job.
+    payment_id: str = ""
 
 
 class Witness(Struct, frozen=True):
@@ -88,21 +93,24 @@ def read_lock(secret: str) -> Lock | None:
     tags = {tag[0]: tag[1:] for tag in conditions.tags}
     if [tag[0] for tag in conditions.tags if tag[0] in _ONCE] != [name for name in tags if name in _ONCE]:
         raise malformed("a tag of a lock that stands twice")
+    if not all(values for name, values in tags.items() if name in _ONCE):
+        raise malformed("a tag of a lock without a value")
     keys, lock_hash = _keys(tags.get("pubkeys", [])), ""
     if kind == "P2PK":
         keys = (*_keys([conditions.data]), *keys)
-    elif _HASH.fullmatch(lock_hash := conditions.data.lower()) is None:
+    elif _HASH.fullmatch(lock_hash := conditions.data) is None:
         raise malformed("a lock to something that is no hash")
     refund_keys = _keys(tags.get("refund", []))
     return Lock(
         _once_each(keys),
-        _needed(tags.get("n_sigs"), len(keys)) if keys else 0,
+        _needed(tags.get("n_sigs"), len(keys)) if keys or "n_sigs" in tags else 0,
         lock_hash,
         _locktime(tags.get("locktime")),
         _once_each(refund_keys),
         _needed(tags.get("n_sigs_refund"), len(refund_keys)),
         _signs_all(tags.get("sigflag", ["SIG_INPUTS"])),
-        next(iter(tags.get(JOB_TAG, ())), ""),
+        _only(tags.get(JOB_TAG)),
+        _only(tags.get(PAYMENT_TAG)),
     )
 
 
@@ -140,6 +148,23 @@ def signed_witness(secret: str, private_key: bytes, randomness: bytes, preimage:
     return msgspec.json.encode(shown).decode()
 
 
+def least_witness(secret: str, lock: Lock, text: str) -> str:
+    """Of what was shown to open a lock only what opens it; refused if it does not. Whoever showed it, and a mint that
+    shows it on, can have put in as much as they liked besides.
+    """
+    witness = read_witness(text)
+    check_released(secret, lock, witness)
+    by_key = {
+        key[1:]: signature.hex()
+        for key in lock.keys
+        for signature in witness.signatures
+        if is_schnorr_signed(key, secret.encode(), signature)
+    }
+    signatures = list(by_key.values())[: lock.signatures]
+    shown = {"preimage": witness.preimage, "signatures": signatures} if lock.hash else {"signatures": signatures}
+    return msgspec.json.encode(shown).decode()
+
+
 def check_released(secret: str, lock: Lock, witness: Witness) -> None:
     """Refuse unless the witness opens the lock for those it was meant for, whatever the time."""
     if lock.hash and not is_preimage(witness.preimage, lock.hash):
@@ -165,10 +190,8 @@ def _keys(texts: list[str]) -> tuple[bytes, ...]:
         raise malformed(f"a lock to more than {MAX_KEYS} keys")
     found = []
     for text in texts:
-        try:
-            key = bytes.fromhex(text)
-        except ValueError:
-            key = b""
+        # Exactly as NUT-11 writes it: Python's own reader would pass over spaces.
+        key = bytes.fromhex(text) if _KEY.fullmatch(text) else b""
         if not is_point(key):
             raise malformed("a lock to something that is no key")
         found.append(key)
@@ -190,10 +213,21 @@ def _needed(values: list[str] | None, most: int) -> int:
 
 
 def _locktime(values: list[str] | None) -> int:
-    """A time that is none leaves the lock closed for ever (NUT-11)."""
-    if values is None or len(values) != 1 or _NUMBER.fullmatch(values[0]) is None:
+    """Refused unless it is written in the one way that all mints read as the same second: by NUT-11 a time that is none
+    leaves a lock closed for ever, and mints differ in what is none (spaces, a sign, a zero in front, underscores).
+    """
+    if values is None:
         return 0
+    if len(values) != 1 or _NUMBER.fullmatch(values[0]) is None:
+        raise malformed("a lock with a time that could be read in two ways")
     return min(int(values[0]), LAST_SECOND)
+
+
+def _only(values: list[str] | None) -> str:
+    """The one value of a tag that says what a proof is for; empty if there is no such tag."""
+    if values is not None and len(values) != 1:
+        raise malformed("a tag of a lock with more than one value")
+    return values[0] if values else ""
 
 
 def _signs_all(values: list[str]) -> bool:

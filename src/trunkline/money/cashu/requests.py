@@ -9,13 +9,14 @@ Invariant: as for tokens; whatever the text is, ``read_request`` gives a request
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from typing import Final
 
 from msgspec import Struct
 
 from trunkline.money import cbor
-from trunkline.money.cashu.locks import CONDITIONS, JOB_TAG
+from trunkline.money.cashu.locks import CONDITIONS, JOB_TAG, PAYMENT_TAG
 from trunkline.money.cashu.tokens import MAX_AMOUNT, base64_bytes, field, mint_url
 from trunkline.money.refusals import ProofRefused, malformed
 
@@ -40,13 +41,21 @@ class PaymentRequest(Struct, frozen=True):
     # SHA-256 that the token has to be locked to as well; empty if to the key alone.
     hash: str = ""
     payment_id: str = ""
-    # What has to stand in each secret besides: the job (``job_hash``).
+    # What has to stand in each secret besides: the job (``job_hash``), and the payment (``payment_id``).
     tags: Tags = ()
 
     @property
     def job_hash(self) -> str:
         """The job that is asked to be paid for; empty if none is named."""
-        return next((tag[1] for tag in self.tags if tag[0] == JOB_TAG and len(tag) == 2), "")
+        return self._named(JOB_TAG)
+
+    @property
+    def secret_payment_id(self) -> str:
+        """The payment that each secret has to name; empty if none has to."""
+        return self._named(PAYMENT_TAG)
+
+    def _named(self, name: str) -> str:
+        return next((tag[1] for tag in self.tags if tag[0] == name and len(tag) == 2), "")
 
 
 def write_request(request: PaymentRequest) -> str:
@@ -86,6 +95,15 @@ def read_request(text: str) -> PaymentRequest:
         "" if payment_id is None else field(payment_id, str, "i"),
         tags,
     )
+
+
+def payment_hash_of(text: str) -> str:
+    """By what a payment in ecash is known: its payee and the id that stands in each secret, however the request is
+    written besides; the text itself if it wants no such id.
+    """
+    request = read_request(text)
+    named = f"{request.key} {request.secret_payment_id}" if request.secret_payment_id else text
+    return hashlib.sha256(named.encode()).hexdigest()
 
 
 def _lock(value: dict[str, cbor.Value]) -> tuple[str, str, Tags]:

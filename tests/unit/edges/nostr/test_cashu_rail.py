@@ -12,12 +12,12 @@ import pytest
 from msgspec import Raw
 
 from tests.mints import MintServer
-from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, PAYER_SECRET, ToyMint
+from tests.unit.money.cashu.toy_mint import PAYEE_SECRET, PAYER, PAYER_SECRET, ToyMint
 from tests.unit.money.paid import JOB_HASH, NPUB, signed_event
 from trunkline.edges.nostr.cashu_rail import LOCK_S, CashuRail
 from trunkline.edges.nostr.mint_client import MintClient
 from trunkline.money.cashu import mint, proof
-from trunkline.money.cashu.locks import JOB_TAG
+from trunkline.money.cashu.locks import JOB_TAG, lock_secret
 from trunkline.money.cashu.purse import Locked, Purse
 from trunkline.money.cashu.requests import PaymentRequest, write_request
 from trunkline.money.cashu.swaps import outputs_of
@@ -138,6 +138,10 @@ async def test_what_is_offered_instead_is_refused_with_its_reason_before_the_min
         token = mint.locked(lock.pop("amount", 13), **lock)
         return msgspec.structs.replace(token, mint=server.url)
 
+    def long_lock(nonce: str) -> str:
+        # The mint would sign and redeem it, and no receipt could hold it.
+        return lock_secret(nonce, payee.rail.key, locktime=NOW + LOCK_S, refund_key=PAYER, tags=[["note", "x" * 2500]])
+
     await payee.rail.check(offered(), wish.invoice)
     before = len(server.asked)
     for token, reason in (
@@ -150,6 +154,7 @@ async def test_what_is_offered_instead_is_refused_with_its_reason_before_the_min
         (offered(key=Side(server, PAYER_SECRET).rail.key), "other_lock"),
         (offered(ToyMint("another")), "unknown_keyset"),
         (Token(server.url, "sat", server.mint.proofs(13)), "not_locked"),
+        (Token(server.url, "sat", server.mint.proofs(2047, long_lock)), "too_large"),
         (server.mint.locked(13, job_hash=JOB_HASH), "other_mint"),
     ):
         with pytest.raises(ProofRefused) as error:

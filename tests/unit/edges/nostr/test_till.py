@@ -14,10 +14,12 @@ from trunkline.config import NostrPricing
 from trunkline.edges.nostr import payments
 from trunkline.edges.nostr.messages import KEY_PARAM
 from trunkline.edges.nostr.provider import MAX_UNPAID_OF_BUYER
+from trunkline.edges.nostr.receipting import Receipting
 from trunkline.entries import CallAccepted
 from trunkline.jobs.schemas import SANDBOX, job_types
 from trunkline.model import Status, fault
 from trunkline.money import quotes, wallet
+from trunkline.money import receipts as forms
 from trunkline.money.quotes import OPEN
 from trunkline.money.wallet import Refused
 from trunkline.testing.memory import AttachedAgent
@@ -341,6 +343,31 @@ def test_a_result_that_no_relay_had_at_a_crash_is_told_with_the_same_receipt() -
     assert [event for event in after.said if event.kind == 6050] == before
     assert receipts(after) == [receipt]
     assert balances(after) == (1000, FUNDED - 1000)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_job_whose_receipt_cannot_be_made_has_its_result_and_frees_its_place(
+    monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    bench = priced(answers=False, max_jobs=1)
+    bench.ask()
+    pay(bench)
+    if is_killed:
+        # Released, and killed before the receipt: the next start comes to it again.
+        monkeypatch.setattr(Receipting, "issue", lambda *_args, **_options: None)
+    monkeypatch.setattr(forms, "MAX_RECEIPT_BYTES", 100)
+    bench.agent.finish({"text": "hi"})
+    if is_killed:
+        monkeypatch.undo()
+        monkeypatch.setattr(forms, "MAX_RECEIPT_BYTES", 100)
+        bench = bench.restarted()
+    [result] = bench.results()
+    assert result.amount_msats == 1000
+    assert receipts(bench) == []
+    assert balances(bench) == (1000, FUNDED - 1000)
+    assert bench.payments.wallet.unreceipted == {}
+    assert bench.provider.status()["jobs"] == 0
+    assert bench.restarted().said == []
 
 
 def test_the_wallet_is_the_same_after_its_steps_were_carried_over_and_after_a_restart(

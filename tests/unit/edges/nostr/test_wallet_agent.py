@@ -20,7 +20,7 @@ from trunkline.edges.nostr.messages import Status
 from trunkline.edges.nostr.payments import Invoiced
 from trunkline.edges.nostr.receipting import Receipting
 from trunkline.edges.nostr.settling import is_open
-from trunkline.edges.nostr.till import Till
+from trunkline.edges.nostr.till import Priced, Till
 from trunkline.edges.nostr.wallet_agent import AGENT, PAY, WalletAgent
 from trunkline.entries import CallRefused
 from trunkline.events import CancelRequested
@@ -290,7 +290,8 @@ def test_an_invoice_that_names_no_job_is_asked_about_whatever_the_rules_allow() 
     [question] = shop.market.exchange.views.questions()
     assert "does not say which job it is for" in question.reason
     shop.market.exchange.answer(question.approval_id)
-    assert made.output["state"] == "held"
+    assert made.outcome.fault is not None
+    assert "no call waits" in made.outcome.fault.message  # it was let through, and the wallet looked at it
 
 
 def test_the_question_says_whether_the_invoice_names_the_job_and_the_receipt_what_is_only_a_word() -> None:
@@ -343,9 +344,43 @@ def paid(shop: Shop, **changes: Any) -> MadeCall:
 
 def test_an_honest_wish_is_held() -> None:
     shop = Shop()
-    assert paid(shop).output["state"] == "held"
-    assert paid(shop).outcome.status is CallStatus.FAILED  # the same invoice once more
+    job = {"schema_id": EMBEDDING, "job_hash": JOB_HASH, "request_id": "ab" * 32}
+    job["order"] = str(shop.market.call(EMBEDDING).call_id)
+    assert paid(shop, job=job).output["state"] == "held"
+    assert paid(shop, job=job).outcome.status is CallStatus.FAILED  # the same invoice once more
     assert shop.balances() == (FUNDED - 500, 0)
+
+
+def test_what_is_paid_by_hand_for_a_job_that_no_call_waits_for_is_not_held_since_nothing_would_end_it() -> None:
+    shop = Shop()
+    made = paid(shop)
+    assert made.outcome.status is CallStatus.FAILED
+    assert made.outcome.fault is not None
+    assert "no call waits for this job" in made.outcome.fault.message
+    assert shop.balances() == (FUNDED, 0)
+    assert shop.payments.wallet.held == {}
+
+
+def test_what_is_paid_by_hand_for_a_job_done_here_is_judged_by_who_does_it() -> None:
+    shop = Shop()
+    now = shop.market.exchange.now()
+    inputs = msgspec.Raw(json.dumps(EMBED).encode())
+    draft = messages.request_draft(
+        shop.market.settings.kinds, EMBEDDING, inputs, JOB_HASH, created_at=int(now.wall), nonce="n"
+    )
+    request = messages.read_request(events.signed(draft, PROVIDERS[1]))
+    price = shop.till.quote(request, Priced(EMBEDDING, 500, JOB_HASH), now)
+    assert price is not None
+    tags = (("e", request.id), ("amount", "500", price.invoice))
+    asked = events.signed(events.Draft(7000, "", tags, int(now.wall)), ANNA)
+    shop.till.asked(price.payment_hash, asked)
+    job = {"schema_id": EMBEDDING, "job_hash": JOB_HASH, "request_id": request.id}
+    made = paid(shop, job=job, invoice=price.invoice, asked=json.loads(events.encoded(asked)))
+    assert made.output["state"] == "held"
+    assert shop.payments.wallet.held[price.payment_hash].judge == "provider"
+    shop.till.settle(request.id, "it failed", lambda _paid: None)
+    assert shop.payments.wallet.held == {}
+    assert shop.balances() == (FUNDED, 0)
 
 
 @pytest.mark.parametrize(

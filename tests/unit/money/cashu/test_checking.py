@@ -115,6 +115,13 @@ def test_a_token_for_another_job_or_for_none_is_refused() -> None:
     assert reason(PAID, asked) == "other_job"
 
 
+def test_a_token_for_another_payment_pays_nothing() -> None:
+    asked = msgspec.structs.replace(ASKED, payment_id="ab")
+    check_payment(released(MINT.locked(13, payment_id="ab")), asked, [MINT.keyset])
+    assert reason(released(MINT.locked(13, payment_id="cd")), asked) == "other_payment"
+    assert reason(released(MINT.locked(13)), asked) == "other_payment"
+
+
 def test_a_proof_that_stands_there_twice_counts_for_nothing() -> None:
     four = released(MINT.locked(4))
     doubled = Token(URL, "sat", four.proofs * 2)

@@ -134,12 +134,33 @@ def test_a_secret_that_is_only_that_is_no_lock(secret: str) -> None:
     assert read_lock(secret) is None
 
 
-@pytest.mark.parametrize(
-    ("value", "locktime"),
-    [("21", 21), ("0", 0), ("-1", 0), ("soon", 0), ("1e9", 0), ("99999999999999999999", 0), (str(2**53), LAST_SECOND)],
-)
-def test_a_time_that_is_none_leaves_a_lock_closed_for_ever(value: str, locktime: int) -> None:
+@pytest.mark.parametrize(("value", "locktime"), [("21", 21), ("1700000000", 1_700_000_000), (str(2**53), LAST_SECOND)])
+def test_a_time_is_read_as_the_second_that_it_says(value: str, locktime: int) -> None:
     assert lock_of(secret_of(["locktime", value])).locktime == locktime
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        # Nutshell reads the first four as 1,700,000,000 and others leave the lock closed for ever.
+        *(["locktime", text] for text in (" 1700000000", "01700000000", "1_700_000_000", "+1700000000")),
+        *(["locktime", text] for text in ("0", "-1", "soon", "1e9", "99999999999999999999", "1700000000 ", "१७")),
+        ["locktime", "1700000000", "1800000000"], ["locktime"], ["sigflag"], ["refund"], ["pubkeys"],
+        ["sigflag", "SIG_INPUTS", "SIG_ALL"], ["refund", f" {OTHER}"], ["refund", OTHER.upper()],
+        ["refund", f"{OTHER[:2]} {OTHER[2:]}"], ["job_hash", "a", "b"], ["job_hash"], ["payment_id", "a", "b"],
+        ["payment_id"], ["n_sigs", "01"], ["n_sigs", "+1"],
+    ],
+)  # fmt: skip
+def test_a_tag_that_two_mints_could_read_differently_is_refused(tag: list[str]) -> None:
+    with pytest.raises(ProofRefused) as refused:
+        read_lock(secret_of(tag))
+    assert refused.value.reason == "malformed"
+
+
+def test_a_lock_to_a_hash_names_it_in_lower_case_and_wants_no_signatures_that_it_has_no_keys_for() -> None:
+    for secret in (secret_of(kind="HTLC", data=HASH.upper()), secret_of(["n_sigs", "1"], kind="HTLC", data=HASH)):
+        with pytest.raises(ProofRefused):
+            read_lock(secret)
 
 
 def test_signatures_over_a_whole_swap_are_noticed() -> None:

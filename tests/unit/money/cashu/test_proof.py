@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from tests.unit.money.cashu.toy_mint import PAYER, PAYER_SECRET, URL, ToyMint, released
-from tests.unit.money.paid import JOB_HASH, MINT, Paid, cashu_paid, job_locked
+from tests.unit.money.paid import JOB_HASH, MINT, PAYMENT_ID, Paid, cashu_paid, job_locked
+from trunkline.money.cashu.locks import JOB_TAG, PAYMENT_TAG
 from trunkline.money.cashu.proof import MAX_EVIDENCE_BYTES, asset_of, verify
 from trunkline.money.cashu.tokens import write_token
 from trunkline.money.rail import NotPaid, PaymentProof
@@ -85,7 +86,15 @@ def test_a_payment_for_one_job_is_none_for_another() -> None:
     assert why(cashu_paid(), job_hash=other) == ("request", "other_job")
     assert why(cashu_paid(lock_tags=())) == ("request", "other_job")
     # The payee asked for as much for two jobs; what was paid for the one is shown for the other.
-    assert why(cashu_paid(released(MINT.locked(13, job_hash=other)))) == ("payment_proof.value", "other_job")
+    token = MINT.locked(13, job_hash=other, payment_id=PAYMENT_ID)
+    assert why(cashu_paid(released(token))) == ("payment_proof.value", "other_job")
+
+
+def test_a_token_counts_for_one_payment_and_for_no_other_of_the_same_job() -> None:
+    other = ((JOB_TAG, JOB_HASH), (PAYMENT_TAG, "0f" * 16))
+    assert why(cashu_paid(lock_tags=other)) == ("payment_proof.value", "other_payment")
+    without = released(job_locked(13, payment_id=""))
+    assert why(cashu_paid(without)) == ("payment_proof.value", "other_payment")
     assert why(cashu_paid(released(MINT.locked(13)))) == ("payment_proof.value", "other_job")
     assert other != JOB_HASH
 

@@ -15,7 +15,7 @@ from coincurve import PublicKey
 
 from trunkline.money.cashu.curve import ORDER, challenge, hash_to_curve, public_key
 from trunkline.money.cashu.keysets import Keyset, second_version_id
-from trunkline.money.cashu.locks import JOB_TAG, lock_secret, signed_witness
+from trunkline.money.cashu.locks import JOB_TAG, PAYMENT_TAG, lock_secret, signed_witness
 from trunkline.money.cashu.swaps import Output, Promise, outputs_of, proofs_of
 from trunkline.money.cashu.tokens import Proof, Token, proof_as_json
 
@@ -71,10 +71,11 @@ class ToyMint:
         return Token(URL, self.keyset.unit, self.proofs(amount, secret))
 
     def locked(
-        self, amount: int, *, key: bytes = PAYEE, locktime: int = LOCKTIME, lock_hash: str = "", job_hash: str = ""
-    ) -> Token:
+        self, amount: int, *, key: bytes = PAYEE, locktime: int = LOCKTIME, lock_hash: str = "", job_hash: str = "",
+        payment_id: str = "",
+    ) -> Token:  # fmt: skip
         """A token that the payee can spend, and after ``locktime`` the payer."""
-        tags = [[JOB_TAG, job_hash]] if job_hash else []
+        tags = [[name, value] for name, value in ((JOB_TAG, job_hash), (PAYMENT_TAG, payment_id)) if value]
 
         def secret(nonce: str) -> str:
             return lock_secret(nonce, key, locktime=locktime, refund_key=PAYER, lock_hash=lock_hash, tags=tags)
