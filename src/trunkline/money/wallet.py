@@ -144,6 +144,8 @@ class Settled(Struct, frozen=True, tag="settled", tag_field="step"):
 
     payment_hash: str
     preimage: str = ""
+    # What the payee has, if that is not all that was sent.
+    msats: int = 0
 
 
 class Ecash(Struct, frozen=True, tag="ecash", tag_field="step"):
@@ -397,6 +399,8 @@ class Wallet:
     def _settled(self, step: Settled) -> None:
         spent = self.spent.get(step.payment_hash)
         if spent is not None and step.preimage:
+            if step.msats:
+                spent = self.spent[step.payment_hash] = msgspec.structs.replace(spent, msats=step.msats)
             self._count(spent.provider, spent.msats)
         elif not step.preimage:
             self.spent.pop(step.payment_hash, None)

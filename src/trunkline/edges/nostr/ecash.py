@@ -20,7 +20,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -34,7 +34,7 @@ from trunkline.edges.nostr import nutzaps
 from trunkline.edges.nostr.cashu_rail import UNIT, CashuRail
 from trunkline.edges.nostr.events import Event, Tag, signed
 from trunkline.edges.nostr.keys import Signer
-from trunkline.edges.nostr.mint_client import MintClient
+from trunkline.edges.nostr.mint_client import MintClient, NoAnswer
 from trunkline.edges.nostr.payments import Payments
 from trunkline.edges.nostr.purse_file import PurseFile
 from trunkline.edges.nostr.receipting import Receipting
@@ -138,7 +138,9 @@ class Ecash:
 
     def look_soon(self) -> None:
         """Something may be due now."""
-        kept = {one for mint in self.rails for one in (mint, f"terms {mint}", f"funding {mint}")}
+        kept = {
+            one for mint in self.rails for one in (mint, *(f"{what} {mint}" for what in ("terms", "begun", "funding")))
+        }
         self._again = {name: one for name, one in self._again.items() if name in kept}
         if self.rails:
             self._wake()
@@ -164,30 +166,50 @@ class Ecash:
             self._is_looking = False
 
     async def _look_at(self, rail: CashuRail) -> None:
-        """All that is due at one mint; one that does not answer is left alone for a while."""
+        """All that is due at one mint, each by itself; a mint that does not answer is left alone for a while."""
         if not self._is_due(rail.url):
             return
-        is_known = rail.terms is not None
         try:
-            if not is_known or self._is_due(f"terms {rail.url}"):
-                await rail.look()
-                self._again[f"terms {rail.url}"] = _Again(self._feed.now().mono + TERMS_S)
+            await self._tried(rail, f"terms {rail.url}", self._look_at_terms(rail))
             if rail.purse.begun:
-                for held in await rail.finish_begun():
-                    self._payments.take(wallet.Settled(held.payment_hash))
-            if rail.purse.funding and self._is_due(f"funding {rail.url}") and not await rail.collect():
-                self._later(f"funding {rail.url}", FUNDING_AGAIN_S)
+                await self._tried(rail, f"begun {rail.url}", self._look_at_begun(rail))
+            if rail.purse.funding:
+                await self._tried(rail, f"funding {rail.url}", self._look_at_funding(rail))
             for locked in rail.purse.locked:
-                await self._look_at_locked(rail, locked)
+                await self._tried(rail, locked.held.payment_hash, self._look_at_locked(rail, locked))
             self._again.pop(rail.url, None)
-        except RailFailed as failed:
+        except NoAnswer as failed:
             if rail.url not in self._again:
                 log.warning("nostr: ecash of %s: %s", rail.url, failed.why)
             self._later(rail.url)
-        except ProofRefused as refused:
-            log.warning("nostr: ecash of %s: %s", rail.url, refused)
-            self._later(rail.url)
         self._tell_balances()
+
+    async def _tried(self, rail: CashuRail, name: str, look: Coroutine[None, None, None]) -> None:
+        """Look at one thing, if that is due. What does not work is tried again later, and holds up nothing else."""
+        if not self._is_due(name):
+            look.close()
+            return
+        try:
+            await look
+        except NoAnswer:
+            raise
+        except (RailFailed, ProofRefused) as error:
+            if name not in self._again:
+                log.warning("nostr: ecash of %s: %s", rail.url, error)
+            self._later(name)
+
+    async def _look_at_terms(self, rail: CashuRail) -> None:
+        await rail.look()
+        self._again[f"terms {rail.url}"] = _Again(self._feed.now().mono + TERMS_S)
+
+    async def _look_at_begun(self, rail: CashuRail) -> None:
+        for held in await rail.finish_begun():
+            self._payments.take(wallet.Settled(held.payment_hash))
+        self._again.pop(f"begun {rail.url}", None)
+
+    async def _look_at_funding(self, rail: CashuRail) -> None:
+        if not await rail.collect():
+            self._later(f"funding {rail.url}", FUNDING_AGAIN_S)
 
     def _is_due(self, name: str) -> bool:
         again = self._again.get(name)
@@ -279,40 +301,50 @@ class Ecash:
         held, name = locked.held, locked.held.payment_hash
         call = self._views.call(held.order) if held.order else None
         is_open = call is not None and not call.status.is_outcome
-        if name in self._issuing or not self._is_due(name) or (is_open and not rail.is_over(locked)):
+        if name in self._issuing or (is_open and not rail.is_over(locked)):
             return
-        try:
-            proven = await rail.redeemed(locked)
-        except ProofRefused as refused:
-            self._feed.feed([Noticed("nostr.ecash", EDGE, held.provider, f"it is spent, without proof: {refused}")])
-            self._settled(rail, locked)
-            return
-        if proven is not None:
+        standing = await rail.standing(locked)
+        if standing.unspent:
+            if not rail.is_over(locked) or standing.is_pending:
+                self._later(name)
+                return
+            await rail.reclaim(locked, standing.unspent)
+            locked = next(one for one in rail.purse.locked if one.held.payment_hash == name)
+        if standing.proven is not None:
             is_right = call is not None and call.status is Status.SUCCEEDED and held.provider in to_be_paid(call.output)
             if not is_right:
-                text = "it was redeemed for a job that has no result that counts"
-                self._feed.feed([Noticed("nostr.ecash", EDGE, held.provider, text)])
+                self._notice(held, "it was redeemed for a job that has no result that counts")
             if not is_right or self._receipting.known(name, held.job_hash) is not None:
-                self._settled(rail, locked)
+                self._settled(rail, locked, locked.amount)
                 return
             self._issuing.add(name)
 
             def issued(_issued: Issued) -> None:
                 self._issuing.discard(name)
-                self._settled(rail, locked)
+                self._settled(rail, locked, locked.amount)
 
-            self._receipting.issue(held, proven, held.order, issued, rule_of=held.call_id, prepaid=True)
-        elif rail.is_over(locked):
-            await rail.reclaim(locked)
-            self._payments.take(wallet.Settled(name))
-        else:
-            self._later(name)
+            self._receipting.issue(held, standing.proven, held.order, issued, rule_of=held.call_id, prepaid=True)
+            return
+        # Nothing of it is unspent, and the payee does not have all of it: there is no receipt.
+        gone = standing.paid + standing.unproven
+        if gone:
+            whole = locked.amount + locked.back
+            self._notice(held, f"{standing.paid} of {whole} satoshis are proven to be redeemed, {gone} are spent")
+        self._settled(rail, locked, gone)
 
-    def _settled(self, rail: CashuRail, locked: Locked) -> None:
-        """Its payee has it."""
-        self._payments.take(wallet.Settled(locked.held.payment_hash, locked.nutzap or "untold"))
-        rail.ended(locked.held.payment_hash)
-        self._again.pop(locked.held.payment_hash, None)
+    def _notice(self, held: Held, text: str) -> None:
+        self._feed.feed([Noticed("nostr.ecash", EDGE, held.provider, text)])
+
+    def _settled(self, rail: CashuRail, locked: Locked, paid: int) -> None:
+        """It is over: its payee has so many satoshis of it."""
+        name = locked.held.payment_hash
+        told = wallet.Settled(name)
+        if paid:
+            msats = 0 if paid == locked.amount + locked.back else paid * proof.MSATS[UNIT]
+            told = wallet.Settled(name, locked.nutzap or "untold", msats)
+        self._payments.take(told)
+        rail.ended(name)
+        self._again.pop(name, None)
         self._tell_balances()
 
     # -- being paid ----------------------------------------------------------------------------------------------------
